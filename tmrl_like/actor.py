@@ -1,0 +1,192 @@
+"""The seam for policies: an observation in, an action out."""
+
+from __future__ import annotations
+
+import json
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import safetensors
+import safetensors.torch
+import torch
+
+from tmrl_like.errors import PolicyError
+from tmrl_like.files import write_atomically
+
+_LISTED = 3
+_SAFETENSORS_NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+class ActorModule(torch.nn.Module, ABC):
+    """A policy. Subclass it, call `super().__init__(observation_space, action_space)` first.
+
+    The trainer's and the worker's instance are built from the same class with the same arguments; what
+    travels is `state_dict()` as safetensors bytes, never code.
+    """
+
+    def __init__(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
+        super().__init__()
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self.device = "cpu"
+
+    @abstractmethod
+    def act(self, obs: Any, test: bool = False) -> np.ndarray[Any, Any]:
+        """Choose an action. Runs without gradients.
+
+        Args:
+            obs: the observation's structure with tensors [1, ...] on `self.device` as leaves (a Box
+                observation is one tensor, a Tuple space a tuple of tensors).
+            test: True asks for the best action, False for one to explore with.
+
+        Returns:
+            The action as a numpy array of the action space's shape (a leading dimension of 1 is fine).
+        """
+
+    def act_(self, obs: Any, test: bool = False) -> Any:
+        """Collate one raw observation, call `act`, and give the action the action space's shape."""
+        with torch.inference_mode():
+            action = self.act(to_batch_of_one(obs, self.device), test)
+        return fit_action(action, self.action_space)
+
+    def carry_over(self, previous: ActorModule) -> None:
+        """Take over recurrent state from the instance that acted until now (weights swap in mid-episode)."""
+
+    def to_device(self, device: str) -> ActorModule:
+        """Move parameters and future observations to `device`; returns self."""
+        self.device = device
+        return self.to(device)
+
+    def snapshot(self) -> dict[str, torch.Tensor]:
+        """A copy of parameters and buffers on the CPU, as they are now."""
+        return {name: t.detach().to("cpu", copy=True).contiguous() for name, t in self.state_dict().items()}
+
+    def weights(self) -> bytes:
+        """The parameters and buffers as safetensors bytes."""
+        return b"".join(serialize_weights(self.snapshot()))
+
+    def load_weights(self, weights: bytes) -> None:
+        """Replace parameters and buffers.
+
+        Raises:
+            PolicyError: not safetensors, or names or shapes differ from this actor's (which ones is said).
+        """
+        try:
+            state = safetensors.torch.load(weights)
+        except safetensors.SafetensorError as error:
+            raise PolicyError(f"weights are not a safetensors file: {error}") from None
+        own = self.state_dict()
+        problem = _difference(own, state)
+        if problem:
+            raise PolicyError(
+                f"weights do not fit {type(self).__name__}: {problem}; start worker and trainer with the same "
+                "actor class and arguments"
+            )
+        with torch.no_grad():
+            for name, tensor in own.items():
+                tensor.copy_(state[name])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the weights atomically: after a kill the file is the old one or the new one, whole."""
+        write_atomically(Path(path), self.weights())
+
+    def load(self, path: str | os.PathLike[str], device: str = "cpu") -> ActorModule:
+        """Read weights written by `save` and move to `device`; returns self.
+
+        Raises:
+            PolicyError: the file is damaged or belongs to another actor.
+            OSError: the file cannot be read.
+        """
+        try:
+            self.load_weights(Path(path).read_bytes())
+        except PolicyError as error:
+            raise PolicyError(f"{path}: {error}") from None
+        return self.to_device(device)
+
+
+def serialize_weights(snapshot: Mapping[str, torch.Tensor]) -> list[bytes | memoryview]:
+    """Contiguous tensors on the CPU -> a safetensors file in pieces: its header, then each tensor's own memory.
+
+    The library's `save` copies every tensor twice to return one `bytes`; a policy that goes out in frames
+    needs neither copy.
+    """
+    header: dict[str, Any] = {}
+    pieces: list[bytes | memoryview] = []
+    start = 0
+    for name, tensor in snapshot.items():
+        if tensor.dtype not in _SAFETENSORS_NAMES:
+            raise PolicyError(f"{name} has dtype {tensor.dtype}, which weights cannot have")
+        end = start + tensor.numel() * tensor.element_size()
+        header[name] = {
+            "dtype": _SAFETENSORS_NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+        if end > start:
+            pieces.append(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        start = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return [len(text).to_bytes(8, "little") + text, *pieces]
+
+
+def to_batch_of_one(obs: Any, device: str = "cpu") -> Any:
+    """Structure of arrays and numbers -> the same structure of tensors [1, ...] on `device`."""
+    if isinstance(obs, np.ndarray):
+        # a copy: environments may reuse the array of an earlier observation
+        return torch.from_numpy(obs[None].copy()).to(device)
+    if isinstance(obs, tuple):
+        return tuple(to_batch_of_one(o, device) for o in obs)
+    if isinstance(obs, list):
+        return [to_batch_of_one(o, device) for o in obs]
+    if isinstance(obs, Mapping):
+        return {key: to_batch_of_one(o, device) for key, o in obs.items()}
+    if isinstance(obs, torch.Tensor):
+        return obs[None].to(device)
+    return torch.as_tensor(np.asarray([obs]), device=device)
+
+
+def fit_action(action: Any, space: gymnasium.Space[Any]) -> Any:
+    """Give an action the shape of its space: a batch dimension of 1 or a squeezed one is put right.
+
+    Raises:
+        PolicyError: the number of elements differs.
+    """
+    shape = space.shape
+    if isinstance(action, torch.Tensor):
+        action = action.detach().cpu().numpy()
+    if shape is None or not isinstance(action, np.ndarray) or action.shape == shape:
+        return action
+    try:
+        return action.reshape(shape)
+    except ValueError:
+        raise PolicyError(f"act() returned an array of shape {action.shape}; the action space wants {shape}") from None
+
+
+def _difference(own: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> str:
+    missing = [name for name in own if name not in other]
+    extra = [name for name in other if name not in own]
+    reshaped = [
+        f"{name} is {tuple(other[name].shape)} instead of {tuple(tensor.shape)}"
+        for name, tensor in own.items()
+        if name in other and other[name].shape != tensor.shape
+    ]
+    parts = [f"missing {', '.join(missing[:_LISTED])}"] * bool(missing)
+    parts += [f"unknown {', '.join(extra[:_LISTED])}"] * bool(extra)
+    return "; ".join(parts + reshaped[:_LISTED])

@@ -1,0 +1,92 @@
+"""Everything tmrl_like raises on purpose, on one page.
+
+    TmrlLikeError
+    ├── ConfigError              a file, a key or an argument of the user's is wrong
+    ├── MissingExtraError        an optional package is needed and not installed
+    ├── EncodingError            a sample holds something that cannot cross the wire, by name
+    ├── DecodingError            bytes that are not what they claim to be
+    │   └── OversizeError        a length above its limit; nothing was allocated
+    ├── TransportError           the link itself
+    │   ├── AddressInUseError    the server's port is taken
+    │   ├── ServerUnreachableError  nobody answers at the address
+    │   └── CredentialsError     no key, a wrong key, a key for another role
+    ├── RefusedError             the server said no, and why
+    ├── PolicyError              weights that do not fit this actor
+    ├── EnvironmentFaultError    the user's environment raised or hung
+    ├── MemoryContractError      a user's memory, compressor or preprocessor broke its contract
+    │   └── PipelineMismatchError   CRC debugging: a rebuilt transition differs from the original
+    └── CheckpointError          a checkpoint that cannot be read or written
+
+A message says what was expected, what was found and what to do next. Foreign exceptions are mapped
+to these at one border each (transport, configuration, checkpoint) and nowhere else.
+"""
+
+
+class TmrlLikeError(Exception):
+    """Base class. The command line prints its message as one line and exits with `exit_code`."""
+
+    exit_code = 1
+
+
+class ConfigError(TmrlLikeError):
+    """A file, key or argument given by the user is wrong."""
+
+    exit_code = 2
+
+
+class MissingExtraError(TmrlLikeError):
+    """An optional package is needed; the message names the extra to install."""
+
+    exit_code = 2
+
+
+class EncodingError(TmrlLikeError):
+    """A value cannot cross the wire. The message names the field inside the sample."""
+
+
+class DecodingError(TmrlLikeError):
+    """Bytes do not decode to the type they claim."""
+
+
+class OversizeError(DecodingError):
+    """A length exceeds its limit. Nothing was allocated for it."""
+
+
+class TransportError(TmrlLikeError):
+    """The link between two parts failed."""
+
+
+class AddressInUseError(TransportError):
+    """The server's port is taken."""
+
+
+class ServerUnreachableError(TransportError):
+    """Nobody answered at the server's address in time."""
+
+
+class CredentialsError(TransportError):
+    """No key, a wrong key, or a key that is not for this role."""
+
+
+class RefusedError(TmrlLikeError):
+    """The server refused this peer; the message is the server's reason."""
+
+
+class PolicyError(TmrlLikeError):
+    """Weights do not fit the actor that should use them."""
+
+
+class EnvironmentFaultError(TmrlLikeError):
+    """The user's environment raised or did not answer in time."""
+
+
+class MemoryContractError(TmrlLikeError):
+    """A user's memory, compressor or preprocessor returned something of the wrong form."""
+
+
+class PipelineMismatchError(MemoryContractError):
+    """CRC debugging found a rebuilt transition that differs from the original."""
+
+
+class CheckpointError(TmrlLikeError):
+    """A checkpoint cannot be read or written."""

@@ -1,0 +1,244 @@
+"""Off-policy training as a schedule: rounds of training steps, fed by the workers, paced by the environment."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from tmrl_like.actor import ActorModule
+from tmrl_like.errors import ConfigError, MissingExtraError
+from tmrl_like.memory_dataloading import MemoryDataloading
+from tmrl_like.metrics.rounds import RoundMetrics
+from tmrl_like.pacing import Pacer
+from tmrl_like.training import TrainingAgent
+from tmrl_like.types import Delivery, EpisodeStats
+
+log = logging.getLogger("tmrl_like.trainer")
+
+
+class TrainerInterface(Protocol):
+    """What training sees of the network."""
+
+    def retrieve(self, timeout_s: float = 0.0) -> Sequence[Delivery]:
+        """Take what has arrived; waits up to `timeout_s` for something to arrive."""
+
+    def confirm(self, deliveries: Sequence[Delivery]) -> None:
+        """Their samples are in the memory now."""
+
+    def broadcast_model(self, model: ActorModule) -> int:
+        """Publish weights to all workers, without waiting; returns their version."""
+
+    def published_at(self, version: int) -> float | None:
+        """Unix time at which a version was published; None where unknown."""
+
+    def fleet(self) -> dict[str, float]:
+        """Metrics of the workers' condition."""
+
+
+class Observer(Protocol):
+    """Told what happens while training."""
+
+    def on_round(self, record: dict[str, Any]) -> None:
+        """A round ended; its metrics."""
+
+    def on_episode(self, stats: EpisodeStats, env_steps_total: int) -> None:
+        """A worker reported a finished episode."""
+
+
+class StopTraining(Exception):  # noqa: N818 - not an error
+    """Leave the schedule where it stands, keep what was learnt."""
+
+
+@dataclass(eq=False)
+class TrainingOffline:
+    """Trains an off-policy agent from what the workers send.
+
+    Args:
+        env_cls: makes an environment, only to read its spaces; or the pair (observation_space, action_space).
+        memory_cls: makes the memory from `nb_steps` and `device`.
+        training_agent_cls: makes the agent from `observation_space`, `action_space` and `device`.
+        epochs: a checkpoint is written after each; `math.inf` trains for ever.
+        rounds: per epoch; metrics are shown after each.
+        steps: training steps per round.
+        update_model_interval: training steps between two publications of the weights.
+        update_buffer_interval: training steps between two looks for new samples.
+        max_training_steps_per_env_step: training pauses above this ratio.
+        sleep_between_buffer_retrieval_attempts: longest wait for new samples at a time, in seconds;
+            samples that arrive earlier end it.
+        profiling: print a profile after each round (needs pyinstrument).
+        agent_scheduler: called as f(agent, epoch) at the start of each epoch.
+        start_training: samples to receive before the first training step.
+        device: where batches and the agent are; None: "cuda" when there is one, else "cpu".
+        max_minutes: end training after this much time (math.inf: never).
+    """
+
+    env_cls: Any = None
+    memory_cls: Callable[..., MemoryDataloading] | None = None
+    training_agent_cls: Callable[..., TrainingAgent] | None = None
+    epochs: float = 10
+    rounds: int = 50
+    steps: int = 2000
+    update_model_interval: int = 100
+    update_buffer_interval: int = 100
+    max_training_steps_per_env_step: float = 1.0
+    sleep_between_buffer_retrieval_attempts: float = 1.0
+    profiling: bool = False
+    agent_scheduler: Callable[[TrainingAgent, int], None] | None = None
+    start_training: int = 0
+    device: str | None = None
+    max_minutes: float = math.inf
+
+    epoch: int = field(default=0, init=False)
+    total_updates: int = field(default=0, init=False)
+    total_samples: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        """Make memory and agent.
+
+        Raises:
+            ConfigError: a factory is missing, or a number is out of range.
+        """
+        _check_fields(self)
+        assert self.memory_cls is not None
+        assert self.training_agent_cls is not None
+        self.device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        self.pacer = Pacer(self.max_training_steps_per_env_step, self.start_training)
+        self.observation_space, self.action_space = _spaces_of(self.env_cls)
+        self.memory = self.memory_cls(nb_steps=self.steps, device=self.device)
+        self.agent = self.training_agent_cls(
+            observation_space=self.observation_space, action_space=self.action_space, device=self.device
+        )
+        self.total_samples = len(self.memory)
+        self.should_stop: Callable[[], bool] = lambda: False
+        self._observer: Observer | None = None
+        self._started_at = time.monotonic()
+
+    # -- the schedule --------------------------------------------------------------------------------
+
+    def run_epoch(self, interface: TrainerInterface, observer: Observer | None = None) -> list[dict[str, Any]]:
+        """Train for `rounds` x `steps` training steps.
+
+        Args:
+            interface: the network.
+            observer: told of rounds and episodes as they end.
+
+        Returns:
+            The metrics of all rounds.
+        """
+        records = []
+        self._observer = observer
+        if self.agent_scheduler is not None:
+            self.agent_scheduler(self.agent, self.epoch)
+        for round_ in range(self.rounds):
+            metrics = RoundMetrics(self.epoch, round_)
+            with _profiled(self.profiling), contextlib.suppress(StopTraining):
+                self._run_round(interface, metrics)
+            records.append(self._close_round(interface, metrics))
+            if observer is not None:
+                observer.on_round(records[-1])
+            if self.finished:
+                break
+        self.epoch += 1
+        return records
+
+    def _run_round(self, interface: TrainerInterface, metrics: RoundMetrics) -> None:
+        self._wait_for_samples(interface, metrics)
+        for batch in self.memory:
+            metrics.add_step(self.agent.train(batch))
+            self.total_updates += 1
+            if self.total_updates % self.update_model_interval == 0:
+                interface.broadcast_model(self.agent.get_actor())
+            if self.total_updates % self.update_buffer_interval == 0:
+                self._update_buffer(interface, metrics)
+            self._wait_for_samples(interface, metrics)
+
+    def _wait_for_samples(self, interface: TrainerInterface, metrics: RoundMetrics) -> None:
+        """Pause while training would run ahead of the environment, or the memory holds too little."""
+        if self._may_train():
+            self._check_stop()
+            return
+        with metrics.idle():
+            while not self._may_train():
+                self._check_stop()
+                self._update_buffer(interface, metrics, self.sleep_between_buffer_retrieval_attempts)
+
+    def _may_train(self) -> bool:
+        return self.pacer.may_train(self.total_updates, self.total_samples) and self.memory.ready
+
+    def _update_buffer(self, interface: TrainerInterface, metrics: RoundMetrics, timeout_s: float = 0.0) -> None:
+        deliveries = interface.retrieve(timeout_s)
+        for delivery in deliveries:
+            if len(delivery.buffer):
+                metrics.add_samples(delivery.buffer, interface.published_at)
+                self.memory.append(delivery.buffer)
+                self.total_samples += len(delivery.buffer)
+            metrics.add_episodes(delivery.episodes)
+            if self._observer is not None:
+                for stats in delivery.episodes:
+                    self._observer.on_episode(stats, self.total_samples)
+        if deliveries:
+            interface.confirm(deliveries)
+
+    def _close_round(self, interface: TrainerInterface, metrics: RoundMetrics) -> dict[str, Any]:
+        return metrics.close(
+            total_updates=self.total_updates,
+            total_samples=self.total_samples,
+            memory_transitions=len(self.memory),
+            fleet=interface.fleet(),
+        )
+
+    # -- ending --------------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        """Whether time is up or somebody asked to stop; the epochs are counted by the caller."""
+        return self.should_stop() or time.monotonic() - self._started_at > self.max_minutes * 60
+
+    def _check_stop(self) -> None:
+        if self.finished:
+            raise StopTraining
+
+
+def _check_fields(training: TrainingOffline) -> None:
+    for name in ("env_cls", "memory_cls", "training_agent_cls"):
+        if getattr(training, name) is None:
+            raise ConfigError(f"TrainingOffline needs {name}")
+    for name in ("epochs", "rounds", "steps", "update_model_interval", "update_buffer_interval"):
+        if getattr(training, name) < 1:
+            raise ConfigError(f"TrainingOffline.{name} is {getattr(training, name)}; it must be 1 or more")
+
+
+def _spaces_of(env_cls: Any) -> tuple[Any, Any]:
+    if isinstance(env_cls, tuple | list):
+        if len(env_cls) != 2:
+            raise ConfigError(f"env_cls as a tuple is (observation_space, action_space); it has {len(env_cls)} items")
+        return env_cls[0], env_cls[1]
+    env = env_cls()
+    try:
+        return env.observation_space, env.action_space
+    finally:
+        env.close()
+
+
+@contextlib.contextmanager
+def _profiled(on: bool) -> Iterator[None]:
+    if not on:
+        yield
+        return
+    try:
+        from pyinstrument import Profiler
+    except ImportError:
+        raise MissingExtraError("profiling=True needs pyinstrument: pip install pyinstrument") from None
+    with Profiler() as profiler:
+        yield
+    log.info("%s", profiler.output_text(unicode=True))
+
+
+__all__ = ["Observer", "StopTraining", "TrainerInterface", "TrainingOffline"]

@@ -1,0 +1,139 @@
+"""The seam under the network: whole messages as bytes, between one server and its peers.
+
+Two sides. `ServerLink` listens; it knows peers by opaque ids and by the name of the key they proved to
+hold. `PeerLink` dials out, and goes on dialling for as long as it is open. Neither knows what a message
+means. Every transport passes the same contract suite (`tmrl_like.testing.transports`).
+
+What every transport guarantees
+
+- A message arrives whole or not at all, in order within one connection, unchanged.
+- Nothing waits: `send` hands over or says no. Only `receive` waits, for as long as it is told to.
+- A message above `max_message_bytes` is refused on both sides; nothing is allocated for it on arrival.
+- Encrypted and authenticated in both directions (`inproc` never leaves the process).
+- What is not guaranteed: a message handed over may be lost when the connection breaks. Numbers and
+  acknowledgements above the transport (`wire.messages`) make up for that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from tmrl_like.errors import ConfigError, OversizeError
+
+DEFAULT_PORT = 7790
+LOCALHOST = "127.0.0.1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransportOptions:
+    """Every limit of a transport.
+
+    Attributes:
+        max_message_bytes: a larger message is refused.
+        queue_messages: messages that may wait per connection and direction; then `send` says no.
+        handshake_timeout_s: a connection that has not proved its key by then is dropped.
+        heartbeat_s: sign of life on an idle connection.
+        silent_after_s: a connection without any sign of life for this long is closed.
+    """
+
+    max_message_bytes: int = 64 << 20
+    queue_messages: int = 1000
+    handshake_timeout_s: float = 5.0
+    heartbeat_s: float = 1.0
+    silent_after_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        for name in ("max_message_bytes", "queue_messages", "handshake_timeout_s", "heartbeat_s", "silent_after_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"transport option {name} is {getattr(self, name)!r}; it must be above 0")
+
+    def check_size(self, size_bytes: int) -> None:
+        """Compare the size of a message with the limit.
+
+        Raises:
+            OversizeError: it is above `max_message_bytes`.
+        """
+        if size_bytes > self.max_message_bytes:
+            raise OversizeError(
+                f"a message of {size_bytes} bytes; at most {self.max_message_bytes} are allowed "
+                "(transport option max_message_bytes)"
+            )
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a peer proved: the name of its key and the roles that the key may play."""
+
+    name: str
+    roles: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Incoming:
+    """A message from a peer. `peer` names the connection, not the process: a reconnect has another."""
+
+    peer: bytes
+    identity: Identity
+    data: bytes | memoryview
+
+
+class ServerLink(Protocol):
+    """The listening side. Use it from one thread; `wake` and `close` may come from any."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port that it listens on; the real port where 0 was asked for."""
+
+    def receive(self, timeout_s: float) -> Incoming | None:
+        """Return the next message; None when `timeout_s` passed without one or `wake` was called.
+
+        Messages of peers without a valid key never get here.
+        """
+
+    def send(self, peer: bytes, data: bytes | memoryview) -> bool:
+        """Hand a message over. False: the peer is gone or its queue is full, and nothing was sent.
+
+        Raises:
+            OversizeError: the message is above `max_message_bytes`.
+        """
+
+    def forget(self, peer: bytes) -> None:
+        """Drop what is kept about a connection that is not used any more.
+
+        `send` to it says no. A peer that speaks again all the same is known again.
+        """
+
+    def wake(self) -> None:
+        """Make a waiting `receive` return. Any thread."""
+
+    def refused_connections(self) -> int:
+        """How many connections failed to prove a valid key so far."""
+
+    def close(self) -> None:
+        """Stop listening and free the port. Twice is fine."""
+
+
+class PeerLink(Protocol):
+    """The dialling side. Use it from one thread; `wake` may come from any."""
+
+    def receive(self, timeout_s: float) -> bytes | memoryview | None:
+        """Return the next message; None when `timeout_s` passed without one or `wake` was called.
+
+        Raises:
+            CredentialsError: the server refused this key, or proved to be another server than the key
+                is for. The link is of no more use.
+        """
+
+    def send(self, data: bytes) -> bool:
+        """Hand a message over. False: the queue is full (the server is away or slow); nothing was sent.
+
+        Raises:
+            OversizeError: the message is above `max_message_bytes`.
+        """
+
+    def wake(self) -> None:
+        """Make a waiting `receive` return. Any thread."""
+
+    def close(self) -> None:
+        """Close; what was handed over is given a moment to leave. Twice is fine."""

@@ -1,0 +1,306 @@
+"""The default transport: ZeroMQ over TCP with CURVE (Curve25519, XSalsa20-Poly1305).
+
+The I/O runs in libzmq's own thread, outside Python's interpreter lock: handing a message over costs
+microseconds whatever the network does. A peer is authenticated before libzmq gives us its first byte.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import time
+from typing import Any
+
+import zmq
+import zmq.auth.thread
+import zmq.utils.monitor
+
+from tmrl_like.errors import AddressInUseError, CredentialsError, TransportError
+from tmrl_like.transport.base import Identity, Incoming, TransportOptions
+from tmrl_like.transport.credentials import KeyFolder, PeerKeys
+
+log = logging.getLogger(__name__)
+
+_BROKEN_HANDSHAKES_BEFORE_GIVING_UP = 3
+_REDIAL_AFTER_S = 0.3
+_KEYS_CHECK_S = 1.0
+_COPY_BELOW_BYTES = 1 << 16
+_CURVE_BYTES = 33  # what encryption adds to a message; libzmq compares the sum with its limit
+
+
+class ZmqServerLink:
+    """Listens on one TCP port. See `ServerLink`."""
+
+    def __init__(self, host: str, port: int, keys: KeyFolder, options: TransportOptions | None = None) -> None:
+        """Bind at once.
+
+        Raises:
+            AddressInUseError: the port is taken.
+            TransportError: the address cannot be bound.
+            CredentialsError: the server's keys cannot be read.
+        """
+        self._options = options or TransportOptions()
+        self._keys = keys
+        server = keys.server_keys()
+        self._identities: dict[str, Identity] = keys.identities()
+        self._peers: dict[bytes, str] = {}
+        self._next_keys_check = 0.0
+        self._refused = 0
+        self._context = zmq.Context()
+        self._auth = zmq.auth.thread.ThreadAuthenticator(self._context)
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._waker = _Waker()
+        self._closed = False
+        try:
+            self._auth.start()
+            self._auth.configure_curve_callback(domain="*", credentials_provider=self)
+            _apply(self._socket, self._options)
+            self._socket.router_mandatory = True
+            self._socket.curve_server = True
+            self._socket.curve_publickey = server.curve_public.encode()
+            self._socket.curve_secretkey = server.curve_secret.encode()
+            self._bind(host, port)
+        except BaseException:
+            self.close()
+            raise
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._waker.reader, zmq.POLLIN)
+
+    def _bind(self, host: str, port: int) -> None:
+        try:
+            self._socket.bind(f"tcp://{_bracketed(host)}:{port or '*'}")
+        except zmq.ZMQError as error:
+            if error.errno == zmq.EADDRINUSE:
+                raise AddressInUseError(
+                    f"port {port} on {host} is taken: another server runs there, or choose another port (--server.port)"
+                ) from None
+            raise TransportError(f"cannot listen on {host}:{port}: {error}") from None
+        endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.address = (host, int(endpoint.rpartition(":")[2]))
+
+    def callback(self, domain: str, key: bytes) -> bool:
+        """Say whether a public key (Z85) may connect; called by the authenticator, in its thread, per handshake."""
+        try:
+            known = key.decode() in self._keys.identities()
+        except CredentialsError:  # one file is damaged; an exception here would end the authenticator
+            known = key.decode() in self._identities
+        if not known:
+            self._refused += 1
+            if self._refused == 1:
+                log.warning("refused a connection with an unknown key; `tmrl-like keys invite` makes a valid one")
+        return known
+
+    def receive(self, timeout_s: float) -> Incoming | None:
+        """See `ServerLink.receive`."""
+        self._drop_revoked()
+        try:
+            frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        except zmq.Again:
+            if not self._wait(timeout_s):
+                return None
+            frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+        if len(frames) != 2:
+            return None
+        peer, body = frames[0].bytes, frames[1]
+        key = self._peers.get(peer)
+        if key is None:
+            key = self._peers[peer] = str(body.get("User-Id"))
+            self._next_keys_check = 0.0
+            self._drop_revoked()
+        identity = self._identities.get(key)
+        return None if identity is None else Incoming(peer, identity, body.buffer)
+
+    def _wait(self, timeout_s: float) -> bool:
+        ready = dict(self._poller.poll(int(timeout_s * 1000)))
+        self._waker.drain()
+        return self._socket in ready
+
+    def _drop_revoked(self) -> None:
+        """Read the keys again from time to time: what a revoked key still sends is not passed on."""
+        now = time.monotonic()
+        if now > self._next_keys_check:
+            self._next_keys_check = now + _KEYS_CHECK_S
+            with contextlib.suppress(CredentialsError):  # a file being written; the next check sees it
+                self._identities = self._keys.identities()
+
+    def send(self, peer: bytes, data: bytes | memoryview) -> bool:
+        """See `ServerLink.send`."""
+        self._options.check_size(len(data))
+        if self._peers.get(peer) not in self._identities:
+            return False
+        try:
+            self._socket.send_multipart((peer, data), zmq.NOBLOCK, copy=len(data) < _COPY_BELOW_BYTES)
+        except zmq.ZMQError:  # unreachable, or its queue is full
+            return False
+        return True
+
+    def forget(self, peer: bytes) -> None:
+        """Drop what is kept about a connection that is gone."""
+        self._peers.pop(peer, None)
+
+    def wake(self) -> None:
+        """See `ServerLink.wake`."""
+        self._waker.wake()
+
+    def refused_connections(self) -> int:
+        """See `ServerLink.refused_connections`."""
+        return self._refused
+
+    def close(self) -> None:
+        """See `ServerLink.close`."""
+        if self._closed:
+            return
+        self._closed = True
+        self._socket.close(linger=200)
+        if self._auth.is_alive():
+            self._auth.stop()
+        self._context.term()
+        self._waker.close()
+
+
+class ZmqPeerLink:
+    """Dials one server and goes on dialling. See `PeerLink`."""
+
+    def __init__(self, host: str, port: int, keys: PeerKeys, options: TransportOptions | None = None) -> None:
+        self._options = options or TransportOptions()
+        self._where = f"{host}:{port}"
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.DEALER)
+        _apply(self._socket, self._options)
+        self._socket.curve_serverkey = keys.server_curve_public.encode()
+        self._socket.curve_publickey = keys.curve_public.encode()
+        self._socket.curve_secretkey = keys.curve_secret.encode()
+        self._socket.reconnect_ivl = 100
+        self._socket.reconnect_ivl_max = 1000
+        self._monitor = self._socket.get_monitor_socket(
+            zmq.EVENT_CONNECTED
+            | zmq.EVENT_CONNECT_RETRIED
+            | zmq.EVENT_DISCONNECTED
+            | zmq.EVENT_HANDSHAKE_SUCCEEDED
+            | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+        )
+        self._proved = False  # a handshake succeeded: key and server are right, later failures are restarts
+        self._broken_handshakes = 0
+        self._dead_since: float | None = None
+        self._waker = _Waker()
+        self._poller = zmq.Poller()
+        for source in (self._socket, self._monitor, self._waker.reader):
+            self._poller.register(source, zmq.POLLIN)
+        self._closed = False
+        try:
+            self._endpoint = f"tcp://{_bracketed(host)}:{port}"
+            self._socket.connect(self._endpoint)
+        except zmq.ZMQError as error:
+            self.close()
+            raise TransportError(f"{self._where} is no address to connect to: {error}") from None
+
+    def receive(self, timeout_s: float) -> bytes | memoryview | None:
+        """See `PeerLink.receive`."""
+        try:
+            return self._socket.recv(zmq.NOBLOCK, copy=False).buffer
+        except zmq.Again:
+            pass
+        self._redial_if_dead()
+        until = time.monotonic() + timeout_s
+        while True:
+            ready = dict(self._poller.poll(int(max(0.0, until - time.monotonic()) * 1000)))
+            if self._monitor in ready:
+                self._watch_connection()
+            if self._socket in ready:
+                return self._socket.recv(zmq.NOBLOCK, copy=False).buffer
+            if self._monitor not in ready:
+                self._waker.drain()
+                return None
+
+    def _watch_connection(self) -> None:
+        while self._monitor.poll(0):
+            event: Any = zmq.utils.monitor.recv_monitor_message(self._monitor)["event"]
+            if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+                raise CredentialsError(
+                    f"the server at {self._where} refuses this machine's key: on the server's machine run "
+                    "`tmrl-like keys invite NAME`, then here `tmrl-like keys join LINE`"
+                )
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._proved = True
+            elif event == zmq.EVENT_DISCONNECTED:
+                self._dead_since = time.monotonic()
+                self._broken_handshakes += not self._proved
+            else:  # connected, or trying to
+                self._dead_since = None
+        if self._broken_handshakes >= _BROKEN_HANDSHAKES_BEFORE_GIVING_UP:
+            raise CredentialsError(
+                f"what listens at {self._where} is not the server that this machine's key is for: check "
+                "the address, or join that server with a line from its `tmrl-like keys invite NAME`"
+            )
+
+    def _redial_if_dead(self) -> None:
+        """Libzmq reconnects after a lost connection, but not after one that broke the protocol."""
+        if self._dead_since is not None and time.monotonic() - self._dead_since > _REDIAL_AFTER_S:
+            self._dead_since = None
+            with contextlib.suppress(zmq.ZMQError):
+                self._socket.disconnect(self._endpoint)
+            self._socket.connect(self._endpoint)
+
+    def send(self, data: bytes) -> bool:
+        """See `PeerLink.send`."""
+        self._options.check_size(len(data))
+        try:
+            self._socket.send(data, zmq.NOBLOCK, copy=len(data) < _COPY_BELOW_BYTES)
+        except zmq.Again:
+            return False
+        return True
+
+    def wake(self) -> None:
+        """See `PeerLink.wake`."""
+        self._waker.wake()
+
+    def close(self) -> None:
+        """See `PeerLink.close`."""
+        if self._closed:
+            return
+        self._closed = True
+        self._socket.disable_monitor()
+        self._monitor.close(linger=0)
+        self._socket.close(linger=200)
+        self._context.term()
+        self._waker.close()
+
+
+class _Waker:
+    """A pair of sockets that lets any thread end a poll."""
+
+    def __init__(self) -> None:
+        self.reader, self._writer = socket.socketpair()
+        self.reader.setblocking(False)
+        self._writer.setblocking(False)
+
+    def wake(self) -> None:
+        with contextlib.suppress(OSError):  # full: a wake-up is pending; closed: nobody waits
+            self._writer.send(b"w")
+
+    def drain(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self.reader.recv(4096):
+                pass
+
+    def close(self) -> None:
+        self.reader.close()
+        self._writer.close()
+
+
+def _apply(sock: zmq.Socket[bytes], options: TransportOptions) -> None:
+    sock.linger = 200
+    sock.maxmsgsize = options.max_message_bytes + _CURVE_BYTES
+    sock.sndhwm = sock.rcvhwm = options.queue_messages
+    sock.handshake_ivl = int(options.handshake_timeout_s * 1000)
+    sock.heartbeat_ivl = int(options.heartbeat_s * 1000)
+    sock.heartbeat_timeout = int(options.silent_after_s * 1000)
+    sock.heartbeat_ttl = int(options.silent_after_s * 1000)
+    sock.ipv6 = True
+    sock.tcp_keepalive = 1
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

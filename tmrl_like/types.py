@@ -1,0 +1,222 @@
+"""The contract page: what crosses a room's border, field by field. Read this first.
+
+Shapes: `[B]` is the batch, `[N]` rows of a packet, `[]` a scalar. An observation is whatever nested
+structure (tuple, list, dict, array, number) the environment's observation space describes; an action
+whatever its action space describes.
+
+Time in one environment step, in the order in which things happen::
+
+    obs(t) --act()--> action(t) --env.step()--> obs(t+1), rew(t+1), terminated(t+1), truncated(t+1), info(t+1)
+
+A `Sample` is the right-hand side plus the action that led there. The memory rebuilds a `Transition`
+from two consecutive samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from tmrl_like.errors import MemoryContractError
+
+Observation: TypeAlias = Any
+"""Nested structure that matches the environment's observation space."""
+
+Action: TypeAlias = Any
+"""Value that matches the environment's action space; for a Box a float32 array of its shape."""
+
+
+class Sample(NamedTuple):
+    """What the environment produced in one step (before or after the user's compressor).
+
+    The first sample of an episode comes from `reset`: `act` is the environment's default action (or a
+    neutral action of the space where the environment has none), `rew` is 0.0 and both flags are False.
+    """
+
+    act: Action  # the action that led to `obs`
+    obs: Observation  # what the environment returned, untouched; or what the compressor kept of it
+    rew: Any  # the reward that came with `obs`, in the environment's own type
+    terminated: bool  # a terminal state: there is no value beyond it
+    truncated: bool  # the episode was cut (time limit, fault, max_samples_per_episode)
+    info: dict[str, Any]
+
+
+class Transition(NamedTuple):
+    """What `MemoryDataloading.get_transition` returns."""
+
+    last_obs: Observation  # the observation that the action was chosen on
+    act: Action
+    rew: Any  # follows `act`
+    obs: Observation  # follows `act`
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]  # the `info` of the newer sample, the very object that the buffer held
+
+
+class Batch(NamedTuple):
+    """What a `TrainingAgent` trains on: tensors on the training device, first dimension B."""
+
+    obs: Any  # structure of [B, ...], dtypes of the observation (after obs_preprocessor)
+    act: Any  # [B, *action shape]
+    rew: Any  # float32 [B]
+    next_obs: Any  # structure of [B, ...]
+    terminated: Any  # float32 [B], 1.0 where the episode reached a terminal state
+    truncated: Any  # float32 [B], 1.0 where the episode was cut
+
+
+class StepTiming(NamedTuple):
+    """How one step went in time. It travels with every sample."""
+
+    observed_at_s: float  # wall-clock time (Unix, seconds) at which `obs` reached the worker
+    inference_s: float  # duration of `act()` that chose the action of this sample; 0 on reset
+    period_error_s: float  # time since the previous observation minus the running median period; 0 on reset
+    policy_version: int  # version of the policy that chose the action; 0: never updated
+
+
+class Info(dict[str, Any]):
+    """The `info` dictionary of a sample inside a `Buffer`: a plain dict, with what the framework knows.
+
+    A memory stores and returns it like any other dict. The base class of memories reads the attributes
+    to keep transitions across a reset out of every batch and for CRC debugging.
+
+    Attributes:
+        is_reset: True for the first sample of an episode: no transition ends here.
+        is_context: True for a repeated sample that only serves as history: no transition ends here.
+        timing: see `StepTiming`; None where the worker did not measure.
+        original: under CRC debugging, the transition as the environment produced it (the info field
+            is left out), else None.
+    """
+
+    __slots__ = ("is_context", "is_reset", "original", "timing")
+
+    def __init__(
+        self,
+        items: dict[str, Any] | None = None,
+        is_reset: bool = False,
+        is_context: bool = False,
+        timing: StepTiming | None = None,
+        original: tuple[Any, ...] | None = None,
+    ) -> None:
+        super().__init__(items or {})
+        self.is_reset = is_reset
+        self.is_context = is_context
+        self.timing = timing
+        self.original = original
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeStats:
+    """One finished episode, reported by the worker that ran it. It rides in the sample stream.
+
+    Each report stands alone: nothing is overwritten when several workers or episodes report at once.
+    """
+
+    worker: str  # the worker's id
+    test: bool  # True: act(test=True), no samples were stored
+    return_: float  # sum of rewards
+    steps: int
+    terminated: bool
+    truncated: bool
+    finished_at_s: float  # Unix time
+    policy_version: int
+    duration_s: float = 0.0
+    overruns: int = 0  # time-steps that missed their deadline in this episode
+    fault: str = ""  # what the environment did, when it ended the episode by raising or hanging
+
+
+class Block(Protocol):
+    """The samples of one packet as columns (`wire.packet.SampleBlock` is the one that crosses the wire).
+
+    `segments` are consecutive runs of samples of one structure; each has `rows` and a `tree()`: the
+    structure (act, obs, rew, terminated, truncated, info) with arrays [rows, ...] as leaves, views that
+    must be copied to be kept. `is_reset` is a bool array [N].
+    """
+
+    @property
+    def segments(self) -> tuple[Any, ...]: ...
+    @property
+    def is_reset(self) -> Any: ...
+    @property
+    def timing(self) -> Any: ...
+    @property
+    def with_originals(self) -> bool: ...
+    def samples(self) -> list[Sample]: ...
+    def __len__(self) -> int: ...
+
+
+class Buffer:
+    """Samples of one worker in the order in which it produced them, as handed to `append_buffer`.
+
+    Attributes:
+        stream: which worker process they come from.
+        blocks: the same samples as columns, for memories that want whole columns; empty when the buffer
+            was made from single samples.
+    """
+
+    def __init__(self, memory: Sequence[Sequence[Any]] = (), stream: str = "", blocks: Sequence[Block] = ()) -> None:
+        self.stream = stream
+        self.blocks = tuple(blocks)
+        self._memory: list[Sample] | None = None if blocks else [_as_sample(row) for row in memory]
+        self._length = sum(map(len, self.blocks)) + (len(self._memory) if self._memory else 0)
+
+    @property
+    def memory(self) -> list[Sample]:
+        """The samples (compressed, if a compressor is used); each `info` is an `Info`."""
+        if self._memory is None:
+            self._memory = [sample for block in self.blocks for sample in block.samples()]
+        return self._memory
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[Sample]:
+        return iter(self.memory)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What arrived at the trainer in one packet.
+
+    Attributes:
+        buffer: the samples; may be empty.
+        episodes: finished episodes, test episodes among them.
+        receipt: what an acknowledgement names; opaque to training.
+    """
+
+    buffer: Buffer
+    episodes: tuple[EpisodeStats, ...] = ()
+    receipt: Any = None
+
+
+def _as_sample(row: Sequence[Any]) -> Sample:
+    if len(row) != len(Sample._fields):
+        split = (
+            ": the old `done` is split into `terminated` and `truncated`" if len(row) == len(Sample._fields) - 1 else ""
+        )
+        raise MemoryContractError(f"a sample has {len(row)} items; expected ({', '.join(Sample._fields)}){split}")
+    act, obs, rew, terminated, truncated, info = row
+    return Sample(act, obs, rew, terminated, truncated, Info(info) if type(info) is dict else info)
+
+
+class SampleCompressor(Protocol):
+    """Drops from a sample what the memory can rebuild. Runs on the worker, before sending."""
+
+    def __call__(
+        self,
+        act: Action,
+        obs: Observation,
+        rew: Any,
+        terminated: bool,
+        truncated: bool,
+        info: dict[str, Any],
+        /,
+    ) -> Sequence[Any]:
+        """Return (act, obs, rew, terminated, truncated, info), each possibly reduced."""
+
+
+ObsPreprocessor: TypeAlias = Callable[[Observation], Observation]
+"""Applied to an observation right before the model sees it: on the worker and in the memory alike."""
+
+SamplePreprocessor: TypeAlias = Callable[..., Sequence[Any]]
+"""(last_obs, act, rew, obs, terminated, truncated) -> the same six, e.g. for data augmentation."""

@@ -1,0 +1,1 @@
+"""What crosses the network: messages (`messages`), columnar sample packets (`columns`, `packet`), policies."""

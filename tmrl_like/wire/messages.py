@@ -1,0 +1,206 @@
+"""The messages of the system, each a typed structure, and their framing.
+
+A message on the wire::
+
+    1 byte   wire version
+    4 bytes  length of the header, little-endian
+    header   one of the structures below (msgpack)
+    body     raw bytes that the structure describes; only SamplePacket and PolicyFrame have one
+
+The server reads headers and passes bodies on unread. A message that does not decode to one of these
+types is refused; no length is used before it was compared with its limit.
+
+====================  ==================  ==========================================================
+message               way                 purpose
+====================  ==================  ==========================================================
+Hello                 peer → server       who I am, what I speak, which spaces I have
+Welcome               server → peer       accepted; which trainer session is being fed
+HelloWanted           server → peer       I do not know this connection: introduce yourself
+Refusal               server → peer       no, and why
+SamplePacket          worker → trainer    samples and finished episodes, numbered
+Ack                   trainer → worker    everything up to this number is in the memory
+PolicyFrame           trainer → workers   a piece of a policy
+Beat                  both ways           I am alive; from workers with their condition, from the trainer
+                                          to the server only
+Notice                server → peer       a line for its user
+Bye                   peer → server       I leave; my seat is free
+====================  ==================  ==========================================================
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+from tmrl_like.errors import DecodingError, OversizeError
+
+WIRE_VERSION = 1
+MAX_HEADER_BYTES = 1 << 16
+
+Name = Annotated[str, msgspec.Meta(max_length=200)]
+Text = Annotated[str, msgspec.Meta(max_length=4000)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Real = float
+
+
+class Message(msgspec.Struct, array_like=True, tag=True, forbid_unknown_fields=True):
+    """Base of all messages."""
+
+
+class Spaces(msgspec.Struct, frozen=True, array_like=True):
+    """What observations and actions look like, for comparing worker and trainer."""
+
+    observation: Text
+    action: Text
+
+
+class Hello(Message):
+    """First message on a connection."""
+
+    role: Name  # "worker" or "trainer"
+    name: Name  # unique among live peers of that role
+    session: Count  # random per process; a restarted process has another
+    software: Name  # version of tmrl_like, for error messages
+    spaces: Spaces | None = None
+    model_file: Name = ""  # hash of machine and path of the file where this peer keeps its weights; empty: none
+
+
+class Welcome(Message):
+    """The peer is in.
+
+    `stream` changes whenever packets sent so far may have been lost on their way (another server
+    process, another trainer process): a worker then sends again what is not acknowledged. 0: there is
+    no trainer yet. `policy_wanted`: the server holds no policy (a trainer then publishes again).
+    """
+
+    server_session: Count
+    stream: Count
+    policy_wanted: bool = False
+
+
+class HelloWanted(Message):
+    """The server has no record of this connection (it was restarted, or the link was cut)."""
+
+
+class Refusal(Message):
+    """The peer may not take part. `retry_after_s` < 0: do not try again."""
+
+    reason: Text
+    retry_after_s: Real = -1.0
+
+
+class Episode(msgspec.Struct, frozen=True, array_like=True):
+    """`EpisodeStats` without the worker's name (the packet has it)."""
+
+    test: bool
+    return_: Real
+    steps: Count
+    terminated: bool
+    truncated: bool
+    finished_at_s: Real
+    policy_version: Count
+    duration_s: Real
+    overruns: Count
+    fault: Text
+
+
+class SamplePacket(Message):
+    """Samples of one worker. The body holds the columns (`wire.packet`)."""
+
+    worker: Name
+    session: Count  # the worker process that made them
+    sequence: Count  # 1, 2, 3, … within the session
+    run: Count  # counts breaks: samples of one run are consecutive, those of the next do not continue them
+    samples: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
+    body_bytes: Count  # of the body before compression
+    checksum: Count  # CRC-32 of the body as sent
+    compressed: bool  # zstandard
+    lost_samples: Count = 0  # dropped by this worker so far because its outbox was full
+    episodes: tuple[Episode, ...] = ()
+
+
+class Ack(Message):
+    """All packets of (worker, session) up to `sequence` are in the trainer's memory."""
+
+    worker: Name
+    session: Count
+    sequence: Count
+
+
+class PolicyFrame(Message):
+    """Piece `index` of `frames` of a policy; the body is its bytes."""
+
+    version: Count
+    index: Count
+    frames: Count
+    total_bytes: Count
+    checksum: Count  # CRC-32 of the body
+    published_at_s: Real
+
+
+class Beat(Message):
+    """Sign of life, with a worker's condition (the trainer's metrics show it)."""
+
+    worker: Name = ""
+    policy_version: Count = 0  # the version that drives now
+    policy_age_s: Real = 0.0
+    env_steps: Count = 0
+    overruns: Count = 0
+    unacknowledged_samples: Count = 0
+    lost_samples: Count = 0
+    alarm: Text = ""  # what the worker's user should know; empty: all is well
+
+
+class Notice(Message):
+    """One line for the peer's log."""
+
+    text: Text
+
+
+class Bye(Message):
+    """Clean leave."""
+
+
+AnyMessage: TypeAlias = Hello | Welcome | HelloWanted | Refusal | SamplePacket | Ack | PolicyFrame | Beat | Notice | Bye
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
+
+
+class WireVersionError(DecodingError):
+    """The other side speaks another wire version."""
+
+    def __init__(self, found: int) -> None:
+        super().__init__(f"wire version {found} where this tmrl_like speaks {WIRE_VERSION}")
+        self.found = found
+
+
+def encode(message: AnyMessage, body: bytes | memoryview = b"") -> bytes:
+    """Frame a message and its body into the bytes that a transport carries."""
+    header = _encoder.encode(message)
+    return b"".join((bytes((WIRE_VERSION,)), len(header).to_bytes(4, "little"), header, body))
+
+
+def decode(data: bytes | memoryview) -> tuple[AnyMessage, memoryview]:
+    """Take a message apart: header and body (a view of `data`).
+
+    Raises:
+        WireVersionError: another version of the protocol.
+        OversizeError: the header claims to be larger than `MAX_HEADER_BYTES`.
+        DecodingError: not a message.
+    """
+    view = memoryview(data)
+    if len(view) < 5:
+        raise DecodingError(f"{len(view)} bytes are too few for a message")
+    if view[0] != WIRE_VERSION:
+        raise WireVersionError(view[0])
+    length = int.from_bytes(view[1:5], "little")
+    if length > MAX_HEADER_BYTES:
+        raise OversizeError(f"a header of {length} bytes; at most {MAX_HEADER_BYTES} are allowed")
+    if length > len(view) - 5:
+        raise DecodingError(f"a header of {length} bytes in a message of {len(view)}")
+    try:
+        return _decoder.decode(view[5 : 5 + length]), view[5 + length :]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise DecodingError(f"not a message: {error}") from None

@@ -1,0 +1,335 @@
+"""A packet's body: what `SamplePacket` announces, from samples to bytes and back.
+
+Body, before compression::
+
+    4 bytes   length of the head, little-endian
+    head      `_Head` (msgpack): segments, which rows are resets, timing columns, sizes of all buffers
+    buffers   one after the other, in the head's order
+
+A segment holds consecutive samples of one structure; most packets have one. Timing takes 8 bytes a
+sample: observation time as microseconds after the packet's first (uint32), inference time and period
+error in milliseconds (float16, 3 digits).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+import numpy as np
+import zstandard
+
+from tmrl_like.errors import DecodingError, EncodingError, OversizeError
+from tmrl_like.types import Info, Sample, StepTiming
+from tmrl_like.wire.columns import Columns, ColumnWriter, Layout
+from tmrl_like.wire.messages import SamplePacket
+from tmrl_like.wire.schema import Node, TupleNode, schema_of
+
+MAX_BODY_BYTES = 256 << 20
+_MAX_HEAD_BYTES = 4 << 20
+_FIELDS = 6
+_US = 1e6
+_MS = 1e3
+_MS_32 = np.float32(_MS)
+
+
+class _Segment(msgspec.Struct, frozen=True, array_like=True):
+    rows: int
+    schema: msgspec.Raw  # a `Node`
+    sizes: tuple[int, ...]  # of the segment's buffers
+
+
+class _Head(msgspec.Struct, frozen=True, array_like=True):
+    segments: tuple[_Segment, ...]
+    with_originals: bool  # CRC debugging: a seventh item per sample, the transition as produced
+    resets: tuple[int, ...]  # rows that are the first of an episode
+    started_at_s: float  # Unix time of the first observation
+    versions: tuple[tuple[int, int], ...]  # (first row, policy version), ascending
+
+
+_head_encoder = msgspec.msgpack.Encoder()
+_head_decoder = msgspec.msgpack.Decoder(_Head)
+_schema_decoder: msgspec.msgpack.Decoder[Node] = msgspec.msgpack.Decoder(Node)
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """`StepTiming` of N samples, as columns."""
+
+    observed_at_s: np.ndarray[Any, np.dtype[np.float64]]  # [N] Unix time
+    inference_s: np.ndarray[Any, np.dtype[np.float32]]  # [N]
+    period_error_s: np.ndarray[Any, np.dtype[np.float32]]  # [N]
+    policy_version: np.ndarray[Any, np.dtype[np.int64]]  # [N]
+
+    def rows(self) -> Iterator[StepTiming]:
+        """One `StepTiming` per sample."""
+        columns = (self.observed_at_s, self.inference_s, self.period_error_s, self.policy_version)
+        return map(StepTiming, *(column.tolist() for column in columns))
+
+
+@dataclass(frozen=True, slots=True)
+class SampleBlock:
+    """The samples of one packet, as columns.
+
+    Attributes:
+        segments: consecutive runs of samples of one structure.
+        is_reset: bool [N], True for the first sample of an episode.
+        timing: N steps.
+        with_originals: CRC debugging; each sample has a seventh item.
+    """
+
+    segments: tuple[Columns, ...]
+    is_reset: np.ndarray[Any, np.dtype[np.bool_]]
+    timing: Timing
+    with_originals: bool = False
+
+    def __len__(self) -> int:
+        return len(self.is_reset)
+
+    def samples(self) -> list[Sample]:
+        """The samples themselves; each `info` is an `Info`."""
+        rows = [row for segment in self.segments for row in segment.to_rows()]
+        resets = self.is_reset.tolist()
+        return [
+            _to_sample(row, reset, timing) for row, reset, timing in zip(rows, resets, self.timing.rows(), strict=True)
+        ]
+
+
+def _to_sample(row: tuple[Any, ...], is_reset: bool, timing: StepTiming) -> Sample:
+    act, obs, rew, terminated, truncated, info, *rest = row
+    if type(info) is dict:
+        info = Info(info, is_reset, timing=timing, original=rest[0] if rest else None)
+    return Sample(act, obs, rew, terminated, truncated, info)
+
+
+class PacketWriter:
+    """Collects samples of one worker until they are sent.
+
+    `append` is made for the control loop: it checks the sample's structure and copies its bytes,
+    nothing else. `encode` does the rest, in another thread.
+    """
+
+    def __init__(self, with_originals: bool = False, previous: PacketWriter | None = None) -> None:
+        """Start an empty packet; expects samples of the structure that `previous` ended with."""
+        self.with_originals = with_originals
+        self.samples = 0
+        self._expected: Node | None = previous.last_schema if previous else None
+        self._writers: list[ColumnWriter] = []
+        self._rows: list[int] = []
+        self._resets: list[int] = []
+        self._timing: list[StepTiming] = []
+
+    def append(self, sample: tuple[Any, ...], timing: StepTiming, is_reset: bool = False) -> None:
+        """Store one sample: (act, obs, rew, terminated, truncated, info[, original]).
+
+        Raises:
+            EncodingError: it holds something that cannot travel; the message names the field.
+        """
+        if not (self._writers and self._writers[-1].push(sample)):
+            self._start_segment(sample)
+        self._rows[-1] += 1
+        if is_reset:
+            self._resets.append(self.samples)
+        self._timing.append(timing)
+        self.samples += 1
+
+    @property
+    def last_schema(self) -> Node | None:
+        """The structure of the newest sample."""
+        return self._writers[-1].schema if self._writers else self._expected
+
+    def _start_segment(self, sample: tuple[Any, ...]) -> None:
+        writer = ColumnWriter(self._expected) if self._expected and not self._writers else None
+        if writer is None or not writer.push(sample):
+            writer = self._new_writer(sample)
+        self._writers.append(writer)
+        self._rows.append(0)
+
+    def _new_writer(self, sample: tuple[Any, ...]) -> ColumnWriter:
+        try:
+            writer = ColumnWriter(schema_of(sample))
+        except EncodingError as error:
+            raise EncodingError(_name_fields(str(error))) from None
+        if not writer.push(sample):
+            raise EncodingError("a sample does not match its own structure; is another thread changing it?")
+        return writer
+
+    def encode(self) -> bytes:
+        """The body, uncompressed."""
+        buffers: list[bytes] = []
+        segments = []
+        for writer, rows in zip(self._writers, self._rows, strict=True):
+            own = writer.buffers()
+            segments.append(_Segment(rows, _encode_schema(writer.schema), tuple(map(len, own))))
+            buffers += own
+        started_at_s = self._timing[0].observed_at_s if self._timing else 0.0
+        head = _head_encoder.encode(
+            _Head(tuple(segments), self.with_originals, tuple(self._resets), started_at_s, self._versions())
+        )
+        return b"".join((len(head).to_bytes(4, "little"), head, *buffers, *self._timing_buffers(started_at_s)))
+
+    def _versions(self) -> tuple[tuple[int, int], ...]:
+        runs: list[tuple[int, int]] = []
+        for row, timing in enumerate(self._timing):
+            if not runs or runs[-1][1] != timing.policy_version:
+                runs.append((row, timing.policy_version))
+        return tuple(runs)
+
+    def _timing_buffers(self, started_at_s: float) -> tuple[bytes, bytes, bytes]:
+        if not self._timing:
+            return b"", b"", b""
+        observed, inference, error, _ = (np.array(column) for column in zip(*self._timing, strict=True))
+        offset_us = _between(0, (observed - started_at_s) * _US, 2**32 - 1).astype("<u4")
+        inference_ms = _between(-6e4, inference * _MS, 6e4).astype("<f2")
+        error_ms = _between(-6e4, error * _MS, 6e4).astype("<f2")
+        return offset_us.tobytes(), inference_ms.tobytes(), error_ms.tobytes()
+
+
+def _between(low: float, values: np.ndarray[Any, Any], high: float) -> np.ndarray[Any, Any]:
+    limited: np.ndarray[Any, Any] = np.minimum(np.maximum(values, low), high)  # a third of np.clip's time
+    return limited
+
+
+@lru_cache(maxsize=64)
+def _encode_schema(schema: Node) -> msgspec.Raw:
+    return msgspec.Raw(_head_encoder.encode(schema))
+
+
+def _name_fields(text: str) -> str:
+    for i, field in enumerate((*Sample._fields, "original")):
+        text = text.replace(f"sample[{i}]", field)
+    return text
+
+
+class Compressor:
+    """zstandard at its fastest level, as long as it pays.
+
+    After a body that shrinks by less than a tenth, the next `PAUSE` bodies are sent as they are.
+    """
+
+    PAUSE = 50
+
+    def __init__(self) -> None:
+        self._zstd = zstandard.ZstdCompressor(level=1, write_checksum=False)
+        self._pause = 0
+
+    def __call__(self, body: bytes) -> tuple[bytes, bool]:
+        """Return (bytes to send, whether they are compressed)."""
+        if self._pause:
+            self._pause -= 1
+            return body, False
+        small = self._zstd.compress(body)
+        if len(small) > 0.9 * len(body):
+            self._pause = self.PAUSE
+            return body, False
+        return small, True
+
+
+def decode_body(packet: SamplePacket, body: bytes | memoryview, limit_bytes: int = MAX_BODY_BYTES) -> SampleBlock:
+    """Turn a packet's body back into columns.
+
+    The columns are views of the (decompressed) body: copy what outlives it.
+
+    Raises:
+        OversizeError: the body claims to be larger than `limit_bytes`.
+        DecodingError: damaged, or not what the packet announces.
+    """
+    if zlib.crc32(body) != packet.checksum:
+        raise DecodingError("the packet's checksum does not match its body")
+    raw = memoryview(_decompressed(packet, body, limit_bytes))
+    head, buffers = _decode_head(raw)
+    segments, buffers = _decode_segments(head, buffers)
+    if sum(segment.rows for segment in segments) != packet.samples:
+        raise DecodingError(f"the packet announces {packet.samples} samples and holds another number")
+    fields = _FIELDS + head.with_originals
+    for segment in segments:
+        if type(segment.schema) is not TupleNode or len(segment.schema.items) != fields:
+            raise DecodingError(f"a sample is not a tuple of {fields} items")
+    return SampleBlock(
+        segments,
+        _decode_resets(head, packet.samples),
+        _decode_timing(head, packet.samples, buffers),
+        head.with_originals,
+    )
+
+
+def _decompressed(packet: SamplePacket, body: bytes | memoryview, limit_bytes: int) -> bytes | memoryview:
+    if packet.body_bytes > limit_bytes:
+        raise OversizeError(f"a packet of {packet.body_bytes} bytes; at most {limit_bytes} are allowed")
+    if packet.compressed:
+        try:
+            if zstandard.frame_content_size(body) != packet.body_bytes:
+                raise DecodingError("the packet's length does not match its compressed frame")
+            body = zstandard.ZstdDecompressor().decompress(body, max_output_size=packet.body_bytes)
+        except zstandard.ZstdError as error:
+            raise DecodingError(f"the packet does not decompress: {error}") from None
+    if len(body) != packet.body_bytes:
+        raise DecodingError(f"the packet announces {packet.body_bytes} bytes and holds {len(body)}")
+    return body
+
+
+def _decode_head(raw: memoryview) -> tuple[_Head, memoryview]:
+    length = int.from_bytes(raw[:4], "little")
+    if length > min(_MAX_HEAD_BYTES, len(raw) - 4):
+        raise DecodingError(f"a packet head of {length} bytes in a body of {len(raw)}")
+    try:
+        return _head_decoder.decode(raw[4 : 4 + length]), raw[4 + length :]
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise DecodingError(f"not a packet: {error}") from None
+
+
+@lru_cache(maxsize=64)
+def _layout_of(schema: bytes) -> Layout:
+    try:
+        return Layout(_schema_decoder.decode(schema))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise DecodingError(f"not a structure: {error}") from None
+
+
+def _decode_segments(head: _Head, buffers: memoryview) -> tuple[tuple[Columns, ...], memoryview]:
+    segments = []
+    for segment in head.segments:
+        layout = _layout_of(bytes(segment.schema))
+        columns, used = layout.columns(segment.rows, segment.sizes, buffers)
+        segments.append(columns)
+        buffers = buffers[used:]
+    return tuple(segments), buffers
+
+
+def _decode_resets(head: _Head, rows: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    is_reset = np.zeros(rows, np.bool_)
+    if head.resets:
+        if not 0 <= min(head.resets) <= max(head.resets) < rows:
+            raise DecodingError("a reset outside the packet")
+        is_reset[list(head.resets)] = True
+    return is_reset
+
+
+def _decode_timing(head: _Head, rows: int, buffers: memoryview) -> Timing:
+    if len(buffers) != 8 * rows:
+        raise DecodingError(f"{len(buffers)} bytes of timing for {rows} samples, which need {8 * rows}")
+    offset_us = np.ndarray(rows, "<u4", buffers)
+    inference_ms = np.ndarray(rows, "<f2", buffers, 4 * rows)
+    error_ms = np.ndarray(rows, "<f2", buffers, 6 * rows)
+    return Timing(
+        head.started_at_s + offset_us * (1 / _US),
+        inference_ms.astype(np.float32) / _MS_32,
+        error_ms.astype(np.float32) / _MS_32,
+        _decode_versions(head, rows),
+    )
+
+
+def _decode_versions(head: _Head, rows: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    version = np.zeros(rows, np.int64)
+    ends = [row for row, _ in head.versions[1:]]
+    start = 0
+    for (row, value), end in zip(head.versions, [*ends, rows], strict=False):
+        if not (row == start < end <= rows and 0 <= value < 2**63):
+            raise DecodingError("policy versions that do not follow each other")
+        version[row:end] = value
+        start = end
+    return version

@@ -1,0 +1,85 @@
+"""A policy on the wire: safetensors bytes, in frames, so that samples and signs of life pass between them."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator
+
+from tmrl_like.errors import DecodingError, OversizeError
+from tmrl_like.wire import messages as m
+
+FRAME_BYTES = 512 << 10
+MAX_POLICY_BYTES = 1 << 30
+
+
+def split_policy(pieces: Iterable[bytes | memoryview], version: int, published_at_s: float) -> Iterator[bytes]:
+    """Yield the messages that carry a policy, in order.
+
+    Args:
+        pieces: its bytes, in one or several parts; they are not joined here.
+        version: its number.
+        published_at_s: Unix time.
+    """
+    views = [memoryview(piece).cast("B") for piece in pieces]
+    total = sum(map(len, views))
+    frames = max(1, -(-total // FRAME_BYTES))
+    for index, body in enumerate(_chunks(views)):
+        header = m.PolicyFrame(version, index, frames, total, zlib.crc32(body), published_at_s)
+        yield m.encode(header, body)
+
+
+def _chunks(views: list[memoryview]) -> Iterator[bytes | memoryview]:
+    """Cut the parts, one after the other, into chunks of FRAME_BYTES; at least one."""
+    parts: list[memoryview] = []
+    missing = FRAME_BYTES
+    for view in views:
+        while len(view) >= missing:
+            parts.append(view[:missing])
+            yield b"".join(parts) if len(parts) > 1 else parts[0]
+            view, parts, missing = view[missing:], [], FRAME_BYTES
+        parts.append(view)
+        missing -= len(view)
+    if missing < FRAME_BYTES or not any(views):
+        yield b"".join(parts)
+
+
+class PolicyAssembler:
+    """Puts frames together again, into memory that is taken once its size has passed the limit."""
+
+    def __init__(self, max_bytes: int = MAX_POLICY_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._version = -1
+        self._weights = bytearray()
+        self._filled = 0
+        self._next = 0
+
+    def add(self, frame: m.PolicyFrame, body: bytes | memoryview) -> bytes | None:
+        """Take a frame; returns the whole policy with the last one.
+
+        A frame that does not continue the policy begun is skipped (its policy is incomplete: a newer
+        one follows).
+
+        Raises:
+            OversizeError: the policy claims to be larger than allowed.
+            DecodingError: a frame is damaged, or the frames do not add up to what was announced.
+        """
+        if frame.total_bytes > self._max_bytes:
+            raise OversizeError(f"a policy of {frame.total_bytes} bytes; at most {self._max_bytes} are allowed")
+        if frame.index == 0:
+            self._version, self._next, self._filled = frame.version, 0, 0
+            self._weights = bytearray(frame.total_bytes)
+        if frame.version != self._version or frame.index != self._next:
+            return None
+        end = self._filled + len(body)
+        if end > len(self._weights) or zlib.crc32(body) != frame.checksum:
+            self._version = -1
+            raise DecodingError("a piece of a policy is damaged or longer than announced")
+        self._weights[self._filled : end] = body
+        self._filled = end
+        self._next += 1
+        if self._next < frame.frames:
+            return None
+        if self._filled != len(self._weights):
+            raise DecodingError(f"a policy of {len(self._weights)} bytes ended after {self._filled}")
+        weights, self._weights, self._version = bytes(self._weights), bytearray(), -1
+        return weights

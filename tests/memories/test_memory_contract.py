@@ -1,0 +1,62 @@
+"""The memory contract over the memory that ships and over one as users write it."""
+
+from __future__ import annotations
+
+from list_memory import ListMemory
+
+from tmrl_like.memories import ReplayMemory
+from tmrl_like.testing.memories import MemoryContract
+
+
+class ReplayContract(MemoryContract):
+    def make_memory(self, **kwargs):
+        return ReplayMemory(
+            act_buf_len=self.act_buf_len,
+            reset_act_buf=self.reset_act_buf,
+            last_act_on_reset=self.last_act_on_reset,
+            **kwargs,
+        )
+
+
+class ListContract(MemoryContract):
+    def make_memory(self, **kwargs):
+        memory = ListMemory(**kwargs)
+        memory.act_buf_len = self.act_buf_len
+        memory.reset_act_buf = self.reset_act_buf
+        memory.last_act_on_reset = self.last_act_on_reset
+        return memory
+
+
+class TestReplayMemoryWhereResetsFillTheActionBuffer(ReplayContract):
+    pass
+
+
+class TestReplayMemoryWhereTheActionBufferIsCarriedOver(ReplayContract):
+    reset_act_buf = False
+
+
+class TestReplayMemoryWhereTheLastActionStays(ReplayContract):
+    reset_act_buf = False
+    last_act_on_reset = True
+
+
+class TestReplayMemoryWithoutActionBuffer(ReplayContract):
+    act_buf_len = 0
+
+
+class TestReplayMemoryWithOneAction(ReplayContract):
+    act_buf_len = 1
+    reset_act_buf = False
+
+
+class TestListMemoryWhereResetsFillTheActionBuffer(ListContract):
+    pass
+
+
+class TestListMemoryWhereTheActionBufferIsCarriedOver(ListContract):
+    reset_act_buf = False
+
+
+class TestListMemoryWhereTheLastActionStays(ListContract):
+    reset_act_buf = False
+    last_act_on_reset = True

@@ -1,0 +1,300 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError, PipelineMismatchError
+from tmrl_like.memories import DropActionBuffer, ReplayMemory, check_transition
+from tmrl_like.memories.state import decode, encode
+from tmrl_like.testing.drone import SimulatedDroneEnv
+from tmrl_like.testing.memories import ActionBufferEnv, Step, cut, interleaved, packed
+from tmrl_like.types import Buffer, Info, Sample
+
+LENGTH = 3
+
+
+def compress(sample):
+    return DropActionBuffer(LENGTH)(*sample)
+
+
+def filled(steps=200, **kwargs):
+    kwargs = {"act_buf_len": LENGTH, "batch_size": 50, **kwargs}
+    memory = ReplayMemory(**kwargs)
+    memory.append(packed(ActionBufferEnv(1, LENGTH).take(steps), "w", compress, memory.crc_debug))
+    return memory
+
+
+def rows(samples, reset_at=(0,)):
+    """A buffer of plain samples: (act, obs, rew)."""
+    return Buffer([Sample(a, o, r, False, False, Info(is_reset=k in reset_at)) for k, (a, o, r) in enumerate(samples)])
+
+
+def numpy_of(tree, k):
+    if isinstance(tree, tuple):
+        return tuple(numpy_of(leaf, k) for leaf in tree)
+    return tree[k].numpy()
+
+
+def arrays_of(tree):
+    return tuple(map(arrays_of, tree)) if isinstance(tree, tuple) else np.asarray(tree)
+
+
+@pytest.mark.parametrize("reset_act_buf", [True, False])
+def test_a_batch_is_bit_for_bit_what_the_items_are(reset_act_buf):
+    memory = filled(reset_act_buf=reset_act_buf)
+    items = np.arange(len(memory))
+    batch = memory._gather(items)
+    for k in items.tolist():
+        last_obs, act, rew, obs, terminated, truncated, _ = memory.get_transition(k)
+        expected = [arrays_of(field) for field in (last_obs, act, np.float32(rew), obs)]
+        flags = [np.asarray(np.float32(flag)) for flag in (terminated, truncated)]
+        found = [numpy_of(field, k) for field in (batch.obs, batch.act, batch.rew, batch.next_obs)]
+        found_flags = [numpy_of(field, k) for field in (batch.terminated, batch.truncated)]
+        check_transition((*expected, *flags), (*found, *found_flags))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=4),
+    workers=st.integers(1, 3),
+    memory_size=st.integers(1, 90),
+    reset_act_buf=st.booleans(),
+    last_act_on_reset=st.booleans(),
+    longest_episode=st.integers(1, 8),
+    first=st.integers(0, 5),
+    act_buf_len=st.integers(0, 5),
+)
+def test_any_packets_of_any_workers_in_any_ring_are_rebuilt_and_none_is_missed(
+    sizes, workers, memory_size, reset_act_buf, last_act_on_reset, longest_episode, first, act_buf_len
+):
+    memory = ReplayMemory(
+        memory_size=memory_size,
+        act_buf_len=act_buf_len,
+        reset_act_buf=reset_act_buf,
+        last_act_on_reset=last_act_on_reset,
+        crc_debug=True,
+    )
+    drop = DropActionBuffer(act_buf_len)
+    streams = []
+    for worker in range(workers):
+        env = ActionBufferEnv(worker, act_buf_len, reset_act_buf, last_act_on_reset, longest_episode)
+        streams.append(list(cut(env.take(150)[first:], sizes)))
+    arrived: list[tuple[int, Step]] = []
+    for worker, steps in interleaved(streams, seed=memory_size):
+        memory.append(packed(steps, f"w{worker}", lambda sample: drop(*sample)))
+        arrived += [(worker, step) for step in steps]
+        rebuilt = [memory.get_transition(k) for k in range(len(memory))]
+        for transition in rebuilt:
+            check_transition(transition[-1].original, transition)
+    found = [tuple(transition[3][0].tolist()) for transition in rebuilt]
+    after_reset = 10**6 if reset_act_buf else int(not last_act_on_reset)
+    assert sorted(found) == sorted(whole_transitions(arrived[-memory_size:], act_buf_len, after_reset))
+
+
+def whole_transitions(kept, act_buf_len, after_reset):
+    """Which steps, of those still in the ring, end a transition whose history is certain to be there.
+
+    Counted the slow way: `after_reset` actions at least are known after a reset, one more after each step.
+    """
+    ends = []
+    known = {}
+    for worker, step in kept:
+        before = known.get(worker)
+        if step.is_reset:
+            after = max(before or 0, after_reset)
+        else:
+            if before is not None and before >= act_buf_len:
+                ends.append(tuple(step.sample.obs[0].tolist()))
+            after = (before or 0) + 1
+        known[worker] = after
+    return ends
+
+
+def test_each_frame_and_action_is_stored_once_in_its_own_dtype():
+    memory = filled(10_000, memory_size=10_000)
+    stored = sum(column.array.nbytes for field in memory._fields for column in field.columns)
+    payload = 8 + 8 + 6 + 8 + 4 + 2
+    assert stored == 10_000 * payload
+
+
+def test_dtypes_and_structure_reach_the_batch():
+    batch = filled().sample()
+    kinds = [(leaf.dtype, tuple(leaf.shape)) for leaf in batch.next_obs]
+    actions = [(torch.float32, (50, 2))] * LENGTH
+    assert kinds == [(torch.float32, (50, 2)), (torch.uint8, (50, 2, 3)), (torch.float64, (50,)), *actions]
+    assert [field.dtype for field in (batch.rew, batch.terminated, batch.truncated)] == [torch.float32] * 3
+    assert all(leaf.is_contiguous() for leaf in (*batch.obs, *batch.next_obs, batch.act))
+
+
+def test_changing_a_tensor_of_a_batch_in_place_changes_no_other():
+    batch = filled().sample()
+    tensors = [*batch.obs, *batch.next_obs, batch.act, batch.rew, batch.terminated, batch.truncated]
+    before = [tensor.clone() for tensor in tensors]
+    for k, tensor in enumerate(tensors):
+        tensor.zero_()
+        assert all(torch.equal(a, b) for a, b in zip(tensors[k + 1 :], before[k + 1 :], strict=True))
+
+
+def test_a_wrong_reset_act_buf_is_found_by_crc_debugging():
+    memory = filled(reset_act_buf=False, crc_debug=True)
+    with pytest.raises(PipelineMismatchError, match=r"(last_)?obs\[\d\] at element"):
+        memory.sample()
+
+
+def test_crc_debugging_counts_what_it_checked():
+    memory = filled(crc_debug=True)
+    memory.sample()
+    assert memory.crc_checked == 50
+
+
+def test_the_drone_is_rebuilt_bit_for_bit():
+    env, steps, obs, rng = SimulatedDroneEnv(seed=1, ep_max_length=20), [], None, np.random.default_rng(0)
+    while len(steps) < 300:
+        if obs is None:
+            obs, _ = env.reset()
+            steps.append(Step(Sample(env.default_action, obs, 0.0, False, False, {}), True, (None, *[0] * 5)))
+            continue
+        act = rng.uniform(-2, 2, 2).astype(np.float32)
+        new_obs, rew, terminated, truncated, info = env.step(act)
+        sample = Sample(act, new_obs, rew, terminated, truncated, info)
+        steps.append(Step(sample, False, (obs, act, rew, new_obs, terminated, truncated)))
+        obs = None if terminated or truncated else new_obs
+    memory = ReplayMemory(act_buf_len=4, reset_act_buf=False, crc_debug=True)
+    for piece in cut(steps, [7]):
+        memory.append(packed(piece, "w", lambda sample: DropActionBuffer(4)(*sample)))
+    for k in range(len(memory)):
+        memory[k]
+    assert memory.crc_checked == len(memory) > 270
+
+
+@pytest.mark.parametrize("is_batched", [False, True])
+def test_preprocessors_see_raw_observations_after_the_check(is_batched):
+    def only_reading(obs):
+        return obs[2] * 2
+
+    def negative(last_obs, act, rew, obs, terminated, truncated):
+        return last_obs, act, -rew, obs, terminated, truncated
+
+    only_reading.batched = negative.batched = is_batched
+    plain = filled()
+    memory = filled(obs_preprocessor=only_reading, sample_preprocessor=negative, crc_debug=not is_batched)
+    plain.seed(3)
+    memory.seed(3)
+    expected, batch = plain.sample(), memory.sample()
+    assert torch.equal(batch.obs, expected.obs[2] * 2)
+    assert torch.equal(batch.next_obs, expected.next_obs[2] * 2)
+    assert torch.equal(batch.rew, -expected.rew)
+
+
+def test_observations_need_not_be_tuples():
+    memory = ReplayMemory(batch_size=4)
+    memory.append(rows([(0, {"x": np.float32(k), "y": [np.ones(2), k]}, 0) for k in range(6)]))
+    batch = memory.sample()
+    assert batch.obs["x"].dtype == torch.float32
+    assert batch.obs["y"][1].dtype == batch.act.dtype == torch.int64
+    assert batch.obs["y"][0].shape == (4, 2)
+    assert memory.get_transition(0).last_obs["y"][1] == 0
+
+
+def test_whole_rewards_that_become_fractions_are_kept_exactly():
+    memory = ReplayMemory()
+    memory.append(rows([(0, 0, 0), (0, 1, 1), (0, 2, 1)]))
+    memory.append(rows([(0, 3, 0.25)], reset_at=()))
+    assert [memory.get_transition(k).rew for k in range(3)] == [1, 1, 0.25]
+
+
+def test_a_default_action_of_another_float_type_is_cast():
+    memory = ReplayMemory()
+    memory.append(rows([(np.zeros(2), np.ones(1), 0.0)]))
+    assert len(memory) == 0
+    memory.append(rows([(np.ones(2, np.float32), np.ones(1), np.float32(2))], reset_at=()))
+    assert memory.get_transition(0).act.dtype == np.float32
+    assert type(memory.get_transition(0).rew) is np.float32
+
+
+@pytest.mark.parametrize(
+    ("obs", "message"),
+    [
+        (np.ones(2, np.float64), r"obs\[0\] began as float32 \(2,\) and is now float64"),
+        (np.ones(3, np.float32), r"obs\[0\].*\(3,\)"),
+        ((np.ones(2, np.float32),), "structure"),
+    ],
+)
+def test_an_observation_that_changes_is_refused_by_name(obs, message):
+    memory = ReplayMemory()
+    good = (np.ones(2, np.float32),)
+    memory.append(rows([(0, good, 0.0), (0, good, 0.0)]))
+    with pytest.raises(MemoryContractError, match=message):
+        memory.append(rows([(0, (obs,), 0.0)], reset_at=()))
+    assert len(memory) == 1
+
+
+def test_text_in_an_observation_is_refused_by_name():
+    with pytest.raises(MemoryContractError, match=r"obs\['name'\] is a Python str"):
+        ReplayMemory().append(rows([(0, {"name": "a"}, 0.0)] * 2))
+
+
+def test_an_action_buffer_needs_tuple_observations():
+    with pytest.raises(MemoryContractError, match="no tuple"):
+        ReplayMemory(act_buf_len=1).append(rows([(0, np.ones(1), 0.0)] * 2))
+
+
+def test_items_outside_are_refused():
+    with pytest.raises(IndexError, match="item 5"):
+        ReplayMemory().get_transition(5)
+
+
+def test_drawing_from_an_empty_memory_says_to_wait():
+    with pytest.raises(MemoryContractError, match="ready"):
+        ReplayMemory().sample()
+
+
+def test_impossible_numbers_are_refused():
+    for wrong in ({"act_buf_len": -1}, {"memory_size": 0}, {"memory_size": 2**31}, {"batch_size": 1.5}):
+        with pytest.raises(ConfigError):
+            ReplayMemory(**wrong)
+
+
+def test_a_checkpoint_can_be_loaded_into_a_memory_of_another_size():
+    memory = filled(300)
+    state = decode(encode(memory.state_dict()))
+    for size in (100, 1000):
+        other = ReplayMemory(act_buf_len=LENGTH, memory_size=size)
+        other.load_state_dict(state)
+        newest = other.get_transition(len(other) - 1)
+        check_transition(memory.get_transition(len(memory) - 1), newest)
+        assert len(other) == len(memory) if size > 300 else len(other) < 100
+
+
+def test_samples_that_only_await_their_first_step_survive_a_checkpoint():
+    steps = ActionBufferEnv(1, LENGTH).take(50)
+    memory = ReplayMemory(act_buf_len=LENGTH)
+    memory.append(packed(steps[:1], "w", compress))
+    other = ReplayMemory(act_buf_len=LENGTH, crc_debug=True)
+    other.load_state_dict(decode(encode(memory.state_dict())))
+    other.append(packed(steps[1:], "w", compress))
+    assert len(other) == sum(not step.is_reset for step in steps)
+    other.sample()
+
+
+def test_a_state_of_another_memory_is_refused():
+    state = filled().state_dict()
+    state["contents"]["runs"] = state["contents"]["runs"] + 10_000_000
+    state["contents"]["is_reset"] = state["contents"]["is_reset"][:5]
+    with pytest.raises(CheckpointError):
+        ReplayMemory(act_buf_len=LENGTH).load_state_dict(state)
+    with pytest.raises(CheckpointError, match="last_act_on_reset"):
+        ReplayMemory(reset_act_buf=False, last_act_on_reset=True).load_state_dict(filled().state_dict())
+
+
+def test_the_compressor_cuts_the_action_buffer_off_and_refuses_what_has_none():
+    assert DropActionBuffer(2)(0, (1, 2, 3), 0.0, False, False, {})[1] == (1,)
+    assert DropActionBuffer(0)(0, (1, 2), 0.0, False, False, {})[1] == (1, 2)
+    for obs in ((1, 2), [1, 2, 3], np.ones(5)):
+        with pytest.raises(MemoryContractError, match="DropActionBuffer"):
+            DropActionBuffer(2)(0, obs, 0.0, False, False, {})
+    with pytest.raises(ConfigError):
+        DropActionBuffer(-1)

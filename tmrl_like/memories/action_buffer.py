@@ -1,0 +1,49 @@
+"""The compressor that goes with `ReplayMemory`: actions cross the wire once, not `act_buf_len` times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tmrl_like.errors import ConfigError, MemoryContractError
+from tmrl_like.types import Action, Observation
+
+
+@dataclass(frozen=True)
+class DropActionBuffer:
+    """Cuts the action buffer off the end of a tuple observation; `ReplayMemory` puts it back.
+
+    Attributes:
+        act_buf_len: how many actions the environment appends to its observations, as in rtgym's
+            configuration and in `ReplayMemory(act_buf_len=…)`.
+    """
+
+    act_buf_len: int
+
+    def __post_init__(self) -> None:
+        """Check the number.
+
+        Raises:
+            ConfigError: negative.
+        """
+        if self.act_buf_len < 0:
+            raise ConfigError(f"act_buf_len is {self.act_buf_len}; it counts actions, 0 or more")
+
+    def __call__(
+        self, act: Action, obs: Observation, rew: Any, terminated: bool, truncated: bool, info: dict[str, Any], /
+    ) -> tuple[Any, ...]:
+        """Return the sample with the observation shortened by `act_buf_len` items.
+
+        Raises:
+            MemoryContractError: the observation is no tuple, or not longer than the action buffer.
+        """
+        if type(obs) is not tuple or len(obs) <= self.act_buf_len:
+            raise MemoryContractError(
+                f"DropActionBuffer({self.act_buf_len}) got an observation that is {_describe(obs)}; it needs a tuple "
+                f"that ends in {self.act_buf_len} actions (act_in_obs and act_buf_len of the environment)"
+            )
+        return act, obs[: len(obs) - self.act_buf_len], rew, terminated, truncated, info
+
+
+def _describe(obs: Observation) -> str:
+    return f"a tuple of {len(obs)}" if type(obs) is tuple else f"a {type(obs).__name__}"

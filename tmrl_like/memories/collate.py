@@ -1,0 +1,93 @@
+"""From a list of transitions to tensors: equal structures are stacked leaf by leaf."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from tmrl_like.errors import MemoryContractError
+from tmrl_like.types import Batch
+
+_FIELDS = 6
+
+
+def collate_batch(transitions: Sequence[Sequence[Any]], device: str) -> Batch:
+    """Stack (last_obs, act, rew, obs, terminated, truncated) tuples.
+
+    Observations and actions keep structure and dtypes; reward and flags become float32 [B].
+
+    Raises:
+        MemoryContractError: the transitions have not all the same structure, or hold something that no
+            tensor can.
+    """
+    if any(len(t) != _FIELDS for t in transitions):
+        raise MemoryContractError(f"a transition to collate has {_FIELDS} items: (last_obs, act, rew, obs, …)")
+    last_obs, act, rew, obs, terminated, truncated = zip(*transitions, strict=True)
+    return Batch(
+        stack(last_obs, device, "last_obs"),
+        stack(act, device, "act"),
+        float_vector(rew, device, "rew"),
+        stack(obs, device, "obs"),
+        float_vector(terminated, device, "terminated"),
+        float_vector(truncated, device, "truncated"),
+    )
+
+
+def stack(values: Sequence[Any], device: str, name: str = "value") -> Any:
+    """B values of one structure -> the structure with tensors [B, ...] on `device` as leaves.
+
+    Numbers become tensors [B] of numpy's dtype for them (a Python float float64, as on the worker).
+
+    Raises:
+        MemoryContractError: they do not share one structure; the message names the leaf.
+    """
+    first = values[0]
+    if isinstance(first, tuple | list | Mapping):
+        return _stack_container(first, values, device, name)
+    try:
+        if isinstance(first, torch.Tensor):
+            return torch.stack(list(values)).to(device)
+        return to_tensor(np.stack(values) if isinstance(first, np.ndarray) else np.asarray(values), device)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise MemoryContractError(f"{name} cannot be stacked into a tensor: {error}") from None
+
+
+def _stack_container(first: Any, values: Sequence[Any], device: str, name: str) -> Any:
+    if any(type(value) is not type(first) or len(value) != len(first) for value in values):
+        raise MemoryContractError(f"{name} has not the same structure in all transitions of a batch")
+    if isinstance(first, Mapping):
+        try:
+            return {key: stack([value[key] for value in values], device, f"{name}[{key!r}]") for key in first}
+        except KeyError as error:
+            raise MemoryContractError(f"{name} lacks the key {error} in some transitions of a batch") from None
+    items = [stack(column, device, f"{name}[{i}]") for i, column in enumerate(zip(*values, strict=True))]
+    if isinstance(first, list):
+        return items
+    return type(first)(*items) if hasattr(first, "_fields") else tuple(items)
+
+
+def float_vector(values: Sequence[Any], device: str, name: str) -> torch.Tensor:
+    """B numbers (Python's, numpy's, arrays or tensors of one element) -> float32 [B].
+
+    Raises:
+        MemoryContractError: not one number each.
+    """
+    try:
+        return to_tensor(np.array(values, np.float32).reshape(len(values)), device)
+    except (ValueError, TypeError):
+        raise MemoryContractError(f"{name} is not one number per transition: {values[0]!r:.80}") from None
+
+
+def to_tensor(array: np.ndarray[Any, Any], device: str) -> torch.Tensor:
+    """Array -> tensor on `device`, sharing memory where it can (on the CPU).
+
+    Raises:
+        TypeError: torch has no such dtype.
+    """
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    tensor = torch.from_numpy(array)
+    return tensor if device == "cpu" else tensor.to(device)

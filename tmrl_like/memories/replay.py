@@ -1,0 +1,370 @@
+"""The replay memory that ships: samples as columns, batches by one gather per column.
+
+Every observation leaf and every action is stored once, in its own dtype, in a ring of `memory_size` rows.
+Action buffers are rebuilt by walking back through the actions (see `lanes`), exactly as rtgym's environments
+fill them: with `reset_act_buf` True or False, across resets, with any number of workers taking turns.
+
+Not stored: `info`. Its contents do not come back from `get_transition`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError
+from tmrl_like.memories.collate import to_tensor
+from tmrl_like.memories.columns import Array, FieldColumns, field_slices
+from tmrl_like.memories.lanes import Lanes, Rows
+from tmrl_like.memory_dataloading import MemoryDataloading
+from tmrl_like.types import Batch, Block, Buffer, Info, ObsPreprocessor, Sample, SamplePreprocessor, Transition
+from tmrl_like.wire.columns import Columns, columns_of
+from tmrl_like.wire.schema import Node, TupleNode, schema_of
+
+_NAMES = ("act", "obs", "rew", "terminated", "truncated")  # a sample without its info
+_ACT, _OBS, _REW = range(3)
+_INT32_MAX = 2**31 - 1
+_CHECKED_STRUCTURES = 256
+_node_decoder: msgspec.msgpack.Decoder[Node] = msgspec.msgpack.Decoder(Node)
+
+
+class ReplayMemory(MemoryDataloading):
+    """A replay memory for any environment whose observations and actions are arrays and numbers.
+
+    Use it with the compressor `DropActionBuffer(act_buf_len)` on the worker, or with `act_buf_len=0` and no
+    compressor where observations carry no action buffer.
+
+    `len(memory)` counts whole transitions: those that end in a reset, or whose action buffer reaches back
+    beyond what the memory has seen, are not among them.
+
+    Preprocessors and CRC debugging go transition by transition, a hundred times slower than without. A
+    preprocessor with an attribute `batched = True` is called once per batch instead: `obs_preprocessor` with
+    the observation's structure of tensors [B, ...] (and, on the worker, with single observations),
+    `sample_preprocessor` with six such arguments.
+
+    The observation tensors of a batch are its own: changing one in place changes no other.
+    """
+
+    handles_resets = True
+    handles_streams = True
+
+    def __init__(
+        self,
+        device: str = "cpu",
+        nb_steps: int = 1,
+        obs_preprocessor: ObsPreprocessor | None = None,
+        sample_preprocessor: SamplePreprocessor | None = None,
+        memory_size: int = 1_000_000,
+        batch_size: int = 256,
+        dataset_path: str | os.PathLike[str] = "",
+        crc_debug: bool = False,
+        act_buf_len: int = 0,
+        reset_act_buf: bool = True,
+        last_act_on_reset: bool = False,
+    ) -> None:
+        """Set up an empty memory; columns are reserved when the first samples arrive.
+
+        Args:
+            device: see `MemoryDataloading`, as for all up to `crc_debug`.
+            nb_steps: batches per round.
+            obs_preprocessor: see above.
+            sample_preprocessor: see above.
+            memory_size: rows of the ring: samples, the first of each episode included.
+            batch_size: transitions per batch.
+            dataset_path: a data set to start from.
+            crc_debug: compare every transition drawn with the original.
+            act_buf_len: how many actions the environment appends to its observations; the compressor has
+                dropped them. 0: none.
+            reset_act_buf: rtgym's key: True when a reset fills the action buffer with the default action,
+                False when the buffer is carried over from the episode before.
+            last_act_on_reset: rtgym's key: True when, with `reset_act_buf=False`, the last action stays in the
+                buffer; False when the default action takes its place.
+
+        Raises:
+            ConfigError: a number that cannot be.
+        """
+        if act_buf_len < 0 or int(memory_size) > _INT32_MAX:
+            raise ConfigError(
+                f"act_buf_len is {act_buf_len} and memory_size {memory_size}; the first is 0 or more, the "
+                f"second at most {_INT32_MAX}"
+            )
+        self.act_buf_len = int(act_buf_len)
+        self.reset_act_buf = bool(reset_act_buf)
+        self.last_act_on_reset = bool(last_act_on_reset)
+        self._clear(max(1, int(memory_size)))
+        super().__init__(
+            device, nb_steps, obs_preprocessor, sample_preprocessor, memory_size, batch_size, dataset_path, crc_debug
+        )
+
+    def _clear(self, capacity: int) -> None:
+        self._lanes = Lanes(capacity, self.act_buf_len, self.reset_act_buf, self._repeats_last_act)
+        self._fields: list[FieldColumns] = []  # as `_NAMES`; empty before the first step of an episode
+        self._resets_only: list[Buffer] = []  # what came before the first step: columns need its dtypes
+        self._checked: dict[tuple[int, bool], tuple[Node, list[slice]]] = {}  # structures that fit, by id
+        self._originals: dict[int, Any] = {}  # CRC debugging: row -> what the environment produced
+
+    @property
+    def _repeats_last_act(self) -> bool:
+        return self.last_act_on_reset and not self.reset_act_buf
+
+    # ---- appending
+
+    def append_buffer(self, buffer: Buffer) -> None:
+        """Store samples; columns of a packet are copied as columns.
+
+        Raises:
+            MemoryContractError: observations or actions change their structure, or are no arrays or numbers.
+        """
+        if not self._fields and not self._reserve(buffer):
+            self._resets_only.append(buffer)
+            return
+        early, self._resets_only = self._resets_only, []
+        for waiting in (*early, buffer):
+            for block in _blocks(waiting):
+                self._store(waiting.stream, block)
+
+    def _reserve(self, buffer: Buffer) -> bool:
+        """Reserve columns for the structure of the first sample that is no reset; False if there is none."""
+        for block in _blocks(buffer):
+            for segment, is_reset in _with_resets(block):
+                if not is_reset.all():
+                    self._fields = self._columns_for(_nodes(segment.schema))
+                    return True
+        return False
+
+    def _columns_for(self, nodes: Sequence[Node]) -> list[FieldColumns]:
+        if self.act_buf_len and not isinstance(nodes[_OBS], TupleNode):
+            raise MemoryContractError(
+                f"act_buf_len is {self.act_buf_len}, but obs is no tuple: the environment's observation is a tuple "
+                "that ends in the action buffer, and DropActionBuffer leaves the rest of it"
+            )
+        capacity = self._lanes.capacity
+        fields = [FieldColumns(name, node, capacity) for name, node in zip(_NAMES, nodes, strict=False)]
+        for field in fields[_REW:]:
+            if len(field.columns) != 1 or field.columns[0].array.size != capacity:
+                raise MemoryContractError(f"{field.name} is not a single number but {field.node}")
+        return fields
+
+    def _store(self, stream: str, block: Block | _RowBlock) -> None:
+        slices = [self._slices(segment.schema, bool(resets.all())) for segment, resets in _with_resets(block)]
+        for first in range(0, len(block.is_reset), self._lanes.capacity):
+            is_reset = block.is_reset[first : first + self._lanes.capacity]
+            rows, previous = self._lanes.extend(stream, is_reset)
+            start = -first
+            for segment, fields in zip(block.segments, slices, strict=True):
+                self._write(rows, start, segment, fields)
+                start += segment.rows
+            if self._repeats_last_act:
+                self._repeat_last_act(rows, previous, is_reset)
+            if self.crc_debug:
+                self._keep_originals(rows, block.samples()[first : first + len(rows)])
+
+    def _slices(self, schema: Node, only_resets: bool) -> list[slice]:
+        """Which leaves belong to which field; checks the structure when it is met for the first time."""
+        key = id(schema), only_resets
+        if key not in self._checked:
+            if len(self._checked) >= _CHECKED_STRUCTURES:
+                self._checked.clear()
+            self._check_fields(_nodes(schema), only_resets)
+            self._checked[key] = schema, field_slices(_nodes(schema))
+        return self._checked[key][1]
+
+    def _check_fields(self, nodes: Sequence[Node], only_resets: bool) -> None:
+        """What a reset sample brings may be cast: no transition ends there."""
+        for field, node in zip(self._fields[:_REW], nodes, strict=False):
+            field.check_fits(node, is_lossless=not only_resets)
+        if not only_resets:
+            self._fields[_REW].widen(nodes[_REW])
+
+    def _write(self, rows: Rows, start: int, segment: Columns, fields: list[slice]) -> None:
+        """Write the part of a segment that falls on `rows`; its first sample is at position `start` of them."""
+        low, high = max(0, -start), min(segment.rows, len(rows) - start)
+        if low >= high:
+            return
+        target = rows[start + low : start + high]
+        for field, leaves in zip(self._fields, fields, strict=False):
+            for column, leaf in zip(field.columns, segment.leaves[leaves], strict=True):
+                column.array[target] = leaf[low:high]
+
+    def _repeat_last_act(self, rows: Rows, previous: int | None, is_reset: Array) -> None:
+        """With last_act_on_reset, the newest action of the buffer after a reset is the one before it."""
+        before = np.concatenate(([rows[0] if previous is None else previous], rows[:-1]))
+        for k in np.flatnonzero(is_reset).tolist():
+            for column in self._fields[_ACT].columns:
+                column.array[rows[k]] = column.array[before[k]]
+
+    def _keep_originals(self, rows: Rows, samples: list[Sample]) -> None:
+        for row, sample in zip(rows.tolist(), samples, strict=True):
+            self._originals[row] = getattr(sample.info, "original", None)
+
+    # ---- drawing
+
+    def __len__(self) -> int:
+        """Number of whole transitions."""
+        return len(self._lanes)
+
+    @property
+    def ready(self) -> bool:
+        """True when there is a whole transition."""
+        return len(self) > 0
+
+    def get_transition(self, item: int) -> Transition:
+        """Rebuild one transition; bit for bit what a batch holds at this item.
+
+        Raises:
+            IndexError: not 0 <= item < len(self).
+        """
+        if not 0 <= item < len(self):
+            raise IndexError(f"item {item} of a memory with {len(self)} transitions")
+        newest = self._lanes.whole[item : item + 1].astype(np.intp)
+        walk: list[int] = self._lanes.walk(newest, max(1, self.act_buf_len))[:, 0].tolist()
+        act, obs, rew, terminated, truncated = self._fields
+        last_obs, new_obs = obs.value(walk[1]), obs.value(walk[0])
+        if self.act_buf_len:
+            last_obs, new_obs = last_obs + self._action_buffer(walk[1:]), new_obs + self._action_buffer(walk[:-1])
+        info = Info(original=self._originals.get(walk[0]))
+        flags = terminated.value(walk[0]), truncated.value(walk[0])
+        return Transition(last_obs, act.value(walk[0]), rew.value(walk[0]), new_obs, *flags, info)
+
+    def _action_buffer(self, newest_first: list[int]) -> tuple[Any, ...]:
+        return tuple([self._fields[_ACT].value(row) for row in reversed(newest_first)])
+
+    def sample(self) -> Batch:
+        """Draw one batch, by one gather per column unless it must go transition by transition.
+
+        Raises:
+            MemoryContractError: there is no whole transition yet (see `ready`).
+            PipelineMismatchError: CRC debugging found a difference.
+        """
+        if self.crc_debug or not self._preprocessors_are_batched() or not len(self):
+            return super().sample()
+        batch = self._gather(np.asarray(self.sample_indices(), np.intp))
+        return self._preprocess_batch(batch)
+
+    def sample_indices(self) -> Array:
+        """Draw `batch_size` items, uniformly: int64 [batch_size]."""
+        return self.rng.integers(0, len(self), self.batch_size)
+
+    def _gather(self, items: Rows) -> Batch:
+        """The transitions `items`, int [B], as tensors."""
+        length = self.act_buf_len
+        walk = self._lanes.walk(self._lanes.whole.take(items).astype(np.intp), max(1, length))
+        last_obs, obs = self._gather_field(self._fields[_OBS], walk[[1, 0]])
+        # the action itself, the buffer of the older observation, that of the newer one; buffers oldest first
+        steps = [0, *range(length, 0, -1), *range(length - 1, -1, -1)]
+        act, *buffers = self._gather_field(self._fields[_ACT], walk[steps])
+        if length:
+            last_obs, obs = (*last_obs, *buffers[:length]), (*obs, *buffers[length:])
+        rew, terminated, truncated = (self._gather_numbers(field, walk[0]) for field in self._fields[_REW:])
+        return Batch(last_obs, act, rew, obs, terminated, truncated)
+
+    def _gather_field(self, field: FieldColumns, rows: Rows) -> list[Any]:
+        """`rows` int [K, B] -> K structures of tensors [B, ...], each with memory of its own."""
+        leaves = [to_tensor(c.array.take(rows, axis=0), self.device).unbind(0) for c in field.columns]
+        return [field.tree([leaf[k] for leaf in leaves]) for k in range(len(rows))]
+
+    def _gather_numbers(self, field: FieldColumns, rows: Rows) -> Any:
+        """`rows` int [B] -> float32 [B]."""
+        numbers = field.columns[0].array.take(rows, axis=0).reshape(len(rows))
+        return to_tensor(numbers.astype(np.float32, copy=False), self.device)
+
+    def _preprocessors_are_batched(self) -> bool:
+        return all(f is None or getattr(f, "batched", False) for f in (self.obs_preprocessor, self.sample_preprocessor))
+
+    def _preprocess_batch(self, batch: Batch) -> Batch:
+        if self.obs_preprocessor is not None:
+            obs, next_obs = self.obs_preprocessor(batch.obs), self.obs_preprocessor(batch.next_obs)
+            batch = batch._replace(obs=obs, next_obs=next_obs)
+        return batch if self.sample_preprocessor is None else Batch(*self._sample_preprocessed(tuple(batch)))
+
+    # ---- checkpoints and data sets
+
+    def contents(self) -> dict[str, Any]:
+        """All rows, as copies of the columns."""
+        lanes = self._lanes
+        filled = min(lanes.written, lanes.capacity)
+        names = sorted({run.lane.stream for run in lanes.runs})
+        runs = [(run.start, run.end, names.index(run.lane.stream)) for run in lanes.runs]
+        numbers = range(lanes.oldest, lanes.written) if self._originals else ()
+        return {
+            "repeats_last_act": self._repeats_last_act,
+            "capacity": lanes.capacity,
+            "streams": names,
+            "runs": np.array(runs, np.int64).reshape(-1, 3),
+            "is_reset": lanes.is_reset[:filled].copy(),
+            "whole": lanes.whole.copy(),
+            "nodes": [msgspec.msgpack.encode(field.node) for field in self._fields],
+            "columns": [[column.array[:filled].copy() for column in field.columns] for field in self._fields],
+            "resets_only": [(buffer.stream, list(buffer.memory)) for buffer in self._resets_only],
+            "originals": [self._originals.get(number % lanes.capacity) for number in numbers],
+        }
+
+    def set_contents(self, contents: dict[str, Any]) -> None:
+        """Take over what `contents` gave. `memory_size` and `act_buf_len` may have changed since.
+
+        Raises:
+            CheckpointError: not the contents of such a memory, or `last_act_on_reset` has changed.
+        """
+        if contents["repeats_last_act"] != self._repeats_last_act:
+            raise CheckpointError("last_act_on_reset or reset_act_buf is not what the samples were stored with")
+        self._clear(self.memory_size)
+        try:
+            nodes = [_node_decoder.decode(node) for node in contents["nodes"]]
+        except msgspec.MsgspecError as error:
+            raise CheckpointError(f"the structure of the samples does not decode: {error}") from None
+        self._fields = [FieldColumns(n, node, self.memory_size) for n, node in zip(_NAMES, nodes, strict=False)]
+        self._resets_only = [Buffer(samples, stream) for stream, samples in contents["resets_only"]]
+        if contents["capacity"] == self.memory_size and len(contents["runs"]):
+            self._lanes.start_at(int(contents["runs"][0, 0]))
+        for start, end, stream in contents["runs"].tolist():
+            for first in range(start, end, self.memory_size):
+                numbers = np.arange(first, min(end, first + self.memory_size))
+                self._restore(contents, contents["streams"][stream], numbers)
+        self._lanes.replace_whole(contents["whole"])
+
+    def _restore(self, contents: dict[str, Any], stream: str, numbers: Rows) -> None:
+        source = numbers % contents["capacity"]
+        rows, _ = self._lanes.extend(stream, contents["is_reset"][source])
+        for field, saved in zip(self._fields, contents["columns"], strict=True):
+            for column, array in zip(field.columns, saved, strict=True):
+                column.array[rows] = array[source]
+        if contents["originals"]:
+            oldest = int(contents["runs"][0, 0])
+            self._originals.update(zip(rows.tolist(), contents["originals"][numbers[0] - oldest :], strict=False))
+
+
+class _RowBlock:
+    """Single samples in the form of a packet's block."""
+
+    def __init__(self, samples: list[Sample]) -> None:
+        self._samples = samples
+        plain = [tuple(sample[: len(_NAMES)]) for sample in samples]
+        self.segments = tuple(columns_of(list(run)) for _, run in groupby(plain, schema_of))
+        self.is_reset = np.array([getattr(sample.info, "is_reset", False) for sample in samples], np.bool_)
+
+    def samples(self) -> list[Sample]:
+        return self._samples
+
+
+def _blocks(buffer: Buffer) -> Sequence[Block | _RowBlock]:
+    return buffer.blocks or (_RowBlock(buffer.memory),)
+
+
+def _with_resets(block: Block | _RowBlock) -> Iterator[tuple[Columns, Array]]:
+    """Each segment with its part of `is_reset`."""
+    start = 0
+    for segment in block.segments:
+        yield segment, block.is_reset[start : start + segment.rows]
+        start += segment.rows
+
+
+def _nodes(schema: Node) -> Sequence[Node]:
+    """The structures of a sample's fields, without info."""
+    if not isinstance(schema, TupleNode) or len(schema.items) < len(_NAMES):
+        raise MemoryContractError(f"a sample is a tuple ({', '.join(_NAMES)}, info), not {schema!r:.80}")
+    return schema.items[: len(_NAMES)]

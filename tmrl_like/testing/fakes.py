@@ -1,0 +1,111 @@
+"""Small stand-ins for tests: an environment without physics, an actor without a policy worth the name."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from tmrl_like.actor import ActorModule
+from tmrl_like.memory_dataloading import MemoryDataloading
+from tmrl_like.training import TrainingAgent
+from tmrl_like.types import Batch, Buffer, Transition
+
+Obs = np.ndarray[Any, np.dtype[np.float32]]
+
+
+class CountingEnv(gymnasium.Env[Obs, Obs]):
+    """Observation: (episode, step) as float32 [2]; reward: the step's number; ends after `episode_steps`.
+
+    Args:
+        episode_steps: an episode terminates after so many steps.
+        step_s: how long a step takes, in seconds.
+        raise_at: raise in the step with this number, counted over all episodes; 0: never.
+        hang_at: sleep for `hang_s` in the step with this number; 0: never.
+    """
+
+    def __init__(
+        self, episode_steps: int = 10, step_s: float = 0.0, raise_at: int = 0, hang_at: int = 0, hang_s: float = 1.0
+    ) -> None:
+        self.observation_space = spaces.Box(0.0, 1e6, (2,), np.float32)
+        self.action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+        self._episode_steps = episode_steps
+        self._step_s = step_s
+        self._raise_at = raise_at
+        self._hang_at = hang_at
+        self._hang_s = hang_s
+        self.total_steps = 0
+        self._episode = 0
+        self._step = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._episode += 1
+        self._step = 0
+        return self._obs(), {}
+
+    def step(self, action: Obs) -> tuple[Obs, float, bool, bool, dict[str, Any]]:
+        self.total_steps += 1
+        self._step += 1
+        if self._step_s:
+            time.sleep(self._step_s)
+        if self.total_steps == self._raise_at:
+            raise RuntimeError("the motor is on fire")
+        if self.total_steps == self._hang_at:
+            time.sleep(self._hang_s)
+        return self._obs(), float(self._step), self._step >= self._episode_steps, False, {}
+
+    def _obs(self) -> Obs:
+        return np.array([self._episode, self._step], np.float32)
+
+
+class LinearActor(ActorModule):
+    """One linear layer; explores with nothing."""
+
+    def __init__(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
+        super().__init__(observation_space, action_space)
+        self.layer = torch.nn.Linear(2, 1)
+        torch.nn.init.zeros_(self.layer.weight)
+        torch.nn.init.zeros_(self.layer.bias)
+
+    def act(self, obs: torch.Tensor, test: bool = False) -> Obs:
+        return torch.tanh(self.layer(obs)).numpy().astype(np.float32)
+
+
+class ListMemory(MemoryDataloading):
+    """The simplest memory there is: a list of samples. It knows nothing of resets."""
+
+    def append_buffer(self, buffer: Buffer) -> None:
+        self.data.extend(buffer.memory)
+        del self.data[: max(0, len(self.data) - self.memory_size)]
+
+    def __len__(self) -> int:
+        return max(0, len(self.data) - 1)
+
+    def get_transition(self, item: int) -> Transition:
+        last, new = self.data[item], self.data[item + 1]
+        return Transition(last.obs, new.act, new.rew, new.obs, new.terminated, new.truncated, new.info)
+
+
+class CountingAgent(TrainingAgent):
+    """Learns nothing: each training step adds 1 to the actor's bias."""
+
+    def __init__(
+        self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], device: str = "cpu"
+    ) -> None:
+        super().__init__(observation_space, action_space, device)
+        self.actor = LinearActor(observation_space, action_space)
+        self.steps = 0
+
+    def train(self, batch: Batch) -> dict[str, Any]:
+        self.steps += 1
+        with torch.no_grad():
+            self.actor.layer.bias.add_(1.0)
+        return {"loss": torch.tensor(float(self.steps)), "reward_mean": batch.rew.mean()}
+
+    def get_actor(self) -> ActorModule:
+        return self.actor

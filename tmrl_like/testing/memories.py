@@ -1,0 +1,300 @@
+"""A contract that every memory can be held to, with the fake environment that it needs.
+
+Test a memory of your own::
+
+    class TestMyMemory(MemoryContract):
+        act_buf_len = 4
+        reset_act_buf = False
+
+        def make_memory(self, **kwargs):
+            return MyMemory(act_buf_len=4, **kwargs)
+
+        def compress(self, sample):
+            return my_compressor(*sample)
+
+Each method is one test. The samples come from `ActionBufferEnv`, whose action buffer behaves as rtgym's
+does; the originals travel with them as under CRC debugging, and every transition is compared bit for bit.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tmrl_like.memories.action_buffer import DropActionBuffer
+from tmrl_like.memories.crc import check_transition
+from tmrl_like.memories.state import decode, encode
+from tmrl_like.memory_dataloading import MemoryDataloading
+from tmrl_like.types import Buffer, Sample, StepTiming
+from tmrl_like.wire.messages import SamplePacket
+from tmrl_like.wire.packet import PacketWriter, decode_body
+
+_DRAWS_PER_ITEM = 30
+
+
+class Step(NamedTuple):
+    """What a worker has in hand after one step of its environment."""
+
+    sample: Sample  # uncompressed
+    is_reset: bool
+    original: tuple[Any, ...]  # (last_obs or None, act, rew, obs, terminated, truncated)
+
+
+class ActionBufferEnv:
+    """An endless stream of steps whose observations end in an action buffer, as rtgym fills it.
+
+    Observation: (identity float32 [2]: worker and step, picture uint8 [2, 3], reading float64 scalar, and
+    `act_buf_len` actions float32 [2], newest last). Every value is random, so a wrong row shows.
+
+    The rules of the buffer: a step appends its action, that of an episode's last step too, though it is never
+    applied. A reset fills the buffer with the default action (`reset_act_buf`), or puts the default action in
+    the place of the newest one, or leaves the buffer alone (`last_act_on_reset`).
+    """
+
+    def __init__(
+        self,
+        worker: int = 0,
+        act_buf_len: int = 4,
+        reset_act_buf: bool = True,
+        last_act_on_reset: bool = False,
+        longest_episode: int = 12,
+    ) -> None:
+        """`worker` seeds the stream; episodes have 1 to `longest_episode` steps."""
+        self._rng = random.Random(worker)
+        self._worker = worker
+        self._reset_act_buf = reset_act_buf
+        self._last_act_on_reset = last_act_on_reset
+        self._longest_episode = longest_episode
+        self._default_action = np.array([0.5, -0.5], np.float32)
+        self._buffer = deque([self._default_action] * act_buf_len, act_buf_len)
+        self._count = 0
+
+    def steps(self) -> Iterator[Step]:
+        """Yield steps for ever, resets among them."""
+        while True:
+            last_obs = self._reset()
+            neutral = Sample(self._default_action, last_obs, 0.0, False, False, {})
+            yield Step(neutral, True, (None, *neutral[:1], neutral.rew, neutral.obs, False, False))
+            length = self._rng.randint(1, self._longest_episode)
+            for left in range(length - 1, -1, -1):
+                sample = self._step(is_last=not left)
+                act, obs, rew, terminated, truncated, _ = sample
+                yield Step(sample, False, (last_obs, act, rew, obs, terminated, truncated))
+                last_obs = obs
+
+    def take(self, count: int) -> list[Step]:
+        """The first `count` steps of a new run."""
+        return [step for step, _ in zip(self.steps(), range(count), strict=False)]
+
+    def _reset(self) -> tuple[Any, ...]:
+        if self._reset_act_buf:
+            self._buffer.extend([self._default_action] * len(self._buffer))
+        elif self._buffer and not self._last_act_on_reset:
+            self._buffer[-1] = self._default_action
+        return self._observation()
+
+    def _step(self, is_last: bool) -> Sample:
+        act = np.array([self._rng.uniform(-1, 1), self._rng.uniform(-1, 1)], np.float32)
+        self._buffer.append(act)
+        terminated = is_last and self._rng.random() < 0.5
+        info = {"speed": self._rng.random()}
+        return Sample(
+            act,
+            self._observation(),
+            np.float32(self._rng.uniform(-1, 1)),
+            terminated,
+            is_last and not terminated,
+            info,
+        )
+
+    def _observation(self) -> tuple[Any, ...]:
+        identity = np.array([self._worker, self._count], np.float32)
+        self._count += 1
+        picture = np.frombuffer(self._rng.randbytes(6), np.uint8).reshape(2, 3)
+        return (identity, picture, np.float64(self._rng.random()), *self._buffer)
+
+
+def packed(steps: Sequence[Step], stream: str = "", compress: Any = None, with_originals: bool = True) -> Buffer:
+    """The steps as the trainer gets them: through a packet's encoding and back."""
+    writer = PacketWriter(with_originals)
+    timing = StepTiming(1.0, 0.001, 0.0, 1)
+    for step in steps:
+        sample = tuple(step.sample if compress is None else compress(step.sample))
+        writer.append((*sample, step.original) if with_originals else sample, timing, step.is_reset)
+    body = writer.encode()
+    packet = SamplePacket(stream, 1, 1, 0, len(steps), len(body), zlib.crc32(body), compressed=False)
+    return Buffer(stream=stream, blocks=[decode_body(packet, body)])
+
+
+def cut(steps: Sequence[Step], sizes: Iterable[int]) -> Iterator[Sequence[Step]]:
+    """Pieces of these sizes, over and over, until the steps are used up."""
+    endless = list(sizes)
+    start = turn = 0
+    while start < len(steps):
+        size = endless[turn % len(endless)]
+        yield steps[start : start + size]
+        start, turn = start + size, turn + 1
+
+
+def interleaved(workers: Sequence[Sequence[Sequence[Step]]], seed: int = 0) -> Iterator[tuple[int, Sequence[Step]]]:
+    """(worker, packet) in a random order that keeps each worker's own."""
+    rng = random.Random(seed)
+    waiting = [deque(packets) for packets in workers]
+    while left := [number for number, packets in enumerate(waiting) if packets]:
+        number = rng.choice(left)
+        yield number, waiting[number].popleft()
+
+
+class MemoryContract:
+    """Tests for a memory; subclass it in a test module and override what is yours."""
+
+    act_buf_len = 4
+    reset_act_buf = True
+    last_act_on_reset = False
+    steps = 400  # per worker
+
+    def make_memory(self, **kwargs: Any) -> MemoryDataloading:
+        """Build the memory under test; hand `kwargs` (sizes, crc_debug) to its constructor."""
+        raise NotImplementedError
+
+    def compress(self, sample: Sample) -> Sequence[Any]:
+        """What the worker sends of a sample."""
+        return DropActionBuffer(self.act_buf_len)(*sample)
+
+    # ---- the tests
+
+    def test_every_transition_is_what_the_environment_produced(self) -> None:
+        memory = self._filled([self._produce(1)], [37])
+        self._check_all(memory, [self._produce(1)])
+
+    def test_packets_of_one_sample_give_the_same_memory(self) -> None:
+        one, all_at_once = (self._filled([self._produce(1)[:150]], [size]) for size in (1, 150))
+        assert len(one) == len(all_at_once) > 0
+        assert self._identities(one) == self._identities(all_at_once)
+
+    def test_most_of_what_was_sent_can_be_drawn(self) -> None:
+        steps = self._produce(1)
+        memory = self._filled([steps], [50])
+        trainable = sum(not step.is_reset for step in steps)
+        assert len(self._identities(memory)) >= trainable - 4 * (self.act_buf_len + 1) - 16
+
+    def test_workers_that_take_turns_are_kept_apart(self) -> None:
+        workers = [self._produce(number) for number in (1, 2, 3)]
+        memory = self._filled(workers, [5, 1, 80, 13])
+        self._check_all(memory, workers)
+        assert {worker for worker, _ in self._identities(memory)} == {1, 2, 3}
+
+    def test_a_worker_that_dies_in_an_episode_leaves_no_false_transition(self) -> None:
+        workers = [self._produce(1)[:103], self._produce(2), self._produce(3)[:71]]
+        self._check_all(self._filled(workers, [7, 31]), workers)
+
+    def test_a_stream_that_begins_inside_an_episode_is_rebuilt_rightly(self) -> None:
+        first, second = self._produce(1)[5:], self._produce(2)[2:]
+        self._check_all(self._filled([first, second], [40]), [first, second])
+
+    def test_a_full_memory_forgets_the_oldest_and_stays_right(self) -> None:
+        workers = [self._produce(number) for number in (1, 2)]
+        memory = self._filled(workers, [11, 30], memory_size=200)
+        assert 0 < len(memory) <= 200
+        self._check_all(memory, workers)
+        assert min(count for _, count in self._identities(memory)) > 100
+
+    def test_a_first_packet_of_one_sample_does_not_leave_the_memory_empty_for_good(self) -> None:
+        steps = self._produce(1)
+        memory = self._filled([steps], [1, len(steps)])
+        assert len(memory) > 0
+        self._check_all(memory, [steps])
+
+    def test_the_length_is_zero_until_a_whole_history_exists(self) -> None:
+        memory = self.make_memory(crc_debug=True)
+        assert len(memory) == 0
+        assert not memory.ready
+        step = self._produce(1)[0]
+        memory.append(packed([step], "w", self.compress))
+        assert len(memory) == 0
+        assert not memory.ready
+
+    def test_batches_hold_transitions_that_exist(self) -> None:
+        steps = self._produce(1)
+        memory = self._filled([steps], [50], crc_debug=False, batch_size=64)
+        memory.seed(1)
+        produced = {self._identity_of(step.sample.obs): step for step in steps}
+        for _ in range(5):
+            batch = memory.sample()
+            for k, identity in enumerate(batch.next_obs[0].tolist()):
+                last_obs, act, rew, _, terminated, truncated = produced[int(identity[0]), int(identity[1])].original
+                assert batch.obs[0][k].tolist() == last_obs[0].tolist()
+                assert batch.act[k].tolist() == act.tolist()
+                assert [batch.rew[k], batch.terminated[k], batch.truncated[k]] == [rew, terminated, truncated]
+                assert [buffered[k].tolist() for buffered in batch.obs[3:]] == [a.tolist() for a in last_obs[3:]]
+
+    def test_equal_seeds_draw_equal_batches(self) -> None:
+        memories = [self._filled([self._produce(1)], [50], crc_debug=False, batch_size=32) for _ in range(2)]
+        drawn = []
+        for memory in memories:
+            memory.seed(5)
+            drawn.append([memory.sample().next_obs[0].tolist() for _ in range(3)])
+        assert drawn[0] == drawn[1]
+
+    def test_a_restored_memory_goes_on_where_it_stopped(self) -> None:
+        workers = [self._produce(1), self._produce(2)]
+        memory = self._filled([w[:200] for w in workers], [9, 30], flush=False, memory_size=300)
+        restored = self.make_memory(crc_debug=True, memory_size=300)
+        restored.load_state_dict(decode(encode(memory.state_dict())))
+        for each in (memory, restored):
+            for number, steps in enumerate(workers):
+                each.append(packed(steps[200:], f"w{number}", self.compress))
+            each.flush()
+        assert self._identities(memory) == self._identities(restored)
+        drawn = [each.sample().next_obs[0].tolist() for each in (memory, restored)]
+        assert drawn[0] == drawn[1]
+        self._check_all(restored, workers)
+
+    # ---- how they do it
+
+    def _produce(self, worker: int) -> list[Step]:
+        env = ActionBufferEnv(worker, self.act_buf_len, self.reset_act_buf, self.last_act_on_reset)
+        return env.take(self.steps)
+
+    def _filled(
+        self, workers: Sequence[Sequence[Step]], sizes: Sequence[int], flush: bool = True, **kwargs: Any
+    ) -> MemoryDataloading:
+        memory = self.make_memory(**{"crc_debug": True, **kwargs})
+        for number, steps in interleaved([list(cut(steps, sizes)) for steps in workers]):
+            memory.append(packed(steps, f"w{number}", self.compress))
+        if flush:
+            memory.flush()
+        return memory
+
+    def _trainable(self, memory: MemoryDataloading) -> Iterator[Sequence[Any]]:
+        for item in range(len(memory)):
+            transition = memory.get_transition(item)
+            info = transition[-1]
+            if not (getattr(info, "is_reset", False) or getattr(info, "is_context", False)):
+                yield transition
+
+    def _check_all(self, memory: MemoryDataloading, workers: Sequence[Sequence[Step]]) -> None:
+        """Every transition, rebuilt, is the one that was produced; drawing them finds no fault either."""
+        produced = {self._identity_of(step.sample.obs): step for steps in workers for step in steps}
+        found = 0
+        for transition in self._trainable(memory):
+            step = produced[self._identity_of(transition[3])]
+            assert not step.is_reset
+            check_transition(step.original, transition)
+            found += 1
+        assert found
+        assert memory.ready
+        for _ in range(_DRAWS_PER_ITEM):
+            memory[int(memory.rng.integers(len(memory)))]
+
+    def _identities(self, memory: MemoryDataloading) -> set[tuple[int, int]]:
+        return {self._identity_of(transition[3]) for transition in self._trainable(memory)}
+
+    def _identity_of(self, obs: Sequence[Any]) -> tuple[int, int]:
+        worker, count = obs[0].tolist()
+        return int(worker), int(count)

@@ -1,0 +1,279 @@
+"""The contract of a transport, as tests: `tmrl_like`'s own transports pass them, and so should yours.
+
+    class TestMyTransport(TransportContract):
+        def listen(self, port=0, options=None):
+            return MyServerLink("127.0.0.1", port, options)
+
+        def connect(self, address, options=None):
+            return MyPeerLink(*address, options)
+
+pytest finds the tests by their names; nothing here needs pytest. No test sleeps for a fixed time: they
+poll with deadlines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from tmrl_like.errors import AddressInUseError, OversizeError
+from tmrl_like.transport.base import Identity, Incoming, PeerLink, ServerLink, TransportOptions
+
+T = TypeVar("T")
+DEADLINE_S = 15.0
+
+
+def until(condition: Callable[[], T], what: str = "the condition", deadline_s: float = DEADLINE_S) -> T:
+    """Poll until `condition` returns something true, and return that.
+
+    Raises:
+        AssertionError: it did not in time.
+    """
+    deadline = time.monotonic() + deadline_s
+    while not (result := condition()):
+        assert time.monotonic() < deadline, f"{what} did not come true within {deadline_s:g} s"
+        time.sleep(0.002)
+    return result
+
+
+def receive_at(server: ServerLink, deadline_s: float = DEADLINE_S) -> Incoming:
+    """The next message at the server.
+
+    Raises:
+        AssertionError: there is none in time.
+    """
+    message = until(lambda: server.receive(0.2), "a message to the server", deadline_s)
+    assert message is not None
+    return message
+
+
+def receive_of(peer: PeerLink, deadline_s: float = DEADLINE_S) -> bytes:
+    """The next message at a peer; an empty one counts.
+
+    Raises:
+        AssertionError: there is none in time.
+    """
+    deadline = time.monotonic() + deadline_s
+    while (data := peer.receive(0.2)) is None:
+        assert time.monotonic() < deadline, f"no message to the peer within {deadline_s:g} s"
+    return bytes(data)
+
+
+def send_of(peer: PeerLink, data: bytes, deadline_s: float = DEADLINE_S) -> None:
+    """Send from a peer as soon as its link takes it.
+
+    Raises:
+        AssertionError: it does not in time.
+    """
+    until(lambda: peer.send(data), "a place for the peer's message", deadline_s)
+
+
+class TransportContract:
+    """Subclass it and say how your transport listens and connects."""
+
+    identity: Identity | None = None
+    """What the server must report of a peer; None: only that there is a name and a role."""
+
+    survives_restart = True
+    """Whether peers find a server that is started again at the same address."""
+
+    def listen(self, port: int = 0, options: TransportOptions | None = None) -> ServerLink:
+        """Open the server's side. To be overridden."""
+        raise NotImplementedError
+
+    def connect(self, address: tuple[str, int], options: TransportOptions | None = None) -> PeerLink:
+        """Open a peer's side. To be overridden."""
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def server(self, port: int = 0, options: TransportOptions | None = None) -> Iterator[ServerLink]:
+        """A server that is closed at the end."""
+        with contextlib.closing(self.listen(port, options)) as server:
+            yield server
+
+    @contextlib.contextmanager
+    def pair(self, options: TransportOptions | None = None) -> Iterator[tuple[ServerLink, PeerLink, bytes]]:
+        """A server, a peer whose connection works both ways, and that connection's id."""
+        with self.server(0, options) as server, contextlib.closing(self.connect(server.address, options)) as peer:
+            yield server, peer, introduce(server, peer)
+
+    def test_messages_of_all_sizes_arrive_unchanged_both_ways(self) -> None:
+        with self.pair() as (server, peer, connection):
+            for size in (0, 1, 255 * 1024, 300_000, 5_000_000):
+                data = random.Random(size).randbytes(size)
+                send_of(peer, data)
+                assert bytes(receive_at(server).data) == data
+                until(lambda data=data: server.send(connection, data))  # type: ignore[misc]
+                assert receive_of(peer) == data
+
+    def test_messages_keep_their_order_both_ways(self) -> None:
+        messages = [i.to_bytes(4, "big") * (1 + i % 50) for i in range(200)] + [b"end" * 200_000]
+        with self.pair() as (server, peer, connection):
+            for message in messages:
+                send_of(peer, message)
+            assert [bytes(receive_at(server).data) for _ in messages] == messages
+            for message in messages:
+                until(lambda message=message: server.send(connection, message))  # type: ignore[misc]
+            assert [receive_of(peer) for _ in messages] == messages
+
+    def test_many_peers_are_told_apart(self) -> None:
+        with contextlib.ExitStack() as stack:
+            server = stack.enter_context(self.server())
+            peers = [stack.enter_context(contextlib.closing(self.connect(server.address))) for _ in range(4)]
+            for i, peer in enumerate(peers):
+                send_of(peer, bytes([i]))
+            arrived = [receive_at(server) for _ in peers]
+            assert len({message.peer for message in arrived}) == len(peers)
+            assert {bytes(message.data) for message in arrived} == {bytes([i]) for i in range(len(peers))}
+            for message in arrived:
+                assert server.send(message.peer, b"for " + message.data)
+            assert [receive_of(peer) for peer in peers] == [b"for " + bytes([i]) for i in range(len(peers))]
+
+    def test_the_server_knows_who_speaks(self) -> None:
+        with self.server() as server, contextlib.closing(self.connect(server.address)) as peer:
+            send_of(peer, b"hello")
+            identity = receive_at(server).identity
+            assert identity.name
+            assert identity.roles
+            assert self.identity is None or identity == self.identity
+
+    def test_receive_waits_as_long_as_it_is_told_to(self) -> None:
+        with self.pair() as (server, peer, _):
+            for receive in (server.receive, peer.receive):
+                for timeout_s in (0.0, 0.2):
+                    start = time.monotonic()
+                    assert receive(timeout_s) is None
+                    assert timeout_s - 0.05 <= time.monotonic() - start < timeout_s + 2
+
+    def test_wake_ends_a_waiting_receive(self) -> None:
+        with self.pair() as (server, peer, _):
+            for link in (server, peer):
+                waker = threading.Timer(0.1, link.wake)
+                waker.start()
+                start = time.monotonic()
+                assert link.receive(DEADLINE_S) is None
+                assert time.monotonic() - start < DEADLINE_S / 2
+                waker.join()
+
+    def test_a_message_to_nobody_is_not_taken(self) -> None:
+        with self.pair() as (server, peer, connection):
+            assert not server.send(b"\x00never-heard-of", b"data")
+            peer.close()
+            until(lambda: not server.send(connection, b"data"), "the server's `send` saying no")
+
+    def test_a_forgotten_peer_that_speaks_again_is_answered(self) -> None:
+        with self.pair() as (server, peer, connection):
+            server.forget(connection)
+            assert not server.send(connection, b"lost")
+            send_of(peer, b"still here")
+            assert server.send(receive_at(server).peer, b"good")
+            assert receive_of(peer) == b"good"
+
+    def test_a_full_queue_says_no_and_loses_nothing_that_it_took(self) -> None:
+        options = TransportOptions(queue_messages=10)
+        body = bytes(200_000)  # large, so that the system's own buffers are full soon
+        with self.pair(options) as (server, peer, connection):
+            taken = 0
+            while taken < 2000 and peer.send(taken.to_bytes(4, "big") + body):
+                taken += 1
+            assert taken < 2000
+            for i in range(taken):
+                assert bytes(receive_at(server).data[:4]) == i.to_bytes(4, "big")
+            taken = 0
+            while taken < 2000 and server.send(connection, taken.to_bytes(4, "big") + body):
+                taken += 1
+            assert taken < 2000
+            for i in range(taken):
+                assert receive_of(peer)[:4] == i.to_bytes(4, "big")
+
+    def test_a_message_above_the_limit_is_refused_by_the_sender(self) -> None:
+        options = TransportOptions(max_message_bytes=1000)
+        with self.pair(options) as (server, peer, connection):
+            assert _error_of(OversizeError, lambda: peer.send(bytes(1001)))
+            assert _error_of(OversizeError, lambda: server.send(connection, bytes(1001)))
+            send_of(peer, bytes(1000))
+            assert len(receive_at(server).data) == 1000
+
+    def test_a_message_above_the_limit_is_refused_by_the_receiver(self) -> None:
+        small, large = TransportOptions(max_message_bytes=100_000), TransportOptions()
+        with (
+            self.server(0, small) as server,
+            contextlib.closing(self.connect(server.address, large)) as rude,
+            contextlib.closing(self.connect(server.address, small)) as polite,
+        ):
+            connection = introduce(server, polite)
+            introduce(server, rude)
+            with contextlib.suppress(OversizeError):
+                rude.send(bytes(1_000_000))
+            send_of(polite, b"polite")
+            assert bytes(receive_at(server).data) == b"polite"
+            assert server.send(connection, b"well")
+            assert receive_of(polite) == b"well"
+            assert server.receive(0.3) is None
+
+    def test_a_peer_may_be_there_before_its_server(self) -> None:
+        with self.server() as server:
+            address = server.address
+        with contextlib.closing(self.connect(address)) as peer:
+            assert peer.receive(0.3) is None
+            with self.server(address[1]) as server:
+                introduce(server, peer)
+
+    def test_peers_come_back_to_a_restarted_server(self) -> None:
+        with contextlib.ExitStack() as stack:
+            server = self.listen()
+            peers = [stack.enter_context(contextlib.closing(self.connect(server.address))) for _ in range(2)]
+            for peer in peers:
+                introduce(server, peer)
+            server.close()
+            server = stack.enter_context(self.server(server.address[1]))
+            for peer in peers:
+                introduce(server, peer)
+
+    def test_closing_twice_is_fine_and_frees_the_port_at_once(self) -> None:
+        server = self.listen()
+        peer = self.connect(server.address)
+        introduce(server, peer)
+        for link in (peer, server, peer, server):
+            link.close()
+        with self.server(server.address[1]) as successor:
+            assert successor.address == server.address
+
+    def test_a_taken_port_is_named(self) -> None:
+        with self.server() as server:
+            refusal = _error_of(AddressInUseError, lambda: self.listen(server.address[1]).close())
+            assert str(server.address[1]) in str(refusal)
+
+
+def introduce(server: ServerLink, peer: PeerLink) -> bytes:
+    """Exchange a message each way, whatever was lost or is left over before; return the connection's id."""
+    nonce = random.randbytes(8)
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        peer.send(b"introduction " + nonce)
+        while (message := server.receive(0.05)) is not None:
+            if bytes(message.data) == b"introduction " + nonce and server.send(message.peer, nonce):
+                _drain(server, peer, nonce)
+                return message.peer
+    raise AssertionError(f"peer and server did not find each other within {DEADLINE_S:g} s")
+
+
+def _drain(server: ServerLink, peer: PeerLink, last: bytes) -> None:
+    """Receive what is left over on both sides, up to a message that is known to be the last."""
+    while receive_of(peer) != last:
+        pass
+    send_of(peer, last)
+    while receive_at(server).data != last:
+        pass
+
+
+def _error_of(kind: type[Exception], call: Callable[[], object]) -> Exception | None:
+    try:
+        call()
+    except kind as error:
+        return error
+    return None

@@ -1,0 +1,242 @@
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from tmrl_like.agents.models import (
+    EnsembleCritic,
+    Flatten,
+    Rescale,
+    SquashedGaussianActor,
+    action_bounds,
+    squashed_log_prob,
+)
+from tmrl_like.errors import ConfigError
+from tmrl_like.nn import copy_shared, no_grad
+
+NESTED = spaces.Tuple(
+    (
+        spaces.Box(-1.0, 1.0, (1,)),
+        spaces.Dict({"b": spaces.Box(-5.0, 5.0, (2, 2)), "a": spaces.Box(-np.inf, np.inf, (3,), dtype=np.float64)}),
+        spaces.Box(0.0, 10.0, ()),
+    )
+)
+ACTIONS = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))
+
+
+def batch_of(space, size):
+    """Structure of [size, ...] tensors."""
+    if isinstance(space, spaces.Tuple):
+        return tuple(batch_of(s, size) for s in space.spaces)
+    if isinstance(space, spaces.Dict):
+        return {key: batch_of(s, size) for key, s in space.spaces.items()}
+    return torch.as_tensor(np.stack([np.asarray(space.sample()) for _ in range(size)]))
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(0)
+    NESTED.seed(0)
+    ACTIONS.seed(0)
+
+
+def test_sampled_actions_have_the_space_s_shape_and_stay_inside_its_bounds():
+    actor = SquashedGaussianActor(NESTED, ACTIONS, hidden_sizes=(16, 16))
+    act, log_prob = actor.sample(batch_of(NESTED, 64))
+    assert act.shape == (64, 2)
+    assert log_prob.shape == (64,)
+    assert act.dtype == log_prob.dtype == torch.float32
+    assert all(ACTIONS.contains(a.detach().numpy()) for a in act)
+
+
+def test_actions_of_any_shape_and_asymmetric_bounds_are_supported():
+    space = spaces.Box(np.full((2, 3), 5.0, np.float32), np.full((2, 3), 6.0, np.float32))
+    actor = SquashedGaussianActor(NESTED, space, hidden_sizes=(16,))
+    assert actor.sample(batch_of(NESTED, 4))[0].shape == (4, 2, 3)
+    assert space.contains(actor.act_(NESTED.sample()))
+    critic = EnsembleCritic(NESTED, space, n_critics=3, hidden_sizes=(16,))
+    assert critic(batch_of(NESTED, 4), actor.sample(batch_of(NESTED, 4))[0]).shape == (3, 4)
+
+
+def test_rounding_never_carries_an_action_out_of_its_bounds():
+    edges = np.random.default_rng(0).uniform(-10, 10, (2, 2000)).astype(np.float32)
+    space = spaces.Box(edges.min(0), edges.max(0))
+    center, half = action_bounds(space)
+    assert half.dtype == np.float32
+    assert space.contains(center + half)
+    assert space.contains(center - half)
+
+
+def test_the_log_density_is_that_of_a_transformed_torch_distribution():
+    actor = SquashedGaussianActor(NESTED, ACTIONS, hidden_sizes=(16, 16)).double()
+    obs = batch_of(NESTED, 32)
+    obs = actor.flatten(obs).double()
+    actor.flatten = lambda x: x  # keep float64 all the way
+    act, log_prob = actor.sample(obs)
+    mean, log_std = actor(obs)
+    D = torch.distributions
+    squash = [D.TanhTransform(cache_size=1), D.AffineTransform(actor.act_center, actor.act_half)]
+    reference = D.Independent(D.TransformedDistribution(D.Normal(mean, log_std.exp()), squash), 1)
+    torch.testing.assert_close(log_prob, reference.log_prob(act), rtol=1e-6, atol=1e-6)
+
+
+def test_the_log_density_stays_finite_where_tanh_saturates():
+    u = torch.tensor([[30.0], [-30.0]], requires_grad=True)
+    log_prob = squashed_log_prob(u, torch.zeros(2, 1), torch.zeros(2, 1))
+    log_prob.sum().backward()
+    assert torch.isfinite(log_prob).all()
+    assert torch.isfinite(u.grad).all()
+
+
+def test_the_density_integrates_to_one_over_the_action_space():
+    space = spaces.Box(-3.0, 1.0, (1,))
+    actor = SquashedGaussianActor(spaces.Box(-1.0, 1.0, (1,)), space, hidden_sizes=(8,))
+    torch.nn.init.zeros_(actor.head.weight)
+    act, log_prob = actor.sample(torch.zeros(200_000, 1))
+    histogram, edges = np.histogram(act.detach().numpy(), bins=20, range=(-3.0, 1.0), density=True)
+    centers = (edges[:-1] + edges[1:]) / 2
+    for center, density in list(zip(centers, histogram, strict=True))[3:-3]:
+        near = (act[:, 0] - center).abs() < 0.02
+        assert log_prob[near].exp().mean().item() == pytest.approx(density, rel=0.1)
+
+
+@pytest.mark.parametrize("test", [True, False])
+@pytest.mark.parametrize("layer_norm", [True, False])
+def test_acting_on_one_raw_observation_equals_acting_on_its_batch(test, layer_norm):
+    actor = SquashedGaussianActor(NESTED, ACTIONS, hidden_sizes=(16, 16), layer_norm=layer_norm)
+    obs = NESTED.sample()
+    torch.manual_seed(1)
+    one = actor.act_(obs, test)
+    torch.manual_seed(1)
+    with torch.inference_mode():
+        batched = actor.act(_as_batch(obs), test)
+    np.testing.assert_allclose(one, batched, rtol=1e-6)
+    assert one.shape == (2,)
+    assert one.dtype == np.float32
+
+
+def _as_batch(obs):
+    if isinstance(obs, tuple):
+        return tuple(_as_batch(o) for o in obs)
+    if isinstance(obs, dict):
+        return {key: _as_batch(o) for key, o in obs.items()}
+    return torch.as_tensor(np.asarray(obs)[None])
+
+
+def test_a_test_action_is_the_squashed_mean():
+    actor = SquashedGaussianActor(NESTED, ACTIONS, hidden_sizes=(16, 16))
+    obs = NESTED.sample()
+    with torch.no_grad():
+        mean, _ = actor(_as_batch(obs))
+    expected = actor.act_center + actor.act_half * torch.tanh(mean[0])
+    np.testing.assert_allclose(actor.act_(obs, test=True), expected.numpy(), rtol=1e-6)
+    np.testing.assert_array_equal(actor.act_(obs, test=True), actor.act_(obs, test=True))
+
+
+def test_a_subclass_that_overrides_act_is_asked():
+    class Still(SquashedGaussianActor):
+        def act(self, obs, test=False):
+            return np.zeros(2, np.float32)
+
+    np.testing.assert_array_equal(Still(NESTED, ACTIONS, hidden_sizes=(8,)).act_(NESTED.sample()), np.zeros(2))
+
+
+def test_observations_are_flattened_in_the_order_of_the_space():
+    obs = (torch.zeros(1, 1), {"b": torch.full((1, 2, 2), 2.0), "a": torch.full((1, 3), 1.0)}, torch.full((1,), 3.0))
+    expected = torch.tensor([[0.0, *_in_space_order(), 3.0]])
+    torch.testing.assert_close(Flatten(NESTED)(obs), expected)
+    shuffled = (obs[0], dict(reversed(obs[1].items())), obs[2])
+    torch.testing.assert_close(Flatten(NESTED)(shuffled), expected)
+
+
+def _in_space_order():
+    values = {"b": [2.0] * 4, "a": [1.0] * 3}
+    return [v for key in NESTED[1].spaces for v in values[key]]
+
+
+def test_bounded_entries_are_scaled_and_unbounded_ones_pass():
+    rescale = Rescale(np.array([0.0, -np.inf, -3.4e38], np.float32), np.array([10.0, np.inf, 3.4e38], np.float32))
+    torch.testing.assert_close(rescale(torch.tensor([[10.0, 7.0, 7.0]])), torch.tensor([[1.0, 7.0, 7.0]]))
+
+
+def test_each_critic_of_an_ensemble_is_a_network_of_its_own():
+    critic = EnsembleCritic(NESTED, ACTIONS, n_critics=3, hidden_sizes=(16, 16), layer_norm=True)
+    obs, act = batch_of(NESTED, 8), torch.rand(8, 2)
+    q = critic(obs, act)
+    assert q.shape == (3, 8)
+    x = critic.rescale(torch.cat((critic.flatten(obs), act), 1))
+    for n in range(3):
+        h = x
+        for layer, norm in zip(critic.hidden, critic.norms, strict=True):
+            h = h @ layer.weight[n] + layer.bias[n]
+            h = torch.relu(torch.layer_norm(h, (16,)) * norm.weight[n] + norm.bias[n])
+        torch.testing.assert_close(q[n], (h * critic.head.weight[n]).sum(1) + critic.head.bias[n])
+
+
+def test_members_asks_only_the_critics_named():
+    critic = EnsembleCritic(NESTED, ACTIONS, n_critics=5, hidden_sizes=(16,), layer_norm=True)
+    obs, act = batch_of(NESTED, 8), torch.rand(8, 2)
+    torch.testing.assert_close(critic(obs, act, torch.tensor([4, 1])), critic(obs, act)[[4, 1]])
+
+
+def test_dropout_acts_in_training_and_not_in_evaluation():
+    critic = EnsembleCritic(NESTED, ACTIONS, hidden_sizes=(64,), dropout=0.5)
+    obs, act = batch_of(NESTED, 8), torch.rand(8, 2)
+    assert not torch.equal(critic(obs, act), critic(obs, act))
+    critic.eval()
+    assert torch.equal(critic(obs, act), critic(obs, act))
+
+
+def test_weights_survive_safetensors_bit_for_bit():
+    actor = SquashedGaussianActor(NESTED, ACTIONS, hidden_sizes=(16, 16))
+    other = SquashedGaussianActor(NESTED, ACTIONS, hidden_sizes=(16, 16))
+    obs = NESTED.sample()
+    assert not np.array_equal(actor.act_(obs, test=True), other.act_(obs, test=True))
+    other.load_weights(actor.weights())
+    np.testing.assert_array_equal(actor.act_(obs, test=True), other.act_(obs, test=True))
+
+
+def test_a_copy_that_shares_parameters_acts_with_the_newest_ones():
+    actor = SquashedGaussianActor(NESTED, ACTIONS, hidden_sizes=(16, 16))
+    obs = NESTED.sample()
+    actor.act_(obs)
+    twin = no_grad(copy_shared(actor))
+    twin.act_(obs)
+    with torch.no_grad():
+        actor.head.bias.add_(1.0)
+    np.testing.assert_array_equal(actor.act_(obs, test=True), twin.act_(obs, test=True))
+
+
+IMAGE = spaces.Box(0, 255, (4, 64, 64), dtype=np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("space", "place"),
+    [
+        (IMAGE, r"observation space is Box\(0, 255, \(4, 64, 64\)"),
+        (
+            spaces.Tuple((spaces.Box(-1, 1, (1,)), spaces.Dict({"camera": IMAGE}))),
+            r"observation space\[1\]\['camera'\]",
+        ),
+        (spaces.Dict({"gear": spaces.Discrete(5)}), r"\['gear'\] is Discrete\(5\)"),
+    ],
+)
+def test_observation_spaces_it_cannot_learn_from_are_refused_by_name(space, place):
+    for cls in (SquashedGaussianActor, EnsembleCritic):
+        with pytest.raises(ConfigError, match=place):
+            cls(space, ACTIONS)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Discrete(3),
+        spaces.Box(-np.inf, np.inf, (2,)),
+        spaces.Box(0, 5, (2,), dtype=np.int64),
+        spaces.Tuple((ACTIONS,)),
+    ],
+)
+def test_action_spaces_it_cannot_learn_from_are_refused_by_name(space):
+    for cls in (SquashedGaussianActor, EnsembleCritic):
+        with pytest.raises(ConfigError, match="action space"):
+            cls(NESTED, space)

@@ -1,0 +1,246 @@
+"""Environments: the generic wrapper, rtgym's guards, the drone."""
+
+import time
+import warnings
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from rtgym import DEFAULT_CONFIG_DICT, RealTimeGymInterface
+
+from tmrl_like.envs import GenericGymEnv
+from tmrl_like.envs.drone import DroneEnv
+from tmrl_like.envs.generic import neutral_action
+from tmrl_like.errors import ConfigError, EnvironmentFaultError
+from tmrl_like.networking import RolloutWorker
+from tmrl_like.testing.fakes import LinearActor
+from tmrl_like.util import partial
+
+STEP_S = 0.01
+
+
+class Interface(RealTimeGymInterface):
+    """Raises where it is told to."""
+
+    def __init__(self, raise_in: str = "", after: int = 0) -> None:
+        self._raise_in, self._after, self._calls = raise_in, after, 0
+        self._maybe_raise("__init__")
+
+    def _maybe_raise(self, where: str) -> None:
+        if where == self._raise_in:
+            self._calls += 1
+            if self._calls > self._after:
+                raise ConnectionError(f"no answer in {where}")
+
+    def get_observation_space(self) -> Any:
+        return spaces.Tuple((spaces.Box(-1.0, 1.0, (2,), np.float32),))
+
+    def get_action_space(self) -> Any:
+        return spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def get_default_action(self) -> Any:
+        return np.zeros(1, np.float32)
+
+    def send_control(self, control: Any) -> None:
+        self._maybe_raise("send_control")
+
+    def reset(self, seed: Any = None, options: Any = None) -> Any:
+        self._maybe_raise("reset")
+        return [np.zeros(2, np.float32)], {}
+
+    def get_obs_rew_terminated_info(self) -> Any:
+        self._maybe_raise("get_obs_rew_terminated_info")
+        return [np.ones(2, np.float32)], 1.0, False, {}
+
+
+def rtgym_env(version: str = "real-time-gym-ts-v1", **interface_kwargs: Any) -> GenericGymEnv:
+    config = {
+        **DEFAULT_CONFIG_DICT,
+        "interface": Interface,
+        "interface_kwargs": interface_kwargs,
+        "time_step_duration": STEP_S,
+        "start_obs_capture": STEP_S,
+        "time_step_timeout_factor": 20.0,
+        "ep_max_length": 5,
+        "act_buf_len": 2,
+    }
+    return GenericGymEnv(version, {"config": config})
+
+
+@pytest.mark.parametrize("version", ["real-time-gym-v1", "real-time-gym-ts-v1"])
+@pytest.mark.parametrize("where", ["send_control", "reset", "get_obs_rew_terminated_info"])
+def test_an_interface_that_raises_in_rtgyms_thread_raises_in_the_callers(version: str, where: str) -> None:
+    env = rtgym_env(version, raise_in=where, after=1)
+    started = time.monotonic()
+    with pytest.raises(
+        EnvironmentFaultError, match=f"raised in {where}.*ConnectionError: no answer in {where}"
+    ) as caught:
+        for _ in range(3):
+            env.reset()
+            for _ in range(5):
+                env.step(np.zeros(1, np.float32))
+    assert isinstance(caught.value.__cause__, ConnectionError)
+    assert time.monotonic() - started < 5
+
+
+def test_an_interface_that_raises_in_its_constructor_is_told_at_once() -> None:
+    with pytest.raises(EnvironmentFaultError, match="raised in __init__"):
+        rtgym_env(raise_in="__init__")
+
+
+def test_a_worker_survives_an_interface_that_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tmrl_like.networking.worker._MAX_BACKOFF_S", 0.0)
+
+    class Actor(LinearActor):
+        def act(self, obs: Any, test: bool = False) -> Any:
+            return np.zeros(1, np.float32)
+
+    worker = RolloutWorker(partial(rtgym_env, raise_in="get_obs_rew_terminated_info", after=7), Actor, standalone=True)
+    stats = worker.run_episodes(nb_episodes=3)
+    assert [bool(s.fault) for s in stats] == [False, True, False]
+    assert stats[1].truncated
+
+
+def test_all_rtgym_keys_reach_the_environment_and_the_action_buffer_is_in_the_space() -> None:
+    env = rtgym_env()
+    assert len(env.observation_space.spaces) == 1 + 2
+    obs, _ = env.reset()
+    assert len(obs) == 3
+    for i in range(5):
+        obs, _, _, truncated, _ = env.step(np.full(1, i / 10, np.float32))
+    assert truncated
+    assert [a.item() for a in obs[1:]] == pytest.approx([0.3, 0.4])
+    assert env.time_step_s == STEP_S
+
+
+def test_a_missed_deadline_is_counted_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    class Slow(LinearActor):
+        calls = 0
+
+        def act(self, obs: Any, test: bool = False) -> Any:
+            Slow.calls += 1
+            if Slow.calls == 3:
+                time.sleep(0.5)
+            return np.zeros(1, np.float32)
+
+    worker = RolloutWorker(rtgym_env, Slow, standalone=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        stats = worker.run_episode()
+    assert stats.overruns == worker.overruns == 1
+    assert any("time-step overrun" in r.message for r in caplog.records)
+
+
+def test_float64_observations_become_float32_in_space_and_value() -> None:
+    class Doubles(gymnasium.Env[Any, Any]):
+        observation_space = spaces.Dict({"a": spaces.Box(-1.0, 1.0, (2,), np.float64), "b": spaces.Discrete(3)})
+        action_space = spaces.Discrete(2)
+
+        def reset(self, **_: Any) -> Any:
+            return {"a": np.array([0.1, 0.2]), "b": np.int64(1)}, {}
+
+        def step(self, action: Any) -> Any:
+            return {"a": np.array([0.3, 0.4]), "b": np.int64(2)}, 1.0, True, False, {}
+
+    gymnasium.register("Doubles-v0", lambda: Doubles())
+    env = GenericGymEnv("Doubles-v0")
+    assert env.observation_space["a"].dtype == np.float32
+    obs, _ = env.reset()
+    assert obs["a"].dtype == np.float32
+    assert obs["b"].dtype == np.int64
+    assert env.step(0)[0]["a"].tolist() == pytest.approx([0.3, 0.4])
+
+
+def test_an_environment_without_default_action_gets_a_neutral_one() -> None:
+    env = GenericGymEnv("Pendulum-v1")
+    assert env.default_action.tolist() == [0.0]
+    assert env.time_step_s is None
+    assert env.overrun_after_s is None
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [
+        (spaces.Box(1.0, 2.0, (2,), np.float32), [1.0, 1.0]),
+        (spaces.Discrete(4, start=2), 2),
+        (spaces.MultiDiscrete([3, 4]), [0, 0]),
+        (spaces.MultiBinary(2), [0, 0]),
+    ],
+)
+def test_neutral_actions_lie_in_their_space(space: Any, expected: Any) -> None:
+    action = neutral_action(space)
+    assert np.array(action).tolist() == expected
+    assert action in space
+
+
+def test_an_unknown_environment_is_named() -> None:
+    with pytest.raises(ConfigError, match="Nothing-v0"):
+        GenericGymEnv("Nothing-v0")
+
+
+def test_arguments_that_an_environment_does_not_take_are_named() -> None:
+    with pytest.raises(ConfigError, match=r"Pendulum-v1.*gravity"):
+        GenericGymEnv("Pendulum-v1", {"gravity": 3})
+
+
+def test_the_drone_flies_in_real_time_and_headless() -> None:
+    env = DroneEnv(ep_max_length=8)
+    obs, _ = env.reset()
+    assert env.observation_space.contains(obs)
+    started = time.perf_counter()
+    for _ in range(8):
+        obs, rew, terminated, truncated, _ = env.step(np.array([1.0, 0.0], np.float32))
+    assert time.perf_counter() - started == pytest.approx(8 * 0.05, abs=0.1)
+    assert truncated or terminated
+    assert rew < 0
+    assert obs[0][0] > 0.05
+
+
+def test_rendering_without_a_display_is_refused_and_not_fatal(monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr("sys.platform", "linux")
+    with pytest.raises(EnvironmentFaultError, match="needs a display"):
+        DroneEnv(render=True)
+
+
+@pytest.mark.parametrize("reset_act_buf", [False, True])
+def test_crc_debugging_passes_with_test_episodes_between_training_episodes(reset_act_buf: bool) -> None:
+    """With reset_act_buf=False a test episode changes the action buffer that the next one starts with."""
+    from tmrl_like.memories import DropActionBuffer, ReplayMemory
+    from tmrl_like.wire.packet import decode_body
+
+    class Actor(LinearActor):
+        def act(self, obs: Any, test: bool = False) -> Any:
+            return np.random.default_rng().random(1).astype(np.float32)
+
+    def make_env() -> GenericGymEnv:
+        config = {**DEFAULT_CONFIG_DICT, "interface": Interface, "time_step_duration": 0.001}
+        config |= {"start_obs_capture": 0.001, "time_step_timeout_factor": 1e3, "ep_max_length": 12}
+        config |= {"act_buf_len": 3, "reset_act_buf": reset_act_buf}
+        return GenericGymEnv("real-time-gym-ts-v1", {"config": config})
+
+    memory = ReplayMemory(act_buf_len=3, reset_act_buf=reset_act_buf, crc_debug=True, batch_size=200)
+    worker = RolloutWorker(make_env, Actor, DropActionBuffer(3), standalone=True, crc_debug=True)
+    for _ in range(4):
+        worker.collect_train_episode()
+        worker.run_episode()
+
+    def take(data: bytes) -> bool:
+        from tmrl_like.types import Buffer
+        from tmrl_like.wire import messages as m
+
+        packet, body = m.decode(data)
+        assert isinstance(packet, m.SamplePacket)
+        if packet.samples:
+            memory.append(Buffer(stream=str(packet.run), blocks=(decode_body(packet, body),)))
+        return True
+
+    worker._outbox.seal()
+    worker._outbox.pump(take, True)
+    assert len(memory) > 20
+    for _ in range(5):
+        memory.sample()
+    assert memory.crc_checked >= 1000

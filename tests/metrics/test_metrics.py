@@ -1,0 +1,192 @@
+"""Metrics: what a round says, and sinks that cannot hurt training."""
+
+import builtins
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tmrl_like.errors import MissingExtraError
+from tmrl_like.metrics.rounds import RoundMetrics
+from tmrl_like.metrics.sinks import ConsoleSink, JsonLinesSink, TensorBoardSink, WandbSink
+from tmrl_like.types import EpisodeStats
+
+ROUND = {
+    "kind": "round",
+    "epoch": 0,
+    "round": 1,
+    "time_s": 61.0,
+    "training_steps_total": 7,
+    "training_steps_per_s": 3.0,
+    "env_steps_total": 5,
+    "training_steps_per_env_step": 1.4,
+    "return_test_mean": -3.0,
+}
+
+
+def episode(worker: str, return_: float, test: bool = True) -> EpisodeStats:
+    return EpisodeStats(worker, test, return_, 10, True, False, 0.0, 1)
+
+
+def closed(metrics: RoundMetrics) -> dict[str, Any]:
+    return metrics.close(total_updates=6, total_samples=3, memory_transitions=2, fleet={"workers": 2})
+
+
+def test_losses_are_averaged_over_the_round_whether_tensors_or_numbers() -> None:
+    metrics = RoundMetrics(0, 0)
+    for i in range(3):
+        metrics.add_step({"loss": torch.tensor(float(i)), "lr": 0.5})
+    record = closed(metrics)
+    assert record["loss"] == pytest.approx(1.0)
+    assert record["lr"] == 0.5
+    assert record["training_steps_per_env_step"] == 2.0
+    assert record["workers"] == 2
+
+
+def test_every_episode_of_every_worker_counts() -> None:
+    metrics = RoundMetrics(0, 0)
+    metrics.add_episodes([episode("a", -1.0), episode("b", -3.0)])
+    metrics.add_episodes([episode("a", -10.0, test=False)])
+    record = closed(metrics)
+    assert record["return_test_mean"] == -2.0
+    assert record["episodes_test"] == 2
+    assert record["return_train_mean"] == -10.0
+    assert record["terminated_test_share"] == 1.0
+
+
+def test_a_round_without_episodes_or_steps_has_no_invented_numbers() -> None:
+    record = closed(RoundMetrics(0, 0))
+    assert "return_test_mean" not in record
+    assert record["episodes_test"] == 0
+
+
+def test_json_lines_are_whole_after_each_record_and_have_no_nan(tmp_path: Path) -> None:
+    sink = JsonLinesSink(tmp_path / "run" / "metrics.jsonl")
+    sink.write({**ROUND, "loss": float("nan")})
+    line = (tmp_path / "run" / "metrics.jsonl").read_text()
+    assert json.loads(line)["loss"] is None
+    sink.close()
+
+
+def test_a_full_disk_is_told_once_and_does_not_raise(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    sink = JsonLinesSink(tmp_path / "m")
+
+    class Full:
+        def write(self, text: str) -> None:
+            raise OSError("No space left on device")
+
+        def close(self) -> None:
+            pass
+
+    sink._file.close()
+    sink._file = Full()  # type: ignore[assignment]
+    sink.write(ROUND)
+    sink.write(ROUND)
+    assert len(caplog.records) == 1
+
+
+def test_the_console_shows_a_round_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    ConsoleSink().write(ROUND)
+    shown = capsys.readouterr().err
+    assert "test -3.00" in shown
+    assert "0:01:01" in shown
+
+
+def test_tensorboard_gets_scalars_when_asked(tmp_path: Path) -> None:
+    sink = TensorBoardSink(tmp_path)
+    sink.write(ROUND)
+    sink.close()
+    assert list(tmp_path.glob("events.*"))
+
+
+def test_tensorboard_that_is_not_installed_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.startswith("torch.utils.tensorboard"):
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(MissingExtraError, match=r"tmrl_like\[tensorboard\]"):
+        TensorBoardSink(tmp_path)
+
+
+class FakeWandb:
+    """Stands in for the wandb module; `online` may raise or hang."""
+
+    def __init__(self, online: Any = None) -> None:
+        self.online = online
+        self.logged: list[dict[str, Any]] = []
+        self.modes: list[str] = []
+        self.finished = False
+
+    def Settings(self, **_: Any) -> None:
+        return None
+
+    def init(self, mode: str = "online", **arguments: Any) -> "FakeWandb":
+        self.modes.append(mode)
+        if mode == "online" and self.online is not None:
+            self.online()
+        return self
+
+    def log(self, record: dict[str, Any]) -> None:
+        self.logged.append(record)
+
+    def finish(self) -> None:
+        self.finished = True
+
+
+def fail() -> None:
+    raise RuntimeError("no API key configured")
+
+
+def test_wandb_logs_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    sink = WandbSink(tmp_path, run_id="r")
+    sink.write(ROUND)
+    sink.write({"kind": "episode"})
+    sink.close()
+    assert len(fake.logged) == 1
+    assert fake.logged[0]["return_test_mean"] == -3.0
+    assert fake.finished
+
+
+def test_wandb_without_key_or_network_keeps_the_run_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeWandb(fail)
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    sink = WandbSink(tmp_path)
+    sink.write(ROUND)
+    sink.close()
+    assert fake.modes == ["online", "offline"]
+    assert len(fake.logged) == 1
+
+
+def test_wandb_that_hangs_neither_stalls_training_nor_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", FakeWandb(lambda: time.sleep(3)))
+    monkeypatch.setattr(WandbSink, "CLOSE_WITHIN_S", 0.2)
+    started = time.monotonic()
+    sink = WandbSink(tmp_path)
+    for _ in range(WandbSink.MAX_WAITING + 100):
+        sink.write(ROUND)
+    sink.close()
+    assert time.monotonic() - started < 2
+    assert sink._queue.qsize() <= WandbSink.MAX_WAITING + 1
+
+
+def test_wandb_that_breaks_is_told_and_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake = FakeWandb()
+    fake.log = lambda record: fail()  # type: ignore[method-assign]
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    sink = WandbSink(tmp_path)
+    sink.write(ROUND)
+    sink.close()
+    sink.write(ROUND)
+    assert "training goes on without it" in caplog.text

@@ -1,0 +1,178 @@
+"""What happens to samples between the control loop and the trainer."""
+
+import numpy as np
+import pytest
+
+from tmrl_like.errors import EncodingError
+from tmrl_like.networking.outbox import Outbox, OutboxOptions
+from tmrl_like.types import EpisodeStats, StepTiming
+from tmrl_like.wire import messages as m
+from tmrl_like.wire.packet import decode_body
+
+TIMING = StepTiming(1e9, 0.0, 0.0, 1)
+STATS = EpisodeStats("w", True, -5.0, 10, True, False, 1e9, 1)
+
+
+def sample(i=0):
+    return (np.zeros(1, np.float32), np.full(3, i, np.float32), 0.0, False, False, {})
+
+
+def outbox(**options):
+    box = Outbox("w", options=OutboxOptions(**({"max_age_s": 1e9} | options)))
+    box.session = 1
+    return box
+
+
+class Wire:
+    """Takes what the outbox sends."""
+
+    def __init__(self, room=10**9):
+        self.room = room
+        self.packets = []
+
+    def send(self, data):
+        if len(self.packets) >= self.room:
+            return False
+        self.packets.append(m.decode(bytes(data)))
+        return True
+
+    @property
+    def sequences(self):
+        return [header.sequence for header, _ in self.packets]
+
+
+def fill(box, n):
+    for i in range(n):
+        box.append(sample(i), TIMING)
+
+
+def test_a_packet_leaves_when_it_is_full():
+    box, wire = outbox(max_samples=10), Wire()
+    fill(box, 25)
+    box.pump(wire.send, True)
+    assert [h.samples for h, _ in wire.packets] == [10, 10]
+
+
+def test_a_packet_leaves_when_it_is_old():
+    box, wire = outbox(max_age_s=0.0), Wire()
+    fill(box, 3)
+    box.pump(wire.send, True)
+    assert [h.samples for h, _ in wire.packets] == [1, 1, 1]
+
+
+def test_no_packet_leaves_with_fewer_samples_than_the_minimum():
+    box, wire = outbox(min_samples=5, max_age_s=0.0), Wire()
+    fill(box, 4)
+    box.end_episode(STATS)
+    box.pump(wire.send, True)
+    assert wire.packets == []
+    fill(box, 1)
+    box.pump(wire.send, True)
+    assert [h.samples for h, _ in wire.packets] == [5]
+    assert len(wire.packets[0][0].episodes) == 1
+
+
+def test_a_test_return_leaves_although_there_are_no_samples():
+    box, wire = outbox(), Wire()
+    box.end_episode(STATS)
+    box.pump(wire.send, True)
+    header, _ = wire.packets[0]
+    assert header.samples == 0
+    assert header.episodes[0].return_ == -5.0
+
+
+def test_every_episode_is_reported_when_several_end_before_a_packet_leaves():
+    box, wire = outbox(min_samples=100), Wire()
+    fill(box, 1)
+    for _ in range(3):
+        box.end_episode(STATS)
+    box.seal()
+    box.pump(wire.send, True)
+    assert len(wire.packets[0][0].episodes) == 3
+
+
+def test_nothing_is_sent_while_there_is_no_trainer_and_nothing_is_lost():
+    box, wire = outbox(max_samples=1), Wire()
+    fill(box, 5)
+    box.pump(wire.send, False)
+    assert wire.packets == []
+    box.pump(wire.send, True)
+    assert wire.sequences == [1, 2, 3, 4, 5]
+
+
+def test_what_is_not_acknowledged_is_sent_again_in_order():
+    box, wire = outbox(max_samples=1), Wire()
+    fill(box, 5)
+    box.pump(wire.send, True)
+    box.acknowledge(2)
+    box.send_again()
+    box.pump(wire.send, True)
+    assert wire.sequences == [1, 2, 3, 4, 5, 3, 4, 5]
+
+
+def test_acknowledged_packets_are_forgotten():
+    box, wire = outbox(max_samples=1), Wire()
+    fill(box, 5)
+    box.pump(wire.send, True)
+    assert box.unacknowledged_samples() == 5
+    box.acknowledge(5)
+    assert not box.pending()
+    assert box.unacknowledged_samples() == 0
+
+
+def test_the_window_limits_what_is_on_its_way():
+    box, wire = outbox(max_samples=1, window_bytes=1), Wire()
+    fill(box, 3)
+    box.pump(wire.send, True)
+    assert wire.sequences == [1]
+    box.acknowledge(1)
+    box.pump(wire.send, True)
+    assert wire.sequences == [1, 2]
+
+
+def test_a_full_connection_is_tried_again():
+    box, wire = outbox(max_samples=1), Wire(room=2)
+    fill(box, 4)
+    box.pump(wire.send, True)
+    wire.room = 10
+    box.pump(wire.send, True)
+    assert wire.sequences == [1, 2, 3, 4]
+
+
+def test_beyond_its_limit_the_oldest_samples_are_dropped_and_counted(caplog):
+    box, wire = outbox(max_samples=10, max_bytes=1000), Wire()
+    fill(box, 200)
+    box.pump(wire.send, False)
+    assert 0 < box.lost_samples < 200
+    assert box.lost_samples + box.unacknowledged_samples() == 200
+    assert sum("outbox is full" in r.message for r in caplog.records) == 1
+    fill(box, 10)
+    box.pump(wire.send, True)
+    assert wire.sequences[-1] == 21
+    assert wire.packets[-1][0].lost_samples > 0
+
+
+def test_samples_come_out_as_they_went_in():
+    box, wire = outbox(max_samples=3), Wire()
+    fill(box, 3)
+    box.pump(wire.send, True)
+    header, body = wire.packets[0]
+    rows = decode_body(header, body).samples()
+    assert [row.obs.tolist() for row in rows] == [[i] * 3 for i in range(3)]
+
+
+def test_an_environment_that_reuses_its_arrays_does_no_harm():
+    box, wire = outbox(max_samples=3), Wire()
+    obs = np.zeros(3, np.float32)
+    for i in range(3):
+        obs[:] = i
+        box.append((np.zeros(1, np.float32), obs, 0.0, False, False, {}), TIMING)
+    box.pump(wire.send, True)
+    header, body = wire.packets[0]
+    assert [row.obs[0] for row in decode_body(header, body).samples()] == [0, 1, 2]
+
+
+def test_what_cannot_be_sent_is_refused_by_name():
+    box = outbox()
+    with pytest.raises(EncodingError, match=r"info\['car'\] is a builtins.object"):
+        box.append((0, 0, 0.0, False, False, {"car": object()}), TIMING)

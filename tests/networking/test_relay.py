@@ -1,0 +1,271 @@
+"""The relay's decisions, without threads or sockets."""
+
+import pytest
+
+from tmrl_like.networking.relay import Relay
+from tmrl_like.transport.base import Identity, Incoming
+from tmrl_like.wire import messages as m
+
+BOTH = Identity("local", ("worker", "trainer"))
+WORKER_ONLY = Identity("lab", ("worker",))
+SPACES = m.Spaces("Box(4)", "Box(2)")
+
+
+class FakeLink:
+    """Records what the relay sends; `full` peers take nothing."""
+
+    address = ("fake", 1)
+
+    def __init__(self):
+        self.sent = []
+        self.full = set()
+
+    def send(self, peer, data):
+        if peer in self.full:
+            return False
+        self.sent.append((peer, m.decode(data)[0]))
+        return True
+
+    def forget(self, peer):
+        pass
+
+    def to(self, peer, kind=None):
+        return [msg for p, msg in self.sent if p == peer and (kind is None or isinstance(msg, kind))]
+
+
+@pytest.fixture
+def link():
+    return FakeLink()
+
+
+@pytest.fixture
+def relay(link):
+    return Relay(link)
+
+
+def hello(role="worker", name="w1", session=1, spaces=SPACES):
+    return m.Hello(role, name, session, "0", spaces)
+
+
+def give(relay, peer, message, identity=BOTH, now=0.0, body=b""):
+    relay.handle(Incoming(peer, identity, m.encode(message, body)), now)
+
+
+def packet(name="w1", session=1, sequence=1, samples=5):
+    return m.SamplePacket(name, session, sequence, 1, samples, 0, 0, False)
+
+
+def frame(version=1, index=0, frames=1):
+    return m.PolicyFrame(version, index, frames, 10, 0, 0.0)
+
+
+def test_an_unknown_connection_is_asked_to_introduce_itself(relay, link):
+    give(relay, b"a", packet())
+    assert isinstance(link.to(b"a")[0], m.HelloWanted)
+
+
+def test_worker_and_trainer_may_come_in_any_order(relay, link):
+    give(relay, b"w", hello())
+    assert link.to(b"w", m.Welcome)[-1].stream == 0
+    give(relay, b"t", hello("trainer", "t1"))
+    assert link.to(b"w", m.Welcome)[-1].stream == link.to(b"t", m.Welcome)[-1].stream != 0
+
+
+def test_samples_reach_the_trainer_unchanged(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+    give(relay, b"w", packet(sequence=7))
+    assert link.to(b"t", m.SamplePacket)[0].sequence == 7
+
+
+def test_the_trainer_receives_nothing_until_enough_samples_wait(link):
+    relay = Relay(link, min_samples_per_server_packet=10)
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+    give(relay, b"w", packet(sequence=1, samples=6))
+    assert link.to(b"t", m.SamplePacket) == []
+    give(relay, b"w", packet(sequence=2, samples=6))
+    assert [p.sequence for p in link.to(b"t", m.SamplePacket)] == [1, 2]
+
+
+def test_the_report_of_an_episode_does_not_wait_for_samples(link):
+    relay = Relay(link, min_samples_per_server_packet=10)
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+    give(relay, b"w", packet(samples=0))
+    assert len(link.to(b"t", m.SamplePacket)) == 1
+
+
+def test_samples_wait_in_order_for_a_slow_trainer(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+    link.full.add(b"t")
+    for i in range(1, 4):
+        give(relay, b"w", packet(sequence=i))
+    link.full.clear()
+    assert relay.flush()
+    assert [p.sequence for p in link.to(b"t", m.SamplePacket)] == [1, 2, 3]
+
+
+def test_without_a_trainer_nothing_is_held(relay, link):
+    give(relay, b"w", hello())
+    for i in range(1, 100):
+        give(relay, b"w", packet(sequence=i))
+    assert not relay._waiting.packets
+
+
+def test_a_new_trainer_makes_workers_send_again(relay, link):
+    give(relay, b"t", hello("trainer", "t1", 1))
+    give(relay, b"w", hello())
+    first = link.to(b"w", m.Welcome)[-1].stream
+    give(relay, b"t", m.Bye())
+    give(relay, b"u", hello("trainer", "t2", 2))
+    assert link.to(b"w", m.Welcome)[-1].stream not in (0, first)
+
+
+def test_a_policy_reaches_all_workers_and_late_joiners_at_once(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+    for index in range(3):
+        give(relay, b"t", frame(4, index, 3))
+    give(relay, b"late", hello(name="w2"))
+    relay.flush()
+    for peer in (b"w", b"late"):
+        assert [f.index for f in link.to(peer, m.PolicyFrame)] == [0, 1, 2]
+
+
+def test_a_worker_with_a_full_queue_gets_the_rest_of_the_policy_later(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+    give(relay, b"t", frame(1, 0, 2))
+    link.full.add(b"w")
+    give(relay, b"t", frame(1, 1, 2))
+    assert not relay.flush()
+    link.full.clear()
+    assert relay.flush()
+    assert [f.index for f in link.to(b"w", m.PolicyFrame)] == [0, 1]
+
+
+def test_a_newer_policy_replaces_the_one_on_its_way(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+    link.full.add(b"w")
+    for version in (1, 2):
+        for index in range(2):
+            give(relay, b"t", frame(version, index, 2))
+    link.full.clear()
+    relay.flush()
+    assert [(f.version, f.index) for f in link.to(b"w", m.PolicyFrame)] == [(2, 0), (2, 1)]
+
+
+def test_a_server_without_a_policy_asks_the_trainer_for_it(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    assert link.to(b"t", m.Welcome)[-1].policy_wanted
+
+
+def test_acknowledgements_go_to_the_worker_process_they_name(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello(name="w1", session=1))
+    give(relay, b"v", hello(name="w2", session=2))
+    give(relay, b"t", m.Ack("w2", 2, 9))
+    assert link.to(b"v", m.Ack)[0].sequence == 9
+    assert link.to(b"w", m.Ack) == []
+
+
+def test_a_second_trainer_is_refused_with_cause_and_cure(relay, link):
+    give(relay, b"t", hello("trainer", "t1", 1))
+    give(relay, b"u", hello("trainer", "t2", 2), now=0.5)
+    refusal = link.to(b"u", m.Refusal)[0]
+    assert "t1" in refusal.reason
+    assert "stop it" in refusal.reason
+    assert relay.trainer.peer == b"t"
+
+
+def test_a_silent_trainers_seat_is_taken_over(relay, link):
+    give(relay, b"t", hello("trainer", "t1", 1))
+    give(relay, b"u", hello("trainer", "t2", 2), now=3.0)
+    assert relay.trainer.peer == b"u"
+
+
+def test_a_trainer_that_reconnects_keeps_its_seat(relay, link):
+    give(relay, b"t", hello("trainer", "t1", 1))
+    give(relay, b"t2", hello("trainer", "t1", 1))
+    assert relay.trainer.peer == b"t2"
+
+
+def test_the_seats_of_the_silent_are_freed(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+    give(relay, b"w", m.Beat(worker="w1"), now=4.0)
+    relay.tick(6.0)
+    assert relay.trainer is None
+    assert len(relay.workers) == 1
+    assert link.to(b"w", m.Welcome)[-1].stream == 0
+
+
+def test_a_workers_key_cannot_play_the_trainer(relay, link):
+    give(relay, b"x", hello("trainer", "evil"), WORKER_ONLY)
+    assert "not for a trainer" in link.to(b"x", m.Refusal)[0].reason
+    assert relay.trainer is None
+
+
+def test_a_worker_cannot_publish_a_policy_or_acknowledge(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+    give(relay, b"v", hello(name="w2", session=2))
+    give(relay, b"w", frame())
+    give(relay, b"w", m.Ack("w2", 2, 5))
+    assert relay.counters.malformed == 2
+    assert link.to(b"v", m.PolicyFrame) == []
+    assert link.to(b"v", m.Ack) == []
+
+
+def test_a_worker_cannot_send_in_anothers_name(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+    give(relay, b"w", packet(name="w2"))
+    assert link.to(b"t", m.SamplePacket) == []
+    assert "in the name of w2" in link.to(b"w", m.Refusal)[0].reason
+
+
+def test_other_spaces_are_refused_on_the_worker_whoever_came_first(relay, link):
+    other = m.Spaces("Box(3)", "Box(2)")
+    give(relay, b"w", hello(spaces=other))
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"v", hello(name="w2", session=2, spaces=other))
+    for peer in (b"w", b"v"):
+        reason = link.to(peer, m.Refusal)[0].reason
+        assert "observation space is Box(3)" in reason
+        assert "Box(4)" in reason
+    assert relay.workers == []
+
+
+def test_another_wire_version_is_refused_with_the_side_to_upgrade(relay, link):
+    data = bytearray(m.encode(hello()))
+    data[0] = m.WIRE_VERSION + 1
+    relay.handle(Incoming(b"w", BOTH, bytes(data)), 0.0)
+    assert "upgrade tmrl_like on the server" in link.to(b"w", m.Refusal)[0].reason
+
+
+def test_malformed_messages_are_counted_answered_once_and_end_in_dismissal(relay, link):
+    give(relay, b"w", hello())
+    for _ in range(150):
+        relay.handle(Incoming(b"w", BOTH, b"\x01garbage"), 0.0)
+    assert relay.counters.malformed == 150
+    assert len(link.to(b"w", m.Refusal)) == 1
+    assert relay.workers == []
+
+
+def test_more_workers_than_allowed_are_refused(link):
+    relay = Relay(link, max_workers=1)
+    give(relay, b"w", hello())
+    give(relay, b"v", hello(name="w2", session=2))
+    assert "max_workers" in link.to(b"v", m.Refusal)[0].reason
+
+
+def test_a_policy_larger_than_the_limit_is_refused(link):
+    relay = Relay(link, max_policy_bytes=100)
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"t", frame(1, 0, 2), body=b"x" * 200)
+    assert link.to(b"t", m.Refusal)
+    assert relay.trainer is None

@@ -1,0 +1,544 @@
+"""Server, worker and trainer together, over real connections."""
+
+import itertools
+import json
+import time
+
+import numpy as np
+import pytest
+
+from tmrl_like.actor import ActorModule
+from tmrl_like.config import config_constants as cfg
+from tmrl_like.errors import (
+    ConfigError,
+    CredentialsError,
+    EnvironmentFaultError,
+    MemoryContractError,
+    PolicyError,
+    RefusedError,
+)
+from tmrl_like.networking import RolloutWorker, Trainer
+from tmrl_like.networking.outbox import OutboxOptions
+from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
+from tmrl_like.training_offline import TrainingOffline
+from tmrl_like.util import partial
+
+SOON = OutboxOptions(max_age_s=0.0)
+
+
+def retrieve(trainer, n, within_s=10.0):
+    """Take samples from the trainer's connection until there are n."""
+    samples, deadline = [], time.monotonic() + within_s
+    while len(samples) < n:
+        assert time.monotonic() < deadline, f"{len(samples)} of {n} samples arrived"
+        deliveries = trainer.link.retrieve(0.05)
+        samples += [s for d in deliveries for s in d.buffer.memory]
+        trainer.link.confirm(deliveries)
+    return samples
+
+
+def is_gapless(samples):
+    """Whether consecutive samples continue each other: (episode, step) counts up."""
+    steps = [tuple(s.obs.tolist()) for s in samples]
+    return all(b == (a[0], a[1] + 1) or b == (a[0] + 1, 0) for a, b in itertools.pairwise(steps))
+
+
+def test_everything_runs_from_construction_to_the_last_epoch(house, until):
+    server = house.server()
+    trainer, worker = house.trainer(), house.worker(partial(CountingEnv, step_s=0.001))
+    house.start(worker.run, test_episode_interval=2)
+    trainer.run()
+    assert trainer.training.total_updates == 20
+    until(lambda: worker.policy_version > 1)
+    assert float(worker.actor.state_dict()["layer.bias"]) >= 5.0
+    assert server.has_trainer()
+    records = [json.loads(line) for line in (cfg.RUN_FOLDER / "metrics.jsonl").read_text().splitlines()]
+    assert [r["round"] for r in records if r["kind"] == "round"] == [0, 1]
+    assert any(r["kind"] == "episode" and r["test"] for r in records)
+
+
+def test_construction_collects_nothing(house):
+    house.server()
+    worker, trainer = house.worker(), house.trainer()
+    assert worker.wait_connected(5)
+    assert trainer.link.wait_connected(5)
+    assert worker.env.total_steps == 0
+    assert trainer.link.retrieve(0.2) == []
+
+
+def test_parts_started_before_the_server_find_it(zmq_house, until):
+    with __import__("socket").create_server(("127.0.0.1", 0)) as s:
+        zmq_house.port = s.getsockname()[1]
+    worker, trainer = zmq_house.worker(), zmq_house.trainer()
+    house_port = zmq_house.port
+    zmq_house.server(port=house_port)
+    assert worker.wait_connected(8)
+    assert trainer.link.wait_connected(8)
+
+
+def test_samples_are_what_the_environment_produced(house):
+    house.server()
+    trainer, worker = house.trainer(), house.worker(outbox=SOON)
+    house.start(worker.run, nb_episodes=3)
+    samples = retrieve(trainer, 33)
+    assert is_gapless(samples)
+    assert [s.info.is_reset for s in samples[:12]] == [True] + [False] * 10 + [True]
+    assert samples[0].rew == 0.0
+    assert samples[10].terminated is True
+    assert type(samples[5].rew) is float
+    assert len({s.rew for s in samples[:11]}) == 11
+    assert all(abs(s.info.timing.observed_at_s - time.time()) < 60 for s in samples)
+
+
+def test_the_compressor_runs_before_sending(house):
+    house.server()
+    trainer = house.trainer()
+    worker = house.worker(
+        sample_compressor=lambda act, obs, rew, ter, tru, info: (None, obs[1:], rew, ter, tru, {"k": 1})
+    )
+    house.start(worker.run, nb_episodes=1)
+    sample = retrieve(trainer, 11)[3]
+    assert sample.act is None
+    assert sample.obs.tolist() == [3.0]
+    assert sample.info == {"k": 1}
+
+
+def test_an_old_compressor_gets_an_error_that_names_the_item_that_split(house):
+    house.server()
+    worker = house.worker(sample_compressor=lambda act, obs, rew, ter, tru, info: (act, obs, rew, ter, info))
+    with pytest.raises(MemoryContractError, match="`done` is now two items"):
+        worker.collect_train_episode()
+
+
+def test_long_episodes_are_truncated_and_never_terminated(house):
+    house.server()
+    trainer = house.trainer()
+    worker = house.worker(partial(CountingEnv, episode_steps=100), max_samples_per_episode=5)
+    house.start(worker.run, nb_episodes=2)
+    samples = retrieve(trainer, 12)
+    assert [s.truncated for s in samples] == ([False] * 5 + [True]) * 2
+    assert not any(s.terminated for s in samples)
+
+
+def test_test_episodes_report_a_return_and_no_samples(house, until):
+    house.server()
+    trainer, worker = house.trainer(), house.worker()
+    house.start(worker.run_episode)
+    deliveries = []
+    until(lambda: deliveries.extend(trainer.link.retrieve(0.05)) or deliveries)
+    assert [e.test for d in deliveries for e in d.episodes] == [True]
+    assert sum(len(d.buffer) for d in deliveries) == 0
+    assert deliveries[0].episodes[0].return_ == 55.0
+
+
+def test_statistics_of_two_workers_do_not_overwrite_each_other(house, until):
+    house.server()
+    trainer = house.trainer()
+    first, second = house.worker(name="one"), house.worker(partial(CountingEnv, episode_steps=3), name="two")
+    for worker in (first, second):
+        house.start(worker.run, nb_episodes=2)
+    episodes = []
+    until(lambda: episodes.extend(e for d in trainer.link.retrieve(0.05) for e in d.episodes) or len(episodes) == 4)
+    assert sorted((e.worker, e.return_) for e in episodes) == [("one", 55.0)] * 2 + [("two", 6.0)] * 2
+
+
+def test_experts_send_samples_and_ignore_weights(house, until):
+    server = house.server()
+    trainer, worker = house.trainer(), house.worker(partial(CountingEnv, step_s=0.001))
+    house.start(worker.run, expert=True)
+    retrieve(trainer, 5)
+    trainer.training.agent.train(_batch())
+    trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    until(lambda: server.counters.policies == 1)
+    retrieve(trainer, 50)
+    assert worker.policy_version == 0
+
+
+def _batch():
+    import torch
+
+    from tmrl_like.types import Batch
+
+    return Batch(*(torch.zeros(1) for _ in range(6)))
+
+
+def test_a_late_joiner_gets_the_newest_weights_at_once(house, until):
+    server = house.server()
+    trainer = house.trainer()
+    trainer.link.wait_connected(5)
+    trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    until(lambda: server.counters.policies == 1)
+    trainer.close()
+    worker = house.worker()
+    assert worker.update_actor_weights(blocking=True) == 1
+    assert worker.policy_version == 1
+
+
+def test_weights_change_inside_an_episode(house, until):
+    house.server()
+    trainer, worker = house.trainer(), house.worker(partial(CountingEnv, episode_steps=10**6, step_s=0.001))
+    house.start(worker.run)
+    versions = set()
+
+    def seen_three_versions():
+        trainer.link.broadcast_model(trainer.training.agent.get_actor())
+        for d in trainer.link.retrieve(0.05):
+            versions.update(s.info.timing.policy_version for s in d.buffer.memory)
+        return len(versions) >= 3
+
+    until(seen_three_versions)
+
+
+def test_the_worker_keeps_its_weights_at_model_path_and_starts_with_them(house, tmp_path, until):
+    house.server()
+    path = tmp_path / "w" / "policy.safetensors"
+    trainer, worker = house.trainer(), house.worker(model_path=path, model_path_history=tmp_path / "h", model_history=2)
+    for i in range(4):
+        trainer.training.agent.train(_batch())
+        trainer.link.broadcast_model(trainer.training.agent.get_actor())
+        until(lambda received=i + 1: worker._intake.received == received)
+    until(lambda: path.exists() and len(list(tmp_path.glob("h_*"))) == 2)
+    reader = RolloutWorker(CountingEnv, LinearActor, model_path=path, standalone=True)
+    assert float(reader.actor.state_dict()["layer.bias"]) == 4.0
+
+
+def test_weights_of_another_actor_are_refused_by_name(tmp_path):
+    class Wider(LinearActor):
+        def __init__(self, observation_space, action_space):
+            super().__init__(observation_space, action_space)
+            import torch
+
+            self.layer = torch.nn.Linear(3, 1)
+
+    LinearActor(*_spaces()).save(tmp_path / "p")
+    with pytest.raises(PolicyError, match=r"layer.weight is \(1, 2\) instead of \(1, 3\)"):
+        RolloutWorker(CountingEnv, Wider, model_path=tmp_path / "p", standalone=True)
+
+
+def _spaces():
+    env = CountingEnv()
+    return env.observation_space, env.action_space
+
+
+def test_a_policy_that_is_not_finite_does_not_drive(house, until):
+    house.server()
+    trainer, worker = house.trainer(), house.worker()
+    actor = trainer.training.agent.get_actor()
+    trainer.link.broadcast_model(actor)
+    assert worker.update_actor_weights(blocking=True)
+    actor.layer.bias.data.fill_(float("nan"))
+    trainer.link.broadcast_model(actor)
+    until(lambda: "not finite" in worker._intake.alarm)
+    assert worker.update_actor_weights() == 0
+    assert worker.policy_version == 1
+
+
+def test_a_standalone_worker_opens_no_connection_and_needs_no_key(own_home):
+    worker = RolloutWorker(CountingEnv, LinearActor, standalone=True)
+    stats = worker.run_episodes(nb_episodes=2)
+    assert [s.return_ for s in stats] == [55.0, 55.0]
+    assert not own_home.exists()
+
+
+def test_nothing_is_lost_or_doubled_when_the_server_is_replaced(zmq_house, until):
+    server = zmq_house.server()
+    trainer = zmq_house.trainer()
+    worker = zmq_house.worker(partial(CountingEnv, step_s=0.002), outbox=SOON)
+    zmq_house.start(worker.run)
+    samples = retrieve(trainer, 100)
+    server.close()
+    time.sleep(0.3)  # samples keep coming while nobody listens
+    zmq_house.server()
+    samples += retrieve(trainer, 400)
+    assert is_gapless(samples)
+
+
+def test_nothing_is_lost_or_doubled_when_the_trainer_is_replaced(house, tmp_path):
+    house.server()
+    worker = house.worker(partial(CountingEnv, step_s=0.002), outbox=SOON)
+    path = tmp_path / "checkpoint"
+    first = house.trainer(checkpoint_path=path)
+    house.start(worker.run)
+    training = first.training
+    while training.total_samples < 100:
+        _take_into_memory(first)
+    first.save_checkpoint()
+    first.link.retrieve(0.1)  # arrived, but not in the memory when the trainer dies
+    first.close()
+    second = house.trainer(checkpoint_path=path)
+    while second.training.total_samples < 300:
+        _take_into_memory(second)
+    assert is_gapless(second.training.memory.data)
+
+
+def _take_into_memory(trainer):
+    deliveries = trainer.link.retrieve(0.05)
+    for delivery in deliveries:
+        trainer.training.memory.append(delivery.buffer)
+        trainer.training.total_samples += len(delivery.buffer)
+    trainer.link.confirm(deliveries)
+
+
+def test_a_trainer_resumes_where_its_checkpoint_ends(house, tmp_path, until):
+    house.server()
+    worker = house.worker(partial(CountingEnv, step_s=0.001))
+    house.start(worker.run)
+    path = tmp_path / "checkpoint"
+    first = house.trainer(checkpoint_path=path)
+    first.run()
+    first.close()
+    second = house.trainer(checkpoint_path=path, training={"epochs": 2})
+    assert second.training.epoch == 1
+    assert second.training.agent.steps == 20
+    assert len(second.training.memory) == len(first.training.memory)
+    second.run()
+    assert second.training.agent.steps == 40
+
+
+def test_only_the_memory_can_be_kept(house, tmp_path):
+    house.server()
+    worker = house.worker(partial(CountingEnv, step_s=0.001))
+    house.start(worker.run)
+    first = house.trainer(checkpoint_path=tmp_path)
+    first.run()
+    first.close()
+    second = house.trainer(checkpoint_path=tmp_path, resume="memory")
+    assert second.training.agent.steps == second.training.epoch == 0
+    assert len(second.training.memory) == len(first.training.memory) > 0
+    assert house.trainer(checkpoint_path=tmp_path, resume="none").training.total_samples == 0
+
+
+def test_the_updater_patches_a_loaded_training(tmp_path, zmq_house):
+    zmq_house.server()
+    first = zmq_house.trainer(checkpoint_path=tmp_path)
+    first.save_checkpoint()
+    first.close()
+
+    def updater(training, training_cls):
+        training.max_training_steps_per_env_step = 7.0
+        return training
+
+    second = zmq_house.trainer(checkpoint_path=tmp_path, updater_fn=updater)
+    assert second.training.max_training_steps_per_env_step == 7.0
+
+
+def test_custom_dump_and_load_functions_are_used(tmp_path, zmq_house):
+    zmq_house.server()
+    path = tmp_path / "mine"
+
+    def load(p):
+        training = TrainingOffline(CountingEnv, ListMemory, CountingAgent)
+        training.epoch = int(p.read_text())
+        return training
+
+    functions = {"dump_run_instance_fn": lambda t, p: p.write_text("41"), "load_run_instance_fn": load}
+    first = zmq_house.trainer(checkpoint_path=path, **functions)
+    first.save_checkpoint()
+    first.close()
+    assert zmq_house.trainer(checkpoint_path=path, **functions).training.epoch == 41
+
+
+def test_a_second_trainer_gets_one_line_within_five_seconds(zmq_house):
+    zmq_house.server()
+    first = zmq_house.trainer(name="first")
+    assert first.link.wait_connected(5)
+    second = zmq_house.trainer(name="second")
+    started = time.monotonic()
+    with pytest.raises(RefusedError, match=r"a trainer is connected already \(first\)"):
+        second.link.wait_connected(10)
+    assert time.monotonic() - started < 5
+
+
+def test_a_worker_with_other_spaces_is_refused_with_both_named(house):
+    class Other(CountingEnv):
+        def __init__(self):
+            super().__init__()
+            from gymnasium import spaces
+
+            self.action_space = spaces.Box(-2.0, 2.0, (1,), np.float32)
+
+    house.server()
+    assert house.trainer().link.wait_connected(5)
+    worker = house.worker(Other)
+    with pytest.raises(RefusedError, match=r"action space is Box\(-2, 2.*the trainer's is Box\(-1, 1"):
+        worker.run()
+
+
+@pytest.mark.parametrize("first", ["worker", "trainer"])
+def test_a_worker_and_a_trainer_with_one_model_path_are_refused(house, tmp_path, first):
+    house.server()
+    path = tmp_path / "model"
+    parts = {"worker": lambda: house.worker(model_path=path), "trainer": lambda: house.trainer(model_path=path)}
+    early = parts.pop(first)()
+    assert (early if first == "worker" else early.link).wait_connected(5)
+    late = next(iter(parts.values()))()
+    with pytest.raises(RefusedError, match="give each its own model_path"):
+        (late.link if first == "worker" else late).wait_connected(5)
+
+
+def test_a_worker_can_run_again_after_stop():
+    worker = RolloutWorker(CountingEnv, LinearActor, standalone=True)
+    worker.stop()
+    assert worker.run_episodes() == []
+    assert len(worker.run_episodes(nb_episodes=1)) == 1
+
+
+def test_a_wrong_key_is_told_within_five_seconds(zmq_house, tmp_path):
+    from tmrl_like.transport import KeyFolder
+
+    zmq_house.server()
+    KeyFolder(tmp_path / "other").server_keys()
+    worker = zmq_house.worker(keys_dir=tmp_path / "other")
+    started = time.monotonic()
+    with pytest.raises(CredentialsError, match="keys invite"):
+        worker.wait_connected(10)
+    assert time.monotonic() - started < 5
+
+
+def test_no_server_is_told_within_five_seconds_and_retried(zmq_house, caplog, until):
+    zmq_house.port = 1
+    zmq_house.worker()
+    until(lambda: any("no server answers at 127.0.0.1:1" in r.message for r in caplog.records), 5)
+
+
+def test_an_environment_that_raises_ends_its_episode_and_is_built_anew(house, until, caplog):
+    house.server()
+    trainer = house.trainer()
+    made = []
+
+    def make_env():
+        made.append(CountingEnv(raise_at=5 if not made else 0))
+        return made[-1]
+
+    worker = house.worker(make_env)
+    house.start(worker.run, nb_episodes=3)
+    episodes, streams = [], set()
+
+    def collect():
+        for d in trainer.link.retrieve(0.05):
+            episodes.extend(d.episodes)
+            streams.add(d.buffer.stream)
+        return len(episodes) == 3
+
+    until(collect)
+    assert episodes[0].truncated
+    assert not episodes[0].terminated
+    assert "the motor is on fire" in episodes[0].fault
+    assert [e.fault for e in episodes[1:]] == ["", ""]
+    assert len(made) == 2
+    assert len(streams) == 2
+
+
+def test_an_environment_that_always_raises_ends_the_worker_with_the_cause(monkeypatch):
+    monkeypatch.setattr("tmrl_like.networking.worker._MAX_BACKOFF_S", 0.0)
+    worker = RolloutWorker(partial(CountingEnv, raise_at=1), LinearActor, standalone=True)
+    with pytest.raises(EnvironmentFaultError, match=r"the motor is on fire.*giving up"):
+        worker.run()
+
+
+def test_an_environment_that_hangs_is_reported(caplog, until):
+    lines = []
+    worker = RolloutWorker(
+        partial(CountingEnv, hang_at=3, hang_s=2.5),
+        LinearActor,
+        server_port=1,
+        hang_timeout_s=0.2,
+        on_hang=lines.append,
+    )
+    worker.run(nb_episodes=1)
+    worker.close()
+    assert len(lines) == 1
+    assert "has not come back" in lines[0]
+
+
+def test_synchronous_collection_waits_for_the_trainer(house, until):
+    house.server()
+    trainer, worker = house.trainer(), house.worker()
+    thread = house.start(worker.run_synchronous, nb_steps=40, initial_steps=10, max_steps_per_update=10)
+    until(lambda: worker.env_steps >= 20)
+    time.sleep(0.3)
+    assert worker.env_steps == 20
+    for _ in range(6):
+        trainer.link.broadcast_model(trainer.training.agent.get_actor())
+        time.sleep(0.05)
+    thread.join(5)
+    assert not thread.is_alive()
+    assert worker.env_steps == 50
+
+
+def test_stop_ends_a_worker_and_a_trainer_within_two_seconds(house):
+    house.server()
+    trainer, worker = house.trainer(training={"epochs": float("inf")}), house.worker(partial(CountingEnv, step_s=0.01))
+    threads = [house.start(worker.run), house.start(trainer.run)]
+    retrieve_deadline = time.monotonic() + 5
+    while trainer.training.total_updates < 10 and time.monotonic() < retrieve_deadline:
+        time.sleep(0.01)
+    started = time.monotonic()
+    trainer.stop()
+    worker.stop()
+    for thread in threads:
+        thread.join(5)
+    trainer.close()
+    worker.close()
+    assert time.monotonic() - started < 2
+
+
+def test_training_pauses_above_the_ratio_and_waits_for_the_first_samples(house):
+    house.server()
+    trainer = house.trainer(training={"start_training": 30, "max_training_steps_per_env_step": 0.5, "epochs": 2})
+    worker = house.worker(partial(CountingEnv, step_s=0.001))
+    house.start(worker.run)
+    trainer.run()
+    training = trainer.training
+    assert training.total_updates == 40
+    assert training.total_updates <= 0.5 * training.total_samples
+
+
+def test_positional_arguments_in_partials_are_refused_with_wandb(zmq_house):
+    zmq_house.server()
+    trainer = Trainer(
+        __import__("functools").partial(
+            TrainingOffline, CountingEnv, memory_cls=ListMemory, training_agent_cls=CountingAgent
+        ),
+        server_port=zmq_house.port,
+    )
+    with pytest.raises(ConfigError, match="positional arguments"):
+        trainer.run_with_wandb()
+    trainer.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"min_samples_per_worker_packet": 0}, "min_samples_per_worker_packet is 0"),
+        ({"max_samples_per_episode": 0}, "max_samples_per_episode is 0"),
+        ({"model_history": -1}, "model_history is -1"),
+    ],
+)
+def test_arguments_out_of_range_are_named(options, message):
+    with pytest.raises(ConfigError, match=message):
+        RolloutWorker(CountingEnv, LinearActor, standalone=True, **options)
+
+
+def test_weights_on_disk_survive_a_kill_in_the_middle_of_writing(tmp_path, monkeypatch):
+    actor: ActorModule = LinearActor(*_spaces())
+    path = tmp_path / "policy"
+    actor.save(path)
+    before = path.read_bytes()
+
+    def killed(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        actor.save(path)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["policy"]
+
+
+def test_loading_weights_leaves_the_file_as_it_was(tmp_path):
+    actor = LinearActor(*_spaces())
+    actor.save(tmp_path / "policy")
+    before = (tmp_path / "policy").read_bytes()
+    actor.load(tmp_path / "policy")
+    assert (tmp_path / "policy").read_bytes() == before

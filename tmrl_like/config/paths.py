@@ -1,0 +1,67 @@
+"""Folders and files of this machine, as functions of two things: a root and a run's name.
+
+Nothing here touches the disk.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT_VARIABLE = "TMRL_LIKE_HOME"
+RUN_VARIABLE = "TMRL_LIKE_RUN"
+DEFAULT_RUN_NAME = "default_run"
+
+
+def data_folder() -> Path:
+    """Everything tmrl_like keeps: $TMRL_LIKE_HOME, else ~/.tmrl_like."""
+    return Path(os.environ.get(ROOT_VARIABLE) or Path.home() / ".tmrl_like")
+
+
+def default_keys_folder() -> Path:
+    """This machine's keys."""
+    return data_folder() / "keys"
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """The files of one run. Another run name changes all of them.
+
+    Attributes:
+        run_name: names the run's folder.
+        root: the data folder.
+    """
+
+    run_name: str
+    root: Path
+
+    @property
+    def folder(self) -> Path:
+        """Everything of this run."""
+        return self.root / "runs" / self.run_name
+
+    @property
+    def worker_model(self) -> Path:
+        """The newest weights that a worker of this run received."""
+        return self.folder / "worker.safetensors"
+
+    @property
+    def trainer_model(self) -> Path:
+        """The newest weights that the trainer published."""
+        return self.folder / "trainer.safetensors"
+
+    @property
+    def model_history(self) -> Path:
+        """Prefix of weights kept from time to time (`model_history`)."""
+        return self.folder / "history" / "policy"
+
+    @property
+    def checkpoint(self) -> Path:
+        """The whole training, for a restart."""
+        return self.folder / "checkpoint"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object a line."""
+        return self.folder / "metrics.jsonl"

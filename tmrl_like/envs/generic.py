@@ -1,0 +1,154 @@
+"""Any Gymnasium environment as a tmrl_like environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from tmrl_like.errors import ConfigError, EnvironmentFaultError
+
+RTGYM_IDS = ("real-time-gym-v1", "real-time-gym-ts-v1")
+
+
+class GenericGymEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Wraps a registered Gymnasium environment.
+
+    float64 observations become float32. The interface of an rtgym environment is guarded: where rtgym
+    would block for ever after an exception in the interface, `step` and `reset` raise
+    EnvironmentFaultError with the cause.
+    """
+
+    def __init__(self, id: str = "Pendulum-v1", gym_kwargs: dict[str, Any] | None = None) -> None:
+        """Make the environment.
+
+        Args:
+            id: a Gymnasium id, e.g. "real-time-gym-ts-v1" or "Pendulum-v1".
+            gym_kwargs: keyword arguments for `gymnasium.make`; for rtgym {"config": rtgym's dictionary}.
+
+        Raises:
+            ConfigError: no environment of that id, or it does not take these arguments.
+            EnvironmentFaultError: the environment raised while it was made.
+        """
+        kwargs = dict(gym_kwargs or {})
+        self._faults = None
+        if id in RTGYM_IDS and "config" in kwargs:
+            from tmrl_like.envs.guard import guard_interface
+
+            kwargs["config"], self._faults = guard_interface(kwargs["config"])
+        super().__init__(_make(id, kwargs))
+        self._raise_fault()
+        self._converts = _has_float64(self.env.observation_space)
+        if self._converts:
+            self.observation_space = _space_to_float32(self.env.observation_space)
+        self._default_action = getattr(self.env.unwrapped, "default_action", None)
+        if self._default_action is None:
+            self._default_action = neutral_action(self.env.action_space)
+
+    @property
+    def default_action(self) -> Any:
+        """The action of a reset: rtgym's, or a neutral one (zeros, where the space has them)."""
+        return getattr(self.env.unwrapped, "default_action", self._default_action)
+
+    @property
+    def time_step_s(self) -> float | None:
+        """Nominal duration of a time-step in seconds; None where the environment does not run in real time."""
+        duration = getattr(self.env.unwrapped, "time_step_duration", None)
+        return float(duration) if duration else None
+
+    @property
+    def overrun_after_s(self) -> float | None:
+        """A step that takes at least this long broke its deadline; None where there is none."""
+        if self.time_step_s is None:
+            return None
+        return self.time_step_s * (1.0 + float(getattr(self.env.unwrapped, "time_step_timeout_factor", 1.0)))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode; see `gymnasium.Env.reset`."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        self._raise_fault()
+        return self._convert(obs), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Do one step; see `gymnasium.Env.step`."""
+        obs, rew, terminated, truncated, info = self.env.step(action)
+        if self._faults is not None and self._faults.error is not None:
+            self._raise_fault()
+        return self._convert(obs), rew, terminated, truncated, info
+
+    def close(self) -> None:
+        """Close the environment, and an rtgym interface that has a `close` method."""
+        try:
+            super().close()
+        finally:
+            interface = self._faults.interface if self._faults else None
+            if interface is not None and hasattr(interface, "close"):
+                interface.close()
+
+    def _convert(self, obs: Any) -> Any:
+        return _obs_to_float32(obs) if self._converts else obs
+
+    def _raise_fault(self) -> None:
+        if self._faults is not None:
+            self._faults.raise_if_any()
+
+
+def neutral_action(space: gymnasium.Space[Any]) -> Any:
+    """An action for the reset of an environment that has no default: zeros, clipped into the bounds."""
+    if isinstance(space, spaces.Box):
+        return np.clip(np.zeros(space.shape, space.dtype), space.low, space.high)
+    if isinstance(space, spaces.Discrete):
+        return np.int64(space.start)
+    if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
+        return np.zeros(space.shape, space.dtype)
+    if isinstance(space, spaces.Tuple):
+        return tuple(neutral_action(s) for s in space.spaces)
+    if isinstance(space, spaces.Dict):
+        return {key: neutral_action(s) for key, s in space.spaces.items()}
+    raise ConfigError(
+        f"the action space {space} has no neutral action; give the environment a `default_action` attribute"
+    )
+
+
+def _make(id: str, kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
+    if id in RTGYM_IDS:
+        import rtgym  # noqa: F401 - registers the ids
+    try:
+        return gymnasium.make(id, disable_env_checker=True, **kwargs)
+    except gymnasium.error.Error as error:
+        raise ConfigError(f"no environment {id!r}: {error}") from None
+    except TypeError as error:
+        raise ConfigError(f"environment {id!r} does not take these arguments: {error}") from None
+    except Exception as error:
+        raise EnvironmentFaultError(f"environment {id!r} raised while it was made: {error}") from error
+
+
+def _has_float64(space: gymnasium.Space[Any]) -> bool:
+    if isinstance(space, spaces.Tuple):
+        return any(map(_has_float64, space.spaces))
+    if isinstance(space, spaces.Dict):
+        return any(map(_has_float64, space.spaces.values()))
+    return space.dtype == np.float64
+
+
+def _space_to_float32(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple([_space_to_float32(s) for s in space.spaces])
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({key: _space_to_float32(s) for key, s in space.spaces.items()})
+    if isinstance(space, spaces.Box) and space.dtype == np.float64:
+        return spaces.Box(space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32)
+    return space
+
+
+def _obs_to_float32(obs: Any) -> Any:
+    if isinstance(obs, np.ndarray | np.generic):
+        return obs.astype(np.float32) if obs.dtype == np.float64 else obs
+    if isinstance(obs, tuple | list):
+        return type(obs)(map(_obs_to_float32, obs))
+    if isinstance(obs, Mapping):
+        return {key: _obs_to_float32(value) for key, value in obs.items()}
+    return np.float32(obs) if isinstance(obs, float) else obs

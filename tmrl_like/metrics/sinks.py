@@ -1,0 +1,222 @@
+"""Where metrics go: console, JSON lines, wandb, TensorBoard. No sink can stop or stall training."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import queue
+import threading
+from pathlib import Path
+from typing import Any, Protocol
+
+from tmrl_like.errors import MissingExtraError
+
+log = logging.getLogger("tmrl_like.metrics")
+
+Record = dict[str, Any]
+
+
+class Sink(Protocol):
+    """Takes records: flat dictionaries with a "kind" ("round", "episode", "run")."""
+
+    def write(self, record: Record) -> None:
+        """Take one record; quick, and never raises."""
+
+    def close(self) -> None:
+        """Finish writing, within seconds."""
+
+
+class JsonLinesSink:
+    """One JSON object a line, flushed line by line: after a kill the file is whole but for its last line."""
+
+    def __init__(self, path: Path) -> None:
+        """Append to `path`.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._file = path.open("a", encoding="utf-8")
+        self._failed = False
+
+    def write(self, record: Record) -> None:
+        """See `Sink.write`; values that are not finite become null."""
+        try:
+            self._file.write(json.dumps(_finite(record), separators=(",", ":")) + "\n")
+            self._file.flush()
+            self._failed = False
+        except OSError as error:
+            if not self._failed:
+                log.error("cannot write metrics to %s: %s; training goes on without them", self.path, error)
+            self._failed = True
+
+    def close(self) -> None:
+        """See `Sink.close`."""
+        try:
+            self._file.close()
+        except OSError:
+            log.error("the last metrics could not be written to %s", self.path)
+
+
+class ConsoleSink:
+    """One line a round."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._console = Console(stderr=True, highlight=False)
+
+    def write(self, record: Record) -> None:
+        """See `Sink.write`."""
+        if record.get("kind") == "round":
+            self._console.print(describe_round(record))
+
+    def close(self) -> None:
+        """See `Sink.close`."""
+
+
+class TensorBoardSink:
+    """Scalars for TensorBoard, over training steps."""
+
+    def __init__(self, folder: Path) -> None:
+        """Write to `folder`.
+
+        Raises:
+            MissingExtraError: TensorBoard is not installed.
+        """
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise MissingExtraError("TensorBoard is not installed: pip install 'tmrl_like[tensorboard]'") from None
+        self._writer: Any = SummaryWriter(str(folder))
+
+    def write(self, record: Record) -> None:
+        """See `Sink.write`."""
+        if record.get("kind") != "round":
+            return
+        try:
+            for name, value in _numbers(record).items():
+                self._writer.add_scalar(name, value, record["training_steps_total"])
+        except Exception as error:
+            log.error("TensorBoard: %s", error)
+
+    def close(self) -> None:
+        """See `Sink.close`."""
+        self._writer.close()
+
+
+class WandbSink:
+    """Weights & Biases, in a thread of its own.
+
+    Whatever wandb does (no key, no network, an exception), training does not notice: records wait in a
+    bounded queue, the oldest give way. Without a key or a network the run is kept offline in its folder.
+    """
+
+    MAX_WAITING = 10_000
+    CLOSE_WITHIN_S = 10.0
+
+    def __init__(
+        self,
+        folder: Path,
+        entity: str | None = None,
+        project: str | None = None,
+        run_id: str | None = None,
+        key: str | None = None,
+        config: dict[str, Any] | None = None,
+        offline: bool = False,
+    ) -> None:
+        """Start wandb in the background.
+
+        Args:
+            folder: where wandb keeps its files.
+            entity: wandb user or team.
+            project: wandb project.
+            run_id: name of the run; the same id continues a run.
+            key: API key; None: wandb's own settings.
+            config: shown with the run.
+            offline: do not contact wandb; `wandb sync` uploads later.
+        """
+        self._init = {"entity": entity, "project": project, "id": run_id, "config": config or {}}
+        self._folder = folder
+        self._key = key
+        self._offline = offline
+        self._queue: queue.Queue[Record | None] = queue.Queue()
+        self.failed = ""
+        self._thread = threading.Thread(target=self._run, name="tmrl-wandb", daemon=True)
+        self._thread.start()
+
+    def write(self, record: Record) -> None:
+        """See `Sink.write`."""
+        if self.failed:
+            return
+        while self._queue.qsize() >= self.MAX_WAITING:
+            self._queue.get_nowait()
+        self._queue.put(record)
+
+    def close(self) -> None:
+        """See `Sink.close`."""
+        self._queue.put(None)
+        self._thread.join(self.CLOSE_WITHIN_S)
+        if self._thread.is_alive():
+            log.warning("wandb does not finish; leaving it")
+
+    def _run(self) -> None:
+        try:
+            run = self._start()
+            while (record := self._queue.get()) is not None:
+                if record.get("kind") == "round":
+                    run.log(_numbers(record))
+            run.finish()
+        except Exception as error:
+            self.failed = str(error) or type(error).__name__
+            log.error("wandb: %s; training goes on without it", self.failed)
+
+    def _start(self) -> Any:
+        import wandb
+
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if self._key is not None:
+            os.environ["WANDB_API_KEY"] = self._key
+        settings = wandb.Settings(init_timeout=15, silent=True)
+        arguments: dict[str, Any] = {"dir": str(self._folder), "resume": "allow", "settings": settings, **self._init}
+        if not self._offline:
+            try:
+                return wandb.init(**arguments)
+            except Exception as error:
+                log.warning("wandb is not reachable (%s): keeping the run offline in %s", error, self._folder)
+        return wandb.init(mode="offline", **arguments)
+
+
+def describe_round(record: Record) -> str:
+    """One readable line about a round."""
+    parts = [f"[bold]{_clock(record.get('time_s', 0.0))}[/bold]"]
+    if "return_test_mean" in record:
+        parts.append(f"[green]test {record['return_test_mean']:.2f}[/green]")
+    if "return_train_mean" in record:
+        parts.append(f"train {record['return_train_mean']:.2f}")
+    if "terminated_test_share" in record:
+        parts.append(f"reached the end {record['terminated_test_share']:.0%}")
+    parts.append(f"{record['env_steps_total']:,} samples")
+    parts.append(f"{record['training_steps_per_s']:.0f} training steps/s")
+    parts.append(f"x{record['training_steps_per_env_step']:.2f}")
+    if "sample_age_p50_s" in record:
+        parts.append(f"samples {record['sample_age_p50_s']:.2f} s old")
+    if record.get("overruns_total"):
+        parts.append(f"[red]{record['overruns_total']:.0f} overruns[/red]")
+    return f"epoch {record['epoch']} round {record['round']}: " + " · ".join(parts)
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
+
+
+def _numbers(record: Record) -> dict[str, float]:
+    return {k: v for k, v in record.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+
+
+def _finite(record: Record) -> Record:
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}

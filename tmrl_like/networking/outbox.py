@@ -1,0 +1,202 @@
+"""A worker's samples between the control loop and the trainer's memory.
+
+Three stations::
+
+    writer    the packet being filled, by the environment's thread alone
+    sealed    full packets, on their way to the connection's thread
+    unacked   encoded packets, numbered, kept until the trainer has them in its memory
+
+The environment's thread only appends. Encoding, compression and sending happen in the connection's
+thread (`pump`). Everything is bounded: when `max_bytes` are held, the oldest packet is dropped and its
+samples are counted in `lost_samples`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tmrl_like.types import EpisodeStats, StepTiming
+from tmrl_like.wire import messages as m
+from tmrl_like.wire.packet import Compressor, PacketWriter
+
+log = logging.getLogger("tmrl_like.worker")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutboxOptions:
+    """When packets leave and how much is kept.
+
+    Attributes:
+        min_samples: a packet never leaves with fewer samples (but for the reports of finished episodes).
+        max_samples: a packet leaves when it has this many.
+        max_age_s: a packet leaves when its first sample is this old, if it has `min_samples`.
+        max_bytes: unacknowledged bytes kept; beyond, the oldest packets are dropped and counted.
+        window_bytes: bytes that may be on their way at once.
+    """
+
+    min_samples: int = 1
+    max_samples: int = 100
+    max_age_s: float = 0.1
+    max_bytes: int = 512 << 20
+    window_bytes: int = 32 << 20
+
+
+@dataclass(slots=True)
+class _Sealed:
+    writer: PacketWriter
+    episodes: tuple[m.Episode, ...]
+    run: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Packet:
+    sequence: int
+    samples: int
+    data: bytes
+
+
+class Outbox:
+    """Collects samples in one thread, delivers them from another."""
+
+    def __init__(self, worker: str, with_originals: bool = False, options: OutboxOptions | None = None) -> None:
+        self.options = options or OutboxOptions()
+        self.worker = worker
+        self.session = 0  # set once the connection knows it
+        self.lost_samples = 0
+        self._with_originals = with_originals
+        self._writer = PacketWriter(with_originals)
+        self._started_at = 0.0
+        self._episodes: list[m.Episode] = []
+        self._run = 1
+        self._sealed: deque[_Sealed] = deque()
+        self._unacked: deque[_Packet] = deque()
+        self._held_bytes = 0
+        self._unsent = 0  # how many of the newest in `_unacked` still have to be sent
+        self._window_used = 0
+        self._sequence = 0
+        self._compress = Compressor()
+
+    # -- the environment's thread --------------------------------------------------------------------
+
+    def append(self, sample: tuple[object, ...], timing: StepTiming, is_reset: bool = False) -> None:
+        """Store a sample; closes the packet when it is full or old enough.
+
+        Raises:
+            EncodingError: the sample holds something that cannot travel; the message names it.
+        """
+        writer = self._writer
+        if writer.samples == 0:
+            self._started_at = time.monotonic()
+        writer.append(sample, timing, is_reset)
+        if writer.samples >= self.options.max_samples or (
+            writer.samples >= self.options.min_samples and time.monotonic() - self._started_at >= self.options.max_age_s
+        ):
+            self.seal()
+
+    def end_episode(self, stats: EpisodeStats) -> None:
+        """Report a finished episode, with what is in the packet so far."""
+        self._episodes.append(
+            m.Episode(
+                test=stats.test,
+                return_=float(stats.return_),
+                steps=stats.steps,
+                terminated=stats.terminated,
+                truncated=stats.truncated,
+                finished_at_s=stats.finished_at_s,
+                policy_version=stats.policy_version,
+                duration_s=stats.duration_s,
+                overruns=stats.overruns,
+                fault=stats.fault[:1000],
+            )
+        )
+        if self._writer.samples >= self.options.min_samples or self._writer.samples == 0:
+            self.seal()
+
+    def start_new_run(self) -> None:
+        """What follows does not continue what came before (the environment was built anew, say)."""
+        self.seal()
+        self._run += 1
+
+    def seal(self) -> None:
+        """Close the packet, whatever it holds."""
+        if self._writer.samples == 0 and not self._episodes:
+            return
+        self._sealed.append(_Sealed(self._writer, tuple(self._episodes), self._run))
+        self._episodes.clear()
+        self._writer = PacketWriter(self._with_originals, previous=self._writer)
+
+    # -- the connection's thread ---------------------------------------------------------------------
+
+    def pump(self, send: Callable[[bytes], bool], may_send: bool) -> None:
+        """Encode what was sealed; send as much as the window and the connection take."""
+        while self._sealed:
+            self._encode(self._sealed.popleft())
+        while may_send and self._unsent and self._window_used < self.options.window_bytes:
+            packet = self._unacked[-self._unsent]
+            if not send(packet.data):
+                return
+            self._unsent -= 1
+            self._window_used += len(packet.data)
+
+    def send_again(self) -> None:
+        """What was sent and not acknowledged may be lost: all of it goes out again, in order."""
+        self._unsent = len(self._unacked)
+        self._window_used = 0
+
+    def acknowledge(self, sequence: int) -> None:
+        """Forget packets up to `sequence`: they are in the trainer's memory."""
+        while self._unacked and self._unacked[0].sequence <= sequence:
+            self._drop_oldest()
+
+    def unacknowledged_samples(self) -> int:
+        """Samples that the trainer has not confirmed."""
+        return sum(packet.samples for packet in list(self._unacked))
+
+    def pending(self) -> bool:
+        """Whether anything is not yet acknowledged."""
+        return bool(self._sealed or self._unacked)
+
+    def _encode(self, sealed: _Sealed) -> None:
+        body = sealed.writer.encode()
+        data, compressed = self._compress(body)
+        self._sequence += 1
+        header = m.SamplePacket(
+            worker=self.worker,
+            session=self.session,
+            sequence=self._sequence,
+            run=sealed.run,
+            samples=sealed.writer.samples,
+            body_bytes=len(body),
+            checksum=zlib.crc32(data),
+            compressed=compressed,
+            lost_samples=self.lost_samples,
+            episodes=sealed.episodes,
+        )
+        packet = _Packet(self._sequence, sealed.writer.samples, m.encode(header, data))
+        self._unacked.append(packet)
+        self._unsent += 1
+        self._held_bytes += len(packet.data)
+        self._drop_above_limit()
+
+    def _drop_above_limit(self) -> None:
+        while self._held_bytes > self.options.max_bytes and len(self._unacked) > 1:
+            if self.lost_samples == 0:
+                log.warning(
+                    "the outbox is full (%d MB unacknowledged): the oldest samples are dropped and counted",
+                    self.options.max_bytes >> 20,
+                )
+            self.lost_samples += self._unacked[0].samples
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        packet = self._unacked.popleft()
+        self._held_bytes -= len(packet.data)
+        if self._unsent > len(self._unacked):
+            self._unsent = len(self._unacked)
+        else:
+            self._window_used = max(0, self._window_used - len(packet.data))

@@ -1,0 +1,347 @@
+"""What the server does with messages: seats, samples one way, policies the other. No threads, no clock.
+
+The relay holds no samples while there is no trainer: workers keep theirs until they are acknowledged,
+and each limits what it has on its way, so whatever waits here is bounded by (workers x their window).
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tmrl_like.errors import DecodingError
+from tmrl_like.transport.base import Identity, Incoming, ServerLink
+from tmrl_like.wire import messages as m
+
+log = logging.getLogger("tmrl_like.server")
+
+_ALIVE_WITHIN_S = 2.0
+_RETRY_AFTER_S = 3.0
+_MALFORMED_BEFORE_REFUSAL = 100
+_MALFORMED_PEERS_KEPT = 1000
+_SHARED_FILE = "this {0} and the {1} keep their weights in one file of one machine: give each its own model_path"
+
+
+@dataclass(slots=True)
+class Seat:
+    """A peer that was let in."""
+
+    peer: bytes
+    hello: m.Hello
+    seen_at: float
+    policy_cursor: int = 0  # next policy frame this worker is due
+
+
+@dataclass(slots=True)
+class Counters:
+    """What the server has seen since it started."""
+
+    samples: int = 0
+    packets: int = 0
+    policies: int = 0
+    malformed: int = 0
+    refused: int = 0
+
+
+@dataclass(slots=True)
+class _Waiting:
+    packets: deque[bytes | memoryview] = field(default_factory=deque)
+    samples: int = 0
+
+
+class Relay:
+    """Routes between one trainer and any number of workers."""
+
+    def __init__(
+        self,
+        link: ServerLink,
+        min_samples_per_server_packet: int = 1,
+        max_workers: int = 1000,
+        silent_after_s: float = 5.0,
+        max_policy_bytes: int = 1 << 30,
+    ) -> None:
+        self._link = link
+        self._min_samples = min_samples_per_server_packet
+        self._max_workers = max_workers
+        self._silent_after_s = silent_after_s
+        self._max_policy_bytes = max_policy_bytes
+        self._session = _random_id()
+        self._stream = 0
+        self._seats: dict[bytes, Seat] = {}
+        self._trainer: Seat | None = None
+        self._waiting = _Waiting()
+        self._policy: list[bytes | memoryview] = []
+        self._policy_complete = False
+        self._policy_bytes = 0
+        self._malformed: dict[bytes, int] = {}
+        self.counters = Counters()
+
+    @property
+    def workers(self) -> list[Seat]:
+        """All workers with a seat."""
+        return [seat for seat in self._seats.values() if seat.hello.role == "worker"]
+
+    @property
+    def trainer(self) -> Seat | None:
+        """The trainer, if there is one."""
+        return self._trainer
+
+    def handle(self, incoming: Incoming, now: float) -> None:
+        """Act on one message from a peer with a valid key."""
+        try:
+            message, _ = m.decode(incoming.data)
+        except DecodingError as error:
+            self._refuse_malformed(incoming, error)
+            return
+        seat = self._seats.get(incoming.peer)
+        if isinstance(message, m.Hello):
+            self._hello(incoming.peer, incoming.identity, message, now)
+        elif seat is None:
+            self._tell(incoming.peer, m.HelloWanted())
+        else:
+            seat.seen_at = now
+            handler = self._HANDLERS.get((seat.hello.role, type(message)))
+            if handler is None:
+                self._refuse_malformed(
+                    incoming, DecodingError(f"a {seat.hello.role} does not send {type(message).__name__}")
+                )
+            else:
+                handler(self, seat, message, incoming.data)
+
+    def tick(self, now: float) -> None:
+        """Free seats of the silent, push what waits. Call it a few times a second and after each message."""
+        for seat in [s for s in self._seats.values() if now - s.seen_at > self._silent_after_s]:
+            log.warning("%s %s has been silent for %.0f s: its seat is free", *_who(seat), self._silent_after_s)
+            self._leave(seat)
+        self.flush()
+
+    def beat(self) -> None:
+        """Tell every peer that the server lives."""
+        for peer in self._seats:
+            self._tell(peer, m.Beat())
+
+    def flush(self) -> bool:
+        """Send what waits; True when nothing is left that could be sent."""
+        return self._flush_samples() & self._flush_policy()
+
+    # -- seats ---------------------------------------------------------------------------------------
+
+    def _hello(self, peer: bytes, identity: Identity, hello: m.Hello, now: float) -> None:
+        refusal = self._reason_to_refuse(identity, hello, now)
+        if refusal is not None:
+            self.counters.refused += 1
+            log.warning("refused %s %s: %s", hello.role, hello.name, refusal.reason)
+            self._tell(peer, refusal)
+            self._link.forget(peer)
+            return
+        for old in [s for s in self._seats.values() if _same_process(s.hello, hello) and s.peer != peer]:
+            self._forget(old)
+        seat = Seat(peer, hello, now)
+        is_new = peer not in self._seats
+        self._seats[peer] = seat
+        if hello.role == "trainer":
+            self._seat_trainer(seat)
+        self._welcome(seat)
+        if is_new:
+            log.info("%s %s is here (key %s)", hello.role, hello.name, identity.name)
+
+    def _reason_to_refuse(self, identity: Identity, hello: m.Hello, now: float) -> m.Refusal | None:
+        if hello.role not in ("worker", "trainer"):
+            return m.Refusal(f"there is no role {hello.role!r:.40}; expected worker or trainer")
+        if hello.role not in identity.roles:
+            return m.Refusal(
+                f"the key {identity.name!r} is not for a {hello.role}; on the server's machine run "
+                f"`tmrl-like keys invite NAME --role {hello.role}`"
+            )
+        if hello.role == "trainer":
+            return self._reason_to_refuse_trainer(hello, now)
+        if _share_file(self._trainer, hello):
+            return m.Refusal(_SHARED_FILE.format("worker", "trainer"))
+        if len(self.workers) >= self._max_workers:
+            return m.Refusal(f"the server has its {self._max_workers} workers; raise server.max_workers")
+        return self._reason_for_spaces(hello)
+
+    def _reason_to_refuse_trainer(self, hello: m.Hello, now: float) -> m.Refusal | None:
+        if any(_share_file(worker, hello) for worker in self.workers):
+            return m.Refusal(_SHARED_FILE.format("trainer", "worker"))
+        sitting = self._trainer
+        if sitting is None or _same_process(sitting.hello, hello):
+            return None
+        idle_s = now - sitting.seen_at
+        if idle_s > _ALIVE_WITHIN_S:
+            log.warning("trainer %s is silent for %.1f s: another one takes its seat", sitting.hello.name, idle_s)
+            self._leave(sitting)
+            return None
+        return m.Refusal(
+            f"a trainer is connected already ({sitting.hello.name}): stop it, or give this one its own server",
+            _RETRY_AFTER_S,
+        )
+
+    def _reason_for_spaces(self, worker: m.Hello) -> m.Refusal | None:
+        trainer = self._trainer.hello.spaces if self._trainer else None
+        if trainer is None or worker.spaces is None or trainer == worker.spaces:
+            return None
+        what = "observation" if trainer.observation != worker.spaces.observation else "action"
+        own, other = getattr(worker.spaces, what), getattr(trainer, what)
+        return m.Refusal(
+            f"this worker's {what} space is {own:.300}, the trainer's is {other:.300}: start both with the same "
+            "environment"
+        )
+
+    def _seat_trainer(self, seat: Seat) -> None:
+        self._trainer = seat
+        self._stream = _random_id()
+        self._waiting = _Waiting()
+        for worker in self.workers:
+            refusal = self._reason_for_spaces(worker.hello)
+            if refusal is None:
+                self._welcome(worker)
+            else:
+                log.warning("refused worker %s: %s", worker.hello.name, refusal.reason)
+                self.counters.refused += 1
+                self._tell(worker.peer, refusal)
+                self._forget(worker)
+
+    def _welcome(self, seat: Seat) -> None:
+        wanted = seat.hello.role == "trainer" and not self._policy_complete
+        self._tell(seat.peer, m.Welcome(self._session, self._stream, wanted))
+
+    def _leave(self, seat: Seat) -> None:
+        self._forget(seat)
+        if seat is self._trainer:
+            self._trainer = None
+            self._stream = 0
+            self._waiting = _Waiting()
+            for worker in self.workers:
+                self._welcome(worker)
+
+    def _forget(self, seat: Seat) -> None:
+        self._seats.pop(seat.peer, None)
+        self._link.forget(seat.peer)
+
+    # -- messages ------------------------------------------------------------------------------------
+
+    def _on_samples(self, seat: Seat, message: m.SamplePacket, data: bytes | memoryview) -> None:
+        if (message.worker, message.session) != (seat.hello.name, seat.hello.session):
+            self._refuse_malformed_from(seat, f"it sent samples in the name of {message.worker:.60}")
+            return
+        if self._trainer is None:
+            return  # the worker keeps them, and sends them again when there is a trainer
+        self._waiting.packets.append(data)
+        self._waiting.samples += message.samples or self._min_samples  # finished episodes do not wait
+        self.counters.samples += message.samples
+        self.counters.packets += 1
+        self._flush_samples()
+
+    def _flush_samples(self) -> bool:
+        waiting = self._waiting
+        if self._trainer is None or waiting.samples < self._min_samples:
+            return True
+        while waiting.packets:
+            if not self._link.send(self._trainer.peer, waiting.packets[0]):
+                return False
+            waiting.packets.popleft()
+        waiting.samples = 0
+        return True
+
+    def _on_policy(self, seat: Seat, message: m.PolicyFrame, data: bytes | memoryview) -> None:
+        if message.index == 0:
+            self._policy, self._policy_bytes, self._policy_complete = [], 0, False
+            for worker in self.workers:
+                worker.policy_cursor = 0
+        self._policy_bytes += len(data)
+        if message.index != len(self._policy) or self._policy_bytes > self._max_policy_bytes:
+            self._refuse_malformed_from(seat, "its policy arrives in pieces that do not fit together")
+            return
+        self._policy.append(data)
+        if message.index == message.frames - 1:
+            self._policy_complete = True
+            self.counters.policies += 1
+        self._flush_policy()
+
+    def _flush_policy(self) -> bool:
+        done = True
+        for worker in self.workers:
+            while worker.policy_cursor < len(self._policy):
+                if not self._link.send(worker.peer, self._policy[worker.policy_cursor]):
+                    done = False
+                    break
+                worker.policy_cursor += 1
+        return done
+
+    def _on_ack(self, seat: Seat, message: m.Ack, data: bytes | memoryview) -> None:
+        for worker in self.workers:
+            if worker.hello.name == message.worker and worker.hello.session == message.session:
+                self._link.send(worker.peer, data)
+
+    def _on_worker_beat(self, seat: Seat, message: m.Beat, data: bytes | memoryview) -> None:
+        if self._trainer is not None and message.worker == seat.hello.name:
+            self._link.send(self._trainer.peer, data)
+
+    def _on_trainer_beat(self, seat: Seat, message: m.Beat, data: bytes | memoryview) -> None:
+        """A trainer's sign of life is for the server alone."""
+
+    def _on_bye(self, seat: Seat, message: m.Bye, data: bytes | memoryview) -> None:
+        log.info("%s %s leaves", *_who(seat))
+        self._leave(seat)
+
+    _HANDLERS: dict[tuple[str, type], Callable[..., None]] = {  # noqa: RUF012
+        ("worker", m.SamplePacket): _on_samples,
+        ("worker", m.Beat): _on_worker_beat,
+        ("worker", m.Bye): _on_bye,
+        ("trainer", m.PolicyFrame): _on_policy,
+        ("trainer", m.Ack): _on_ack,
+        ("trainer", m.Beat): _on_trainer_beat,
+        ("trainer", m.Bye): _on_bye,
+    }
+
+    # -- refusals ------------------------------------------------------------------------------------
+
+    def _refuse_malformed(self, incoming: Incoming, error: DecodingError) -> None:
+        """Count; say it once to both sides; after many, show the peer the door."""
+        self.counters.malformed += 1
+        if len(self._malformed) > _MALFORMED_PEERS_KEPT:
+            self._malformed.clear()
+        count = self._malformed[incoming.peer] = self._malformed.get(incoming.peer, 0) + 1
+        reason = f"the server does not understand a message: {error}"
+        if isinstance(error, m.WireVersionError):
+            newer, older = ("server", "peer") if error.found < m.WIRE_VERSION else ("peer", "server")
+            reason = (
+                f"this peer speaks wire version {error.found}, the server {m.WIRE_VERSION}: upgrade tmrl_like on the "
+                f"{older} to that of the {newer}"
+            )
+        if count == 1:
+            log.warning(
+                "refused a message (key %s): %s; more of the kind are only counted", incoming.identity.name, error
+            )
+            self._tell(incoming.peer, m.Refusal(reason))
+        if count == _MALFORMED_BEFORE_REFUSAL and (seat := self._seats.get(incoming.peer)):
+            self._leave(seat)
+
+    def _refuse_malformed_from(self, seat: Seat, why: str) -> None:
+        self.counters.malformed += 1
+        log.warning("refused %s %s: %s", *_who(seat), why)
+        self._tell(seat.peer, m.Refusal(f"the server refuses this peer: {why}"))
+        self._leave(seat)
+
+    def _tell(self, peer: bytes, message: m.AnyMessage) -> None:
+        self._link.send(peer, m.encode(message))
+
+
+def _random_id() -> int:
+    return secrets.randbits(62) + 1
+
+
+def _who(seat: Seat) -> tuple[str, str]:
+    return seat.hello.role, seat.hello.name
+
+
+def _share_file(seat: Seat | None, hello: m.Hello) -> bool:
+    return seat is not None and hello.model_file != "" and seat.hello.model_file == hello.model_file
+
+
+def _same_process(one: m.Hello, other: m.Hello) -> bool:
+    return (one.role, one.name, one.session) == (other.role, other.name, other.session)

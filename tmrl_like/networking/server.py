@@ -1,0 +1,136 @@
+"""The server: a small process in the middle that everybody can reach."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+
+from tmrl_like.config.paths import default_keys_folder
+from tmrl_like.errors import ConfigError
+from tmrl_like.networking.relay import Counters, Relay
+from tmrl_like.transport import DEFAULT_PORT, KeyFolder, TransportOptions, listen
+
+log = logging.getLogger("tmrl_like.server")
+
+_BEAT_S = 1.0
+_TICK_S = 0.25
+_BUSY_S = 0.002
+
+
+class Server:
+    """Relays compressed samples from workers to the trainer and weights back.
+
+    It listens from construction on and works in a thread of its own; the constructor returns at once.
+    Workers and the trainer may come, go and come again in any order. Use it as a context manager, or
+    call `close`.
+    """
+
+    def __init__(
+        self,
+        port: int = DEFAULT_PORT,
+        min_samples_per_server_packet: int = 1,
+        *,
+        host: str = "0.0.0.0",
+        max_workers: int = 1000,
+        transport: str = "zmq",
+        keys_dir: str | Path | None = None,
+        options: TransportOptions | None = None,
+    ) -> None:
+        """Start listening.
+
+        Args:
+            port: TCP port; 0 takes a free one (see `address`).
+            min_samples_per_server_packet: the trainer receives nothing until that many samples wait.
+            host: local address to listen on; "0.0.0.0" is all of this machine's, "127.0.0.1" only itself.
+            max_workers: a further one is refused.
+            transport: "zmq", "tlspyo" or "inproc".
+            keys_dir: where the keys are; None: the default folder. Keys are made there when there are none.
+            options: limits of the transport.
+
+        Raises:
+            AddressInUseError: the port is taken.
+            CredentialsError: the keys cannot be read or made.
+            ConfigError: an argument is out of range.
+        """
+        if min_samples_per_server_packet < 1:
+            raise ConfigError(f"min_samples_per_server_packet is {min_samples_per_server_packet}; it must be 1 or more")
+        options = options or TransportOptions()
+        self._link = listen(transport, host, port, KeyFolder(Path(keys_dir or default_keys_folder())), options)
+        self._relay = Relay(self._link, min_samples_per_server_packet, max_workers, options.silent_after_s)
+        self._failure: BaseException | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tmrl-server", daemon=True)
+        self._thread.start()
+        log.info("listening on %s port %d (%s)", *self.address, transport)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port that it listens on."""
+        return self._link.address
+
+    @property
+    def counters(self) -> Counters:
+        """What it has relayed and refused so far."""
+        return self._relay.counters
+
+    def workers(self) -> list[str]:
+        """Names of the workers that are connected."""
+        return [seat.hello.name for seat in self._relay.workers]
+
+    def has_trainer(self) -> bool:
+        """Whether a trainer is connected."""
+        return self._relay.trainer is not None
+
+    def serve_forever(self) -> None:
+        """Wait until `close` is called or the server fails.
+
+        Raises:
+            Exception: what broke the server's own thread.
+        """
+        while self._thread.is_alive():
+            self._thread.join(0.2)
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """Stop, and free the port. Twice is fine."""
+        self._stopping.set()
+        self._link.wake()
+        self._thread.join(5.0)
+        self._link.close()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        except BaseException as error:
+            self._failure = error
+            log.exception("the server failed")
+
+    def _serve(self) -> None:
+        next_tick = next_beat = time.monotonic()
+        blocked = False
+        while not self._stopping.is_set():
+            incoming = self._link.receive(_BUSY_S if blocked else _TICK_S)
+            now = time.monotonic()
+            if incoming is not None:
+                self._relay.handle(incoming, now)
+            if blocked or incoming is None:
+                blocked = not self._relay.flush()
+            if now >= next_tick:
+                next_tick = now + _TICK_S
+                self._relay.tick(now)
+                blocked = not self._relay.flush()
+            if now >= next_beat:
+                next_beat = now + _BEAT_S
+                self._relay.beat()

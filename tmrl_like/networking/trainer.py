@@ -1,0 +1,308 @@
+"""The trainer: runs `TrainingOffline`, keeps it on disk, tells the world how it goes."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import tmrl_like.config.config_constants as cfg
+from tmrl_like.checkpoint import has_checkpoint, load_checkpoint, save_checkpoint
+from tmrl_like.errors import CheckpointError, ConfigError
+from tmrl_like.metrics.sinks import ConsoleSink, JsonLinesSink, Sink, WandbSink
+from tmrl_like.networking.spaces import describe_spaces
+from tmrl_like.networking.trainer_link import TrainerLink
+from tmrl_like.training_offline import TrainingOffline
+from tmrl_like.transport import DEFAULT_PORT, LOCALHOST, KeyFolder, TransportOptions, connect
+from tmrl_like.types import EpisodeStats
+
+log = logging.getLogger("tmrl_like.trainer")
+
+Resume = Literal["all", "memory", "none"]
+
+
+class Trainer:
+    """Trains where the hardware is, from what the workers send.
+
+    Construction builds the training (or loads its checkpoint) and connects, without waiting for the
+    server. `run` blocks until the epochs are done. Use it as a context manager, or call `close`.
+    """
+
+    def __init__(
+        self,
+        training_cls: Callable[[], TrainingOffline],
+        server_ip: str | None = None,
+        model_path: str | Path | None = None,
+        checkpoint_path: str | Path | None = None,
+        dump_run_instance_fn: Callable[[TrainingOffline, Any], None] | None = None,
+        load_run_instance_fn: Callable[[Any], TrainingOffline] | None = None,
+        updater_fn: Callable[[TrainingOffline, Any], TrainingOffline] | None = None,
+        *,
+        server_port: int = DEFAULT_PORT,
+        transport: str = "zmq",
+        keys_dir: str | Path | None = None,
+        name: str | None = None,
+        options: TransportOptions | None = None,
+        metrics_path: str | Path | None = None,
+        sinks: Sequence[Sink] | None = None,
+        resume: Resume = "all",
+    ) -> None:
+        """Build the training and connect.
+
+        Args:
+            training_cls: makes the training, e.g. `partial(TrainingOffline, memory_cls=…, …)`.
+            server_ip: the server's address; None: this machine.
+            model_path: the newest published weights are kept there; None: nowhere.
+            checkpoint_path: folder of the checkpoint, written after each epoch and read at start if it is
+                there; None: no checkpoints.
+            dump_run_instance_fn: f(training, checkpoint_path), instead of our own format.
+            load_run_instance_fn: f(checkpoint_path) -> training, instead of our own format.
+            updater_fn: f(training loaded from a checkpoint, training_cls) -> training, e.g. to change
+                hyper-parameters that the checkpoint brought back (an optimiser's learning rate).
+            server_port: the server's port.
+            transport: "zmq", "tlspyo" or "inproc"; the server's.
+            keys_dir: where this machine's key is; None: the default folder.
+            name: this trainer's name; None: made from host and process.
+            options: limits of the transport.
+            metrics_path: file for metrics as JSON lines; None: in the run's folder (`cfg.RUN_FOLDER`).
+            sinks: further places for metrics; None: the console.
+            resume: what to take from an existing checkpoint: "all", only the "memory", or "none".
+
+        Raises:
+            CheckpointError: the checkpoint is damaged or of another training.
+            CredentialsError: this machine's key cannot be read.
+            ConfigError: an argument is wrong.
+        """
+        if resume not in ("all", "memory", "none"):
+            raise ConfigError(f"resume is {resume!r}; choose all, memory or none")
+        self._training_cls = training_cls
+        self._checkpoint_path = None if checkpoint_path is None else Path(checkpoint_path)
+        self._dump = dump_run_instance_fn
+        self._load = load_run_instance_fn
+        self._updater = updater_fn
+        self._resume = resume
+        self._metrics_path = Path(metrics_path or cfg.RUN_FOLDER / "metrics.jsonl")
+        self._extra_sinks = sinks
+        self._stop = threading.Event()
+        self.training, bookkeeping = self._build()
+        self.training.should_stop = self._stop.is_set
+        host = server_ip or LOCALHOST
+        self.link = TrainerLink(
+            connect(transport, host, server_port, KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER)), options),
+            f"{host}:{server_port}",
+            name or f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(2)}",
+            describe_spaces(self.training.observation_space, self.training.action_space),
+            None if model_path is None else Path(model_path),
+            bookkeeping,
+        )
+
+    def run(self) -> None:
+        """Train until the epochs are done, time is up, or Ctrl-C; blocks.
+
+        Raises:
+            RefusedError, CredentialsError: the server does not take this trainer.
+            MemoryContractError: the user's memory broke its contract.
+        """
+        self._run([ConsoleSink()] if self._extra_sinks is None else list(self._extra_sinks))
+
+    def run_with_wandb(
+        self,
+        entity: str | None = None,
+        project: str | None = None,
+        run_id: str | None = None,
+        key: str | None = None,
+        offline: bool = False,
+    ) -> None:
+        """As `run`, and log to Weights & Biases, which can neither stop nor stall training.
+
+        Args:
+            entity: wandb user or team.
+            project: wandb project.
+            run_id: name of the run; the same id continues a run.
+            key: wandb API key; None: wandb's own settings.
+            offline: keep the run on this machine; `wandb sync` uploads it later.
+
+        Raises:
+            ConfigError: a partial holds positional arguments, which have no name to be logged under.
+        """
+        config = partial_to_dict(self._training_cls)
+        folder = self._metrics_path.parent / "wandb"
+        sink = WandbSink(folder, entity, project, run_id, key, config, offline)
+        sinks = [ConsoleSink()] if self._extra_sinks is None else list(self._extra_sinks)
+        self._run([*sinks, sink])
+
+    def stop(self) -> None:
+        """End `run` after the current training step, with a checkpoint. Any thread, or a signal handler."""
+        self._stop.set()
+
+    def close(self) -> None:
+        """Leave the server. Twice is fine."""
+        self.stop()
+        self.link.close()
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- run -----------------------------------------------------------------------------------------
+
+    def _run(self, sinks: list[Sink]) -> None:
+        observer = _Observer([JsonLinesSink(self._metrics_path), *sinks])
+        try:
+            with _interrupt_calls(self.stop):
+                self._run_epochs(observer)
+        finally:
+            observer.close()
+
+    def _run_epochs(self, observer: _Observer) -> None:
+        training = self.training
+        self.link.broadcast_model(training.agent.get_actor())
+        while training.epoch < training.epochs and not training.finished:
+            training.run_epoch(self.link, observer)
+            self.link.broadcast_model(training.agent.get_actor())
+            self.save_checkpoint()
+
+    # -- checkpoints ---------------------------------------------------------------------------------
+
+    def save_checkpoint(self) -> None:
+        """Write a checkpoint now, if this trainer keeps any. A full disk is said, and does not stop training."""
+        path = self._checkpoint_path
+        if path is None:
+            return
+        started = time.monotonic()
+        try:
+            if self._dump is not None:
+                self._dump(self.training, path)
+            else:
+                save_checkpoint(self.training, path, self.link.bookkeeping())
+        except CheckpointError as error:
+            log.error("%s; training goes on", error)
+        else:
+            log.info("checkpoint written in %.2f s", time.monotonic() - started)
+
+    def _build(self) -> tuple[TrainingOffline, dict[str, Any]]:
+        path = self._checkpoint_path
+        exists = path is not None and (path.exists() if self._load else has_checkpoint(path))
+        if path is None or not exists or self._resume == "none":
+            return self._training_cls(), {}
+        if self._load is not None:
+            training, bookkeeping = self._load(path), {}
+        else:
+            training = self._training_cls()
+            bookkeeping = load_checkpoint(training, path, memory_only=self._resume == "memory")
+        log.info(
+            "resumed from %s: epoch %d, %d training steps, %d samples",
+            path,
+            training.epoch,
+            training.total_updates,
+            training.total_samples,
+        )
+        if self._updater is not None:
+            training = self._updater(training, self._training_cls)
+        return training, bookkeeping
+
+
+class _Observer:
+    """Hands what happens in training to all sinks."""
+
+    def __init__(self, sinks: Sequence[Sink]) -> None:
+        self._sinks = sinks
+        self._started = time.monotonic()
+
+    def on_round(self, record: dict[str, Any]) -> None:
+        self._write({"kind": "round", "time_s": time.monotonic() - self._started, **record})
+
+    def on_episode(self, stats: EpisodeStats, env_steps_total: int) -> None:
+        self._write(
+            {
+                "kind": "episode",
+                "time_s": time.monotonic() - self._started,
+                "worker": stats.worker,
+                "test": stats.test,
+                "return": stats.return_,
+                "steps": stats.steps,
+                "terminated": stats.terminated,
+                "truncated": stats.truncated,
+                "finished_at_s": stats.finished_at_s,
+                "duration_s": stats.duration_s,
+                "policy_version": stats.policy_version,
+                "overruns": stats.overruns,
+                "fault": stats.fault,
+                "env_steps_total": env_steps_total,
+            }
+        )
+
+    def _write(self, record: dict[str, Any]) -> None:
+        for sink in self._sinks:
+            sink.write(record)
+
+    def close(self) -> None:
+        for sink in self._sinks:
+            sink.close()
+
+
+class _interrupt_calls:  # noqa: N801 - reads as a function
+    """Within it, the first Ctrl-C calls `stop`; a second one interrupts as usual. Main thread only."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self._stop = stop
+        self._previous: Any = None
+
+    def __enter__(self) -> None:
+        import signal
+
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if in_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            self._previous = signal.signal(signal.SIGINT, self._on_signal)
+
+    def _on_signal(self, number: int, frame: Any) -> None:
+        import signal
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        log.info("stopping after this step; Ctrl-C again ends at once")
+        self._stop()
+
+    def __exit__(self, *exc: object) -> None:
+        import signal
+
+        if self._previous is not None:
+            signal.signal(signal.SIGINT, self._previous)
+
+
+def partial_to_dict(value: Any) -> dict[str, Any]:
+    """What a partial will be called with, as a dictionary of plain values, partials inside included.
+
+    Raises:
+        ConfigError: a partial holds positional arguments.
+    """
+    if not isinstance(value, functools.partial):
+        return {"__name__": _name_of(value)}
+    if value.args:
+        raise ConfigError(
+            f"partial({_name_of(value.func)}, …) holds positional arguments ({value.args!r:.80}); name them, so that "
+            "the run's configuration can be logged"
+        )
+    described: dict[str, Any] = {"__name__": _name_of(value.func)}
+    for name, argument in value.keywords.items():
+        described[name] = partial_to_dict(argument) if isinstance(argument, functools.partial) else _plain(argument)
+    return described
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, bool | int | float | str | type(None)) else _name_of(value)
+
+
+def _name_of(value: Any) -> str:
+    return getattr(value, "__qualname__", None) or repr(value)[:200]

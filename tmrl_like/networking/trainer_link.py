@@ -1,0 +1,325 @@
+"""The trainer's side of the wire: samples in, acknowledgements and policies out, beside the training thread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tmrl_like.actor import ActorModule, serialize_weights
+from tmrl_like.errors import DecodingError
+from tmrl_like.files import write_atomically
+from tmrl_like.networking.session import Session
+from tmrl_like.transport.base import PeerLink
+from tmrl_like.types import Buffer, Delivery, EpisodeStats
+from tmrl_like.wire import messages as m
+from tmrl_like.wire.packet import decode_body
+from tmrl_like.wire.policy import split_policy
+
+log = logging.getLogger("tmrl_like.trainer")
+
+_TICK_S = 0.05
+_GONE_AFTER_S = 5.0
+_VERSIONS_KEPT = 10_000
+
+
+@dataclass
+class _Process:
+    """Bookkeeping for one worker process."""
+
+    received: int = 0  # highest sequence that was decoded
+    confirmed: int = 0  # highest sequence whose samples are in the memory
+    lost_samples: int = 0
+
+
+@dataclass
+class _Condition:
+    beat: m.Beat
+    at: float
+    alarm: str = ""
+
+
+@dataclass
+class _Publication:
+    """A policy on its way out."""
+
+    version: int
+    published_at_s: float
+    pieces: list[bytes | memoryview] = field(repr=False)
+    frames: Iterator[bytes] | None = None
+    blocked: bytes | None = None
+
+
+class TrainerLink:
+    """Implements `training_offline.TrainerInterface` over a session with the server."""
+
+    def __init__(
+        self,
+        link: PeerLink,
+        where: str,
+        name: str,
+        spaces: m.Spaces,
+        model_path: Path | None = None,
+        bookkeeping: dict[str, Any] | None = None,
+    ) -> None:
+        """Connect, without waiting for the server.
+
+        Args:
+            link: an open connection.
+            where: the server's address, for messages.
+            name: this trainer's name.
+            spaces: compared with the workers'.
+            model_path: where the newest weights are kept; None: nowhere.
+            bookkeeping: what a checkpoint's memory holds already (`bookkeeping()` of the trainer before).
+        """
+        self._lock = threading.Lock()
+        self._inbox: deque[Delivery] = deque()
+        self._arrived = threading.Condition(self._lock)
+        self._acks: dict[tuple[str, int], int] = {}
+        self._processes: dict[tuple[str, int], _Process] = {}
+        self._conditions: dict[str, _Condition] = {}
+        self._next_publication: _Publication | None = None
+        self._publication: _Publication | None = None
+        self._last_publication: _Publication | None = None
+        self._published: dict[int, float] = {}
+        self._version = 0
+        self._malformed = 0
+        self._saver = _Saver(model_path)
+        self._restore(bookkeeping or {})
+        self._session = Session(link, where, self, "trainer", name, spaces, model_path)
+
+    # -- the training thread -------------------------------------------------------------------------
+
+    def retrieve(self, timeout_s: float = 0.0) -> list[Delivery]:
+        """Take what has arrived, oldest first; waits up to `timeout_s` for something.
+
+        Raises:
+            RefusedError, CredentialsError: the connection ended for good.
+        """
+        self._session.check()
+        with self._arrived:
+            if not self._inbox and timeout_s > 0:
+                self._arrived.wait(timeout_s)
+            deliveries = list(self._inbox)
+            self._inbox.clear()
+        return deliveries
+
+    def confirm(self, deliveries: Sequence[Delivery]) -> None:
+        """Acknowledge: their samples are in the memory."""
+        with self._lock:
+            for delivery in deliveries:
+                key, sequence = delivery.receipt
+                process = self._processes[key]
+                process.confirmed = max(process.confirmed, sequence)
+                self._acks[key] = process.confirmed
+        self._session.wake()
+
+    def broadcast_model(self, model: ActorModule) -> int:
+        """Publish the weights as they are now; copies them, and does not wait.
+
+        A version that is not sent yet when the next one is published is skipped.
+        """
+        pieces = serialize_weights(model.snapshot())
+        with self._lock:
+            self._version += 1
+            publication = _Publication(self._version, time.time(), pieces)
+            self._published[self._version] = publication.published_at_s
+            self._published.pop(self._version - _VERSIONS_KEPT, None)
+            self._next_publication = publication
+        self._session.wake()
+        return publication.version
+
+    def published_at(self, version: int) -> float | None:
+        """Unix time of a version's publication; None where unknown."""
+        return self._published.get(version)
+
+    def fleet(self) -> dict[str, float]:
+        """The workers' condition, from their latest signs of life."""
+        now = time.monotonic()
+        alive = [c.beat for c in list(self._conditions.values()) if now - c.at < _GONE_AFTER_S]
+        known = [c.beat for c in list(self._conditions.values())]
+        return {
+            "workers": len(alive),
+            "overruns_total": sum(b.overruns for b in known),
+            "lost_samples_total": sum(p.lost_samples for p in list(self._processes.values())),
+            "unacknowledged_samples": sum(b.unacknowledged_samples for b in alive),
+            "policy_lag_versions": max((max(0, self._version - b.policy_version) for b in alive), default=0),
+            "refused_packets_total": self._malformed,
+        }
+
+    # -- bookkeeping that belongs to the memory ------------------------------------------------------
+
+    def bookkeeping(self) -> dict[str, Any]:
+        """What is in the memory, per worker process: plain values for a checkpoint."""
+        with self._lock:
+            done = [[*process, book.confirmed, book.lost_samples] for process, book in self._processes.items()]
+        return {"version": self._version, "processes": done}
+
+    def _restore(self, bookkeeping: dict[str, Any]) -> None:
+        self._version = int(bookkeeping.get("version", 0))
+        for worker, session, confirmed, lost in bookkeeping.get("processes", ()):
+            self._processes[(worker, session)] = _Process(confirmed, confirmed, lost)
+            self._acks[(worker, session)] = confirmed
+
+    def close(self, flush_s: float = 1.0) -> None:
+        """Send what waits, leave. Twice is fine."""
+        self._session.close(flush_s)
+        self._saver.close()
+
+    def wait_connected(self, timeout_s: float) -> bool:
+        """Wait until the server let this trainer in; raises what it refused it for."""
+        return self._session.wait_connected(timeout_s)
+
+    def check(self) -> None:
+        """Raise what ended the connection for good, if anything did."""
+        self._session.check()
+
+    # -- the connection's thread (`session.Role`) ----------------------------------------------------
+
+    def on_welcome(self, welcome: m.Welcome) -> None:
+        """A server without a policy gets the last one again."""
+        if welcome.policy_wanted and self._last_publication is not None and self._publication is None:
+            last = self._last_publication
+            self._publication = _Publication(last.version, last.published_at_s, last.pieces)
+
+    def on_message(self, message: m.AnyMessage, body: memoryview) -> None:
+        """Samples and signs of life."""
+        if isinstance(message, m.SamplePacket):
+            self._on_packet(message, body)
+        elif isinstance(message, m.Beat):
+            self._on_beat(message)
+
+    def _on_packet(self, packet: m.SamplePacket, body: memoryview) -> None:
+        key = (packet.worker, packet.session)
+        process = self._processes.setdefault(key, _Process())
+        if packet.sequence <= process.received:
+            with self._lock:
+                self._acks[key] = process.confirmed
+            return
+        process.received = packet.sequence
+        process.lost_samples = packet.lost_samples
+        stream = f"{packet.worker}/{packet.session}/{packet.run}/{packet.lost_samples}"  # a loss is a break, too
+        try:
+            buffer = Buffer(stream=stream, blocks=(decode_body(packet, body),) if packet.samples else ())
+        except DecodingError as error:
+            self._refuse(packet, error)
+            buffer = Buffer(stream=stream)
+        episodes = tuple(_to_stats(packet.worker, e) for e in packet.episodes)
+        with self._arrived:
+            self._inbox.append(Delivery(buffer, episodes, (key, packet.sequence)))
+            self._arrived.notify()
+
+    def _refuse(self, packet: m.SamplePacket, error: DecodingError) -> None:
+        self._malformed += 1
+        if self._malformed == 1:
+            log.error("refused a packet of worker %s: %s; more of the kind are only counted", packet.worker, error)
+
+    def _on_beat(self, beat: m.Beat) -> None:
+        known = self._conditions.get(beat.worker)
+        if known is None:
+            log.info("worker %s is here", beat.worker)
+        if beat.alarm and (known is None or known.beat.alarm != beat.alarm):
+            log.error("worker %s: %s", beat.worker, beat.alarm)
+        self._conditions[beat.worker] = _Condition(beat, time.monotonic())
+
+    def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
+        """Send acknowledgements and policy frames."""
+        if not connected:
+            return _TICK_S
+        with self._lock:
+            acks, self._acks = self._acks, {}
+        for (worker, session), sequence in acks.items():
+            send(m.encode(m.Ack(worker, session, sequence)))
+        return _TICK_S if self._send_policy(send) else 0.001
+
+    def _send_policy(self, send: Callable[[bytes], bool]) -> bool:
+        """Send frames until the connection takes no more; True when all are sent."""
+        if self._publication is None:
+            with self._lock:
+                self._publication, self._next_publication = self._next_publication, None
+        publication = self._publication
+        if publication is None:
+            return True
+        if publication.frames is None:
+            publication.frames = split_policy(publication.pieces, publication.version, publication.published_at_s)
+        while (frame := publication.blocked or next(publication.frames, None)) is not None:
+            publication.blocked = None
+            if not send(frame):
+                publication.blocked = frame
+                return False
+        self._last_publication, self._publication = publication, None
+        self._saver.save(publication.pieces)
+        return self._next_publication is None
+
+    def pending(self) -> bool:
+        """Whether acknowledgements or a policy wait to be sent."""
+        return bool(self._acks or self._publication or self._next_publication)
+
+    def beat(self) -> m.Beat:
+        """A trainer's sign of life."""
+        return m.Beat()
+
+
+class _Saver:
+    """Writes the newest weights to disk in a thread of its own; skips those it had no time for."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._waiting: list[bytes | memoryview] | None = None
+        self._ready = threading.Condition()
+        self._closing = False
+        self._thread: threading.Thread | None = None
+        if path is not None:
+            self._thread = threading.Thread(target=self._run, name="tmrl-saver", daemon=True)
+            self._thread.start()
+
+    def save(self, pieces: list[bytes | memoryview]) -> None:
+        with self._ready:
+            self._waiting = pieces
+            self._ready.notify()
+
+    def close(self) -> None:
+        with self._ready:
+            self._closing = True
+            self._ready.notify()
+        if self._thread is not None:
+            self._thread.join(5.0)
+
+    def _run(self) -> None:
+        assert self._path is not None
+        failed = False
+        while True:
+            with self._ready:
+                while self._waiting is None and not self._closing:
+                    self._ready.wait()
+                pieces, self._waiting = self._waiting, None
+            if pieces is None:
+                return
+            try:
+                write_atomically(self._path, b"".join(pieces))
+                failed = False
+            except OSError as error:
+                if not failed:
+                    log.error("cannot save the policy to %s: %s; training goes on", self._path, error)
+                failed = True
+
+
+def _to_stats(worker: str, episode: m.Episode) -> EpisodeStats:
+    return EpisodeStats(
+        worker=worker,
+        test=episode.test,
+        return_=episode.return_,
+        steps=episode.steps,
+        terminated=episode.terminated,
+        truncated=episode.truncated,
+        finished_at_s=episode.finished_at_s,
+        policy_version=episode.policy_version,
+        duration_s=episode.duration_s,
+        overruns=episode.overruns,
+        fault=episode.fault,
+    )

@@ -1,0 +1,685 @@
+"""The rollout worker: acts in the environment, in real time, and lets nothing else wait in that thread."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from tmrl_like.actor import ActorModule
+from tmrl_like.config.paths import default_keys_folder
+from tmrl_like.envs.generic import neutral_action
+from tmrl_like.errors import ConfigError, EnvironmentFaultError, MemoryContractError, TransportError
+from tmrl_like.networking.outbox import Outbox, OutboxOptions
+from tmrl_like.networking.policy_intake import PolicyFiles, PolicyIntake
+from tmrl_like.networking.session import Session
+from tmrl_like.networking.spaces import describe_spaces
+from tmrl_like.transport import DEFAULT_PORT, LOCALHOST, KeyFolder, TransportOptions, connect
+from tmrl_like.types import EpisodeStats, ObsPreprocessor, SampleCompressor, StepTiming
+from tmrl_like.wire import messages as m
+
+log = logging.getLogger("tmrl_like.worker")
+
+_TICK_S = 0.01
+_HANG_CHECK_S = 1.0
+_MAX_FAULTS_IN_A_ROW = 5
+_MAX_BACKOFF_S = 10.0
+_REWARD_TYPES = (float, np.float32, np.float64, np.float16)
+
+
+class RolloutWorker:
+    """Drives an environment with the newest policy and sends the samples to the server.
+
+    The environment's thread (the one that calls `run`) acts, steps and appends. Encoding, sending,
+    receiving and loading weights, and writing them to disk happen in the connection's thread.
+    Construction connects and collects nothing. Use it as a context manager, or call `close`.
+    """
+
+    def __init__(
+        self,
+        env_cls: Callable[[], Any],
+        actor_module_cls: Callable[..., ActorModule],
+        sample_compressor: SampleCompressor | None = None,
+        device: str = "cpu",
+        server_ip: str | None = None,
+        min_samples_per_worker_packet: int = 1,
+        max_samples_per_episode: float = math.inf,
+        model_path: str | Path | None = None,
+        obs_preprocessor: ObsPreprocessor | None = None,
+        crc_debug: bool = False,
+        model_path_history: str | Path | None = None,
+        model_history: int = 0,
+        standalone: bool = False,
+        *,
+        server_port: int = DEFAULT_PORT,
+        transport: str = "zmq",
+        keys_dir: str | Path | None = None,
+        name: str | None = None,
+        outbox: OutboxOptions | None = None,
+        options: TransportOptions | None = None,
+        hang_timeout_s: float = 30.0,
+        on_hang: Callable[[str], None] | None = None,
+    ) -> None:
+        """Make environment and actor, and connect (without waiting for the server).
+
+        Args:
+            env_cls: makes the environment, e.g. `partial(GenericGymEnv, id=…, gym_kwargs=…)`.
+            actor_module_cls: makes the actor from `observation_space` and `action_space`.
+            sample_compressor: (act, obs, rew, terminated, truncated, info) -> the same six, reduced; runs
+                before sending. None sends samples as they are.
+            device: where the actor runs.
+            server_ip: the server's address; None: this machine.
+            min_samples_per_worker_packet: no packet leaves with fewer samples.
+            max_samples_per_episode: a longer episode is cut with `truncated=True`.
+            model_path: weights are loaded from there now, if the file exists, and the newest are kept there.
+            obs_preprocessor: applied to each observation right before the actor sees it.
+            crc_debug: send the original with every sample, for a memory with `crc_debug=True` to compare.
+            model_path_history: prefix of the files that `model_history` keeps.
+            model_history: keep every k-th policy received; 0: none.
+            standalone: no connection; the actor acts with the weights from `model_path`.
+            server_port: the server's port.
+            transport: "zmq", "tlspyo" or "inproc"; the server's.
+            keys_dir: where this machine's key is; None: the default folder.
+            name: unique among workers; None: made from host and process.
+            outbox: when packets leave and how much is kept for a server that is away.
+            options: limits of the transport.
+            hang_timeout_s: a step that takes longer is reported as a hang.
+            on_hang: called with a line about the hang, from another thread.
+
+        Raises:
+            CredentialsError: this machine's key cannot be read.
+            PolicyError: the weights at `model_path` do not fit the actor.
+            EnvironmentFaultError, ConfigError: the environment cannot be made.
+        """
+        _check_arguments(min_samples_per_worker_packet, max_samples_per_episode, model_history)
+        self._make_env = env_cls
+        self.env: Any = env_cls()
+        self._actor_module_cls = actor_module_cls
+        self._device = device
+        self.actor = self._make_actor()
+        self.policy_version = 0
+        self._policy_published_at_s = 0.0
+        if model_path is not None and Path(model_path).is_file():
+            self.actor = self.actor.load(model_path, device)
+            log.info("loaded weights from %s", model_path)
+        self.sample_compressor = sample_compressor
+        self.obs_preprocessor = obs_preprocessor
+        self.max_samples_per_episode = max_samples_per_episode
+        self.crc_debug = crc_debug
+        self.standalone = standalone
+        self.name = name or f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(2)}"
+        self._intake = PolicyIntake(self._make_actor)
+        self._files = PolicyFiles(_path(model_path), _path(model_path_history), model_history)
+        self._outbox = Outbox(self.name, crc_debug, outbox or OutboxOptions(min_samples=min_samples_per_worker_packet))
+        self._expert = False
+        self._stream = 0
+        self.env_steps = 0
+        self.overruns = 0
+        self._episode_overruns = 0
+        self._observed_at = 0.0
+        self._fault_count = 0
+        self._hang_timeout_s = hang_timeout_s
+        self._on_hang = on_hang
+        self._busy_since: float | None = None
+        self._hang_reported = False
+        self._stopping = threading.Event()
+        self._closed = False
+        self._history_is_broken = False
+        self._no_reward: Any = 0.0  # of a reset: 0 in the type of the environment's rewards
+        self._read_environment()
+        self._session: Session | None = None
+        if not standalone:
+            self._connect(server_ip or LOCALHOST, server_port, transport, keys_dir, options)
+
+    def _connect(
+        self, host: str, port: int, transport: str, keys_dir: str | Path | None, options: TransportOptions | None
+    ) -> None:
+        link = connect(transport, host, port, KeyFolder(Path(keys_dir or default_keys_folder())), options)
+        spaces = describe_spaces(self.env.observation_space, self.env.action_space)
+        self._session = Session(
+            link, f"{host}:{port}", _WorkerRole(self), "worker", self.name, spaces, self._files.path
+        )
+        self._outbox.session = self._session.session
+
+    def _make_actor(self) -> ActorModule:
+        actor = self._actor_module_cls(observation_space=self.env.observation_space, action_space=self.env.action_space)
+        return actor.to_device(self._device)
+
+    # -- running -------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        test_episode_interval: int = 0,
+        nb_episodes: float = math.inf,
+        verbose: bool = True,
+        expert: bool = False,
+    ) -> None:
+        """Collect training episodes, for ever or `nb_episodes` of them. Ctrl-C ends it cleanly.
+
+        Samples leave and weights arrive inside episodes as well as between them.
+
+        Args:
+            test_episode_interval: a test episode before every k-th training episode: `act(test=True)`,
+                no training samples; 0: none.
+            nb_episodes: number of training episodes.
+            verbose: log every episode, not only the test episodes.
+            expert: send samples, ignore weights, run no test episodes.
+
+        Raises:
+            RefusedError, CredentialsError: the server does not take this worker.
+            EnvironmentFaultError: the environment fails again and again.
+        """
+        self._expert = expert
+        try:
+            for episode in _count_to(nb_episodes):
+                if test_episode_interval and episode % test_episode_interval == 0 and not expert:
+                    self._report(self.run_episode(), verbose=True)
+                self._report(self.collect_train_episode(), verbose)
+                if self._stopping.is_set():
+                    break
+        except KeyboardInterrupt:
+            log.info("stopped by the user")
+        except _StoppedError:
+            pass
+        finally:
+            self._run_ended()
+            self.send_and_clear_buffer()
+
+    def run_episodes(
+        self, max_samples_per_episode: float | None = None, nb_episodes: float = math.inf, train: bool = False
+    ) -> list[EpisodeStats]:
+        """Run episodes without sending samples, e.g. for deployment.
+
+        Args:
+            max_samples_per_episode: as in the constructor; None: the constructor's.
+            nb_episodes: how many; `math.inf` runs until Ctrl-C.
+            train: explore (`act(test=False)`).
+
+        Returns:
+            The statistics of all episodes.
+        """
+        all_stats = []
+        try:
+            for _ in _count_to(nb_episodes):
+                all_stats.append(self.run_episode(max_samples_per_episode, train))
+                self._report(all_stats[-1], verbose=True)
+        except (KeyboardInterrupt, _StoppedError):
+            log.info("stopped by the user")
+        finally:
+            self._run_ended()
+        return all_stats
+
+    def run_episode(self, max_samples: float | None = None, train: bool = False) -> EpisodeStats:
+        """Run one episode without sending samples; its return is reported to the trainer as a test."""
+        return self._run_episode(max_samples, test=not train, collect_samples=False)
+
+    def collect_train_episode(self, max_samples: float | None = None) -> EpisodeStats:
+        """Run one episode, exploring, and send its samples."""
+        return self._run_episode(max_samples, test=False, collect_samples=True)
+
+    def run_synchronous(
+        self,
+        test_episode_interval: int = 0,
+        nb_steps: float = math.inf,
+        initial_steps: int = 1,
+        max_steps_per_update: float = math.inf,
+        end_episodes: bool = True,
+        verbose: bool = False,
+    ) -> None:
+        """Collect steps, and wait for the trainer whenever it falls behind. Not for real-time environments.
+
+        Args:
+            test_episode_interval: a test episode before every k-th training episode; 0: none.
+            nb_steps: environment steps in all, after the initial ones.
+            initial_steps: steps to collect before the first wait.
+            max_steps_per_update: environment steps per policy received; above, collecting waits.
+            end_episodes: wait only between episodes.
+            verbose: log every episode.
+        """
+        start = self.env_steps
+        received = self._intake.received
+
+        def ahead() -> bool:
+            steps = self.env_steps - start
+            updates = self._intake.received - received
+            return steps >= initial_steps and steps - initial_steps > max_steps_per_update * updates
+
+        def wait_for_trainer() -> None:
+            self._outbox.seal()
+            while ahead():
+                self._check()
+                self._intake.wait_for_new(0.2)
+            self._refresh_policy()
+
+        try:
+            for episode in itertools.count():
+                if self.env_steps - start >= nb_steps + initial_steps:
+                    break
+                if test_episode_interval and episode % test_episode_interval == 0:
+                    self._report(self.run_episode(), verbose=True)
+                stats = self._run_episode(None, False, True, after_step=None if end_episodes else wait_for_trainer)
+                self._report(stats, verbose)
+                wait_for_trainer()
+        except (KeyboardInterrupt, _StoppedError):
+            log.info("stopped by the user")
+        finally:
+            self._run_ended()
+            self.send_and_clear_buffer()
+
+    def run_env_benchmark(self, nb_steps: int, test: bool = False, verbose: bool = True) -> dict[str, Any]:
+        """Measure the environment's time-steps with the actor in the loop.
+
+        Args:
+            nb_steps: how many steps.
+            test: whether the actor acts as in a test.
+            verbose: log the result.
+
+        Returns:
+            Percentiles in milliseconds, overruns, and under "rtgym" what rtgym's own benchmark says, where
+            the environment was configured with it.
+        """
+        if not 0 < nb_steps < math.inf:
+            raise ConfigError(f"nb_steps is {nb_steps}; it must be a positive number")
+        times: list[tuple[float, float, float]] = []
+        overruns = self.overruns
+        obs, _ = self.reset(collect_samples=False)
+        while len(times) < nb_steps:
+            before = self._observed_at
+            obs, _, terminated, truncated, _ = self.step(obs, test, collect_samples=False)
+            times.append((self._observed_at - before, self._inference_s, self._env_s))
+            if terminated or truncated:
+                obs, _ = self.reset(collect_samples=False)
+        result: dict[str, Any] = {"steps": nb_steps, "overruns": self.overruns - overruns}
+        for name, column in zip(("period", "inference", "env_step"), np.array(times).T * 1e3, strict=True):
+            for q in (50, 99, 99.9):
+                result[f"{name}_p{q:g}_ms"] = round(float(np.percentile(column, q)), 3)
+        if getattr(self.env.unwrapped, "benchmark", False):
+            result["rtgym"] = self.env.unwrapped.benchmarks()
+        if verbose:
+            log.info("environment benchmark: %s", result)
+        return result
+
+    # -- one step ------------------------------------------------------------------------------------
+
+    def act(self, obs: Any, test: bool = False) -> Any:
+        """Choose an action for a raw observation."""
+        if self.obs_preprocessor is not None:
+            obs = self.obs_preprocessor(obs)
+        return self.actor.act_(obs, test)
+
+    def reset(self, collect_samples: bool) -> tuple[Any, dict[str, Any]]:
+        """Start an episode.
+
+        Args:
+            collect_samples: whether its first observation becomes a sample.
+
+        Returns:
+            Observation and info.
+        """
+        act = getattr(self.env, "default_action", None)
+        if collect_samples and self._history_is_broken:
+            self._outbox.start_new_run()
+        self._history_is_broken = not collect_samples and self._carries_history
+        self._busy_since = time.monotonic()
+        obs, info = self._guarded(self.env.reset)
+        self._busy_since = None
+        self._observed_at = time.perf_counter()
+        self._episode_overruns = 0
+        if collect_samples:
+            if act is None:
+                act = neutral_action(self.env.action_space)
+            timing = StepTiming(time.time(), 0.0, 0.0, self.policy_version)
+            self._store(None, act, obs, self._no_reward, False, False, info, timing, is_reset=True)
+        return obs, info
+
+    def step(
+        self, obs: Any, test: bool, collect_samples: bool, last_step: bool = False
+    ) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Act on `obs` and do one environment step.
+
+        Args:
+            obs: the newest observation.
+            test: passed to the actor.
+            collect_samples: whether the result becomes a sample.
+            last_step: cut the episode here (`truncated=True`) if it does not terminate by itself.
+
+        Returns:
+            As `gymnasium.Env.step`.
+        """
+        if self._intake.has_new and not self._expert:
+            self._refresh_policy()
+        started = time.perf_counter()
+        act = self.act(obs, test)
+        acted = time.perf_counter()
+        self._busy_since = time.monotonic()
+        new_obs, rew, terminated, truncated, info = self._guarded(self.env.step, act)
+        self._busy_since = None
+        observed = time.perf_counter()
+        if last_step and not terminated:
+            truncated = True
+        period_s, self._observed_at = observed - self._observed_at, observed
+        self._inference_s, self._env_s = acted - started, observed - acted
+        self.env_steps += 1
+        self._no_reward = type(rew)(0) if type(rew) in _REWARD_TYPES else 0.0
+        if period_s >= self._overrun_after_s:
+            self._on_overrun(period_s)
+        if collect_samples:
+            timing = StepTiming(time.time(), acted - started, period_s - self._time_step_s, self.policy_version)
+            self._store(obs, act, new_obs, rew, terminated, truncated, info, timing)
+        return new_obs, rew, terminated, truncated, info
+
+    def _store(
+        self,
+        last_obs: Any,
+        act: Any,
+        obs: Any,
+        rew: Any,
+        terminated: bool,
+        truncated: bool,
+        info: dict[str, Any],
+        timing: StepTiming,
+        is_reset: bool = False,
+    ) -> None:
+        sample: tuple[Any, ...] = (act, obs, rew, terminated, truncated, info)
+        if self.sample_compressor is not None:
+            sample = _checked_sample(self.sample_compressor(*sample))
+        if self.crc_debug:
+            sample = (*sample, (last_obs, act, rew, obs, terminated, truncated))
+        self._outbox.append(sample, timing, is_reset)
+
+    def _run_episode(
+        self,
+        max_samples: float | None,
+        test: bool,
+        collect_samples: bool,
+        after_step: Callable[[], None] | None = None,
+    ) -> EpisodeStats:
+        """The one loop behind every way to run: reset, then step to the end."""
+        self._check()
+        limit = self.max_samples_per_episode if max_samples is None else max_samples
+        started, ret, steps = time.monotonic(), 0.0, 0
+        terminated = truncated = False
+        fault = ""
+        try:
+            obs, _ = self.reset(collect_samples)
+            while not (terminated or truncated):
+                obs, rew, terminated, truncated, _ = self.step(obs, test, collect_samples, steps + 1 >= limit)
+                ret += float(rew)
+                steps += 1
+                if self._stopping.is_set():
+                    raise _StoppedError
+                if after_step is not None:
+                    after_step()
+            self._fault_count = 0
+        except EnvironmentFaultError as error:
+            fault, truncated = str(error), True
+            self._rebuild_environment(error)
+        stats = EpisodeStats(
+            worker=self.name,
+            test=not collect_samples,
+            return_=ret,
+            steps=steps,
+            terminated=bool(terminated),
+            truncated=bool(truncated),
+            finished_at_s=time.time(),
+            policy_version=self.policy_version,
+            duration_s=time.monotonic() - started,
+            overruns=self._episode_overruns,
+            fault=fault,
+        )
+        self._outbox.end_episode(stats)
+        return stats
+
+    def _guarded(self, call: Callable[..., Any], *args: Any) -> Any:
+        """Call the environment; whatever it raises becomes a fault of the environment."""
+        try:
+            return call(*args)
+        except EnvironmentFaultError:
+            raise
+        except Exception as error:
+            raise EnvironmentFaultError(
+                f"the environment raised in {call.__name__}(): {type(error).__name__}: {error}"
+            ) from error
+
+    def _rebuild_environment(self, error: EnvironmentFaultError) -> None:
+        """End what is left of the environment and make a new one, a little later each time."""
+        self._fault_count += 1
+        log.error("%s", error, exc_info=error if self._fault_count == 1 else None)
+        if self._fault_count >= _MAX_FAULTS_IN_A_ROW:
+            raise EnvironmentFaultError(f"{error} ({self._fault_count} episodes in a row; giving up)") from error
+        _close_quietly(self.env)
+        backoff_s = min(_MAX_BACKOFF_S, 0.5 * 2 ** (self._fault_count - 1))
+        log.warning("episode ended as a fault; making the environment anew in %.1f s", backoff_s)
+        if self._stopping.wait(backoff_s):
+            raise _StoppedError
+        self.env = self._make_env()
+        self._read_environment()
+        self._outbox.start_new_run()
+
+    def _read_environment(self) -> None:
+        """What the environment says of itself: its deadline, and whether a reset keeps the action buffer.
+
+        An action buffer that lives through resets also lives through test episodes, which the memory
+        does not see: samples after one start a new run.
+        """
+        time_step_s = getattr(self.env, "time_step_s", None)
+        after_s = getattr(self.env, "overrun_after_s", None)
+        self._time_step_s = time_step_s or 0.0
+        self._overrun_after_s = after_s * 0.99 if after_s else math.inf
+        self._inference_s = self._env_s = 0.0
+        inner = getattr(self.env, "unwrapped", self.env)
+        self._carries_history = bool(getattr(inner, "act_buf_len", 0)) and not getattr(inner, "reset_act_buf", True)
+
+    def _on_overrun(self, period_s: float) -> None:
+        self.overruns += 1
+        self._episode_overruns += 1
+        if self.overruns < 10 or self.overruns % 100 == 0:
+            log.warning(
+                "time-step overrun: %.1f ms instead of %.1f ms (%d so far)",
+                period_s * 1e3,
+                self._time_step_s * 1e3,
+                self.overruns,
+            )
+
+    def _report(self, stats: EpisodeStats, verbose: bool) -> None:
+        if verbose:
+            log.info(
+                "%s episode: return %.2f in %d steps%s (policy %d)",
+                "test" if stats.test else "training",
+                stats.return_,
+                stats.steps,
+                ", terminated" if stats.terminated else "",
+                stats.policy_version,
+            )
+
+    # -- weights and samples, by hand ----------------------------------------------------------------
+
+    def send_and_clear_buffer(self) -> None:
+        """Let the samples collected so far leave now; does not wait."""
+        self._outbox.seal()
+        if self._session is not None:
+            self._session.wake()
+
+    def update_actor_weights(self, verbose: bool = True, blocking: bool = False) -> int:
+        """Act with the newest weights from now on (`run` does so by itself).
+
+        Args:
+            verbose: log it.
+            blocking: wait for new weights if there are none.
+
+        Returns:
+            1 if there were new weights, else 0.
+        """
+        while blocking and not self._intake.wait_for_new(0.2):
+            self._check()
+        changed = self._refresh_policy()
+        if changed and verbose:
+            log.info("acting with policy %d", self.policy_version)
+        return int(changed)
+
+    def ignore_actor_weights(self) -> int:
+        """Drop weights that arrived and were not used; returns how many policies that were (0 or 1)."""
+        return int(self._intake.take(self.actor) is not None)
+
+    def _refresh_policy(self) -> bool:
+        policy = self._intake.take(self.actor)
+        if policy is None:
+            return False
+        self.actor = policy.actor
+        self.policy_version = policy.version
+        self._policy_published_at_s = policy.published_at_s
+        return True
+
+    # -- life ----------------------------------------------------------------------------------------
+
+    def wait_connected(self, timeout_s: float) -> bool:
+        """Wait until the server let this worker in; raises what it refused it for."""
+        if self._session is None:
+            raise TransportError("a standalone worker has no connection")
+        return self._session.wait_connected(timeout_s)
+
+    def stop(self) -> None:
+        """End the current (or next) run after its current step. Any thread, or a signal handler."""
+        self._stopping.set()
+
+    def _run_ended(self) -> None:
+        if not self._closed:
+            self._stopping.clear()
+
+    def close(self) -> None:
+        """Send what is left, leave the server, close the environment. Twice is fine."""
+        self._closed = True
+        self.stop()
+        self._outbox.seal()
+        if self._session is not None:
+            self._session.close()
+        _close_quietly(self.env)
+
+    def __enter__(self) -> RolloutWorker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check(self) -> None:
+        if self._session is not None:
+            self._session.check()
+
+    # -- the connection's thread ---------------------------------------------------------------------
+
+    def _tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
+        self._outbox.pump(send, may_send=connected and self._stream != 0)
+        self._watch_for_hang()
+        return _TICK_S
+
+    def _on_policy_frame(self, frame: m.PolicyFrame, body: memoryview) -> None:
+        if self._expert:
+            return
+        policy = self._intake.add(frame, body)
+        if policy is not None:
+            self._files.save(policy)
+
+    def _watch_for_hang(self) -> None:
+        since = self._busy_since
+        if since is None:
+            self._hang_reported = False
+        elif not self._hang_reported and time.monotonic() - since > self._hang_timeout_s:
+            self._hang_reported = True
+            line = (
+                f"the environment has not come back from step or reset for {self._hang_timeout_s:.0f} s: its "
+                "interface hangs; end this worker and start it again"
+            )
+            log.critical("%s", line)
+            if self._on_hang is not None:
+                self._on_hang(line)
+
+    def _beat(self) -> m.Beat:
+        age_s = time.time() - self._policy_published_at_s if self._policy_published_at_s else 0.0
+        return m.Beat(
+            worker=self.name,
+            policy_version=self.policy_version,
+            policy_age_s=age_s,
+            env_steps=self.env_steps,
+            overruns=self.overruns,
+            unacknowledged_samples=self._outbox.unacknowledged_samples(),
+            lost_samples=self._outbox.lost_samples,
+            alarm=self._intake.alarm,
+        )
+
+
+class _StoppedError(Exception):
+    """`stop` was called; unwinds to `run`."""
+
+
+class _WorkerRole:
+    """A worker's half of the conversation (see `session.Role`)."""
+
+    def __init__(self, worker: RolloutWorker) -> None:
+        self._worker = worker
+
+    def on_welcome(self, welcome: m.Welcome) -> None:
+        if welcome.stream not in (0, self._worker._stream):
+            self._worker._outbox.send_again()
+        self._worker._stream = welcome.stream
+
+    def on_message(self, message: m.AnyMessage, body: memoryview) -> None:
+        if isinstance(message, m.PolicyFrame):
+            self._worker._on_policy_frame(message, body)
+        elif isinstance(message, m.Ack):
+            self._worker._outbox.acknowledge(message.sequence)
+
+    def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
+        return self._worker._tick(send, connected)
+
+    def pending(self) -> bool:
+        return self._worker._stream != 0 and self._worker._outbox.pending()
+
+    def beat(self) -> m.Beat:
+        return self._worker._beat()
+
+
+def _checked_sample(sample: Any) -> tuple[Any, ...]:
+    if not isinstance(sample, tuple | list) or len(sample) != 6:
+        found = f"{len(sample)} items" if isinstance(sample, tuple | list) else f"a {type(sample).__name__}"
+        hint = "; `done` is now two items, `terminated` and `truncated`" if found == "5 items" else ""
+        raise MemoryContractError(
+            f"sample_compressor must return (act, obs, rew, terminated, truncated, info); it returned {found}{hint}"
+        )
+    return tuple(sample)
+
+
+def _check_arguments(min_samples: int, max_samples: float, model_history: int) -> None:
+    if min_samples < 1:
+        raise ConfigError(f"min_samples_per_worker_packet is {min_samples}; it must be 1 or more")
+    if max_samples < 1:
+        raise ConfigError(f"max_samples_per_episode is {max_samples}; it must be 1 or more")
+    if model_history < 0:
+        raise ConfigError(f"model_history is {model_history}; it must be 0 (keep none) or more")
+
+
+def _path(path: str | Path | None) -> Path | None:
+    return None if path is None else Path(path)
+
+
+def _count_to(number: float) -> Iterable[int]:
+    return itertools.count() if number == math.inf else range(int(number))
+
+
+def _close_quietly(env: Any) -> None:
+    try:
+        env.close()
+    except Exception as error:
+        log.warning("closing the environment failed: %s", error)

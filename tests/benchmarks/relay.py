@@ -1,0 +1,339 @@
+"""Samples from the worker's send to the trainer's memory, encrypted, over three processes.
+
+    python tests/benchmarks/relay.py [--seconds 4] [--repeats 3] [--transport zmq]
+
+Three kinds of samples:
+
+packets   drone samples (act 2, obs 4 float32, reward, flags, info; the action buffer dropped), already
+          encoded at the worker, 100 a packet -> columns in the memory
+tuples    the same samples as tuples: appended, encoded, sent, decoded, in the memory; CPU time of all
+          processes per sample
+images    4 x 64 x 64 uint8 stacks, whole: a moving picture, and pure noise (which no compression helps)
+
+The floor sends frames of the same size over two hops of plain TCP (no encryption, no Python objects).
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import multiprocessing as mp
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _common import cpu_s, finish, median
+
+PACKET = 100
+SPACES = ("o", "a")
+
+
+def drone_samples(n: int) -> list[tuple[Any, ...]]:
+    """Samples as the drone's worker produces them: a flight towards a target, then the next."""
+    rng = np.random.default_rng(0)
+    samples = []
+    position = np.zeros(2)
+    for i in range(n):
+        if i % 40 == 0:
+            target = rng.uniform(-0.5, 0.5, 2).astype(np.float32)
+        act = rng.uniform(-2, 2, 2).astype(np.float32)
+        position = np.clip(position + 0.05 * act, -1, 1)
+        obs = tuple(np.array([v], np.float32) for v in (*position, *target))
+        samples.append((act, obs, np.float32(-np.linalg.norm(position - target)), False, False, {}))
+    return samples
+
+
+def image_samples(n: int, noise: bool) -> list[tuple[Any, ...]]:
+    rng = np.random.default_rng(0)
+    picture = np.add.outer(np.arange(64), np.arange(64)).astype(np.uint8)
+    samples = []
+    for i in range(n):
+        if noise:
+            stack = rng.integers(0, 256, (4, 64, 64), np.uint8)
+        else:
+            stack = np.stack([np.roll(picture, 3 * (i + k), axis=1) for k in range(4)])
+            stack[:, 20:40, (5 * i) % 40 : (5 * i) % 40 + 20] = rng.integers(0, 256, (20, 20), np.uint8)
+        samples.append((np.zeros(2, np.float32), stack, 0.0, False, False, {}))
+    return samples
+
+
+class Columns:
+    """A memory of columns: a ring of preallocated arrays per leaf, as the shipped one keeps them."""
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        self.samples = 0
+        self.columns: list[np.ndarray[Any, Any]] = []
+
+    def append(self, block: Any) -> None:
+        for segment in block.segments:
+            leaves = [leaf for leaf in segment.leaves if isinstance(leaf, np.ndarray)]
+            if not self.columns:
+                self.columns = [np.empty((self.rows, *leaf.shape[1:]), leaf.dtype) for leaf in leaves]
+            at = self.samples % self.rows
+            if at + segment.rows > self.rows:
+                at, self.samples = 0, 0
+            for column, leaf in zip(self.columns, leaves, strict=True):
+                column[at : at + segment.rows] = leaf
+            self.samples += segment.rows
+
+
+def run_server(keys: Path, transport: str, pipe: Any) -> None:
+    from tmrl_like.networking import Server
+
+    with Server(0, host="127.0.0.1", keys_dir=keys, transport=transport) as server:
+        pipe.send(server.address[1])
+        while pipe.recv() == "cpu":
+            pipe.send(cpu_s())
+
+
+def run_trainer(port: int, keys: Path, transport: str, rows: int, pipe: Any) -> None:
+    from tmrl_like.networking.trainer_link import TrainerLink
+    from tmrl_like.transport import KeyFolder, connect
+    from tmrl_like.wire.messages import Spaces
+
+    link = TrainerLink(connect(transport, "127.0.0.1", port, KeyFolder(keys)), "bench", "t", Spaces(*SPACES))
+    memory, received = Columns(rows), 0
+    pipe.send(link.wait_connected(10))
+    while True:
+        deliveries = link.retrieve(0.02)
+        for delivery in deliveries:
+            for block in delivery.buffer.blocks:
+                memory.append(block)
+            received += len(delivery.buffer)
+        if deliveries:
+            link.confirm(deliveries)
+        if pipe.poll():
+            if pipe.recv() == "stop":
+                break
+            pipe.send((received, time.perf_counter(), cpu_s()))
+    link.close()
+
+
+class _Sender:
+    """A worker's session and outbox, without an environment."""
+
+    def __init__(self, port: int, keys: Path, transport: str) -> None:
+        from tmrl_like.networking.outbox import Outbox, OutboxOptions
+        from tmrl_like.networking.session import Session
+        from tmrl_like.transport import KeyFolder, connect
+        from tmrl_like.wire.messages import Spaces
+
+        self.outbox = Outbox("bench", options=OutboxOptions(max_samples=PACKET, max_age_s=1e9))
+        self.stream = 0
+        self.encoded: Iterator[bytes] | None = None
+        self.sent_bytes = 0
+        self.limit: Callable[[], bool] = lambda: False
+        link = connect(transport, "127.0.0.1", port, KeyFolder(keys))
+        self.session = Session(link, "bench", self, "worker", "bench", Spaces(*SPACES))
+        self.outbox.session = self.session.session
+
+    def on_welcome(self, welcome: Any) -> None:
+        self.stream = welcome.stream
+
+    def on_message(self, message: Any, body: Any) -> None:
+        if type(message).__name__ == "Ack":
+            self.outbox.acknowledge(message.sequence)
+
+    def _send(self, send: Callable[[bytes], bool], data: bytes) -> bool:
+        if not send(data):
+            return False
+        self.sent_bytes += len(data)
+        return True
+
+    def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
+        self.outbox.pump(lambda data: self._send(send, data), connected and self.stream != 0)
+        return 0.001
+
+    def pending(self) -> bool:
+        return False
+
+    def beat(self) -> Any:
+        from tmrl_like.wire.messages import Beat
+
+        return Beat()
+
+
+def run_worker(port: int, keys: Path, transport: str, kind: str, seconds: float, pipe: Any) -> None:
+    from tmrl_like.networking.outbox import _Sealed
+    from tmrl_like.types import StepTiming
+    from tmrl_like.wire.packet import PacketWriter
+
+    sender = _Sender(port, keys, transport)
+    sender.session.wait_connected(10)
+    while not sender.stream:
+        time.sleep(0.01)
+    samples = drone_samples(4000) if kind in ("packets", "tuples") else image_samples(400, kind == "noise")
+    timings = [StepTiming(1e9 + i * 0.05, 1e-4 + i * 1e-9, 1e-5, 3) for i in range(len(samples))]
+    per_packet = PACKET
+    outbox = sender.outbox
+    if kind != "tuples":
+        sealed = []
+        for start in range(0, len(samples), per_packet):
+            writer = PacketWriter()
+            for sample, timing in zip(samples[start : start + per_packet], timings[start:], strict=False):
+                writer.append(sample, timing)
+            sealed.append(_Sealed(writer, (), 1))
+        bodies = _pre_encode(outbox, sealed)
+    pipe.send("ready")
+    pipe.recv()
+    cpu, started = cpu_s(), time.perf_counter()
+    count = 0
+    if kind == "tuples":
+        for sample, timing in itertools.cycle(zip(samples, timings, strict=True)):
+            outbox.append(sample, timing)
+            count += 1
+            if count % PACKET == 0 and (time.perf_counter() - started > seconds or _wait(outbox)):
+                break
+    else:
+        while time.perf_counter() - started < seconds:
+            for body in bodies:
+                _queue_encoded(outbox, body)
+                count += per_packet
+            while len(outbox._unacked) > 400:
+                time.sleep(0.0002)
+    pipe.send((count, started))
+    while outbox.pending():
+        time.sleep(0.001)
+    pipe.send((cpu_s() - cpu, sender.sent_bytes))
+    sender.session.close()
+
+
+def _wait(outbox: Any) -> bool:
+    """Do not run ahead of the link: a worker in real time would not either."""
+    while len(outbox._sealed) > 50 or len(outbox._unacked) > 400:
+        time.sleep(0.0002)
+    return False
+
+
+def _pre_encode(outbox: Any, sealed: list[Any]) -> list[tuple[int, int, bytes, bool]]:
+    bodies = []
+    for item in sealed:
+        body = item.writer.encode()
+        data, compressed = outbox._compress(body)
+        bodies.append((item.writer.samples, len(body), data, compressed))
+    return bodies
+
+
+def _queue_encoded(outbox: Any, encoded: tuple[int, int, bytes, bool]) -> None:
+    """Number an encoded body and queue it for sending, in the connection's thread's place."""
+    import zlib
+
+    from tmrl_like.networking.outbox import _Packet
+    from tmrl_like.wire import messages as m
+
+    samples, size, data, compressed = encoded
+    outbox._sequence += 1
+    header = m.SamplePacket("bench", outbox.session, outbox._sequence, 1, samples, size, zlib.crc32(data), compressed)
+    packet = _Packet(outbox._sequence, samples, m.encode(header, data))
+    outbox._unacked.append(packet)
+    outbox._unsent += 1
+    outbox._held_bytes += len(packet.data)
+
+
+def measure(kind: str, seconds: float, transport: str) -> dict[str, float]:
+    context = mp.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        keys = Path(folder) / "keys"
+        server_pipe, child = context.Pipe()
+        server = context.Process(target=run_server, args=(keys, transport, child))
+        server.start()
+        port = server_pipe.recv()
+        trainer_pipe, child = context.Pipe()
+        rows = 100_000 if kind in ("packets", "tuples") else 10_000
+        trainer = context.Process(target=run_trainer, args=(port, keys, transport, rows, child))
+        trainer.start()
+        assert trainer_pipe.recv()
+        worker_pipe, child = context.Pipe()
+        worker = context.Process(target=run_worker, args=(port, keys, transport, kind, seconds, child))
+        worker.start()
+        worker_pipe.recv()
+        server_pipe.send("cpu")
+        cpu = server_pipe.recv()
+        trainer_pipe.send("count")
+        cpu += trainer_pipe.recv()[2]
+        worker_pipe.send("go")
+        count, started = worker_pipe.recv()
+        received, ended, trainer_cpu = 0, 0.0, 0.0
+        while received < count:
+            trainer_pipe.send("count")
+            received, ended, trainer_cpu = trainer_pipe.recv()
+            time.sleep(0.002)
+        worker_cpu, sent_bytes = worker_pipe.recv()
+        server_pipe.send("cpu")
+        cpu = server_pipe.recv() + trainer_cpu + worker_cpu - cpu
+        trainer_pipe.send("stop")
+        server_pipe.send("stop")
+        for process in (worker, trainer, server):
+            process.join(10)
+    assert received == count, f"{received} of {count} samples arrived"
+    return {
+        "samples_per_s": count / (ended - started),
+        "bytes_per_sample": sent_bytes / count,
+        "cpu_us_per_sample": cpu / count * 1e6,
+    }
+
+
+def floor_samples_per_s(frame_bytes: int, samples_per_frame: int, seconds: float) -> float:
+    """Frames of the same size over two hops of plain TCP."""
+    frame = bytes(frame_bytes)
+    got = 0
+    stop = time.perf_counter() + seconds
+    with socket.create_server(("127.0.0.1", 0)) as last, socket.create_server(("127.0.0.1", 0)) as middle:
+
+        def pass_on() -> None:
+            with socket.create_connection(last.getsockname()) as out, middle.accept()[0] as source:
+                buffer = bytearray(1 << 18)
+                while n := source.recv_into(buffer):
+                    out.sendall(memoryview(buffer)[:n])
+
+        def send() -> None:
+            with socket.create_connection(middle.getsockname()) as out:
+                while time.perf_counter() < stop:
+                    out.sendall(frame)
+
+        hop = threading.Thread(target=pass_on, daemon=True)
+        hop.start()
+        source = threading.Thread(target=send, daemon=True)
+        source.start()
+        sink, _ = last.accept()
+        started, buffer = time.perf_counter(), bytearray(1 << 18)
+        while n := sink.recv_into(buffer):
+            got += n
+        elapsed = time.perf_counter() - started
+        sink.close()
+    return got / frame_bytes * samples_per_frame / elapsed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=4.0)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--transport", default="zmq")
+    parser.add_argument("--kinds", nargs="+", default=["packets", "tuples", "images", "noise"])
+    arguments = parser.parse_args()
+    result: dict[str, Any] = {"transport": arguments.transport}
+    for kind in arguments.kinds:
+        runs, floors = [], []
+        for _ in range(arguments.repeats):
+            runs.append(measure(kind, arguments.seconds, arguments.transport))
+            frame = int(runs[-1]["bytes_per_sample"] * PACKET)
+            floors.append(floor_samples_per_s(frame, PACKET, 1.0))
+        for name in runs[0]:
+            values = [run[name] for run in runs]
+            result[f"relay_{kind}_{name}"] = median(values)
+            result[f"relay_{kind}_{name}_min"], result[f"relay_{kind}_{name}_max"] = min(values), max(values)
+        result[f"relay_{kind}_floor_samples_per_s"] = median(floors)
+    goals = {"packets_samples_per_s": 1_500_000, "tuples_cpu_us_per_sample": 5, "packets_bytes_per_sample": 45}
+    goals["images_samples_per_s"] = 20_000
+    result |= {f"goal_{name}": value for name, value in goals.items()}
+    finish(result)
+
+
+if __name__ == "__main__":
+    main()

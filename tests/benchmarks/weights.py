@@ -1,0 +1,190 @@
+"""From `broadcast_model` in the trainer to the worker's next action with the new weights.
+
+    python tests/benchmarks/weights.py [--repeats 9] [--transport zmq]
+
+Server, trainer and worker are three processes on this machine, encrypted. The worker runs an
+environment that steps every 0.1 ms and notes when it first acts with each version. Clocks are the
+machine's own. The floor sends the same bytes over two plain TCP hops through a third process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing as mp
+import socket
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from _common import finish, median
+from gymnasium import spaces
+
+from tmrl_like.actor import ActorModule
+
+SIZES = {"0.28MB": 256, "10MB": 1570, "50MB": 3530}  # width of a two-layer network
+
+
+class Pulse(gymnasium.Env[Any, Any]):
+    """Steps every 0.1 ms."""
+
+    observation_space = spaces.Box(-1.0, 1.0, (8,), np.float32)
+    action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+    obs = np.zeros(8, np.float32)
+
+    def reset(self, **_: Any) -> Any:
+        return self.obs, {}
+
+    def step(self, action: Any) -> Any:
+        time.sleep(0.0001)
+        return self.obs, 0.0, False, False, {}
+
+
+class Wide(ActorModule):
+    """Holds `width` x `width` weights; its action ignores them, so that inference does not blur the figure."""
+
+    def __init__(self, observation_space: Any, action_space: Any, width: int) -> None:
+        super().__init__(observation_space, action_space)
+        self.a = torch.nn.Linear(8, width)
+        self.b = torch.nn.Linear(width, width)
+        self.c = torch.nn.Linear(width, 2)
+
+    def act(self, obs: Any, test: bool = False) -> Any:
+        return np.zeros(2, np.float32)
+
+
+def run_worker(port: int, keys: Path, width: int, transport: str, pipe: Any) -> None:
+    from functools import partial
+
+    from tmrl_like.networking import RolloutWorker
+
+    torch.set_num_threads(1)
+    worker = RolloutWorker(
+        Pulse, partial(Wide, width=width), server_ip="127.0.0.1", server_port=port, keys_dir=keys, transport=transport
+    )
+    seen = 0
+    longest_s = 0.0
+    obs, _ = worker.reset(collect_samples=False)
+    worker.wait_connected(10)
+    pipe.send("ready")
+    while not pipe.poll():
+        before = time.perf_counter()
+        obs, *_ = worker.step(obs, test=False, collect_samples=False)
+        took_s = time.perf_counter() - before - worker._env_s - worker._inference_s
+        if worker.policy_version != seen:
+            seen = worker.policy_version
+            pipe.send((seen, time.time(), took_s))
+        longest_s = max(longest_s, took_s)
+    pipe.recv()
+    pipe.send(longest_s)
+    worker.close()
+
+
+def run_server(keys: Path, transport: str, pipe: Any) -> None:
+    from tmrl_like.networking import Server
+
+    with Server(0, host="127.0.0.1", keys_dir=keys, transport=transport) as server:
+        pipe.send(server.address[1])
+        pipe.recv()
+
+
+def measure(width: int, repeats: int, transport: str) -> dict[str, float]:
+    """Median milliseconds from publication to use, and what it cost trainer and worker."""
+    from tmrl_like.networking.spaces import describe_spaces
+    from tmrl_like.networking.trainer_link import TrainerLink
+    from tmrl_like.transport import KeyFolder, connect
+
+    context = mp.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        keys = Path(folder) / "keys"
+        server_pipe, child = context.Pipe()
+        server = context.Process(target=run_server, args=(keys, transport, child))
+        server.start()
+        port = server_pipe.recv()
+        worker_pipe, child = context.Pipe()
+        worker = context.Process(target=run_worker, args=(port, keys, width, transport, child))
+        worker.start()
+        actor = Wide(Pulse.observation_space, Pulse.action_space, width)
+        spaces_ = describe_spaces(Pulse.observation_space, Pulse.action_space)
+        link = TrainerLink(connect(transport, "127.0.0.1", port, KeyFolder(keys)), "bench", "t", spaces_)
+        worker_pipe.recv()
+        link.wait_connected(10)
+        latencies_s, held_s, blocked_s = [], [], []
+        for _ in range(repeats + 2):
+            started = time.time()
+            link.broadcast_model(actor)
+            held_s.append(time.time() - started)
+            _, used_at, blocked = worker_pipe.recv()
+            latencies_s.append(used_at - started)
+            blocked_s.append(blocked)
+            time.sleep(0.05)
+        worker_pipe.send("stop")
+        longest_s = worker_pipe.recv()
+        worker.join(10)
+        link.close()
+        server_pipe.send("stop")
+        server.join(10)
+    return {
+        "latency_ms": median(latencies_s[2:]) * 1e3,
+        "latency_max_ms": max(latencies_s[2:]) * 1e3,
+        "trainer_held_ms": median(held_s[2:]) * 1e3,
+        "worker_swap_ms": median(blocked_s[2:]) * 1e3,
+        "worker_longest_step_outside_env_and_act_ms": longest_s * 1e3,
+    }
+
+
+def _pass_on(server: socket.socket, next_port: int, size: int) -> None:
+    with socket.create_connection(("127.0.0.1", next_port)) as out, server.accept()[0] as source:
+        _copy(source, out)
+
+
+def _copy(source: socket.socket, out: socket.socket) -> None:
+    out.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    while data := source.recv(1 << 20):
+        out.sendall(data)
+
+
+def floor_ms(size: int, repeats: int) -> float:
+    """The same bytes over two plain TCP hops, milliseconds."""
+    times = []
+    payload = bytes(size)
+    for _ in range(repeats):
+        with socket.create_server(("127.0.0.1", 0)) as last, socket.create_server(("127.0.0.1", 0)) as middle:
+            hop = threading.Thread(target=_pass_on, args=(middle, last.getsockname()[1], size), daemon=True)
+            hop.start()
+            with socket.create_connection(middle.getsockname()) as out:
+                sink, _ = last.accept()
+                started = time.perf_counter()
+                sender = threading.Thread(target=out.sendall, args=(payload,), daemon=True)
+                sender.start()
+                buffer, got = bytearray(1 << 20), 0
+                while got < size:
+                    got += sink.recv_into(buffer)
+                times.append((time.perf_counter() - started) * 1e3)
+                sender.join()
+                sink.close()
+    return median(times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--transport", default="zmq")
+    arguments = parser.parse_args()
+    result: dict[str, Any] = {"transport": arguments.transport}
+    goals = {"0.28MB": 2.0, "10MB": 60.0, "50MB": 400.0}
+    for label, width in SIZES.items():
+        size = 4 * (width * width + width * 12)
+        for name, value in measure(width, arguments.repeats, arguments.transport).items():
+            result[f"weights_{label}_{name}"] = value
+        result[f"weights_{label}_floor_two_tcp_hops_ms"] = floor_ms(size, arguments.repeats)
+        result[f"weights_{label}_goal_ms"] = goals[label]
+    finish(result)
+
+
+if __name__ == "__main__":
+    main()

@@ -155,8 +155,15 @@ def _in_space_order():
 
 
 def test_bounded_entries_are_scaled_and_unbounded_ones_pass():
-    rescale = Rescale(np.array([0.0, -np.inf, -3.4e38], np.float32), np.array([10.0, np.inf, 3.4e38], np.float32))
-    torch.testing.assert_close(rescale(torch.tensor([[10.0, 7.0, 7.0]])), torch.tensor([[1.0, 7.0, 7.0]]))
+    low, high = np.array([0.0, 0.0, -np.inf, -3.4e38]), np.array([10.0, 10.0, np.inf, 3.4e38])
+    rescale = Rescale(low, high, np.full(4, 3.0))
+    torch.testing.assert_close(rescale(torch.tensor([[10.0, 0.0, 7.0, 7.0]])), torch.tensor([[3.0, -3.0, 7.0, 7.0]]))
+
+
+def test_an_observation_range_of_zero_leaves_observations_and_still_scales_the_critic_s_actions():
+    rescale = Flatten(spaces.Box(0.0, 10.0, (2,))).rescale(0.0, ACTIONS)
+    scaled = rescale(torch.tensor([[3.0, 10.0, 2.0, 5.0]]))
+    torch.testing.assert_close(scaled, torch.tensor([[3.0, 10.0, 1.0, 0.0]]))
 
 
 def test_each_critic_of_an_ensemble_is_a_network_of_its_own():

@@ -93,10 +93,13 @@ def run_server(keys: Path, transport: str, pipe: Any) -> None:
 
 
 def run_trainer(port: int, keys: Path, transport: str, rows: int, pipe: Any) -> None:
+    import torch
+
     from tmrl_like.networking.trainer_link import TrainerLink
     from tmrl_like.transport import KeyFolder, connect
     from tmrl_like.wire.messages import Spaces
 
+    torch.set_num_threads(1)
     link = TrainerLink(connect(transport, "127.0.0.1", port, KeyFolder(keys)), "bench", "t", Spaces(*SPACES))
     memory, received = Columns(rows), 0
     pipe.send(link.wait_connected(10))
@@ -126,19 +129,18 @@ class _Sender:
 
         self.outbox = Outbox("bench", options=OutboxOptions(max_samples=PACKET, max_age_s=1e9))
         self.stream = 0
-        self.encoded: Iterator[bytes] | None = None
+        self.feed: Iterator[Any] | None = None  # encoded bodies to send, by the connection's thread
         self.sent_bytes = 0
-        self.limit: Callable[[], bool] = lambda: False
         link = connect(transport, "127.0.0.1", port, KeyFolder(keys))
         self.session = Session(link, "bench", self, "worker", "bench", Spaces(*SPACES))
         self.outbox.session = self.session.session
 
-    def on_welcome(self, welcome: Any) -> None:
+    def on_welcome(self, welcome: Any, is_new: bool) -> None:
         self.stream = welcome.stream
 
     def on_message(self, message: Any, body: Any) -> None:
         if type(message).__name__ == "Ack":
-            self.outbox.acknowledge(message.sequence)
+            self.outbox.acknowledge(message.stored, message.received)
 
     def _send(self, send: Callable[[bytes], bool], data: bytes) -> bool:
         if not send(data):
@@ -147,6 +149,8 @@ class _Sender:
         return True
 
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
+        while self.feed is not None and self.outbox._unsent < 50 and len(self.outbox._unacked) < 1000:
+            _queue_encoded(self.outbox, next(self.feed))
         self.outbox.pump(lambda data: self._send(send, data), connected and self.stream != 0)
         return 0.001
 
@@ -191,12 +195,11 @@ def run_worker(port: int, keys: Path, transport: str, kind: str, seconds: float,
             if count % PACKET == 0 and (time.perf_counter() - started > seconds or _wait(outbox)):
                 break
     else:
-        while time.perf_counter() - started < seconds:
-            for body in bodies:
-                _queue_encoded(outbox, body)
-                count += per_packet
-            while len(outbox._unacked) > 400:
-                time.sleep(0.0002)
+        sender.feed = itertools.cycle(bodies)
+        time.sleep(seconds)
+        sender.feed = None
+        time.sleep(0.1)
+        count = outbox._sequence * per_packet
     pipe.send((count, started))
     while outbox.pending():
         time.sleep(0.001)
@@ -230,10 +233,11 @@ def _queue_encoded(outbox: Any, encoded: tuple[int, int, bytes, bool]) -> None:
     samples, size, data, compressed = encoded
     outbox._sequence += 1
     header = m.SamplePacket("bench", outbox.session, outbox._sequence, 1, samples, size, zlib.crc32(data), compressed)
-    packet = _Packet(outbox._sequence, samples, m.encode(header, data))
+    packet = _Packet(header, data)
     outbox._unacked.append(packet)
     outbox._unsent += 1
-    outbox._held_bytes += len(packet.data)
+    outbox._held_bytes += packet.size_bytes
+    outbox._held_samples += samples
 
 
 def measure(kind: str, seconds: float, transport: str) -> dict[str, float]:
@@ -254,19 +258,20 @@ def measure(kind: str, seconds: float, transport: str) -> dict[str, float]:
         worker.start()
         worker_pipe.recv()
         server_pipe.send("cpu")
-        cpu = server_pipe.recv()
+        server_cpu = server_pipe.recv()
         trainer_pipe.send("count")
-        cpu += trainer_pipe.recv()[2]
+        trainer_cpu = trainer_pipe.recv()[2]
         worker_pipe.send("go")
         count, started = worker_pipe.recv()
-        received, ended, trainer_cpu = 0, 0.0, 0.0
+        received, ended, trainer_end_cpu = 0, 0.0, 0.0
         while received < count:
             trainer_pipe.send("count")
-            received, ended, trainer_cpu = trainer_pipe.recv()
+            received, ended, trainer_end_cpu = trainer_pipe.recv()
             time.sleep(0.002)
         worker_cpu, sent_bytes = worker_pipe.recv()
         server_pipe.send("cpu")
-        cpu = server_pipe.recv() + trainer_cpu + worker_cpu - cpu
+        server_cpu = server_pipe.recv() - server_cpu
+        trainer_cpu = trainer_end_cpu - trainer_cpu
         trainer_pipe.send("stop")
         server_pipe.send("stop")
         for process in (worker, trainer, server):
@@ -275,7 +280,10 @@ def measure(kind: str, seconds: float, transport: str) -> dict[str, float]:
     return {
         "samples_per_s": count / (ended - started),
         "bytes_per_sample": sent_bytes / count,
-        "cpu_us_per_sample": cpu / count * 1e6,
+        "cpu_us_per_sample": (worker_cpu + server_cpu + trainer_cpu) / count * 1e6,
+        "worker_cpu_us_per_sample": worker_cpu / count * 1e6,
+        "server_cpu_us_per_sample": server_cpu / count * 1e6,
+        "trainer_cpu_us_per_sample": trainer_cpu / count * 1e6,
     }
 
 

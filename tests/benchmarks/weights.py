@@ -98,6 +98,7 @@ def measure(width: int, repeats: int, transport: str) -> dict[str, float]:
     from tmrl_like.networking.trainer_link import TrainerLink
     from tmrl_like.transport import KeyFolder, connect
 
+    torch.set_num_threads(1)
     context = mp.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         keys = Path(folder) / "keys"

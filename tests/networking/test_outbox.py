@@ -104,7 +104,7 @@ def test_what_is_not_acknowledged_is_sent_again_in_order():
     box, wire = outbox(max_samples=1), Wire()
     fill(box, 5)
     box.pump(wire.send, True)
-    box.acknowledge(2)
+    box.acknowledge(2, 2)
     box.send_again()
     box.pump(wire.send, True)
     assert wire.sequences == [1, 2, 3, 4, 5, 3, 4, 5]
@@ -115,7 +115,7 @@ def test_acknowledged_packets_are_forgotten():
     fill(box, 5)
     box.pump(wire.send, True)
     assert box.unacknowledged_samples() == 5
-    box.acknowledge(5)
+    box.acknowledge(5, 5)
     assert not box.pending()
     assert box.unacknowledged_samples() == 0
 
@@ -125,7 +125,7 @@ def test_the_window_limits_what_is_on_its_way():
     fill(box, 3)
     box.pump(wire.send, True)
     assert wire.sequences == [1]
-    box.acknowledge(1)
+    box.acknowledge(1, 1)
     box.pump(wire.send, True)
     assert wire.sequences == [1, 2]
 

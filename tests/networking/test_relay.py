@@ -3,7 +3,7 @@
 import pytest
 
 from tmrl_like.networking.relay import Relay
-from tmrl_like.transport.base import Identity, Incoming
+from tmrl_like.transport.base import REVOKED, Identity, Incoming
 from tmrl_like.wire import messages as m
 
 BOTH = Identity("local", ("worker", "trainer"))
@@ -167,8 +167,8 @@ def test_acknowledgements_go_to_the_worker_process_they_name(relay, link):
     give(relay, b"t", hello("trainer", "t1"))
     give(relay, b"w", hello(name="w1", session=1))
     give(relay, b"v", hello(name="w2", session=2))
-    give(relay, b"t", m.Ack("w2", 2, 9))
-    assert link.to(b"v", m.Ack)[0].sequence == 9
+    give(relay, b"t", m.Ack("w2", 2, 9, 9))
+    assert link.to(b"v", m.Ack)[0].stored == 9
     assert link.to(b"w", m.Ack) == []
 
 
@@ -203,6 +203,15 @@ def test_the_seats_of_the_silent_are_freed(relay, link):
     assert link.to(b"w", m.Welcome)[-1].stream == 0
 
 
+def test_a_revoked_key_ends_what_it_has_open(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+    give(relay, b"w", packet(), REVOKED)
+    assert "revoked" in link.to(b"w", m.Refusal)[0].reason
+    assert link.to(b"t", m.SamplePacket) == []
+    assert relay.workers == []
+
+
 def test_a_workers_key_cannot_play_the_trainer(relay, link):
     give(relay, b"x", hello("trainer", "evil"), WORKER_ONLY)
     assert "not for a trainer" in link.to(b"x", m.Refusal)[0].reason
@@ -214,7 +223,7 @@ def test_a_worker_cannot_publish_a_policy_or_acknowledge(relay, link):
     give(relay, b"w", hello())
     give(relay, b"v", hello(name="w2", session=2))
     give(relay, b"w", frame())
-    give(relay, b"w", m.Ack("w2", 2, 5))
+    give(relay, b"w", m.Ack("w2", 2, 5, 5))
     assert relay.counters.malformed == 2
     assert link.to(b"v", m.PolicyFrame) == []
     assert link.to(b"v", m.Ack) == []
@@ -261,6 +270,29 @@ def test_more_workers_than_allowed_are_refused(link):
     give(relay, b"w", hello())
     give(relay, b"v", hello(name="w2", session=2))
     assert "max_workers" in link.to(b"v", m.Refusal)[0].reason
+
+
+def test_above_its_limit_the_relay_drops_packets_and_counts_them(link):
+    relay = Relay(link, max_waiting_bytes=500)
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+    link.full.add(b"t")
+    for i in range(1, 100):
+        give(relay, b"w", packet(sequence=i), body=b"x" * 50)
+    assert relay.counters.dropped > 80
+    link.full.clear()
+    relay.flush()
+    give(relay, b"w", packet(sequence=100))
+    assert link.to(b"t", m.SamplePacket)[-1].sequence == 100
+
+
+def test_the_rest_of_a_policy_whose_beginning_was_lost_is_ignored(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+    give(relay, b"t", frame(3, 2, 4))
+    assert relay.trainer is not None
+    give(relay, b"t", frame(4, 0, 1))
+    assert [f.version for f in link.to(b"w", m.PolicyFrame)] == [4]
 
 
 def test_a_policy_larger_than_the_limit_is_refused(link):

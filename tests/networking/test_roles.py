@@ -1,7 +1,10 @@
 """Server, worker and trainer together, over real connections."""
 
+import contextlib
 import itertools
 import json
+import socket
+import threading
 import time
 
 import numpy as np
@@ -24,6 +27,53 @@ from tmrl_like.training_offline import TrainingOffline
 from tmrl_like.util import partial
 
 SOON = OutboxOptions(max_age_s=0.0)
+
+
+class CuttableProxy:
+    """Passes TCP connections on to a port of this machine; `cut` breaks all of them."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._sockets: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection(("127.0.0.1", self._target))
+            self._sockets += [near, far]
+            for source, sink in ((near, far), (far, near)):
+                threading.Thread(target=self._pass_on, args=(source, sink), daemon=True).start()
+
+    @staticmethod
+    def _pass_on(source: socket.socket, sink: socket.socket) -> None:
+        try:
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+        except OSError:
+            pass
+        finally:
+            source.close()
+            sink.close()
+
+    def cut(self) -> None:
+        sockets, self._sockets = self._sockets, []
+        for sock in sockets:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+            sock.close()
+
+    def __enter__(self) -> "CuttableProxy":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+        self.cut()
 
 
 def retrieve(trainer, n, within_s=10.0):
@@ -263,12 +313,101 @@ def test_nothing_is_lost_or_doubled_when_the_trainer_is_replaced(house, tmp_path
     while training.total_samples < 100:
         _take_into_memory(first)
     first.save_checkpoint()
+    while training.total_samples < 200:
+        _take_into_memory(first)  # in the memory, confirmed, and in no checkpoint
     first.link.retrieve(0.1)  # arrived, but not in the memory when the trainer dies
     first.close()
     second = house.trainer(checkpoint_path=path)
-    while second.training.total_samples < 300:
+    while second.training.total_samples < 400:
         _take_into_memory(second)
+    assert second.training.memory.data[0].info.is_reset
     assert is_gapless(second.training.memory.data)
+
+
+def test_nothing_is_lost_or_doubled_when_connections_are_cut(zmq_house):
+    server = zmq_house.server()
+    trainer = zmq_house.trainer()
+    with CuttableProxy(server.address[1]) as proxy:
+        zmq_house.port = proxy.port
+        worker = zmq_house.worker(partial(CountingEnv, step_s=0.001), outbox=SOON)
+        zmq_house.start(worker.run)
+        samples = retrieve(trainer, 50)
+        for cut in range(4):
+            proxy.cut()
+            samples += retrieve(trainer, 50 * (cut + 2), 15)
+    assert is_gapless(samples)
+    assert worker.overruns == 0
+
+
+def test_what_a_full_outbox_dropped_is_a_break_and_not_a_wrong_transition(house, until, caplog):
+    house.server()
+    first = house.trainer()
+    tight = OutboxOptions(max_age_s=0.0, max_bytes=5_000)
+    worker = house.worker(partial(CountingEnv, step_s=0.001), outbox=tight)
+    house.start(worker.run)
+    streams = {d.buffer.stream for d in first.link.retrieve(0.5)}
+    first.link._session._role = _Deaf()  # takes nothing for a while
+    until(lambda: worker._outbox.lost_samples > 50)
+    first.link._session._role = first.link
+    deliveries = []
+    until(lambda: deliveries.extend(first.link.retrieve(0.05)) or "lost for good" in caplog.text)
+    until(lambda: deliveries.extend(first.link.retrieve(0.05)) or len({d.buffer.stream for d in deliveries} | streams) > 1)
+    by_stream = {}
+    for delivery in deliveries:
+        by_stream.setdefault(delivery.buffer.stream, []).extend(delivery.buffer.memory)
+    assert all(is_gapless(samples) for samples in by_stream.values())
+
+
+class _Deaf:
+    def on_welcome(self, welcome, is_new):
+        pass
+
+    def on_message(self, message, body):
+        pass
+
+    def on_tick(self, send, connected):
+        return 0.01
+
+    def pending(self):
+        return False
+
+    def beat(self):
+        from tmrl_like.wire.messages import Beat
+
+        return Beat()
+
+
+def test_a_packet_that_cannot_be_decoded_is_a_break_and_not_a_wrong_transition(house, until, monkeypatch):
+    from tmrl_like.networking import trainer_link
+
+    house.server()
+    trainer, worker = house.trainer(), house.worker(partial(CountingEnv, step_s=0.001), outbox=SOON)
+    real, calls = trainer_link.decode_body, []
+
+    def sometimes(packet, body):
+        calls.append(packet.sequence)
+        return real(packet, b"damaged" if len(calls) == 10 else body)
+
+    monkeypatch.setattr(trainer_link, "decode_body", sometimes)
+    house.start(worker.run)
+    by_stream = {}
+
+    def collect():
+        for delivery in trainer.link.retrieve(0.05):
+            by_stream.setdefault(delivery.buffer.stream, []).extend(delivery.buffer.memory)
+        return sum(map(len, by_stream.values())) > 50
+
+    until(collect)
+    assert len(by_stream) == 2
+    assert all(is_gapless(samples) for samples in by_stream.values())
+    assert trainer.link.fleet()["refused_packets_total"] == 1
+
+
+def test_a_second_worker_of_the_same_name_is_refused(zmq_house):
+    zmq_house.server()
+    assert zmq_house.worker(name="arm").wait_connected(5)
+    with pytest.raises(RefusedError, match="a worker named arm is connected already"):
+        zmq_house.worker(name="arm").wait_connected(10)
 
 
 def _take_into_memory(trainer):

@@ -27,6 +27,7 @@ from tmrl_like.util import cached_property
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 _LOG_2 = math.log(2.0)
 _MAX_SCALE = 1e6  # wider bounds say nothing about the size of the values
+OBS_RANGE = 3.0  # torch initialises layers small: inputs of this size give a first layer that resolves them
 _MAX_DIMS = 2  # vectors and short histories of vectors; more is an image
 
 
@@ -58,19 +59,29 @@ class Flatten:
         leaves = [get(obs) for get in self._getters]
         return torch.from_numpy(np.concatenate(leaves, axis=None, dtype=np.float32, casting="unsafe"))
 
+    def rescale(self, obs_range: float, action_space: gymnasium.Space[Any] | None = None) -> Rescale:
+        """The scaling of a network's input: observations to [-obs_range, obs_range], then actions to [-1, 1]."""
+        limit = np.full(self.size, obs_range or np.nan)
+        if action_space is None:
+            return Rescale(self.low, self.high, limit)
+        center, half = action_bounds(action_space)
+        low, high = np.append(self.low, center - half), np.append(self.high, center + half)
+        return Rescale(low, high, np.append(limit, np.ones_like(half)))
+
 
 class Rescale(nn.Module):
-    """Bounded entries of a flat vector to [-1, 1]; entries without useful bounds pass as they are."""
+    """Bounded entries of a flat vector to [-limit, limit]; entries without useful bounds pass as they are."""
 
     scale: Tensor  # [O] float32
     shift: Tensor  # [O] float32
 
-    def __init__(self, low: np.ndarray[Any, Any], high: np.ndarray[Any, Any]) -> None:
+    def __init__(self, low: np.ndarray[Any, Any], high: np.ndarray[Any, Any], limit: np.ndarray[Any, Any]) -> None:
+        """All arrays float [O]."""
         super().__init__()
         half = high.astype(np.float64) / 2 - low.astype(np.float64) / 2
-        useful = (half > 0) & (half < _MAX_SCALE)
-        scale = 1.0 / np.where(useful, half, 1.0)
-        shift = -(1.0 + np.where(useful, low, -1.0) * scale)  # low goes to -1
+        useful = (half > 0) & (half < _MAX_SCALE) & np.isfinite(limit)
+        scale = np.where(useful, limit / np.where(useful, half, 1.0), 1.0)
+        shift = np.where(useful, -limit - np.where(useful, low, 0.0) * scale, 0.0)  # low goes to -limit
         self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.float32), persistent=False)
         self.register_buffer("shift", torch.as_tensor(shift, dtype=torch.float32), persistent=False)
 
@@ -115,7 +126,7 @@ class SquashedGaussianActor(SamplingActor):
         layer_norm: bool = False,
         log_std_min: float = -10.0,
         log_std_max: float = 2.0,
-        rescale_obs: bool = True,
+        obs_range: float = OBS_RANGE,
     ) -> None:
         """Build the network.
 
@@ -126,7 +137,7 @@ class SquashedGaussianActor(SamplingActor):
             layer_norm: normalise each hidden layer before its ReLU.
             log_std_min: lower bound of the logarithm of u's standard deviation.
             log_std_max: its upper bound.
-            rescale_obs: scale bounded observations to [-1, 1].
+            obs_range: bounded observations are scaled to [-obs_range, obs_range]; 0 leaves them as they are.
 
         Raises:
             ConfigError: a space that this network cannot learn from, by name.
@@ -134,7 +145,7 @@ class SquashedGaussianActor(SamplingActor):
         super().__init__(observation_space, action_space)
         center, half = action_bounds(action_space)
         self.flatten = Flatten(observation_space)
-        self.rescale = Rescale(self.flatten.low, self.flatten.high) if rescale_obs else nn.Identity()
+        self.rescale = self.flatten.rescale(obs_range)
         widths = [self.flatten.size, *hidden_sizes]
         self.hidden = nn.ModuleList(nn.Linear(i, o) for i, o in itertools.pairwise(widths))
         self.norms = nn.ModuleList(nn.LayerNorm(width) for width in hidden_sizes if layer_norm)
@@ -271,16 +282,15 @@ class EnsembleCritic(nn.Module):
         hidden_sizes: Sequence[int] = (256, 256),
         layer_norm: bool = False,
         dropout: float = 0.0,
-        rescale_obs: bool = True,
+        obs_range: float = OBS_RANGE,
     ) -> None:
         """Build the networks; spaces and errors as in `SquashedGaussianActor`."""
         super().__init__()
-        center, half = action_bounds(action_space)
+        center, _ = action_bounds(action_space)
         self.n_critics = n_critics
         self.dropout = dropout
         self.flatten = Flatten(observation_space)
-        low, high = (self.flatten.low, self.flatten.high) if rescale_obs else _without_bounds(self.flatten.size)
-        self.rescale = Rescale(np.append(low, center - half), np.append(high, center + half))
+        self.rescale = self.flatten.rescale(obs_range, action_space)
         widths = [self.flatten.size + len(center), *hidden_sizes]
         self.hidden = nn.ModuleList(EnsembleLinear(n_critics, i, o) for i, o in itertools.pairwise(widths))
         self.head = EnsembleHead(n_critics, widths[-1])
@@ -361,7 +371,3 @@ def _rows(leaf: Tensor) -> Tensor:
 
 def _bounds(space: spaces.Box) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     return space.low.astype(np.float32).ravel(), space.high.astype(np.float32).ravel()
-
-
-def _without_bounds(size: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    return np.full(size, -np.inf, dtype=np.float32), np.full(size, np.inf, dtype=np.float32)

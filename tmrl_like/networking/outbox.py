@@ -4,7 +4,7 @@ Three stations::
 
     writer    the packet being filled, by the environment's thread alone
     sealed    full packets, on their way to the connection's thread
-    unacked   encoded packets, numbered, kept until the trainer has them in its memory
+    unacked   encoded packets, numbered, kept until the trainer has stored them for good
 
 The environment's thread only appends. Encoding, compression and sending happen in the connection's
 thread (`pump`). Everything is bounded: when `max_bytes` are held, the oldest packet is dropped and its
@@ -25,6 +25,8 @@ from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import Compressor, PacketWriter
 
 log = logging.getLogger("tmrl_like.worker")
+
+_HEADER_BYTES = 100  # about; what a packet counts for beside its body
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +57,20 @@ class _Sealed:
 
 @dataclass(frozen=True, slots=True)
 class _Packet:
-    sequence: int
-    samples: int
-    data: bytes
+    header: m.SamplePacket
+    body: bytes
+
+    @property
+    def sequence(self) -> int:
+        return self.header.sequence
+
+    @property
+    def samples(self) -> int:
+        return self.header.samples
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.body) + _HEADER_BYTES
 
 
 class Outbox:
@@ -76,8 +89,10 @@ class Outbox:
         self._sealed: deque[_Sealed] = deque()
         self._unacked: deque[_Packet] = deque()
         self._held_bytes = 0
+        self._held_samples = 0
         self._unsent = 0  # how many of the newest in `_unacked` still have to be sent
-        self._window_used = 0
+        self._on_its_way: deque[_Packet] = deque()  # sent, and not known to have arrived
+        self._on_its_way_bytes = 0
         self._sequence = 0
         self._compress = Compressor()
 
@@ -136,30 +151,35 @@ class Outbox:
         """Encode what was sealed; send as much as the window and the connection take."""
         while self._sealed:
             self._encode(self._sealed.popleft())
-        while may_send and self._unsent and self._window_used < self.options.window_bytes:
+        while may_send and self._unsent and self._on_its_way_bytes < self.options.window_bytes:
             packet = self._unacked[-self._unsent]
-            if not send(packet.data):
+            packet.header.oldest = self._unacked[0].sequence
+            if not send(m.encode(packet.header, packet.body)):
                 return
             self._unsent -= 1
-            self._window_used += len(packet.data)
+            self._on_its_way.append(packet)
+            self._on_its_way_bytes += packet.size_bytes
 
     def send_again(self) -> None:
         """What was sent and not acknowledged may be lost: all of it goes out again, in order."""
         self._unsent = len(self._unacked)
-        self._window_used = 0
+        self._on_its_way.clear()
+        self._on_its_way_bytes = 0
 
-    def acknowledge(self, sequence: int) -> None:
-        """Forget packets up to `sequence`: they are in the trainer's memory."""
-        while self._unacked and self._unacked[0].sequence <= sequence:
+    def acknowledge(self, stored: int, received: int) -> None:
+        """Forget packets up to `stored`; those up to `received` are not on their way any more."""
+        while self._unacked and self._unacked[0].sequence <= stored:
             self._drop_oldest()
+        while self._on_its_way and self._on_its_way[0].sequence <= received:
+            self._on_its_way_bytes -= self._on_its_way.popleft().size_bytes
 
     def unacknowledged_samples(self) -> int:
-        """Samples that the trainer has not confirmed."""
-        return sum(packet.samples for packet in list(self._unacked))
+        """Samples that are kept because the trainer has not stored them for good."""
+        return self._held_samples
 
     def pending(self) -> bool:
-        """Whether anything is not yet acknowledged."""
-        return bool(self._sealed or self._unacked)
+        """Whether anything is not yet in the trainer's memory."""
+        return bool(self._sealed or self._unsent or self._on_its_way)
 
     def _encode(self, sealed: _Sealed) -> None:
         body = sealed.writer.encode()
@@ -177,10 +197,11 @@ class Outbox:
             lost_samples=self.lost_samples,
             episodes=sealed.episodes,
         )
-        packet = _Packet(self._sequence, sealed.writer.samples, m.encode(header, data))
+        packet = _Packet(header, data)
         self._unacked.append(packet)
         self._unsent += 1
-        self._held_bytes += len(packet.data)
+        self._held_bytes += packet.size_bytes
+        self._held_samples += packet.samples
         self._drop_above_limit()
 
     def _drop_above_limit(self) -> None:
@@ -195,8 +216,6 @@ class Outbox:
 
     def _drop_oldest(self) -> None:
         packet = self._unacked.popleft()
-        self._held_bytes -= len(packet.data)
-        if self._unsent > len(self._unacked):
-            self._unsent = len(self._unacked)
-        else:
-            self._window_used = max(0, self._window_used - len(packet.data))
+        self._held_bytes -= packet.size_bytes
+        self._held_samples -= packet.samples
+        self._unsent = min(self._unsent, len(self._unacked))

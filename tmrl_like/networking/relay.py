@@ -1,7 +1,8 @@
 """What the server does with messages: seats, samples one way, policies the other. No threads, no clock.
 
-The relay holds no samples while there is no trainer: workers keep theirs until they are acknowledged,
-and each limits what it has on its way, so whatever waits here is bounded by (workers x their window).
+The relay holds no samples while there is no trainer: workers keep theirs until they are acknowledged.
+While there is one, what waits for it is bounded twice: each worker limits what it has on its way, and
+above `max_waiting_bytes` packets are dropped here (the trainer sees the gap and has them sent again).
 """
 
 from __future__ import annotations
@@ -44,12 +45,14 @@ class Counters:
     policies: int = 0
     malformed: int = 0
     refused: int = 0
+    dropped: int = 0
 
 
 @dataclass(slots=True)
 class _Waiting:
     packets: deque[bytes | memoryview] = field(default_factory=deque)
     samples: int = 0
+    size_bytes: int = 0
 
 
 class Relay:
@@ -62,12 +65,14 @@ class Relay:
         max_workers: int = 1000,
         silent_after_s: float = 5.0,
         max_policy_bytes: int = 1 << 30,
+        max_waiting_bytes: int = 512 << 20,
     ) -> None:
         self._link = link
         self._min_samples = min_samples_per_server_packet
         self._max_workers = max_workers
         self._silent_after_s = silent_after_s
         self._max_policy_bytes = max_policy_bytes
+        self._max_waiting_bytes = max_waiting_bytes
         self._session = _random_id()
         self._stream = 0
         self._seats: dict[bytes, Seat] = {}
@@ -90,7 +95,10 @@ class Relay:
         return self._trainer
 
     def handle(self, incoming: Incoming, now: float) -> None:
-        """Act on one message from a peer with a valid key."""
+        """Act on one message from a peer whose key is, or was, valid."""
+        if not incoming.identity.roles:
+            self._dismiss_revoked(incoming.peer)
+            return
         try:
             message, _ = m.decode(incoming.data)
         except DecodingError as error:
@@ -127,6 +135,13 @@ class Relay:
         """Send what waits; True when nothing is left that could be sent."""
         return self._flush_samples() & self._flush_policy()
 
+    def _dismiss_revoked(self, peer: bytes) -> None:
+        seat = self._seats.get(peer)
+        self._tell(peer, m.Refusal("the server refuses this machine's key: it was revoked"))
+        if seat is not None:
+            log.warning("%s %s leaves: its key was revoked", *_who(seat))
+            self._leave(seat)
+
     # -- seats ---------------------------------------------------------------------------------------
 
     def _hello(self, peer: bytes, identity: Identity, hello: m.Hello, now: float) -> None:
@@ -160,6 +175,11 @@ class Relay:
             return self._reason_to_refuse_trainer(hello, now)
         if _share_file(self._trainer, hello):
             return m.Refusal(_SHARED_FILE.format("worker", "trainer"))
+        namesake = next((w for w in self.workers if w.hello.name == hello.name), None)
+        if self._is_taken(namesake, hello, now):
+            return m.Refusal(
+                f"a worker named {hello.name} is connected already: give this one another name (--name)", _RETRY_AFTER_S
+            )
         if len(self.workers) >= self._max_workers:
             return m.Refusal(f"the server has its {self._max_workers} workers; raise server.max_workers")
         return self._reason_for_spaces(hello)
@@ -167,18 +187,24 @@ class Relay:
     def _reason_to_refuse_trainer(self, hello: m.Hello, now: float) -> m.Refusal | None:
         if any(_share_file(worker, hello) for worker in self.workers):
             return m.Refusal(_SHARED_FILE.format("trainer", "worker"))
-        sitting = self._trainer
-        if sitting is None or _same_process(sitting.hello, hello):
+        if not self._is_taken(self._trainer, hello, now):
             return None
-        idle_s = now - sitting.seen_at
-        if idle_s > _ALIVE_WITHIN_S:
-            log.warning("trainer %s is silent for %.1f s: another one takes its seat", sitting.hello.name, idle_s)
-            self._leave(sitting)
-            return None
+        assert self._trainer is not None
         return m.Refusal(
-            f"a trainer is connected already ({sitting.hello.name}): stop it, or give this one its own server",
+            f"a trainer is connected already ({self._trainer.hello.name}): stop it, or give this one its own server",
             _RETRY_AFTER_S,
         )
+
+    def _is_taken(self, sitting: Seat | None, hello: m.Hello, now: float) -> bool:
+        """Whether another process holds a seat and shows signs of life; a silent one loses it."""
+        if sitting is None or _same_process(sitting.hello, hello):
+            return False
+        idle_s = now - sitting.seen_at
+        if idle_s <= _ALIVE_WITHIN_S:
+            return True
+        log.warning("%s %s is silent for %.1f s: another one takes its seat", *_who(sitting), idle_s)
+        self._leave(sitting)
+        return False
 
     def _reason_for_spaces(self, worker: m.Hello) -> m.Refusal | None:
         trainer = self._trainer.hello.spaces if self._trainer else None
@@ -230,6 +256,10 @@ class Relay:
             return
         if self._trainer is None:
             return  # the worker keeps them, and sends them again when there is a trainer
+        if self._waiting.size_bytes + len(data) > self._max_waiting_bytes:
+            self.counters.dropped += 1  # the trainer notices the gap and asks for it again
+            return
+        self._waiting.size_bytes += len(data)
         self._waiting.packets.append(data)
         self._waiting.samples += message.samples or self._min_samples  # finished episodes do not wait
         self.counters.samples += message.samples
@@ -243,7 +273,7 @@ class Relay:
         while waiting.packets:
             if not self._link.send(self._trainer.peer, waiting.packets[0]):
                 return False
-            waiting.packets.popleft()
+            waiting.size_bytes -= len(waiting.packets.popleft())
         waiting.samples = 0
         return True
 
@@ -252,9 +282,11 @@ class Relay:
             self._policy, self._policy_bytes, self._policy_complete = [], 0, False
             for worker in self.workers:
                 worker.policy_cursor = 0
+        if message.index != len(self._policy):
+            return  # the rest of a policy whose beginning was lost with a connection; the next one follows
         self._policy_bytes += len(data)
-        if message.index != len(self._policy) or self._policy_bytes > self._max_policy_bytes:
-            self._refuse_malformed_from(seat, "its policy arrives in pieces that do not fit together")
+        if self._policy_bytes > self._max_policy_bytes:
+            self._refuse_malformed_from(seat, f"its policy is larger than {self._max_policy_bytes} bytes")
             return
         self._policy.append(data)
         if message.index == message.frames - 1:

@@ -29,13 +29,14 @@ _BEAT_S = 0.5
 _SILENT_AFTER_S = 4.0
 _COMPLAIN_AFTER_S = 3.0
 _TICK_S = 0.01
+_MESSAGES_PER_TURN = 64
 
 
 class Role(Protocol):
     """What a worker or a trainer does on the wire."""
 
-    def on_welcome(self, welcome: m.Welcome) -> None:
-        """The server let us in, or the trainer at the other end changed."""
+    def on_welcome(self, welcome: m.Welcome, is_new: bool) -> None:
+        """The server let us in (`is_new`: on a new connection), or the trainer at the other end changed."""
 
     def on_message(self, message: m.AnyMessage, body: memoryview) -> None:
         """A message for this role."""
@@ -89,6 +90,7 @@ class Session:
         self._beat_at = 0.0
         self._retry_until: float | None = None
         self._complained = False
+        self._said_hello = False
         self._thread = threading.Thread(target=self._run, name=f"tmrl-link-{role_name}", daemon=True)
         self._thread.start()
 
@@ -149,15 +151,19 @@ class Session:
             self._link.close()
 
     def _turn(self, wait_s: float) -> float:
+        """Take what has arrived, let the role send; returns how long the next turn may wait."""
+        messages = 0
         data = self._link.receive(wait_s)
         now = time.monotonic()
-        if data is not None:
+        while data is not None:
             self._heard_at = now
             self._dispatch(data, now)
+            messages += 1
+            data = self._link.receive(0.0) if messages < _MESSAGES_PER_TURN else None
         if now - self._beat_at > _BEAT_S:
             self._stay_in_touch(now)
         next_s = self._role.on_tick(self._link.send, self._welcomed.is_set())
-        return 0.0 if data is not None else min(next_s, _BEAT_S)
+        return 0.0 if messages == _MESSAGES_PER_TURN else min(next_s, _BEAT_S)
 
     def _dispatch(self, data: bytes | memoryview, now: float) -> None:
         try:
@@ -174,17 +180,16 @@ class Session:
             self._say_hello(now)
         elif isinstance(message, m.Refusal):
             self._on_refusal(message, now)
-        elif isinstance(message, m.Notice):
-            log.warning("%s", message.text)
         elif not isinstance(message, m.Beat) or message.worker:
             self._role.on_message(message, body)
 
     def _on_welcome(self, welcome: m.Welcome) -> None:
+        is_new, self._said_hello = self._said_hello, False
         if not self._welcomed.is_set():
             log.info("connected to the server at %s as %s", self._where, self.name)
         self._complained = False
         self._welcomed.set()
-        self._role.on_welcome(welcome)
+        self._role.on_welcome(welcome, is_new)
 
     def _on_refusal(self, refusal: m.Refusal, now: float) -> None:
         if refusal.retry_after_s >= 0 and self._retry_until is None:
@@ -211,6 +216,7 @@ class Session:
 
     def _say_hello(self, now: float) -> None:
         self._hello_at = now
+        self._said_hello = True
         self._link.send(m.encode(self._hello))
 
     def _say_goodbye(self) -> None:

@@ -102,6 +102,7 @@ class Trainer:
             describe_spaces(self.training.observation_space, self.training.action_space),
             None if model_path is None else Path(model_path),
             bookkeeping,
+            has_checkpoints=self._checkpoint_path is not None,
         )
 
     def run(self) -> None:
@@ -182,14 +183,16 @@ class Trainer:
         if path is None:
             return
         started = time.monotonic()
+        bookkeeping = self.link.bookkeeping()
         try:
             if self._dump is not None:
                 self._dump(self.training, path)
             else:
-                save_checkpoint(self.training, path, self.link.bookkeeping())
+                save_checkpoint(self.training, path, bookkeeping)
         except CheckpointError as error:
             log.error("%s; training goes on", error)
         else:
+            self.link.checkpoint_written(bookkeeping)
             log.info("checkpoint written in %.2f s", time.monotonic() - started)
 
     def _build(self) -> tuple[TrainingOffline, dict[str, Any]]:

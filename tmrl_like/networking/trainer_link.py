@@ -25,6 +25,7 @@ log = logging.getLogger("tmrl_like.trainer")
 
 _TICK_S = 0.05
 _GONE_AFTER_S = 5.0
+_ASK_AGAIN_S = 0.5
 _VERSIONS_KEPT = 10_000
 
 
@@ -32,9 +33,12 @@ _VERSIONS_KEPT = 10_000
 class _Process:
     """Bookkeeping for one worker process."""
 
-    received: int = 0  # highest sequence that was decoded
-    confirmed: int = 0  # highest sequence whose samples are in the memory
+    received: int = 0  # packets up to this number were taken, in order
+    confirmed: int = 0  # … and are in the memory
+    stored: int = 0  # … and in a checkpoint
+    breaks: int = 0  # how often packets were missing for good
     lost_samples: int = 0
+    asked_again_at: float = 0.0
 
 
 @dataclass
@@ -66,6 +70,7 @@ class TrainerLink:
         spaces: m.Spaces,
         model_path: Path | None = None,
         bookkeeping: dict[str, Any] | None = None,
+        has_checkpoints: bool = False,
     ) -> None:
         """Connect, without waiting for the server.
 
@@ -76,11 +81,15 @@ class TrainerLink:
             spaces: compared with the workers'.
             model_path: where the newest weights are kept; None: nowhere.
             bookkeeping: what a checkpoint's memory holds already (`bookkeeping()` of the trainer before).
+            has_checkpoints: workers keep samples until `checkpoint_written` says that they are stored;
+                otherwise only until they are in the memory.
         """
         self._lock = threading.Lock()
         self._inbox: deque[Delivery] = deque()
+        self._arriving: list[Delivery] = []  # the connection's thread collects here, and hands over per turn
         self._arrived = threading.Condition(self._lock)
-        self._acks: dict[tuple[str, int], int] = {}
+        self._acks: dict[tuple[str, int], bool] = {}  # due acknowledgements; True: send again, please
+        self._has_checkpoints = has_checkpoints
         self._processes: dict[tuple[str, int], _Process] = {}
         self._conditions: dict[str, _Condition] = {}
         self._next_publication: _Publication | None = None
@@ -116,7 +125,17 @@ class TrainerLink:
                 key, sequence = delivery.receipt
                 process = self._processes[key]
                 process.confirmed = max(process.confirmed, sequence)
-                self._acks[key] = process.confirmed
+                if not self._has_checkpoints:
+                    process.stored = process.confirmed
+                self._acks.setdefault(key, False)
+        self._session.wake()
+
+    def checkpoint_written(self, bookkeeping: dict[str, Any]) -> None:
+        """What `bookkeeping` names is on disk: workers may forget it."""
+        with self._lock:
+            for worker, session, confirmed, *_ in bookkeeping["processes"]:
+                self._processes[(worker, session)].stored = confirmed
+                self._acks.setdefault((worker, session), False)
         self._session.wake()
 
     def broadcast_model(self, model: ActorModule) -> int:
@@ -142,13 +161,14 @@ class TrainerLink:
         """The workers' condition, from their latest signs of life."""
         now = time.monotonic()
         alive = [c.beat for c in list(self._conditions.values()) if now - c.at < _GONE_AFTER_S]
+        acting = [beat for beat in alive if not beat.expert]
         known = [c.beat for c in list(self._conditions.values())]
         return {
             "workers": len(alive),
             "overruns_total": sum(b.overruns for b in known),
             "lost_samples_total": sum(p.lost_samples for p in list(self._processes.values())),
             "unacknowledged_samples": sum(b.unacknowledged_samples for b in alive),
-            "policy_lag_versions": max((max(0, self._version - b.policy_version) for b in alive), default=0),
+            "policy_lag_versions": max((max(0, self._version - b.policy_version) for b in acting), default=0),
             "refused_packets_total": self._malformed,
         }
 
@@ -157,14 +177,14 @@ class TrainerLink:
     def bookkeeping(self) -> dict[str, Any]:
         """What is in the memory, per worker process: plain values for a checkpoint."""
         with self._lock:
-            done = [[*process, book.confirmed, book.lost_samples] for process, book in self._processes.items()]
+            done = [[*key, p.confirmed, p.breaks, p.lost_samples] for key, p in self._processes.items()]
         return {"version": self._version, "processes": done}
 
     def _restore(self, bookkeeping: dict[str, Any]) -> None:
         self._version = int(bookkeeping.get("version", 0))
-        for worker, session, confirmed, lost in bookkeeping.get("processes", ()):
-            self._processes[(worker, session)] = _Process(confirmed, confirmed, lost)
-            self._acks[(worker, session)] = confirmed
+        for worker, session, confirmed, breaks, lost in bookkeeping.get("processes", ()):
+            self._processes[(worker, session)] = _Process(confirmed, confirmed, confirmed, breaks, lost)
+            self._acks[(worker, session)] = False
 
     def close(self, flush_s: float = 1.0) -> None:
         """Send what waits, leave. Twice is fine."""
@@ -181,7 +201,7 @@ class TrainerLink:
 
     # -- the connection's thread (`session.Role`) ----------------------------------------------------
 
-    def on_welcome(self, welcome: m.Welcome) -> None:
+    def on_welcome(self, welcome: m.Welcome, is_new: bool) -> None:
         """A server without a policy gets the last one again."""
         if welcome.policy_wanted and self._last_publication is not None and self._publication is None:
             last = self._last_publication
@@ -195,24 +215,51 @@ class TrainerLink:
             self._on_beat(message)
 
     def _on_packet(self, packet: m.SamplePacket, body: memoryview) -> None:
+        """Take packets of a worker process in order, each once."""
         key = (packet.worker, packet.session)
-        process = self._processes.setdefault(key, _Process())
+        process = self._processes.get(key)
+        if process is None:  # whatever it sent before was for a trainer of another run
+            process = self._processes[key] = _Process(*[packet.sequence - 1] * 3)
         if packet.sequence <= process.received:
-            with self._lock:
-                self._acks[key] = process.confirmed
+            self._acks.setdefault(key, False)
+            return
+        if packet.oldest > process.received + 1:
+            self._skip_what_is_gone(packet, process)
+        if packet.sequence > process.received + 1:
+            self._ask_again(key, process)
             return
         process.received = packet.sequence
         process.lost_samples = packet.lost_samples
-        stream = f"{packet.worker}/{packet.session}/{packet.run}/{packet.lost_samples}"  # a loss is a break, too
-        try:
-            buffer = Buffer(stream=stream, blocks=(decode_body(packet, body),) if packet.samples else ())
-        except DecodingError as error:
-            self._refuse(packet, error)
-            buffer = Buffer(stream=stream)
+        buffer = self._buffer_of(packet, body, process)
         episodes = tuple(_to_stats(packet.worker, e) for e in packet.episodes)
-        with self._arrived:
-            self._inbox.append(Delivery(buffer, episodes, (key, packet.sequence)))
-            self._arrived.notify()
+        self._arriving.append(Delivery(buffer, episodes, (key, packet.sequence)))
+
+    def _buffer_of(self, packet: m.SamplePacket, body: memoryview, process: _Process) -> Buffer:
+        """Decode; a packet that cannot be decoded is counted, and what follows does not continue what was before."""
+        blocks: tuple[Any, ...] = ()
+        if packet.samples:
+            try:
+                blocks = (decode_body(packet, body),)
+            except DecodingError as error:
+                self._refuse(packet, error)
+                process.breaks += 1
+        return Buffer(stream=f"{packet.worker}/{packet.session}/{packet.run}/{process.breaks}", blocks=blocks)
+
+    def _ask_again(self, key: tuple[str, int], process: _Process) -> None:
+        """Packets are missing in between: what comes after them has to wait for them."""
+        now = time.monotonic()
+        if now - process.asked_again_at > _ASK_AGAIN_S:
+            process.asked_again_at = now
+            with self._lock:
+                self._acks[key] = True
+
+    def _skip_what_is_gone(self, packet: m.SamplePacket, process: _Process) -> None:
+        """The worker keeps nothing older any more: go on there, as a new run."""
+        log.warning(
+            "packets %d to %d of worker %s are lost for good", process.received + 1, packet.oldest - 1, packet.worker
+        )
+        process.received = packet.oldest - 1
+        process.breaks += 1
 
     def _refuse(self, packet: m.SamplePacket, error: DecodingError) -> None:
         self._malformed += 1
@@ -228,13 +275,20 @@ class TrainerLink:
         self._conditions[beat.worker] = _Condition(beat, time.monotonic())
 
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
-        """Send acknowledgements and policy frames."""
+        """Hand over what arrived; send acknowledgements and policy frames."""
+        if self._arriving:
+            with self._arrived:
+                self._inbox.extend(self._arriving)
+                self._arrived.notify()
+            self._arriving.clear()
         if not connected:
             return _TICK_S
         with self._lock:
             acks, self._acks = self._acks, {}
-        for (worker, session), sequence in acks.items():
-            send(m.encode(m.Ack(worker, session, sequence)))
+            due = [(key, self._processes[key], again) for key, again in acks.items()]
+            messages = [m.Ack(*key, p.stored, p.received if again else p.confirmed, again) for key, p, again in due]
+        for message in messages:
+            send(m.encode(message))
         return _TICK_S if self._send_policy(send) else 0.001
 
     def _send_policy(self, send: Callable[[bytes], bool]) -> bool:

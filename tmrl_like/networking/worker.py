@@ -427,7 +427,7 @@ class RolloutWorker:
             self._rebuild_environment(error)
         stats = EpisodeStats(
             worker=self.name,
-            test=not collect_samples,
+            test=test,
             return_=ret,
             steps=steps,
             terminated=bool(terminated),
@@ -615,6 +615,7 @@ class RolloutWorker:
             env_steps=self.env_steps,
             overruns=self.overruns,
             unacknowledged_samples=self._outbox.unacknowledged_samples(),
+            expert=self._expert,
             lost_samples=self._outbox.lost_samples,
             alarm=self._intake.alarm,
         )
@@ -630,16 +631,18 @@ class _WorkerRole:
     def __init__(self, worker: RolloutWorker) -> None:
         self._worker = worker
 
-    def on_welcome(self, welcome: m.Welcome) -> None:
-        if welcome.stream not in (0, self._worker._stream):
-            self._worker._outbox.send_again()
+    def on_welcome(self, welcome: m.Welcome, is_new: bool) -> None:
+        if is_new or welcome.stream != self._worker._stream:
+            self._worker._outbox.send_again()  # what was on its way may be lost
         self._worker._stream = welcome.stream
 
     def on_message(self, message: m.AnyMessage, body: memoryview) -> None:
         if isinstance(message, m.PolicyFrame):
             self._worker._on_policy_frame(message, body)
         elif isinstance(message, m.Ack):
-            self._worker._outbox.acknowledge(message.sequence)
+            self._worker._outbox.acknowledge(message.stored, message.received)
+            if message.again:
+                self._worker._outbox.send_again()
 
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
         return self._worker._tick(send, connected)

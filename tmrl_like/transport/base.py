@@ -69,6 +69,10 @@ class Identity:
     roles: tuple[str, ...]
 
 
+REVOKED = Identity("revoked", ())
+"""Of a connection whose key was valid when it was made and is not any more. It may play no role."""
+
+
 @dataclass(frozen=True)
 class Incoming:
     """A message from a peer. `peer` names the connection, not the process: a reconnect has another."""
@@ -88,7 +92,8 @@ class ServerLink(Protocol):
     def receive(self, timeout_s: float) -> Incoming | None:
         """Return the next message; None when `timeout_s` passed without one or `wake` was called.
 
-        Messages of peers without a valid key never get here.
+        Messages of peers without a valid key never get here. A connection whose key was revoked after it
+        was made is closed, or its messages come with the identity `REVOKED`, to be answered with the reason.
         """
 
     def send(self, peer: bytes, data: bytes | memoryview) -> bool:
@@ -101,7 +106,7 @@ class ServerLink(Protocol):
     def forget(self, peer: bytes) -> None:
         """Drop what is kept about a connection that is not used any more.
 
-        `send` to it says no. A peer that speaks again all the same is known again.
+        A peer that speaks again all the same is known again.
         """
 
     def wake(self) -> None:

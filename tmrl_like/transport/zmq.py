@@ -17,7 +17,7 @@ import zmq.auth.thread
 import zmq.utils.monitor
 
 from tmrl_like.errors import AddressInUseError, CredentialsError, TransportError
-from tmrl_like.transport.base import Identity, Incoming, TransportOptions
+from tmrl_like.transport.base import REVOKED, Identity, Incoming, TransportOptions
 from tmrl_like.transport.credentials import KeyFolder, PeerKeys
 
 log = logging.getLogger(__name__)
@@ -96,21 +96,27 @@ class ZmqServerLink:
         """See `ServerLink.receive`."""
         self._drop_revoked()
         try:
-            frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            peer = self._socket.recv(zmq.NOBLOCK)
         except zmq.Again:
             if not self._wait(timeout_s):
                 return None
-            frames = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
-        if len(frames) != 2:
+            peer = self._socket.recv(zmq.NOBLOCK)
+        body = self._socket.recv(copy=False)
+        if body.more:
+            self._skip_message()
             return None
-        peer, body = frames[0].bytes, frames[1]
         key = self._peers.get(peer)
         if key is None:
             key = self._peers[peer] = str(body.get("User-Id"))
             self._next_keys_check = 0.0
             self._drop_revoked()
         identity = self._identities.get(key)
-        return None if identity is None else Incoming(peer, identity, body.buffer)
+        return Incoming(peer, identity or REVOKED, body.buffer)
+
+    def _skip_message(self) -> None:
+        """A message of several parts is none of ours."""
+        while self._socket.recv(copy=False).more:
+            pass
 
     def _wait(self, timeout_s: float) -> bool:
         ready = dict(self._poller.poll(int(timeout_s * 1000)))
@@ -128,10 +134,9 @@ class ZmqServerLink:
     def send(self, peer: bytes, data: bytes | memoryview) -> bool:
         """See `ServerLink.send`."""
         self._options.check_size(len(data))
-        if self._peers.get(peer) not in self._identities:
-            return False
         try:
-            self._socket.send_multipart((peer, data), zmq.NOBLOCK, copy=len(data) < _COPY_BELOW_BYTES)
+            self._socket.send(peer, zmq.SNDMORE | zmq.NOBLOCK)
+            self._socket.send(data, zmq.NOBLOCK, copy=len(data) < _COPY_BELOW_BYTES)
         except zmq.ZMQError:  # unreachable, or its queue is full
             return False
         return True

@@ -18,11 +18,10 @@ Welcome               server → peer       accepted; which trainer session is b
 HelloWanted           server → peer       I do not know this connection: introduce yourself
 Refusal               server → peer       no, and why
 SamplePacket          worker → trainer    samples and finished episodes, numbered
-Ack                   trainer → worker    everything up to this number is in the memory
+Ack                   trainer → worker    up to which number packets are in the memory, and stored for good
 PolicyFrame           trainer → workers   a piece of a policy
 Beat                  both ways           I am alive; from workers with their condition, from the trainer
                                           to the server only
-Notice                server → peer       a line for its user
 Bye                   peer → server       I leave; my seat is free
 ====================  ==================  ==========================================================
 """
@@ -117,15 +116,24 @@ class SamplePacket(Message):
     checksum: Count  # CRC-32 of the body as sent
     compressed: bool  # zstandard
     lost_samples: Count = 0  # dropped by this worker so far because its outbox was full
+    oldest: Count = 0  # sequence of the oldest packet that the worker still keeps; older ones come no more
     episodes: tuple[Episode, ...] = ()
 
 
 class Ack(Message):
-    """All packets of (worker, session) up to `sequence` are in the trainer's memory."""
+    """How far the packets of (worker, session) have come.
+
+    Up to `stored` they are where a trainer that is killed finds them again (in its checkpoint, or just in
+    its memory where it keeps no checkpoints): the worker may forget them. Up to `received` they are in
+    the trainer's memory: they do not count as on their way any more. `again`: packets after `received`
+    are missing; send them again.
+    """
 
     worker: Name
     session: Count
-    sequence: Count
+    stored: Count
+    received: Count
+    again: bool = False
 
 
 class PolicyFrame(Message):
@@ -148,21 +156,16 @@ class Beat(Message):
     env_steps: Count = 0
     overruns: Count = 0
     unacknowledged_samples: Count = 0
+    expert: bool = False  # ignores policies
     lost_samples: Count = 0
     alarm: Text = ""  # what the worker's user should know; empty: all is well
-
-
-class Notice(Message):
-    """One line for the peer's log."""
-
-    text: Text
 
 
 class Bye(Message):
     """Clean leave."""
 
 
-AnyMessage: TypeAlias = Hello | Welcome | HelloWanted | Refusal | SamplePacket | Ack | PolicyFrame | Beat | Notice | Bye
+AnyMessage: TypeAlias = Hello | Welcome | HelloWanted | Refusal | SamplePacket | Ack | PolicyFrame | Beat | Bye
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)

@@ -1,0 +1,94 @@
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+from tmrl_like.testing.transports import introduce
+from tmrl_like.transport import KeyFolder, PeerLink, ServerLink, TransportOptions, connect, listen
+
+
+class Machines:
+    """One server's machine and others, with everything opened on them closed at the end."""
+
+    def __init__(self, transport: str, folder: Path, stack: ExitStack) -> None:
+        self.transport = transport
+        self.folder = folder
+        self.keys = KeyFolder(folder / "server")
+        self.keys.server_keys()
+        self._stack = stack
+
+    def listen(
+        self, port: int = 0, options: TransportOptions | None = None, keys: KeyFolder | None = None
+    ) -> ServerLink:
+        return self._stack.enter_context(closing(listen(self.transport, "127.0.0.1", port, keys or self.keys, options)))
+
+    def connect(
+        self, server: ServerLink, keys: KeyFolder | None = None, options: TransportOptions | None = None
+    ) -> PeerLink:
+        return self._stack.enter_context(closing(connect(self.transport, *server.address, keys or self.keys, options)))
+
+    def machine(self, name: str, roles: tuple[str, ...] = ("worker",)) -> KeyFolder:
+        """Another machine, which joined the server's."""
+        folder = KeyFolder(self.folder / name)
+        folder.join(self.keys.invite(name, roles))
+        return folder
+
+    def stranger(self, name: str = "stranger") -> KeyFolder:
+        """A machine with a server of its own."""
+        folder = KeyFolder(self.folder / name)
+        folder.server_keys()
+        return folder
+
+    def altered(self, name: str, **changes: str) -> KeyFolder:
+        """A machine that joined, and whose key was then changed."""
+        folder = self.machine(name)
+        keys = msgspec.structs.replace(folder.peer_keys(), **changes)
+        (folder.path / "peer.json").write_bytes(msgspec.json.encode(keys))
+        return folder
+
+
+def listens(process: psutil.Process) -> bool:
+    """Whether a child process is a relay."""
+    return any(connection.status == psutil.CONN_LISTEN for connection in process.net_connections("tcp"))
+
+
+class Service:
+    """A tlspyo server that several tests attack, one after the other, and a peer that it serves meanwhile."""
+
+    def __init__(self, machines: Machines) -> None:
+        self.server = machines.listen(options=TransportOptions(max_message_bytes=1 << 20))
+        self.keys = machines.keys
+        self.friend = machines.connect(self.server)
+
+    def assert_unharmed(self) -> None:
+        """Nothing arrived that should not, and the friend is served."""
+        assert self.friend.receive(0.05) is None
+        assert self.server.receive(0.05) is None
+        introduce(self.server, self.friend)
+
+
+@pytest.fixture
+def machines_for(tmp_path: Path) -> Iterator[Callable[[str], Machines]]:
+    with ExitStack() as stack:
+        yield lambda transport: Machines(transport, tmp_path, stack)
+
+
+@pytest.fixture(params=["zmq", "tlspyo"])
+def machines(request: pytest.FixtureRequest, machines_for: Callable[[str], Machines]) -> Machines:
+    return machines_for(request.param)
+
+
+@pytest.fixture
+def tls(machines_for: Callable[[str], Machines]) -> Machines:
+    return machines_for("tlspyo")
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with ExitStack() as stack:
+        service = Service(Machines("tlspyo", tmp_path_factory.mktemp("service"), stack))
+        introduce(service.server, service.friend)
+        yield service

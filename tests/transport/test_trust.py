@@ -1,0 +1,512 @@
+"""Who gets in, who does not, and that nobody does harm from outside."""
+
+from __future__ import annotations
+
+import ast
+import gc
+import logging
+import os
+import pickle
+import random
+import socket
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+
+import msgspec
+import psutil
+import pytest
+
+import tmrl_like
+from tmrl_like.errors import CredentialsError, DecodingError
+from tmrl_like.testing.transports import introduce, receive_at, receive_of, send_of, until
+from tmrl_like.transport import Identity, KeyFolder, PeerLink, ServerLink, TransportOptions
+from tmrl_like.transport.credentials import _curve_pair
+from tmrl_like.transport.frames import Assembler, cut
+from tmrl_like.transport.tlspyo import envelopes
+from tmrl_like.wire import messages
+from tmrl_like.wire.packet import decode_body
+
+from .conftest import Machines, Service, listens
+from .rawclient import RawPeer, closes, trust_all
+
+SOON_S = 5.0
+MEGABYTE = 1 << 20
+
+
+def refusal_of(peer: PeerLink, within_s: float = SOON_S) -> str:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        try:
+            assert peer.receive(0.2) is None
+        except CredentialsError as error:
+            return str(error)
+    raise AssertionError(f"no CredentialsError within {within_s:g} s")
+
+
+def assert_unharmed(machines: Machines, server: ServerLink) -> None:
+    introduce(server, machines.connect(server))
+
+
+# keys
+
+
+def test_an_invited_machine_gets_in_with_the_roles_it_was_given(machines: Machines) -> None:
+    server = machines.listen()
+    peer = machines.connect(server, machines.machine("car-7", ("worker",)))
+    send_of(peer, b"hello")
+    assert receive_at(server).identity == Identity("car-7", ("worker",))
+
+
+def test_a_key_for_another_server_is_an_error_at_the_peer(machines: Machines) -> None:
+    server = machines.listen()
+    peer = machines.connect(server, machines.stranger())
+    assert "not the server that this machine's key is for" in refusal_of(peer)
+    assert server.receive(0.1) is None
+    assert_unharmed(machines, server)
+
+
+def test_a_key_that_the_server_does_not_know_is_refused(machines: Machines, caplog: pytest.LogCaptureFixture) -> None:
+    server = machines.listen()
+    public, secret = _curve_pair()
+    folder = machines.altered("forged", curve_public=public, curve_secret=secret)
+    with caplog.at_level(logging.WARNING):
+        for peer in [machines.connect(server, folder) for _ in range(2)]:
+            assert "keys invite" in refusal_of(peer)
+        until(lambda: server.refused_connections() >= 2)
+    assert len([r for r in caplog.records if "refused a connection" in r.message]) == 1
+    assert server.receive(0.1) is None
+    assert_unharmed(machines, server)
+
+
+def test_a_known_public_key_without_its_secret_is_refused(machines: Machines) -> None:
+    server = machines.listen()
+    folder = machines.altered("thief", curve_secret=_curve_pair()[1])
+    peer = machines.connect(server, folder)
+    if machines.transport == "tlspyo":
+        refusal_of(peer)
+    assert server.receive(0.5) is None
+    assert_unharmed(machines, server)
+
+
+def test_a_revoked_key_does_not_get_in(machines: Machines) -> None:
+    folder = machines.machine("lost-laptop")
+    machines.keys.revoke("lost-laptop")
+    server = machines.listen()
+    assert "refuses this machine's key" in refusal_of(machines.connect(server, folder))
+    assert server.receive(0.1) is None
+
+
+def test_a_key_revoked_while_it_is_connected_is_not_listened_to_any_more(machines: Machines) -> None:
+    server = machines.listen()
+    friend = machines.connect(server)
+    introduce(server, friend)
+    peer = machines.connect(server, machines.machine("lost-laptop"))
+    introduce(server, peer)
+    machines.keys.revoke("lost-laptop")
+
+    def roles() -> tuple[str, ...]:
+        peer.send(b"still here?")
+        message = server.receive(0.05)
+        return message.identity.roles if message else ()
+
+    until(lambda: not roles(), deadline_s=SOON_S)
+    with suppress(CredentialsError):
+        for _ in range(20):
+            assert not roles()
+            peer.receive(0)
+    until(lambda: server.receive(0.05) is None)
+    introduce(server, friend)
+
+
+def test_a_peer_hears_that_its_key_was_revoked(tls: Machines) -> None:
+    server = tls.listen()
+    peer = tls.connect(server, tls.machine("lost-laptop"))
+    introduce(server, peer)
+    tls.keys.revoke("lost-laptop")
+    assert "refuses this machine's key" in refusal_of(peer)
+
+
+def test_changed_roles_are_known_without_a_new_connection(tls: Machines) -> None:
+    server = tls.listen()
+    peer = tls.connect(server, tls.machine("desk"))
+    introduce(server, peer)
+    file = tls.keys.path / "authorized" / "desk.json"
+    file.write_text(file.read_text().replace("worker", "trainer"))
+
+    def roles() -> tuple[str, ...]:
+        peer.send(b"hello")
+        message = server.receive(0.1)
+        return message.identity.roles if message else ()
+
+    until(lambda: roles() == ("trainer",))
+
+
+def test_a_damaged_key_file_of_one_peer_does_not_lock_the_others_out(machines: Machines) -> None:
+    server = machines.listen()
+    introduce(server, machines.connect(server))
+    (machines.keys.path / "authorized" / "broken.json").write_text("{")
+    introduce(server, machines.connect(server))
+
+
+def test_a_wrong_password_is_an_error_at_the_peer(tls: Machines) -> None:
+    server = tls.listen()
+    folders = [tls.altered("guesser", password="0" * 32), tls.altered("shorter", password="0")]
+    for peer in [tls.connect(server, folder) for folder in folders]:
+        assert "not the server" in refusal_of(peer)
+    assert_unharmed(tls, server)
+
+
+def test_a_wrong_certificate_is_an_error_at_the_peer(tls: Machines) -> None:
+    server = tls.listen()
+    other = tls.stranger().server_keys().tls_certificate
+    assert "not the server" in refusal_of(tls.connect(server, tls.altered("misled", tls_certificate=other)))
+    assert_unharmed(tls, server)
+
+
+def test_something_else_that_answers_at_the_address_is_an_error(machines: Machines) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, closing(_Http(listener)) as http:
+        peer = machines.connect(http)  # type: ignore[arg-type]
+        assert "not the server" in refusal_of(peer, 10)
+
+
+# other protocols
+
+STRANGE = {
+    "http": b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 3,
+    "random bytes": random.Random(0).randbytes(5000),
+    "ssh": b"SSH-2.0-OpenSSH_9.2\r\n",
+    "pickle": pickle.dumps(["x"] * 100),
+    "tls records": b"\x16\x03\x01\x3f\xff" + bytes(9000),
+    "nothing": b"",
+}
+
+
+def test_other_protocols_are_turned_away_and_do_no_harm(machines: Machines) -> None:
+    server = machines.listen(options=TransportOptions(handshake_timeout_s=1))
+    sockets = []
+    for data in STRANGE.values():
+        for _ in range(5):
+            sock = socket.create_connection(server.address, timeout=5)
+            with suppress(OSError):
+                sock.sendall(data)
+            sockets.append(sock)
+    for sock in sockets:
+        assert closes(sock)
+    for sock in sockets:
+        sock.close()
+    assert server.receive(0.1) is None
+    assert_unharmed(machines, server)
+
+
+def test_a_connection_that_never_speaks_is_dropped_in_time(machines: Machines) -> None:
+    server = machines.listen(options=TransportOptions(handshake_timeout_s=0.5))
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_connection(server.address)) for _ in range(20)]
+        start = time.monotonic()
+        for sock in sockets:
+            assert closes(sock)
+        assert time.monotonic() - start < SOON_S
+    assert_unharmed(machines, server)
+
+
+def test_a_tls_connection_that_says_no_password_is_dropped_in_time(tls: Machines) -> None:
+    server = tls.listen(options=TransportOptions(handshake_timeout_s=0.5))
+    for said in (b"", b"5", b"0         " + b"x" * 200):
+        with trust_all().wrap_socket(socket.create_connection(server.address)) as sock:
+            sock.sendall(said)
+            assert closes(sock)
+    until(lambda: server.refused_connections() >= 3)
+
+
+def test_a_zmtp_frame_of_a_terabyte_is_not_believed(machines_for: Callable[[str], Machines]) -> None:
+    machines = machines_for("zmq")
+    server = machines.listen(options=TransportOptions(handshake_timeout_s=1))
+    greeting = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"CURVE".ljust(20, b"\0") + bytes(32)
+    before = _rss()
+    for flags in (b"\x02", b"\x06"):
+        with socket.create_connection(server.address) as sock:
+            sock.sendall(greeting + flags + (1 << 40).to_bytes(8, "big") + bytes(1 << 16))
+            assert closes(sock)
+    assert _rss() - before < 20 * MEGABYTE
+    assert_unharmed(machines, server)
+
+
+def test_an_envelope_of_gigabytes_is_not_believed(service: Service) -> None:
+    for said in ("9999999999", "-1        ", "0x10      ", "300000    ", "١٢٣       "):
+        with closing(RawPeer(service).join()) as rogue:
+            rogue.write(said.encode()[:10].ljust(10) + rogue.keys.password.encode())
+            assert rogue.closed(), said
+    service.assert_unharmed()
+
+
+# what a peer with the password, or even a key, may not do
+
+
+@pytest.mark.parametrize(
+    "said", [*cut(1, b"sample"), b"", b"\xc1", envelopes.serialize(envelopes.Accepted()), bytes(1024)]
+)
+def test_before_its_proof_a_peer_can_say_nothing_else(service: Service, said: bytes) -> None:
+    with closing(RawPeer(service)) as rogue:
+        rogue.knock()
+        rogue.say("OBJ", envelopes.TO_SERVER, said)
+        assert rogue.closed()
+    service.assert_unharmed()
+
+
+def test_a_proof_holds_for_one_connection_only(service: Service) -> None:
+    with closing(RawPeer(service)) as first, closing(RawPeer(service)) as second:
+        overheard = first.proof(first.knock())
+        first.say("OBJ", envelopes.TO_SERVER, overheard)
+        assert isinstance(first.hear_object(), envelopes.Accepted)
+        second.knock()
+        second.say("OBJ", envelopes.TO_SERVER, overheard)
+        assert isinstance(second.hear_object(), envelopes.Denied)
+        assert second.closed()
+
+
+@pytest.mark.parametrize(
+    "destination", [{"peers": -1}, {"peers": 1}, {"server": 5}, {}, None, {"server": -1, "peers": -1}]
+)
+def test_a_peer_cannot_reach_other_peers(service: Service, destination: object) -> None:
+    with closing(RawPeer(service).join()) as rogue:
+        rogue.say("OBJ", destination, next(cut(1, b"from a rogue")))
+        assert rogue.closed()
+    service.assert_unharmed()
+
+
+def test_a_peer_has_one_seat_and_one_group(service: Service) -> None:
+    with closing(RawPeer(service)) as rogue:
+        rogue.say("HELLO", None, ("server",))
+        assert rogue.closed()
+    with closing(RawPeer(service).join()) as rogue:
+        rogue.say("HELLO", None, envelopes.PEER_GROUPS)
+        assert rogue.closed()
+    service.assert_unharmed()
+
+
+WHOLE = list(cut(1, bytes(600_000)))
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [b"\x90"],
+        [WHOLE[1]],
+        [WHOLE[0], WHOLE[2]],
+        [WHOLE[0], WHOLE[0]],
+        [next(cut(1, bytes(2_000_000)))],
+    ],
+    ids=["no piece", "not the first", "one left out", "one twice", "of too large a message"],
+)
+def test_malformed_pieces_cut_their_own_connection_only(service: Service, pieces: list[bytes]) -> None:
+    with closing(RawPeer(service).join()) as rogue:
+        for piece in pieces:
+            rogue.say("OBJ", envelopes.TO_SERVER, piece)
+        assert rogue.closed()
+    service.assert_unharmed()
+
+
+def test_ten_thousand_malformed_envelopes_leave_the_relay_as_it_was(service: Service) -> None:
+    rng = random.Random(1)
+    said = [rng.randbytes(rng.randrange(40)) for _ in range(200)]
+
+    def misbehave(times: int) -> None:
+        for i in range(times):
+            with closing(RawPeer(service)) as rogue:
+                for envelope in said[i % 100 :][:100]:
+                    rogue.say_bytes(envelope)
+                assert rogue.closed()
+
+    misbehave(20)
+    relay = next(child for child in psutil.Process().children() if listens(child))
+    before = relay.memory_info().rss, _rss()
+    misbehave(100)
+    assert relay.memory_info().rss - before[0] < 20 * MEGABYTE
+    assert _rss() - before[1] < 20 * MEGABYTE
+    service.assert_unharmed()
+
+
+def test_ten_thousand_malformed_messages_reach_the_application_or_nobody(machines: Machines) -> None:
+    """A transport carries bytes: what is no message of ours is refused by `wire.messages`, one by one."""
+    server = machines.listen()
+    peer = machines.connect(server)
+    introduce(server, peer)
+    rng = random.Random(2)
+    before = _rss()
+    refused = 0
+    for sent in range(10_000):
+        data = rng.randbytes(rng.randrange(60))
+        until(lambda data=data: peer.send(data))  # type: ignore[misc]
+        if sent % 500 == 499:
+            for _ in range(500):
+                with suppress(DecodingError):
+                    messages.decode(receive_at(server).data)
+                    continue
+                refused += 1
+    assert refused == 10_000
+    assert _rss() - before < 20 * MEGABYTE
+    assert_unharmed(machines, server)
+
+
+# parsers
+
+
+def _lying_packet(body: bytes) -> messages.SamplePacket:
+    numbers = {field.name: 1 for field in msgspec.structs.fields(messages.SamplePacket) if field.required}
+    lies = {"worker": "w", "samples": 3, "body_bytes": len(body), "checksum": zlib.crc32(body), "compressed": False}
+    return messages.SamplePacket(**numbers | lies)
+
+
+def _parsers(folder: KeyFolder) -> dict[str, Callable[[bytes], object]]:
+    whole = Assembler(MEGABYTE)
+    return {
+        "messages": messages.decode,
+        "messages of our version": lambda data: messages.decode(bytes((messages.WIRE_VERSION,)) + data),
+        "message headers": lambda data: messages.decode(
+            bytes((messages.WIRE_VERSION,)) + len(data).to_bytes(4, "little") + data
+        ),
+        "packets": lambda data: decode_body(_lying_packet(data), data),
+        "packet heads": lambda data: decode_body(_lying_packet(_headed(data)), _headed(data)),
+        "key lines": lambda data: folder.join("tmrl-like-key-1." + data.hex()),
+        "other lines": lambda data: folder.join(data.decode("latin-1")),
+        "envelopes at the relay": envelopes.deserialize_at_relay,
+        "envelopes at an endpoint": envelopes.deserialize_at_endpoint,
+        "lengths": lambda data: envelopes.length_in(data[:10], 1000) and _refuse(),
+        "proofs": envelopes.proof_from,
+        "server's words": envelopes.said_by_server,
+        "pieces": whole.add,
+    }
+
+
+def _headed(data: bytes) -> bytes:
+    return len(data).to_bytes(4, "little") + data
+
+
+def _refuse() -> None:
+    raise DecodingError("a length that is right says nothing")
+
+
+@pytest.mark.parametrize("name", list(_parsers(KeyFolder(Path()))))
+def test_ten_thousand_malformed_inputs_are_refused_in_flat_memory(name: str, tmp_path: Path) -> None:
+    parse = _parsers(KeyFolder(tmp_path / "keys"))[name]
+    rng = random.Random(3)
+    inputs = [rng.randbytes(rng.randrange(1, 200)) for _ in range(10_000)]
+    for data in inputs[:500]:
+        _assert_refused(parse, data)
+    gc.collect()
+    before = _rss()
+    for data in inputs:
+        _assert_refused(parse, data)
+    assert _rss() - before < 20 * MEGABYTE
+
+
+def _assert_refused(parse: Callable[[bytes], object], data: bytes) -> None:
+    with pytest.raises((DecodingError, CredentialsError)):
+        parse(data)
+
+
+# nothing is unpickled
+
+
+class Bomb:
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+        return os.mkdir, (str(self.mark),)
+
+
+def test_a_pickle_is_never_executed(machines: Machines, tmp_path: Path) -> None:
+    mark = tmp_path / "exploded"
+    bomb = pickle.dumps(Bomb(mark))
+    server = machines.listen()
+    peer = machines.connect(server)
+    introduce(server, peer)
+    send_of(peer, bomb)
+    data = receive_at(server).data
+    with pytest.raises(DecodingError):
+        messages.decode(data)
+    assert server.send(introduce(server, peer), bomb)
+    with pytest.raises(DecodingError):
+        messages.decode(receive_of(peer))
+    for body in (bomb, _headed(bomb)):
+        with pytest.raises(DecodingError):
+            decode_body(_lying_packet(body), body)
+    assert not mark.exists()
+
+
+def test_a_pickle_in_place_of_tlspyos_own_is_never_executed(service: Service, tmp_path: Path) -> None:
+    mark = tmp_path / "exploded"
+    bomb = pickle.dumps(Bomb(mark))
+    with closing(RawPeer(service)) as stranger, closing(RawPeer(service).join()) as rogue:
+        stranger.say_bytes(bomb)
+        rogue.say_bytes(bomb)
+        assert stranger.closed()
+        assert rogue.closed()
+    with closing(RawPeer(service).join()) as rogue:
+        rogue.say("OBJ", envelopes.TO_SERVER, bomb)
+        assert rogue.closed()
+    service.assert_unharmed()
+    assert not mark.exists()
+
+
+UNPICKLERS = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "jsonpickle"}
+
+
+def test_the_package_has_nothing_that_unpickles() -> None:
+    for file in sorted(Path(tmrl_like.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names = {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                names = {(node.module or "").partition(".")[0], *(alias.name for alias in node.names)}
+            else:
+                names = set()
+            assert not names & UNPICKLERS, f"{file}:{node.lineno} imports {names & UNPICKLERS}"  # type: ignore[attr-defined]
+            if isinstance(node, ast.Call):
+                _check_call(node, file)
+
+
+def _check_call(node: ast.Call, file: Path) -> None:
+    keywords = {k.arg: k.value for k in node.keywords}
+    where = f"{file}:{node.lineno}"
+    if ast.unparse(node.func) in ("torch.load", "torch.jit.load"):
+        safe = keywords.get("weights_only")
+        assert isinstance(safe, ast.Constant), where
+        assert safe.value is True, where
+    allow = keywords.get("allow_pickle")
+    assert allow is None or (isinstance(allow, ast.Constant) and allow.value is False), where
+
+
+def _rss() -> int:
+    rss: int = psutil.Process().memory_info().rss
+    return rss
+
+
+class _Http:
+    """Answers everybody as a web server would."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        self.address = listener.getsockname()[:2]
+        self._listener = listener
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection = self._listener.accept()[0]
+                with connection:
+                    connection.settimeout(0.3)
+                    with suppress(OSError):
+                        connection.recv(1000)
+                    with suppress(OSError):
+                        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()

@@ -1,0 +1,98 @@
+"""Hypothesis strategies for everything that a sample may hold, and packets made of it."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from typing import Any
+
+import msgspec
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from tmrl_like.types import StepTiming
+from tmrl_like.wire.messages import SamplePacket
+from tmrl_like.wire.packet import PacketWriter
+
+BIG_ENDIAN = ">" if sys.byteorder == "little" else "<"
+
+DTYPES = st.one_of(
+    hnp.boolean_dtypes(),
+    hnp.integer_dtypes(endianness="?"),
+    hnp.unsigned_integer_dtypes(endianness="?"),
+    hnp.floating_dtypes(endianness="?", sizes=(16, 32, 64)),
+    hnp.complex_number_dtypes(endianness="?", sizes=(64, 128)),
+    hnp.datetime64_dtypes(endianness="?"),
+    hnp.timedelta64_dtypes(endianness="?"),
+    hnp.byte_string_dtypes(min_len=1, max_len=5),
+    hnp.unicode_string_dtypes(endianness="?", min_len=1, max_len=5),
+)
+SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3)
+
+
+@st.composite
+def arrays(draw: st.DrawFn) -> np.ndarray[Any, Any]:
+    """Any bits at all: NaNs with payloads, subnormals, NaT."""
+    dtype, shape = draw(DTYPES), draw(SHAPES)
+    count = int(np.prod(shape))
+    if dtype.kind == "b":
+        return np.array(draw(st.lists(st.booleans(), min_size=count, max_size=count)), dtype).reshape(shape)
+    if dtype.kind == "U":
+        texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=dtype.itemsize // 4)
+        return np.array(draw(st.lists(texts, min_size=count, max_size=count)), dtype).reshape(shape)
+    data = draw(st.binary(min_size=count * dtype.itemsize, max_size=count * dtype.itemsize))
+    array = np.frombuffer(data, dtype).reshape(shape).copy()
+    return np.asfortranarray(array) if draw(st.booleans()) and array.ndim else array
+
+
+SCALARS = arrays().filter(lambda a: a.size > 0).map(lambda a: a.reshape(-1)[0])
+PLAIN = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(-(2**100), 2**100),
+    st.sampled_from([-(2**63), 2**63 - 1, 2**63, -(2**63) - 1]),
+    st.floats(),
+    st.complex_numbers(),
+    st.text(max_size=6),
+    st.binary(max_size=6),
+)
+KEYS = st.one_of(st.text(max_size=4), st.integers(-(2**63), 2**63 - 1))
+VALUES = st.recursive(
+    st.one_of(arrays(), SCALARS, PLAIN),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.lists(inner, max_size=3).map(tuple),
+        st.dictionaries(KEYS, inner, max_size=3),
+    ),
+    max_leaves=8,
+)
+SAMPLES = st.tuples(VALUES, VALUES, VALUES, VALUES, VALUES, st.dictionaries(st.text(max_size=4), VALUES, max_size=2))
+TIMING = StepTiming(1.8e9, 0.001, 0.0, 3)
+
+
+def packet_of(writer: PacketWriter) -> tuple[SamplePacket, bytes]:
+    body = writer.encode()
+    return announce(body, writer.samples), body
+
+
+def announce(body: bytes, samples: int, raw_bytes: int | None = None) -> SamplePacket:
+    """The message that fits a body; `raw_bytes`: it is compressed."""
+    numbers = {field.name: 1 for field in msgspec.structs.fields(SamplePacket) if field.required}
+    return SamplePacket(
+        **numbers
+        | {
+            "worker": "w",
+            "samples": samples,
+            "body_bytes": len(body) if raw_bytes is None else raw_bytes,
+            "checksum": zlib.crc32(body),
+            "compressed": raw_bytes is not None,
+        }
+    )
+
+
+def drone_sample(i: int, rng: np.random.Generator) -> tuple[Any, ...]:
+    pieces = rng.uniform(-1, 1, (10, 2)).astype(np.float32)
+    obs = (*(pieces[k, :1].copy() for k in range(4)), *(pieces[k].copy() for k in range(4, 8)))
+    return (pieces[8].copy(), obs, pieces[9, 0], False, i % 50 == 49, {})

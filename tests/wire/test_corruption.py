@@ -1,0 +1,225 @@
+"""Bytes that are not what they claim to be: refused with a `DecodingError`, whatever they are."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+import psutil
+import pytest
+import zstandard
+
+from tmrl_like.errors import DecodingError, OversizeError
+from tmrl_like.wire import messages
+from tmrl_like.wire.packet import MAX_BODY_BYTES, PacketWriter, decode_body
+from tmrl_like.wire.schema import MAX_LEAVES
+
+from .samples import TIMING, announce, drone_sample, packet_of
+
+MEGABYTE = 1 << 20
+
+
+def drone_packet() -> tuple[messages.SamplePacket, bytes]:
+    rng, writer = np.random.default_rng(0), PacketWriter()
+    for i in range(20):
+        writer.append(drone_sample(i, rng), TIMING, is_reset=i == 0)
+    return packet_of(writer)
+
+
+def mixed_packet() -> tuple[messages.SamplePacket, bytes]:
+    writer = PacketWriter()
+    for i in range(6):
+        info = {"text": "héllo" * i, "big": 2**80 + i, "raw": b"x" * i, "n": None, 3: [1.5, (True, 1j)]}
+        writer.append((np.zeros((0, 3)), np.array(1.0), np.int8(i), i, False, info), TIMING)
+        writer.append((np.str_("a"), np.array(["é", ""]), np.datetime64("2020"), "t", [], {}), TIMING)
+    return packet_of(writer)
+
+
+def decode_all(body: bytes, samples: int) -> None:
+    """Everything that a trainer does with a packet; DecodingError is the only way to fail."""
+    try:
+        block = decode_body(announce(body, samples), body)
+        for segment in block.segments:
+            segment.tree()
+        assert len(block.samples()) == samples
+    except DecodingError:
+        pass
+
+
+@pytest.mark.parametrize("packet_and_body", [drone_packet(), mixed_packet()], ids=["drone", "mixed"])
+def test_flipped_bytes_with_a_right_checksum_do_no_harm(
+    packet_and_body: tuple[messages.SamplePacket, bytes],
+) -> None:
+    packet, body = packet_and_body
+    rng = random.Random(0)
+    head_bytes = 4 + int.from_bytes(body[:4], "little")
+    for i in range(6000):
+        damaged = bytearray(body)
+        for _ in range(rng.choice((1, 1, 2, 5))):
+            damaged[rng.randrange(head_bytes if i % 4 else len(body))] = rng.randrange(256)
+        decode_all(bytes(damaged), packet.samples)
+
+
+@pytest.mark.parametrize("packet_and_body", [drone_packet(), mixed_packet()], ids=["drone", "mixed"])
+def test_truncated_and_extended_packets_are_refused(packet_and_body: tuple[messages.SamplePacket, bytes]) -> None:
+    packet, body = packet_and_body
+    for length in (*range(0, len(body) - 1, 7), len(body) - 1):
+        with pytest.raises(DecodingError):
+            decode_body(announce(body[:length], packet.samples), body[:length])
+    for extended in (body + b"\0", body + body):
+        with pytest.raises(DecodingError):
+            decode_body(announce(extended, packet.samples), extended)
+
+
+def test_a_wrong_checksum_is_refused() -> None:
+    packet, body = drone_packet()
+    with pytest.raises(DecodingError, match="checksum"):
+        decode_body(packet, body[:-1] + bytes([body[-1] ^ 1]))
+
+
+def test_another_number_of_samples_than_announced_is_refused() -> None:
+    packet, body = drone_packet()
+    for samples in (0, packet.samples - 1, packet.samples + 1):
+        with pytest.raises(DecodingError):
+            decode_body(announce(body, samples), body)
+
+
+def forged(
+    schema: Any,
+    rows: int = 1,
+    sizes: tuple[int, ...] = (),
+    buffers: bytes = b"",
+    resets: tuple[int, ...] = (),
+    versions: tuple[tuple[int, int], ...] = (),
+) -> bytes:
+    head = msgspec.msgpack.encode(([(rows, schema, sizes)], False, resets, 0.0, versions))
+    return struct.pack("<I", len(head)) + head + buffers + bytes(8 * rows)
+
+
+def six(leaf: Any) -> Any:
+    return ("t", [leaf, *[("p", "none")] * 5])
+
+
+def nested(levels: int) -> Any:
+    node: Any = ("p", "none")
+    for _ in range(levels):
+        node = ("l", [node])
+    return node
+
+
+LIES: dict[str, Callable[[], bytes]] = {
+    "a dtype that is code": lambda: forged(six(("a", "O", [1])), sizes=(8, 0, 0, 0, 0, 0), buffers=bytes(8)),
+    "a structured dtype": lambda: forged(six(("a", "f4,f4", [1])), sizes=(8, 0, 0, 0, 0, 0), buffers=bytes(8)),
+    "a dtype of gigabytes": lambda: forged(six(("a", "<U2000000000", [1])), sizes=(0,) * 6),
+    "a dtype beyond everything": lambda: forged(six(("a", "<U99999999999999999999", [1])), sizes=(0,) * 6),
+    "a shape of exabytes": lambda: forged(six(("a", "<f4", [2**60, 2**60])), sizes=(0,) * 6),
+    "an empty shape of exabytes": lambda: forged(six(("a", "<f4", [0, 2**62, 2**62])), sizes=(0,) * 6),
+    "a negative shape": lambda: forged(six(("a", "<f4", [-1, -4])), sizes=(16, 0, 0, 0, 0, 0), buffers=bytes(16)),
+    "forty dimensions": lambda: forged(six(("a", "<f4", [1] * 40)), sizes=(4, 0, 0, 0, 0, 0), buffers=bytes(4)),
+    "a buffer that is not there": lambda: forged(six(("a", "<f4", [4])), sizes=(16, 0, 0, 0, 0, 0)),
+    "a negative size": lambda: forged(six(("a", "<f4", [4])), sizes=(-16, 0, 0, 0, 0, 0)),
+    "too few sizes": lambda: forged(six(("a", "<f4", [4])), sizes=(16,), buffers=bytes(16)),
+    "a billion rows": lambda: struct.pack("<I", 0),
+    "keys without items": lambda: forged(six(("d", ["a", "b"], [("p", "none")])), sizes=(0,) * 6),
+    "items without keys": lambda: forged(six(("d", [], [("p", "none")])), sizes=(0,) * 6),
+    "a key twice": lambda: forged(six(("d", ["a", "a"], [("p", "none")] * 2)), sizes=(0,) * 7),
+    "nesting without end": lambda: forged(six(nested(400)), sizes=(0,) * 6),
+    "more nesting without end": lambda: forged(msgspec.Raw(b"\x92\xa1l\x91" * 100_000 + b"\x92\xa1p\xa4none")),
+    "leaves without end": lambda: forged(six(("t", [("p", "none")] * (MAX_LEAVES + 1))), sizes=(0,) * (MAX_LEAVES + 6)),
+    "five items": lambda: forged(("t", [("p", "none")] * 5), sizes=(0,) * 5),
+    "a list for a tuple": lambda: forged(("l", [("p", "none")] * 6), sizes=(0,) * 6),
+    "a dict for a tuple": lambda: forged(("d", list("abcdef"), [("p", "none")] * 6), sizes=(0,) * 6),
+    "a leaf for a tuple": lambda: forged(("p", "none")),
+    "an unknown kind": lambda: forged(six(("p", "code")), sizes=(0,) * 6),
+    "text that is none": lambda: forged(six(("p", "str")), sizes=(3, 0, 0, 0, 0, 0), buffers=b"\x91\xa1\xff"),
+    "too few texts": lambda: forged(six(("p", "str")), sizes=(1, 0, 0, 0, 0, 0), buffers=b"\x90"),
+    "a text for bytes": lambda: forged(six(("p", "bytes")), sizes=(3, 0, 0, 0, 0, 0), buffers=b"\x91\xa1a"),
+    "a reset before the packet": lambda: forged(six(("p", "none")), sizes=(0,) * 6, resets=(-1,)),
+    "a reset after the packet": lambda: forged(six(("p", "none")), sizes=(0,) * 6, resets=(1,)),
+    "a version outside": lambda: forged(six(("p", "none")), sizes=(0,) * 6, versions=((0, 1), (1, 1))),
+    "versions in disorder": lambda: forged(six(("p", "none")), 3, (0,) * 6, versions=((0, 1), (2, 1), (1, 1))),
+    "a version that does not start": lambda: forged(six(("p", "none")), 3, (0,) * 6, versions=((1, 1),)),
+    "a negative version": lambda: forged(six(("p", "none")), sizes=(0,) * 6, versions=((0, -1),)),
+    "a head of four gigabytes": lambda: struct.pack("<I", 2**32 - 1) + bytes(100),
+    "three bytes": lambda: b"abc",
+    "nothing": lambda: b"",
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lying_packet_is_refused_without_allocating(lie: str) -> None:
+    body = LIES[lie]()
+    before = _rss()
+    with pytest.raises(DecodingError):
+        decode_body(announce(body, 3 if lie.startswith(("versions", "a version that")) else 1), body)
+    assert _rss() - before < 100 * MEGABYTE
+
+
+def test_the_forger_can_also_tell_the_truth() -> None:
+    body = forged(six(("a", "<f4", [2])), 2, (16, 0, 0, 0, 0, 0), bytes(16), (0,), ((0, 1), (1, 2)))
+    block = decode_body(announce(body, 2), body)
+    assert block.samples()[1].act.tolist() == [0, 0]
+    assert block.timing.policy_version.tolist() == [1, 2]
+
+
+def test_a_million_version_changes_take_no_time_that_matters() -> None:
+    rows = 200_000
+    body = forged(six(("p", "none")), rows, (0,) * 6, versions=tuple((i, 1) for i in range(rows)))
+    assert decode_body(announce(body, rows), body).timing.policy_version[-1] == 1
+
+
+# sizes
+
+
+def test_a_body_above_the_limit_is_refused_before_anything_is_read() -> None:
+    packet, body = drone_packet()
+    with pytest.raises(OversizeError, match=f"{len(body)} bytes; at most {len(body) - 1}"):
+        decode_body(packet, body, limit_bytes=len(body) - 1)
+
+
+def test_a_compression_bomb_is_refused_before_it_is_unpacked() -> None:
+    bomb = zstandard.ZstdCompressor(level=1).compress(bytes(MAX_BODY_BYTES + 1))
+    before = _peak()
+    with pytest.raises(OversizeError):
+        decode_body(announce(bomb, 1, raw_bytes=MAX_BODY_BYTES + 1), bomb)
+    for claimed in (0, 1, 1000, MAX_BODY_BYTES):
+        with pytest.raises(DecodingError):
+            decode_body(announce(bomb, 1, raw_bytes=claimed), bomb)
+    assert _peak() - before < 50 * MEGABYTE
+
+
+def test_a_frame_that_hides_its_size_is_refused() -> None:
+    bomb = zstandard.ZstdCompressor(level=1, write_content_size=False).compress(bytes(100 * MEGABYTE))
+    before = _peak()
+    for claimed in (1000, 100 * MEGABYTE, 2**64 - 1, 2**63 - 1):
+        with pytest.raises(DecodingError):
+            decode_body(announce(bomb, 1, raw_bytes=claimed), bomb)
+    assert _peak() - before < 50 * MEGABYTE
+
+
+def test_compressed_nonsense_is_refused() -> None:
+    rng = random.Random(1)
+    _, body = drone_packet()
+    whole = zstandard.ZstdCompressor(level=1).compress(body * 5)
+    for _ in range(500):
+        damaged = bytearray(whole)
+        damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+        damaged = damaged[: rng.randrange(len(damaged))] if rng.random() < 0.5 else damaged
+        with pytest.raises(DecodingError):
+            decode_body(announce(bytes(damaged), 1, raw_bytes=len(body) * 5), bytes(damaged))
+
+
+def _rss() -> int:
+    rss: int = psutil.Process().memory_info().rss
+    return rss
+
+
+def _peak() -> int:
+    """The most memory that this process ever had."""
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

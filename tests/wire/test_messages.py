@@ -1,0 +1,119 @@
+"""Every message comes back as what it was, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from tmrl_like.errors import DecodingError, OversizeError
+from tmrl_like.wire import messages
+from tmrl_like.wire.messages import MAX_HEADER_BYTES, WIRE_VERSION, AnyMessage, Hello, WireVersionError, decode, encode
+
+TYPES = get_args(AnyMessage)
+
+
+def example(kind: Any) -> Any:
+    """Any value of a type, made from the type's own description."""
+    if isinstance(kind, msgspec.inspect.StructType):
+        return kind.cls(*(example(field.type) for field in kind.fields))
+    if isinstance(kind, msgspec.inspect.UnionType):
+        return example(next(t for t in kind.types if not isinstance(t, msgspec.inspect.NoneType)))
+    if isinstance(kind, msgspec.inspect.VarTupleType):
+        return (example(kind.item_type),)
+    if isinstance(kind, msgspec.inspect.TupleType):
+        return tuple(map(example, kind.item_types))
+    simple: dict[type, Any] = {
+        msgspec.inspect.IntType: 3,
+        msgspec.inspect.FloatType: 2.5,
+        msgspec.inspect.StrType: "text é",
+        msgspec.inspect.BoolType: True,
+        msgspec.inspect.BytesType: b"digest",
+    }
+    return simple[type(kind)]
+
+
+def example_of(message: type) -> AnyMessage:
+    made: AnyMessage = example(msgspec.inspect.type_info(message))
+    return made
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
+def test_every_message_comes_back_with_its_body(kind: type) -> None:
+    message = example_of(kind)
+    for body in (b"", b"body", memoryview(bytes(100_000))):
+        decoded, rest = decode(encode(message, body))
+        assert decoded == message
+        assert type(decoded) is kind
+        assert rest == body
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
+def test_a_damaged_message_is_refused_or_another_message(kind: type) -> None:
+    data = encode(example_of(kind), b"body")
+    rng = random.Random(0)
+    for _ in range(1000):
+        damaged = bytearray(data)
+        damaged[rng.randrange(1, len(damaged))] = rng.randrange(256)
+        try:
+            assert type(decode(bytes(damaged[: rng.randrange(1, len(damaged) + 1)]))[0]) in TYPES
+        except DecodingError:
+            pass
+
+
+def test_a_message_of_another_wire_version_is_refused_by_its_number() -> None:
+    data = bytearray(encode(messages.Bye()))
+    for version in {0, 2, 255} - {WIRE_VERSION}:
+        data[0] = version
+        with pytest.raises(WireVersionError, match=f"wire version {version} .* speaks {WIRE_VERSION}") as caught:
+            decode(data)
+        assert caught.value.found == version
+
+
+def test_a_header_above_the_limit_is_refused_by_its_length() -> None:
+    for length in (MAX_HEADER_BYTES + 1, 2**32 - 1):
+        with pytest.raises(OversizeError, match=str(length)):
+            decode(bytes((WIRE_VERSION,)) + length.to_bytes(4, "little") + bytes(10))
+
+
+@pytest.mark.parametrize("data", [b"", b"\x01", b"\x01\0\0\0", b"\x01\5\0\0\0abc", b"\x01\0\0\0\0"])
+def test_too_few_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(DecodingError):
+        decode(data)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        ["NoSuchMessage"],
+        ["Hello"],
+        ["Hello", 1, 2, 3, 4],
+        ["Hello", "worker", "n" * 201, 1, "0.1"],
+        ["Hello", "worker", "name", -1, "0.1"],
+        ["Hello", "worker", "name", 2**63, "0.1"],
+        ["Hello", "worker", "name", 1.5, "0.1"],
+        {"type": "Hello"},
+        "Hello",
+        17,
+        None,
+        [["Hello"]],
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_its_type_is_refused(header: Any) -> None:
+    encoded = msgspec.msgpack.encode(header)
+    with pytest.raises(DecodingError, match="not a message"):
+        decode(bytes((WIRE_VERSION,)) + len(encoded).to_bytes(4, "little") + encoded)
+
+
+def test_a_header_nested_without_end_is_refused() -> None:
+    encoded = b"\x91" * 60_000
+    with pytest.raises(DecodingError):
+        decode(bytes((WIRE_VERSION,)) + len(encoded).to_bytes(4, "little") + encoded)
+
+
+def test_a_body_is_not_copied() -> None:
+    data = encode(Hello("worker", "name", 1, "0.1"), bytes(1000))
+    assert decode(data)[1].obj is data

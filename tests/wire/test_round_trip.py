@@ -1,0 +1,291 @@
+"""Bit for bit what went in comes out."""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections import OrderedDict, namedtuple
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tmrl_like.errors import EncodingError
+from tmrl_like.testing.equality import first_difference
+from tmrl_like.types import StepTiming
+from tmrl_like.wire.columns import columns_of
+from tmrl_like.wire.packet import Compressor, PacketWriter, decode_body
+
+from .samples import SAMPLES, TIMING, VALUES, announce, drone_sample, packet_of
+
+SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)  # on a busy machine
+
+
+def back(samples: list[tuple[Any, ...]], resets: frozenset[int] = frozenset()) -> list[Any]:
+    writer = PacketWriter()
+    for i, sample in enumerate(samples):
+        writer.append(sample, TIMING, i in resets)
+    packet, body = packet_of(writer)
+    block = decode_body(packet, body)
+    assert len(block) == len(samples)
+    assert set(np.flatnonzero(block.is_reset)) == resets
+    return [tuple(sample) for sample in block.samples()]
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=SLOW)
+@given(VALUES)
+def test_every_value_comes_back_bit_for_bit(value: Any) -> None:
+    sample = (value, [value], (value,), {"k": value}, None, {})
+    assert first_difference(back([sample, sample]), [sample, sample]) == ""
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=SLOW)
+@given(st.lists(SAMPLES, min_size=1, max_size=5), st.lists(st.integers(0, 4), max_size=8))
+def test_samples_of_changing_structure_come_back_in_order(kinds: list[tuple[Any, ...]], order: list[int]) -> None:
+    samples = kinds + [kinds[i % len(kinds)] for i in order]
+    assert first_difference(back(samples, frozenset({0, len(samples) - 1})), samples) == ""
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (1, True),
+        (1, 1.0),
+        (1, np.int64(1)),
+        (1, 2**63),
+        (1.0, np.float64(1)),
+        (np.float32(1), np.float64(1)),
+        (np.float64(1), np.array(1.0)),
+        (np.zeros(2, "<f4"), np.zeros(2, ">f4")),
+        (np.zeros(2), np.zeros((2, 1))),
+        (np.zeros(0), np.zeros((0, 3))),
+        ((1, 2), [1, 2]),
+        ((), []),
+        ({}, []),
+        ({1: 0}, {"1": 0}),
+        ({"a": 0, "b": 1}, {"b": 1, "a": 0}),
+        ("1", b"1"),
+        ("", None),
+        (0.0, -0.0),
+        (np.array("é"), np.array("e")),
+        (np.str_(""), np.str_("a")),
+        (np.str_("a"), "a"),
+        (np.bytes_(b"a"), b"a"),
+        (np.bytes_(b"a\0"), np.bytes_(b"a")),
+    ],
+)
+def test_what_is_alike_is_not_mixed_up(first: Any, second: Any) -> None:
+    samples = [(value, 0, 0, 0, 0, {}) for value in (first, second, first, second)]
+    assert first_difference(back(samples), samples) == ""
+
+
+@pytest.mark.parametrize("key", [True, 1.0, np.int64(1), np.str_("1"), (1,), None, 2**63, "\ud800"])
+def test_a_key_that_cannot_travel_is_refused_even_where_an_equal_one_just_did(key: Any) -> None:
+    writer = PacketWriter()
+    for good in ({1: 0}, {"1": 0}):
+        writer.append((0, 0, 0, 0, 0, good), TIMING)
+        with pytest.raises(EncodingError, match="info has the key"):
+            writer.append((0, 0, 0, 0, 0, {key: 0}), TIMING)
+    assert writer.samples == 2
+
+
+Named = namedtuple("Named", "x")
+
+
+class Colour(enum.IntEnum):
+    RED = 1
+
+
+class Vector(np.ndarray[Any, Any]):
+    pass
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        object(),
+        {1, 2},
+        Path(),
+        Named(1),
+        Colour.RED,
+        OrderedDict(a=1),
+        np.zeros(2).view(Vector),
+        np.ma.masked_array([1.0], [True]),
+        np.array([object()]),
+        np.zeros(2, [("x", "f4")]),
+        np.void(b"abc"),
+        np.longdouble(1),
+        "\ud800",
+        lambda: None,
+        bytearray(b"x"),
+        memoryview(b"x"),
+        range(3),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_cannot_travel_is_refused_by_name(value: Any) -> None:
+    writer = PacketWriter()
+    writer.append((0, (1, "x"), 0, 0, 0, {"car": {"wheels": [1, 2]}}), TIMING)
+    for sample, name in (
+        ((0, 0, 0, 0, 0, {"car": value}), r"info\['car'\]"),
+        ((0, 0, 0, 0, 0, {"car": {"wheels": [1, value]}}), r"info\['car'\]\['wheels'\]\[1\]"),
+        ((0, (1, value), 0, 0, 0, {}), r"obs\[1\]"),
+        ((value, 0, 0, 0, 0, {}), "act"),
+        ((0, 0, value, 0, 0, {}), "rew"),
+        ((0, 0, 0, 0, 0, {}, value), "original"),
+    ):
+        with pytest.raises(EncodingError, match="^" + name + " "):
+            writer.append(sample, TIMING)
+    assert writer.samples == 1
+    packet, body = packet_of(writer)
+    assert len(decode_body(packet, body).samples()) == 1
+
+
+def test_a_sample_that_is_a_list_of_numbers_without_end_is_refused() -> None:
+    with pytest.raises(EncodingError, match="use numpy arrays"):
+        PacketWriter().append(([0.0] * 20_000, 0, 0, 0, 0, {}), TIMING)
+
+
+def test_a_sample_nested_too_deeply_is_refused_by_name() -> None:
+    value: Any = 0
+    for _ in range(50):
+        value = [value]
+    with pytest.raises(EncodingError, match=r"obs.*nested"):
+        PacketWriter().append((0, value, 0, 0, 0, {}), TIMING)
+
+
+def test_arrays_may_be_reused_by_the_environment_at_once() -> None:
+    array, writer = np.zeros(3), PacketWriter()
+    for i in range(4):
+        array[:] = i
+        writer.append((array, 0, 0, 0, 0, {}), TIMING)
+    packet, body = packet_of(writer)
+    assert [sample.act.tolist() for sample in decode_body(packet, body).samples()] == [[i] * 3 for i in range(4)]
+
+
+def test_samples_do_not_share_memory_with_the_packet_or_each_other() -> None:
+    first, second = back([(np.zeros(3), 0, 0, 0, 0, {}), (np.zeros(3), 0, 0, 0, 0, {})])
+    first[0][:] = 7
+    assert second[0].tolist() == [0, 0, 0]
+
+
+def test_columns_are_views_that_cannot_be_written() -> None:
+    columns = columns_of([(np.full(3, i, np.float32), float(i)) for i in range(5)])
+    stacked, numbers = columns.tree()
+    assert stacked.shape == (5, 3)
+    assert stacked.dtype == np.float32
+    assert numbers.tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(ValueError, match="read-only"):
+        stacked[:] = 0
+
+
+def test_an_empty_packet_comes_back_empty() -> None:
+    assert back([]) == []
+
+
+def test_original_transitions_travel_with_their_samples() -> None:
+    writer = PacketWriter(with_originals=True)
+    original = (np.zeros(2), (1, "x"))
+    writer.append((0, 0, 0, 0, 0, {"a": 1}, original), TIMING, True)
+    packet, body = packet_of(writer)
+    (sample,) = decode_body(packet, body).samples()
+    assert first_difference(sample.info.original, original) == ""
+    assert sample.info == {"a": 1}
+    assert sample.info.is_reset
+
+
+def test_a_packet_starts_with_the_structure_that_the_last_one_ended_with() -> None:
+    first = PacketWriter()
+    first.append((1, 0, 0, 0, 0, {}), TIMING)
+    second = PacketWriter(previous=first)
+    third = PacketWriter(previous=second)
+    third.append((2.0, 0, 0, 0, 0, {}), TIMING)
+    packet, body = packet_of(third)
+    assert decode_body(packet, body).samples()[0].act == 2.0
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(0, 4000),
+            st.floats(0, 50, allow_subnormal=False),
+            st.floats(-50, 50, allow_subnormal=False),
+            st.integers(0, 2**63 - 1),
+        ),
+        min_size=1,
+        max_size=20,
+    )
+)
+@settings(deadline=None)
+def test_timing_keeps_its_stated_precision(steps: list[tuple[float, float, float, int]]) -> None:
+    offsets = sorted(step[0] for step in steps)
+    sent = [StepTiming(1.8e9 + s, *step[1:]) for s, step in zip(offsets, steps, strict=True)]
+    writer = PacketWriter()
+    for timing in sent:
+        writer.append((0, 0, 0, 0, 0, {}), timing)
+    packet, body = packet_of(writer)
+    timing = decode_body(packet, body).timing
+    for got, meant in zip(timing.rows(), sent, strict=True):
+        assert abs(got.observed_at_s - meant.observed_at_s) < 2e-6
+        assert got.inference_s == pytest.approx(meant.inference_s, rel=1e-3, abs=1e-10)
+        assert got.period_error_s == pytest.approx(meant.period_error_s, rel=1e-3, abs=1e-10)
+        assert got.policy_version == meant.policy_version
+
+
+def test_timing_out_of_range_is_limited_and_does_not_warn() -> None:
+    writer = PacketWriter()
+    for timing in (
+        StepTiming(1000.0, 0.0, 0.0, 0),
+        StepTiming(999.0, 1e6, -1e6, 0),  # the clock was set back
+        StepTiming(1e6, float("inf"), float("-inf"), 0),
+    ):
+        writer.append((0, 0, 0, 0, 0, {}), timing)
+    packet, body = packet_of(writer)
+    timing = decode_body(packet, body).timing
+    assert timing.observed_at_s.tolist()[:2] == [1000.0, 1000.0]
+    assert timing.inference_s.max() == pytest.approx(60, rel=1e-3)
+    assert timing.period_error_s.min() == pytest.approx(-60, rel=1e-3)
+
+
+def test_compressed_packets_come_back_and_compression_pauses_when_it_does_not_pay() -> None:
+    rng = np.random.default_rng(0)
+    writer = PacketWriter()
+    image = np.zeros((64, 64), np.uint8)
+    for i in range(20):
+        image[i] = 255
+        writer.append((image, 0, 0, 0, 0, {}), TIMING)
+    body, compress = writer.encode(), Compressor()
+    small, compressed = compress(body)
+    assert compressed
+    assert len(small) < len(body) / 10
+    block = decode_body(announce(small, 20, raw_bytes=len(body)), small)
+    assert block.samples()[19].act.sum() == 20 * 64 * 255
+    noise = rng.bytes(100_000)
+    assert compress(noise) == (noise, False)
+    assert compress(body) == (body, False)
+    for _ in range(Compressor.PAUSE - 1):
+        compress(noise)
+    assert compress(body)[1]
+
+
+def test_long_streams_of_drone_samples_take_few_bytes() -> None:
+    rng = np.random.default_rng(0)
+    samples = [drone_sample(i, rng) for i in range(100)]
+    writer = PacketWriter()
+    for sample in samples:
+        writer.append(sample, TIMING)
+    packet, body = packet_of(writer)
+    assert len(body) < 80 * 100
+    assert first_difference([tuple(s) for s in decode_body(packet, body).samples()], samples) == ""
+
+
+def test_the_equality_helper_sees_every_difference() -> None:
+    pairs = [(1, 1.0), (0.0, -0.0), ((1,), [1]), ({"a": 1}, {"a": 2}), (np.zeros(2), np.zeros(2, "f4")), ([1], [1, 2])]
+    for a, b in pairs:
+        assert first_difference(a, b)
+        assert first_difference(b, a)
+    for value in (float("nan"), np.array([np.nan]), {"a": [1, (2.0, None)]}, random.Random(0).randbytes(3)):
+        assert first_difference(value, value) == ""

@@ -232,10 +232,11 @@ def test_crc_debugging_passes_with_test_episodes_between_training_episodes(reset
         from tmrl_like.types import Buffer
         from tmrl_like.wire import messages as m
 
-        packet, body = m.decode(data)
-        assert isinstance(packet, m.SamplePacket)
-        if packet.samples:
-            memory.append(Buffer(stream=str(packet.run), blocks=(decode_body(packet, body),)))
+        message, bundled = m.decode(data)
+        for packet, body in m.decode_bundle(bundled) if isinstance(message, m.Bundle) else [(message, bundled)]:
+            assert isinstance(packet, m.SamplePacket)
+            if packet.samples:
+                memory.append(Buffer(stream=str(packet.run), blocks=(decode_body(packet, body),)))
         return True
 
     worker._outbox.seal()

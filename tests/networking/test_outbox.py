@@ -29,11 +29,14 @@ class Wire:
     def __init__(self, room=10**9):
         self.room = room
         self.packets = []
+        self.messages = 0
 
     def send(self, data):
-        if len(self.packets) >= self.room:
+        if self.messages >= self.room:
             return False
-        self.packets.append(m.decode(bytes(data)))
+        message, body = m.decode(data)
+        self.messages += 1
+        self.packets += m.decode_bundle(body) if isinstance(message, m.Bundle) else [(message, body)]
         return True
 
     @property
@@ -122,21 +125,35 @@ def test_acknowledged_packets_are_forgotten():
 
 def test_the_window_limits_what_is_on_its_way():
     box, wire = outbox(max_samples=1, window_bytes=1), Wire()
-    fill(box, 3)
+    fill(box, 1)
+    box.pump(wire.send, True)
+    fill(box, 1)
     box.pump(wire.send, True)
     assert wire.sequences == [1]
-    box.acknowledge(1, 1)
+    box.acknowledge(0, 1)
     box.pump(wire.send, True)
     assert wire.sequences == [1, 2]
+    assert box.unacknowledged_samples() == 2
 
 
 def test_a_full_connection_is_tried_again():
-    box, wire = outbox(max_samples=1), Wire(room=2)
-    fill(box, 4)
+    box, wire = outbox(max_samples=1), Wire(room=1)
+    fill(box, 2)
     box.pump(wire.send, True)
+    fill(box, 2)
+    box.pump(wire.send, True)
+    assert wire.sequences == [1, 2]
     wire.room = 10
     box.pump(wire.send, True)
     assert wire.sequences == [1, 2, 3, 4]
+
+
+def test_packets_that_wait_together_travel_together_within_bounds():
+    box, wire = outbox(max_samples=1), Wire()
+    fill(box, 1000)
+    box.pump(wire.send, True)
+    assert wire.sequences == list(range(1, 1001))
+    assert 1000 / 64 <= wire.messages < 50
 
 
 def test_beyond_its_limit_the_oldest_samples_are_dropped_and_counted(caplog):

@@ -229,6 +229,15 @@ def test_a_worker_cannot_publish_a_policy_or_acknowledge(relay, link):
     assert link.to(b"v", m.Ack) == []
 
 
+def test_a_bundle_is_passed_on_whole_and_counts_its_samples(link):
+    relay = Relay(link, min_samples_per_server_packet=10)
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+    data = m.encode_bundle([(packet(sequence=i, samples=6), b"body") for i in (1, 2)])
+    relay.handle(Incoming(b"w", BOTH, data), 0.0)
+    assert link.to(b"t", m.Bundle)[0].samples == 12
+
+
 def test_a_worker_cannot_send_in_anothers_name(relay, link):
     give(relay, b"t", hello("trainer", "t1"))
     give(relay, b"w", hello())

@@ -351,7 +351,9 @@ def test_what_a_full_outbox_dropped_is_a_break_and_not_a_wrong_transition(house,
     first.link._session._role = first.link
     deliveries = []
     until(lambda: deliveries.extend(first.link.retrieve(0.05)) or "lost for good" in caplog.text)
-    until(lambda: deliveries.extend(first.link.retrieve(0.05)) or len({d.buffer.stream for d in deliveries} | streams) > 1)
+    until(
+        lambda: deliveries.extend(first.link.retrieve(0.05)) or len({d.buffer.stream for d in deliveries} | streams) > 1
+    )
     by_stream = {}
     for delivery in deliveries:
         by_stream.setdefault(delivery.buffer.stream, []).extend(delivery.buffer.memory)

@@ -13,6 +13,7 @@ samples are counted in `lost_samples`.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 import zlib
@@ -26,6 +27,8 @@ from tmrl_like.wire.packet import Compressor, PacketWriter
 
 log = logging.getLogger("tmrl_like.worker")
 
+_BUNDLE_BYTES = 128 << 10
+_BUNDLE_PACKETS = 64
 _HEADER_BYTES = 100  # about; what a packet counts for beside its body
 
 
@@ -152,13 +155,25 @@ class Outbox:
         while self._sealed:
             self._encode(self._sealed.popleft())
         while may_send and self._unsent and self._on_its_way_bytes < self.options.window_bytes:
-            packet = self._unacked[-self._unsent]
-            packet.header.oldest = self._unacked[0].sequence
-            if not send(m.encode(packet.header, packet.body)):
+            packets = self._next_packets()
+            if not send(_framed(packets)):
                 return
-            self._unsent -= 1
-            self._on_its_way.append(packet)
-            self._on_its_way_bytes += packet.size_bytes
+            self._unsent -= len(packets)
+            self._on_its_way.extend(packets)
+            self._on_its_way_bytes += sum(packet.size_bytes for packet in packets)
+
+    def _next_packets(self) -> list[_Packet]:
+        """As many of the unsent as make a message of moderate size; at least one."""
+        first = len(self._unacked) - self._unsent
+        packets: list[_Packet] = []
+        room = _BUNDLE_BYTES
+        for packet in itertools.islice(self._unacked, first, first + _BUNDLE_PACKETS):
+            room -= packet.size_bytes
+            if packets and room < 0:
+                break
+            packet.header.oldest = self._unacked[0].sequence
+            packets.append(packet)
+        return packets
 
     def send_again(self) -> None:
         """What was sent and not acknowledged may be lost: all of it goes out again, in order."""
@@ -219,3 +234,9 @@ class Outbox:
         self._held_bytes -= packet.size_bytes
         self._held_samples -= packet.samples
         self._unsent = min(self._unsent, len(self._unacked))
+
+
+def _framed(packets: list[_Packet]) -> bytes:
+    if len(packets) == 1:
+        return m.encode(packets[0].header, packets[0].body)
+    return m.encode_bundle([(packet.header, packet.body) for packet in packets])

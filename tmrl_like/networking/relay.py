@@ -250,7 +250,7 @@ class Relay:
 
     # -- messages ------------------------------------------------------------------------------------
 
-    def _on_samples(self, seat: Seat, message: m.SamplePacket, data: bytes | memoryview) -> None:
+    def _on_samples(self, seat: Seat, message: m.SamplePacket | m.Bundle, data: bytes | memoryview) -> None:
         if (message.worker, message.session) != (seat.hello.name, seat.hello.session):
             self._refuse_malformed_from(seat, f"it sent samples in the name of {message.worker:.60}")
             return
@@ -322,6 +322,7 @@ class Relay:
 
     _HANDLERS: dict[tuple[str, type], Callable[..., None]] = {  # noqa: RUF012
         ("worker", m.SamplePacket): _on_samples,
+        ("worker", m.Bundle): _on_samples,
         ("worker", m.Beat): _on_worker_beat,
         ("worker", m.Bye): _on_bye,
         ("trainer", m.PolicyFrame): _on_policy,

@@ -211,8 +211,22 @@ class TrainerLink:
         """Samples and signs of life."""
         if isinstance(message, m.SamplePacket):
             self._on_packet(message, body)
+        elif isinstance(message, m.Bundle):
+            self._on_bundle(message, body)
         elif isinstance(message, m.Beat):
             self._on_beat(message)
+
+    def _on_bundle(self, bundle: m.Bundle, body: memoryview) -> None:
+        try:
+            for packet, packet_body in m.decode_bundle(body):
+                if not isinstance(packet, m.SamplePacket) or (packet.worker, packet.session) != (
+                    bundle.worker,
+                    bundle.session,
+                ):
+                    raise DecodingError("a bundle holds something else than its worker's packets")
+                self._on_packet(packet, packet_body)
+        except DecodingError as error:
+            self._refuse(bundle, error)
 
     def _on_packet(self, packet: m.SamplePacket, body: memoryview) -> None:
         """Take packets of a worker process in order, each once."""
@@ -261,7 +275,7 @@ class TrainerLink:
         process.received = packet.oldest - 1
         process.breaks += 1
 
-    def _refuse(self, packet: m.SamplePacket, error: DecodingError) -> None:
+    def _refuse(self, packet: m.SamplePacket | m.Bundle, error: DecodingError) -> None:
         self._malformed += 1
         if self._malformed == 1:
             log.error("refused a packet of worker %s: %s; more of the kind are only counted", packet.worker, error)

@@ -18,6 +18,7 @@ Welcome               server → peer       accepted; which trainer session is b
 HelloWanted           server → peer       I do not know this connection: introduce yourself
 Refusal               server → peer       no, and why
 SamplePacket          worker → trainer    samples and finished episodes, numbered
+Bundle                worker → trainer    several SamplePackets at once
 Ack                   trainer → worker    up to which number packets are in the memory, and stored for good
 PolicyFrame           trainer → workers   a piece of a policy
 Beat                  both ways           I am alive; from workers with their condition, from the trainer
@@ -28,6 +29,7 @@ Bye                   peer → server       I leave; my seat is free
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -120,6 +122,17 @@ class SamplePacket(Message):
     episodes: tuple[Episode, ...] = ()
 
 
+class Bundle(Message):
+    """Several SamplePackets of one worker, sent as one message when more than one wait.
+
+    The body holds whole messages, each after its length in 4 bytes, little-endian.
+    """
+
+    worker: Name
+    session: Count
+    samples: Count  # of all its packets
+
+
 class Ack(Message):
     """How far the packets of (worker, session) have come.
 
@@ -165,7 +178,7 @@ class Bye(Message):
     """Clean leave."""
 
 
-AnyMessage: TypeAlias = Hello | Welcome | HelloWanted | Refusal | SamplePacket | Ack | PolicyFrame | Beat | Bye
+AnyMessage: TypeAlias = Hello | Welcome | HelloWanted | Refusal | SamplePacket | Bundle | Ack | PolicyFrame | Beat | Bye
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
@@ -182,7 +195,7 @@ class WireVersionError(DecodingError):
 def encode(message: AnyMessage, body: bytes | memoryview = b"") -> bytes:
     """Frame a message and its body into the bytes that a transport carries."""
     header = _encoder.encode(message)
-    return b"".join((bytes((WIRE_VERSION,)), len(header).to_bytes(4, "little"), header, body))
+    return b"".join((*_framed(header), body))
 
 
 def decode(data: bytes | memoryview) -> tuple[AnyMessage, memoryview]:
@@ -207,3 +220,32 @@ def decode(data: bytes | memoryview) -> tuple[AnyMessage, memoryview]:
         return _decoder.decode(view[5 : 5 + length]), view[5 + length :]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DecodingError(f"not a message: {error}") from None
+
+
+def encode_bundle(packets: Sequence[tuple[SamplePacket, bytes]]) -> bytes:
+    """Frame packets of one worker process, with their bodies, as one message."""
+    parts = []
+    for packet, body in packets:
+        header = _encoder.encode(packet)
+        parts += [(5 + len(header) + len(body)).to_bytes(4, "little"), *_framed(header), body]
+    first = packets[0][0]
+    bundle = _encoder.encode(Bundle(first.worker, first.session, sum(packet.samples for packet, _ in packets)))
+    return b"".join((*_framed(bundle), *parts))
+
+
+def decode_bundle(body: memoryview) -> Iterator[tuple[AnyMessage, memoryview]]:
+    """Yield the messages in a bundle's body, each with its own body.
+
+    Raises:
+        DecodingError: a length that leads out of the bundle, or something that is not a message.
+    """
+    while body:
+        length = int.from_bytes(body[:4], "little")
+        if length > len(body) - 4:
+            raise DecodingError(f"a packet of {length} bytes in the last {len(body)} of a bundle")
+        yield decode(body[4 : 4 + length])
+        body = body[4 + length :]
+
+
+def _framed(header: bytes) -> tuple[bytes, bytes, bytes]:
+    return bytes((WIRE_VERSION,)), len(header).to_bytes(4, "little"), header

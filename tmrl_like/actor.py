@@ -98,9 +98,9 @@ class ActorModule(torch.nn.Module, ABC):
                 f"weights do not fit {type(self).__name__}: {problem}; start worker and trainer with the same "
                 "actor class and arguments"
             )
-        with torch.no_grad():
-            for name, tensor in own.items():
-                tensor.copy_(state[name])
+        if own:
+            with torch.no_grad():  # one call for all: each torch call may hand the interpreter to another thread
+                torch._foreach_copy_(list(own.values()), [state[name] for name in own])
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the weights atomically: after a kill the file is the old one or the new one, whole."""

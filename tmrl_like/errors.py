@@ -8,11 +8,10 @@
     │   └── OversizeError        a length above its limit; nothing was allocated
     ├── TransportError           the link itself
     │   ├── AddressInUseError    the server's port is taken
-    │   ├── ServerUnreachableError  nobody answers at the address
     │   └── CredentialsError     no key, a wrong key, a key for another role
     ├── RefusedError             the server said no, and why
     ├── PolicyError              weights that do not fit this actor
-    ├── EnvironmentFaultError    the user's environment raised or hung
+    ├── EnvironmentFaultError    the user's environment raised
     ├── MemoryContractError      a user's memory, compressor or preprocessor broke its contract
     │   └── PipelineMismatchError   CRC debugging: a rebuilt transition differs from the original
     └── CheckpointError          a checkpoint that cannot be read or written
@@ -60,10 +59,6 @@ class AddressInUseError(TransportError):
     """The server's port is taken."""
 
 
-class ServerUnreachableError(TransportError):
-    """Nobody answered at the server's address in time."""
-
-
 class CredentialsError(TransportError):
     """No key, a wrong key, or a key that is not for this role."""
 
@@ -77,7 +72,7 @@ class PolicyError(TmrlLikeError):
 
 
 class EnvironmentFaultError(TmrlLikeError):
-    """The user's environment raised or did not answer in time."""
+    """The user's environment raised."""
 
 
 class MemoryContractError(TmrlLikeError):

@@ -14,7 +14,7 @@ from two consecutive samples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -70,7 +70,7 @@ class StepTiming(NamedTuple):
 
     observed_at_s: float  # wall-clock time (Unix, seconds) at which `obs` reached the worker
     inference_s: float  # duration of `act()` that chose the action of this sample; 0 on reset
-    period_error_s: float  # time since the previous observation minus the running median period; 0 on reset
+    period_error_s: float  # time since the previous observation minus the nominal time-step; 0 on reset
     policy_version: int  # version of the policy that chose the action; 0: never updated
 
 
@@ -215,8 +215,17 @@ class SampleCompressor(Protocol):
         """Return (act, obs, rew, terminated, truncated, info), each possibly reduced."""
 
 
-ObsPreprocessor: TypeAlias = Callable[[Observation], Observation]
-"""Applied to an observation right before the model sees it: on the worker and in the memory alike."""
+class ObsPreprocessor(Protocol):
+    """Changes an observation right before the model sees it: on the worker and in the memory alike."""
 
-SamplePreprocessor: TypeAlias = Callable[..., Sequence[Any]]
-"""(last_obs, act, rew, obs, terminated, truncated) -> the same six, e.g. for data augmentation."""
+    def __call__(self, obs: Observation, /) -> Observation:
+        """Return the observation as the model shall see it."""
+
+
+class SamplePreprocessor(Protocol):
+    """Changes a whole transition in the memory, after `ObsPreprocessor`, e.g. for data augmentation."""
+
+    def __call__(
+        self, last_obs: Observation, act: Action, rew: Any, obs: Observation, terminated: Any, truncated: Any, /
+    ) -> Sequence[Any]:
+        """Return the same six."""

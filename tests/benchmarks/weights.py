@@ -3,7 +3,7 @@
     python tests/benchmarks/weights.py [--repeats 9] [--transport zmq]
 
 Server, trainer and worker are three processes on this machine, encrypted. The worker runs an
-environment that steps every 0.1 ms and notes when it first acts with each version. Clocks are the
+environment that steps every 0.2 ms and notes when it first acts with each version. Clocks are the
 machine's own. The floor sends the same bytes over two plain TCP hops through a third process.
 """
 
@@ -30,7 +30,7 @@ SIZES = {"0.28MB": 256, "10MB": 1570, "50MB": 3530}  # width of a two-layer netw
 
 
 class Pulse(gymnasium.Env[Any, Any]):
-    """Steps every 0.1 ms."""
+    """Steps every 0.2 ms."""
 
     observation_space = spaces.Box(-1.0, 1.0, (8,), np.float32)
     action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -40,7 +40,7 @@ class Pulse(gymnasium.Env[Any, Any]):
         return self.obs, {}
 
     def step(self, action: Any) -> Any:
-        time.sleep(0.0001)
+        time.sleep(0.0002)
         return self.obs, 0.0, False, False, {}
 
 

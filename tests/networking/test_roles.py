@@ -582,7 +582,7 @@ def test_an_environment_that_hangs_is_reported(caplog, until):
     worker = RolloutWorker(
         partial(CountingEnv, hang_at=3, hang_s=2.5),
         LinearActor,
-        server_port=1,
+        standalone=True,
         hang_timeout_s=0.2,
         on_hang=lines.append,
     )

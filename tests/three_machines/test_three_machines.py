@@ -153,7 +153,7 @@ def run_on_three_machines(server: Machine, trainer: Machine, worker: Machine) ->
         machine.start(role, str(CONFIG), "--server.host", "10.231.0.1", *options)
 
     metrics = trainer.home / "runs" / "pendulum" / "metrics.jsonl"
-    weights = worker.home / "runs" / "pendulum" / "worker.safetensors"
+    weights = worker.home / "runs" / "pendulum" / "weights" / "worker.safetensors"
     deadline = time.monotonic() + 90
     while not (_rounds(metrics) and weights.exists()):
         assert time.monotonic() < deadline, server.log() + worker.log() + trainer.log()

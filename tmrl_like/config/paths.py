@@ -42,24 +42,34 @@ class RunPaths:
         return self.root / "runs" / self.run_name
 
     @property
+    def weights(self) -> Path:
+        """Folder of the weights."""
+        return self.folder / "weights"
+
+    @property
     def worker_model(self) -> Path:
         """The newest weights that a worker of this run received."""
-        return self.folder / "worker.safetensors"
+        return self.weights / "worker.safetensors"
 
     @property
     def trainer_model(self) -> Path:
         """The newest weights that the trainer published."""
-        return self.folder / "trainer.safetensors"
+        return self.weights / "trainer.safetensors"
 
     @property
     def model_history(self) -> Path:
         """Prefix of weights kept from time to time (`model_history`)."""
-        return self.folder / "history" / "policy"
+        return self.weights / "history" / "policy"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints."""
+        return self.folder / "checkpoints"
 
     @property
     def checkpoint(self) -> Path:
         """The whole training, for a restart."""
-        return self.folder / "checkpoint"
+        return self.checkpoints / "training"
 
     @property
     def metrics(self) -> Path:

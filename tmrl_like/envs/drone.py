@@ -19,6 +19,7 @@ from tmrl_like.envs.generic import GenericGymEnv
 from tmrl_like.errors import ConfigError, MissingExtraError
 
 REACHED_M = 0.01
+_NEAR_M = 0.01
 
 
 class DroneInterface(RealTimeGymInterface):  # type: ignore[misc]
@@ -93,6 +94,58 @@ class DroneEnv(GenericGymEnv):
             "reset_act_buf": reset_act_buf,
         }
         super().__init__("real-time-gym-ts-v1", {"config": config})
+
+
+class TargetInView:
+    """Observation preprocessor: the drone's and the target's position become the way to the target.
+
+    Where the target is as seen from the drone is all that matters, and the last centimetres matter most.
+    (x, y, target x, target y, actions…) becomes (near x, near y, far x, far y, actions…), same shapes:
+    far = d / 2, near = 0.7 d / sqrt(|d| + 0.01 m), where d is the way to the target in m. `near` is steep
+    close to the target and flat far from it.
+
+    Works on one observation (arrays) and on a batch of them (tensors [B, 1]).
+    """
+
+    batched = True
+
+    def __call__(self, obs: tuple[Any, ...]) -> tuple[Any, ...]:
+        x, y, target_x, target_y, *actions = obs
+        ways = (target_x - x, target_y - y)
+        return (*(0.7 * d / (abs(d) + _NEAR_M) ** 0.5 for d in ways), *(d / 2 for d in ways), *actions)
+
+
+class MirroredFlights:
+    """Sample preprocessor: sees each batch as it is, mirrored, or turned by a quarter.
+
+    The drone flies to the left as it flies to the right, and along y as along x: one flight is worth eight.
+    Works on whole batches (tensors [B, …]) and on single transitions, after `TargetInView`.
+    """
+
+    batched = True
+
+    def __init__(self, seed: int | None = None) -> None:
+        self._random = np.random.default_rng(seed)
+
+    def __call__(
+        self, last_obs: tuple[Any, ...], act: Any, rew: Any, obs: tuple[Any, ...], terminated: Any, truncated: Any
+    ) -> tuple[Any, ...]:
+        signs = self._random.choice((-1.0, 1.0), 2).tolist()
+        swap = bool(self._random.random() < 0.5)
+
+        def mirror_vector(vector: Any) -> Any:
+            mirrored = vector * 1
+            for i, sign in enumerate(signs):
+                mirrored[..., i] *= sign
+            return mirrored[..., [1, 0]] if swap else mirrored
+
+        def mirror_obs(observation: tuple[Any, ...]) -> tuple[Any, ...]:
+            near_x, near_y, far_x, far_y, *actions = observation
+            pairs = [(near_x * signs[0], near_y * signs[1]), (far_x * signs[0], far_y * signs[1])]
+            ways = [value for pair in pairs for value in (pair[::-1] if swap else pair)]
+            return (*ways, *map(mirror_vector, actions))
+
+        return mirror_obs(last_obs), mirror_vector(act), rew, mirror_obs(obs), terminated, truncated
 
 
 class _Window:

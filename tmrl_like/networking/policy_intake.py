@@ -139,6 +139,10 @@ class PolicyFiles:
 
 
 def _check_finite(actor: ActorModule) -> None:
-    for name, tensor in actor.state_dict().items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor.sum())):  # nan and inf survive a sum
-            raise PolicyError(f"{name} holds values that are not finite")
+    floats = {name: t for name, t in actor.state_dict().items() if t.is_floating_point() and t.numel()}
+    if not floats:
+        return
+    finite = torch.isfinite(torch.stack([t.sum().float() for t in floats.values()]))  # nan and inf survive a sum
+    if not bool(finite.all()):
+        name = list(floats)[int(torch.nonzero(~finite)[0])]
+        raise PolicyError(f"{name} holds values that are not finite")

@@ -132,12 +132,12 @@ class RolloutWorker:
         self._hang_timeout_s = hang_timeout_s
         self._on_hang = on_hang
         self._busy_since: float | None = None
-        self._hang_reported = False
         self._stopping = threading.Event()
         self._closed = False
         self._history_is_broken = False
         self._no_reward: Any = 0.0  # of a reset: 0 in the type of the environment's rewards
         self._read_environment()
+        threading.Thread(target=self._watch_for_hang, name="tmrl-watchdog", daemon=True).start()
         self._session: Session | None = None
         if not standalone:
             self._connect(server_ip or LOCALHOST, server_port, transport, keys_dir, options)
@@ -578,11 +578,29 @@ class RolloutWorker:
         if self._session is not None:
             self._session.check()
 
+    # -- the watchdog's thread -----------------------------------------------------------------------
+
+    def _watch_for_hang(self) -> None:
+        """Report, once per call of the environment, that it does not come back."""
+        reported: float | None = None
+        while not self._closed:
+            time.sleep(min(_HANG_CHECK_S, self._hang_timeout_s / 4))
+            since = self._busy_since
+            if since in (None, reported) or time.monotonic() - since < self._hang_timeout_s:
+                continue
+            reported = since
+            line = (
+                f"the environment has not come back from step or reset for {self._hang_timeout_s:.0f} s: its "
+                "interface hangs; end this worker and start it again"
+            )
+            log.critical("%s", line)
+            if self._on_hang is not None:
+                self._on_hang(line)
+
     # -- the connection's thread ---------------------------------------------------------------------
 
     def _tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
         self._outbox.pump(send, may_send=connected and self._stream != 0)
-        self._watch_for_hang()
         return _TICK_S
 
     def _on_policy_frame(self, frame: m.PolicyFrame, body: memoryview) -> None:
@@ -591,20 +609,6 @@ class RolloutWorker:
         policy = self._intake.add(frame, body)
         if policy is not None:
             self._files.save(policy)
-
-    def _watch_for_hang(self) -> None:
-        since = self._busy_since
-        if since is None:
-            self._hang_reported = False
-        elif not self._hang_reported and time.monotonic() - since > self._hang_timeout_s:
-            self._hang_reported = True
-            line = (
-                f"the environment has not come back from step or reset for {self._hang_timeout_s:.0f} s: its "
-                "interface hangs; end this worker and start it again"
-            )
-            log.critical("%s", line)
-            if self._on_hang is not None:
-                self._on_hang(line)
 
     def _beat(self) -> m.Beat:
         age_s = time.time() - self._policy_published_at_s if self._policy_published_at_s else 0.0

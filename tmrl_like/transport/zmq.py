@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 _BROKEN_HANDSHAKES_BEFORE_GIVING_UP = 3
 _REDIAL_AFTER_S = 0.3
 _KEYS_CHECK_S = 1.0
-_COPY_BELOW_BYTES = 1 << 16
+_COPY_BELOW_BYTES = 1 << 19
 _CURVE_BYTES = 33  # what encryption adds to a message; libzmq compares the sum with its limit
 
 

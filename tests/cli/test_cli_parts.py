@@ -1,0 +1,138 @@
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli_commands import TINY, Command
+from tiny import TinyActor, TinyEnv
+
+from tmrl_like.config.experiment import Settings
+
+CommandLine = Callable[..., int]
+Start = Callable[..., Command]
+
+
+def port_is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+@pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGTERM])
+def test_a_server_is_up_in_a_moment_ends_when_told_and_starts_again(
+    way: signal.Signals, start: Start, free_port: int
+) -> None:
+    for _ in range(2):
+        server = start("server", TINY, f"--server.port={free_port}")
+        server.wait_for(f"listening on 127.0.0.1 port {free_port}")
+        told = time.monotonic()
+        server.process.send_signal(way)
+        assert server.ends() == 0
+        assert time.monotonic() - told < 5.0
+        assert port_is_free(free_port)
+
+
+def test_a_taken_port_is_said_in_one_line(start: Start, free_port: int) -> None:
+    start("server", TINY, f"--server.port={free_port}").wait_for("listening")
+    second = start("server", TINY, f"--server.port={free_port}")
+    assert second.ends() == 1
+    assert second.output.startswith("tmrl-like: error: ")
+    assert str(free_port) in second.output
+    assert second.output.count("\n") == 1
+
+
+def test_parts_start_in_any_order_work_together_and_end_when_told(start: Start, free_port: int) -> None:
+    port = f"--server.port={free_port}"
+    worker = start("worker", TINY, port, "--name", "w1")
+    trainer = start("trainer", TINY, port)
+    worker.wait_for("no server answers")
+    server = start("server", TINY, port)
+    server.wait_for("worker w1 is here")
+    assert trainer.ends() == 0, trainer.output
+    assert "epoch 0 round 2" in trainer.output
+    server.process.send_signal(signal.SIGTERM)
+    assert server.ends() == 0
+    again = start("trainer", TINY, port, "--trainer.resume", "none")
+    again.wait_for("no server answers")
+    for part, code in ((worker, 0), (again, 130)):
+        part.process.send_signal(signal.SIGINT)
+        assert part.ends(15.0) == code, part.output
+
+
+def test_a_hanging_environment_ends_the_worker_with_a_line(start: Start, free_port: int) -> None:
+    worker = start("worker", TINY, f"--server.port={free_port}", "--env.hangs", "true", "--worker.hang_timeout_s", "1")
+    assert worker.ends() == 1
+    assert "error: the environment has not come back from step or reset for 1 s" in worker.output.splitlines()[-1]
+
+
+def test_a_part_without_its_parent_ends(tmp_path: Path, free_port: int) -> None:
+    """The parent's end closes its end of the child's standard input, however it ended."""
+    command = [sys.executable, "-m", "tmrl_like", "server", TINY, f"--server.port={free_port}", "--supervised"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+    ) as part:
+        assert part.stdin is not None
+        assert part.stdout is not None
+        assert part.stdout.readline() == f"ready {free_port}\n".encode()
+        part.stdin.close()
+        assert part.wait(20.0) == 0
+
+
+def test_a_test_drives_the_stored_policy(command_line: CommandLine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line("test", TINY) == 2
+    err = capsys.readouterr().err
+    assert "there is no policy at" in err
+    assert "--untrained" in err
+    assert command_line("test", TINY, "--untrained", "--episodes", "2") == 0
+    assert "0%" in capsys.readouterr().out
+    actor = TinyActor(TinyEnv.observation_space, TinyEnv.action_space)
+    actor.pedal.data.fill_(1.0)
+    actor.save(Settings(run_name="tiny").paths.trainer_model)
+    assert command_line("test", TINY, "--episodes", "2") == 0
+    out = capsys.readouterr().out
+    assert "episode 2: return" in out
+    assert "100%" in out
+
+
+def test_a_finished_run_is_not_trained_on_by_accident(
+    command_line: CommandLine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tmrl_like.training_offline.TrainingOffline.epoch", 1)
+    assert command_line("trainer", TINY, "--trainer.checkpoint", "false") == 2
+    assert "the run tiny has done its 1 epochs" in capsys.readouterr().err
+
+
+def test_a_benchmark_shows_percentiles(command_line: CommandLine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line("benchmark", TINY, "--steps", "50") == 0
+    out = capsys.readouterr().out
+    assert "50 steps, milliseconds" in out
+    assert "it does not run in real time" in out
+
+
+def test_a_check_passes_where_the_pipeline_keeps_everything(
+    command_line: CommandLine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command_line("check", TINY, "--episodes", "2") == 0
+    out = capsys.readouterr().out
+    assert "20 compared, all equal" in out
+    assert "check passed" in out
+
+
+def test_a_check_shows_field_element_and_both_values_of_a_difference(
+    command_line: CommandLine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command_line("check", TINY, "--episodes", "1", "--sample_compressor", "tiny.drop_the_second") == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "tmrl-like: error: last_obs at element (1,): the environment produced" in last
+    assert "the memory rebuilt np.float32(0.0)" in last
+
+
+def test_a_user_class_that_fails_keeps_its_traceback(command_line: CommandLine) -> None:
+    with pytest.raises(ZeroDivisionError, match="the agent of this test fails"):
+        command_line("check", TINY, "--episodes", "1", "--agent.fails", "true")

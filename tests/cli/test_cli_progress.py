@@ -1,0 +1,159 @@
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tmrl_like.cli import proof
+from tmrl_like.cli.progress import EpisodePoint, Progress, Tail, clock, sparkline
+from tmrl_like.cli.summary import episode_from_json, episode_to_json, mean_and_std, summary_row
+from tmrl_like.cli.views import LiveView, PlainView
+from tmrl_like.config.experiment import ProofSection, Settings, TrainerSection
+from tmrl_like.types import EpisodeStats
+
+ROUND: dict[str, Any] = {
+    "kind": "round",
+    "time_s": 60.0,
+    "epoch": 0,
+    "round": 4,
+    "round_duration_s": 10.0,
+    "env_steps_total": 1200,
+    "env_steps_per_s": 20.0,
+    "training_steps_total": 5000,
+    "training_steps_per_s": 100.0,
+    "training_steps_per_env_step": 4.2,
+    "sample_age_p50_s": 0.05,
+    "policy_age_p50_s": 1.5,
+    "overruns_total": 3,
+}
+
+
+def episode(return_: float, terminated: bool = False, test: bool = True) -> EpisodeStats:
+    return EpisodeStats("w", test, return_, 10, terminated, not terminated, 0.0, 1)
+
+
+def record(return_: float, terminated: bool = False, test: bool = True) -> dict[str, Any]:
+    return {"kind": "episode", "time_s": 5.0, "test": test, "return": return_, "terminated": terminated}
+
+
+def test_the_tail_of_a_file_gives_whole_lines_once_and_passes_over_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    assert list(Tail(path).records()) == []
+    path.write_text('{"a": 0}\n')
+    tail = Tail(path)
+    with path.open("a") as file:
+        file.write('{"a": 1}\n{"a"')
+        file.flush()
+        assert list(tail.records()) == [{"a": 1}]
+        assert list(tail.records()) == []
+        file.write(": 2}\n")
+        file.flush()
+        assert list(tail.records()) == [{"a": 2}]
+
+
+def test_progress_shows_returns_rates_ages_and_overruns() -> None:
+    progress = Progress(Settings())
+    assert progress.rows() == [("training", "waiting for samples")]
+    for value in (ROUND, record(-3.0), record(-1.0, terminated=True), record(-2.0, test=False)):
+        progress.add(value)
+    rows = dict(progress.rows())
+    assert "-1.00  mean of 2:     -2.00  ▁█" in rows["test return"]
+    assert rows["terminal state"] == "reached in 50% of the last 2 tests"
+    assert rows["samples"] == "1,200  20.0/s"
+    assert rows["training"] == "5,000 steps  100/s  4.20 per sample"
+    assert rows["median age"] == "sample 50 ms, policy 1.5 s"
+    assert rows["overruns"] == "3"
+
+
+@pytest.mark.parametrize(
+    ("section", "left_s"),
+    [
+        (TrainerSection(epochs=1, rounds=10, max_minutes=100), 50.0),
+        (TrainerSection(epochs=10, rounds=10, max_minutes=2), 60.0),
+        (TrainerSection(epochs=math.inf, max_minutes=2), 60.0),
+        (TrainerSection(epochs=math.inf), None),
+    ],
+)
+def test_time_left_is_by_the_clock_or_by_the_rounds(section: TrainerSection, left_s: float | None) -> None:
+    progress = Progress(Settings(trainer=section))
+    assert progress.left_s() is None
+    progress.add(ROUND)
+    assert progress.left_s() == (None if left_s is None else pytest.approx(left_s, abs=1.0))
+    progress.finish()
+    assert progress.left_s() is None
+    assert progress.times() == "1:00 of training"
+
+
+def test_sparklines_are_drawn_between_lowest_and_highest() -> None:
+    assert sparkline([0, 7]) == "▁█"
+    assert sparkline([1, 1]) == "▁▁"
+    assert sparkline([]) == sparkline([math.nan]) == ""
+    assert len(sparkline(range(1000), 40)) == 40
+    assert sparkline(range(1000), 40) == "".join(sorted(sparkline(range(1000), 40)))
+
+
+def test_times_are_clocks() -> None:
+    assert [clock(s) for s in (0, 61.9, 3725)] == ["0:00", "1:01", "1:02:05"]
+
+
+def test_both_views_show_what_happens(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = Progress(Settings())
+    progress.add(ROUND)
+    for view in (PlainView("title"), LiveView("title")):
+        view.show("training", progress)
+        view.line("worker 1", "12:00:00 worker   WARNING [bold] is no markup")
+        view.show("training", progress)
+        view.close()
+    out = capsys.readouterr().out
+    assert out.count("WARNING [bold] is no markup") == 2
+    assert out.count("5,000 steps") >= 2
+
+
+def test_episodes_travel_as_lines() -> None:
+    assert episode_from_json(episode_to_json(episode(-1.5, True))) == episode(-1.5, True)
+
+
+def test_means_and_deviations_are_the_samples_own() -> None:
+    assert mean_and_std([1.0, 3.0]) == (2.0, pytest.approx(math.sqrt(2)))
+    assert mean_and_std([5.0]) == (5.0, 0.0)
+    assert summary_row("x", [episode(1.0, True), episode(3.0)]) == ["x", "2", "2.000 ± 1.414", "50%", "10.0"]
+    assert summary_row("x", []) == ["x", "0", "-", "-", "-"]
+
+
+@pytest.mark.parametrize(
+    ("untrained", "trained", "passed"),
+    [
+        ([-10, -11, -9], [-1, -2, -1], True),
+        ([-10, -11, -9], [-10, -11, -9], False),
+        ([-1, -2, -1], [-10, -11, -9], False),
+        ([-10, 0, -20], [-5, 5, -15], False),
+        ([-10, -10, -10], [-9, -9, -9], True),
+        ([-10, -10, -10], [-10, -10, -10], False),
+        ([-10, -11, -9], [-1, -2], False),
+    ],
+)
+def test_a_proof_holds_only_if_the_mean_is_better_by_the_margin(
+    untrained: list[float], trained: list[float], passed: bool
+) -> None:
+    groups = [[episode(r) for r in returns] for returns in (untrained, trained)]
+    assert proof.judge(*groups, ProofSection(episodes=3)).passed is passed
+
+
+def test_a_proof_asks_for_the_share_of_terminal_states() -> None:
+    untrained = [episode(-10.0), episode(-11.0)]
+    trained = [episode(-1.0, True), episode(-1.1)]
+    assert proof.judge(untrained, trained, ProofSection(episodes=2, min_terminated_share=0.5)).passed
+    verdict = proof.judge(untrained, trained, ProofSection(episodes=2, min_terminated_share=0.6))
+    assert not verdict.passed
+    assert "a terminal state in 50% of the episodes, 60% are asked for" in verdict.reason
+
+
+def test_a_proof_is_saved_and_drawn(tmp_path: Path) -> None:
+    untrained, trained = [episode(-2.0), episode(-3.0)], [episode(-1.0, True), episode(-1.0, True)]
+    verdict = proof.judge(untrained, trained, ProofSection(episodes=2))
+    proof.save(tmp_path / "a" / "proof.json", untrained, trained, verdict)
+    assert json.loads((tmp_path / "a" / "proof.json").read_text())["trained"][0]["return_"] == -1.0
+    points = [EpisodePoint(10.0, -3.0, False), EpisodePoint(20.0, -1.0, True)]
+    assert proof.plot(tmp_path / "b" / "p.png", "title", points, untrained, trained)
+    assert proof.plot(tmp_path / "b" / "empty.png", "title", [], untrained, [])

@@ -1,0 +1,94 @@
+import json
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from cli_commands import TINY, Command
+
+Start = Callable[..., Command]
+
+
+def all_gone(family: list[psutil.Process], within_s: float = 20.0) -> bool:
+    return not psutil.wait_procs(family, within_s)[1]
+
+
+def test_a_run_trains_proves_it_and_leaves_nothing_behind(start: Start, own_home: Path) -> None:
+    run = start("run", TINY, "--proof")
+    run.wait_for("training")
+    family = run.family()
+    assert run.ends() == 0, run.output
+    assert all_gone(family)
+    assert "proof passed: mean return" in run.output
+    folder = own_home / ".tmrl_like" / "runs" / "tiny"
+    assert f"picture: {folder / 'proof.png'}" in run.output
+    assert (folder / "proof.png").read_bytes().startswith(b"\x89PNG")
+    proof = json.loads((folder / "proof.json").read_text())
+    assert proof["passed"]
+    assert len(proof["untrained"]) == len(proof["trained"]) == 5
+    assert "worker" in (folder / "run.log").read_text()
+    assert "Traceback" not in run.output
+
+    again = start(
+        *("run", TINY, "--proof", "--workers", "2", "--agent.gain", "0.0", "--trainer.rounds", "1"),
+        *("--proof.episodes", "2"),
+    )
+    assert again.ends() == 1, again.output
+    assert "the earlier run of this name is now" in again.output
+    assert "worker-2" in again.output
+    assert "proof FAILED: mean return" in again.output
+    assert len(list(folder.parent.iterdir())) == 2
+
+
+def test_one_ctrl_c_ends_everything(start: Start) -> None:
+    run = start("run", TINY, "--trainer.epochs", ".inf")
+    run.wait_for("samples")
+    family = run.family()
+    assert len(family) == 3
+    told = time.monotonic()
+    run.process.send_signal(signal.SIGINT)
+    assert run.ends() == 130, run.output
+    assert time.monotonic() - told < 15.0
+    assert all_gone(family, 0.5)
+    assert "Traceback" not in run.output
+
+
+@pytest.mark.long
+def test_parts_do_not_outlive_a_run_that_was_killed(start: Start) -> None:
+    run = start("run", TINY, "--trainer.epochs", ".inf")
+    run.wait_for("training return")
+    family = run.family()
+    run.process.kill()
+    run.ends()
+    assert all_gone(family)
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        pytest.param(
+            ["--agent.fails", "true"],
+            "the trainer died: ended with exit code 1: ZeroDivisionError: the agent of this",
+            marks=pytest.mark.long,
+        ),
+        (["--env.ends_by", "signal"], "the worker died: ended by signal SIGKILL"),
+        (["--agent.gian", "1"], "agent.init_args.gian: TinyAgent has no such argument; did you mean gain?"),
+    ],
+)
+def test_if_one_part_dies_all_end_and_the_cause_is_the_last_line(changes: list[str], cause: str, start: Start) -> None:
+    run = start("run", TINY, "--trainer.epochs", ".inf", *changes)
+    assert run.ends() == (2 if "gian" in cause else 1)
+    assert run.output.splitlines()[-1].startswith("tmrl-like: error: ")
+    assert cause in run.output.splitlines()[-1]
+
+
+def test_a_run_on_a_taken_port_touches_nothing(start: Start, own_home: Path, free_port: int) -> None:
+    start("server", TINY, f"--server.port={free_port}").wait_for("listening")
+    folder = own_home / ".tmrl_like" / "runs" / "tiny"
+    folder.mkdir(parents=True)
+    run = start("run", TINY, "--fresh", f"--server.port={free_port}")
+    assert run.ends() == 1
+    assert str(free_port) in run.output.splitlines()[-1]
+    assert [p.name for p in folder.parent.iterdir()] == ["tiny"]

@@ -1,0 +1,83 @@
+"""A task that every policy but a trained one fails at, for tests of the command line. Named by tiny.yaml."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+
+from tmrl_like.actor import ActorModule
+from tmrl_like.training import TrainingAgent
+
+STEPS = 10
+
+
+class TinyEnv(gymnasium.Env[Any, Any]):
+    """Press the pedal (action 1): after three steps a terminal state; else 10 steps of cost."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+
+    def __init__(self, step_s: float = 0.002, hangs: bool = False, ends_by: str = "") -> None:
+        self.step_s, self.hangs, self.ends_by = step_s, hangs, ends_by
+        self.steps = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.steps = 0
+        return self._obs(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(3600 if self.hangs else self.step_s)
+        if self.ends_by == "signal":
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.steps += 1
+        terminated = self.steps >= 3 and float(action[0]) > 0.8
+        noise = float(np.random.uniform(0.0, 0.01))
+        return self._obs(), float(action[0]) - 1.0 - noise, terminated, self.steps >= STEPS, {}
+
+    def _obs(self) -> Any:
+        return np.random.uniform(-1.0, 1.0, 2).astype(np.float32)
+
+
+class TinyActor(ActorModule):
+    """Presses as far as its only parameter says."""
+
+    def __init__(self, observation_space: Any, action_space: Any) -> None:
+        super().__init__(observation_space, action_space)
+        self.pedal = torch.nn.Parameter(torch.zeros(1))
+
+    def act(self, obs: Any, test: bool = False) -> Any:
+        return self.pedal.detach().clamp(-1, 1).cpu().numpy().reshape(1)
+
+
+class TinyAgent(TrainingAgent):
+    """Presses a little further in each training step."""
+
+    def __init__(
+        self, observation_space: Any, action_space: Any, device: str = "cpu", gain: float = 0.02, fails: bool = False
+    ) -> None:
+        super().__init__(observation_space, action_space, device)
+        self.actor = TinyActor(observation_space, action_space)
+        self.gain, self.fails = gain, fails
+
+    def train(self, batch: Any) -> dict[str, Any]:
+        if self.fails:
+            raise ZeroDivisionError("the agent of this test fails")
+        with torch.no_grad():
+            self.actor.pedal.add_(self.gain).clamp_(-1, 1)
+        return {"loss": 0.0}
+
+    def get_actor(self) -> ActorModule:
+        return self.actor
+
+
+def drop_the_second(
+    act: Any, obs: Any, rew: Any, terminated: bool, truncated: bool, info: dict[str, Any]
+) -> tuple[Any, ...]:
+    """A compressor that loses something."""
+    return act, np.array([obs[0], 0.0], np.float32), rew, terminated, truncated, info

@@ -1,0 +1,86 @@
+"""Classes and functions that experiments in these tests name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from tmrl_like.errors import ConfigError
+
+
+class Net:
+    def __init__(self, width: int = 3) -> None:
+        self.width = width
+
+
+class Base:
+    def __init__(self, depth: int = 1, mode: Literal["a", "b"] = "a") -> None:
+        self.depth = depth
+
+
+class Agent(Base):
+    def __init__(
+        self,
+        observation_space: Any,
+        action_space: Any,
+        device: str = "cpu",
+        *,
+        lr: float = 0.1,
+        sizes: Sequence[int] = (1, 2),
+        betas: tuple[float, float] = (0.9, 0.99),
+        net_cls: Callable[..., Net] = Net,
+        net: Net | None = None,
+        extra: Any = None,
+        limit: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.lr, self.sizes, self.betas, self.net_cls, self.net, self.extra = lr, sizes, betas, net_cls, net, extra
+        self.limit = limit
+
+    def train(self) -> None: ...
+    def get_actor(self) -> None: ...
+
+
+class Env:
+    def __init__(self, period_s: float = 0.1) -> None:
+        self.period_s = period_s
+
+    def reset(self) -> None: ...
+    def step(self) -> None: ...
+
+
+class Actor:
+    def act(self) -> None: ...
+
+
+class Memory:
+    def __init__(self, nb_steps: int, device: str, size: int) -> None:
+        self.size = size
+
+    def append_buffer(self) -> None: ...
+    def get_transition(self) -> None: ...
+
+
+class Open:
+    def __init__(self, **anything: Any) -> None:
+        self.anything = anything
+
+
+class Compressor:
+    def __init__(self, number: int) -> None:
+        if number < 0:
+            raise ConfigError(f"number is {number}; it must be 0 or more")
+        self.number = number
+
+
+def preprocess(obs: Any) -> Any:
+    return obs
+
+
+class Outer:
+    class Inner:
+        pass
+
+
+constant = 3

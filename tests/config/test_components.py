@@ -1,0 +1,171 @@
+import functools
+from pathlib import Path
+from typing import Any, Literal
+
+import parts_for_tests as parts
+import pytest
+
+from tmrl_like.config.components import check_value, import_object, resolve_component, signature_of, type_name
+from tmrl_like.config.document import Document
+from tmrl_like.errors import ConfigError
+
+MODULE = "parts_for_tests"
+SPACES = ("observation_space", "action_space", "device")
+
+
+def resolve(arguments: dict[str, Any], path: str = "Agent", supplied: tuple[str, ...] = SPACES) -> Any:
+    data = {"part": {"class_path": f"{MODULE}.{path}", "init_args": arguments}}
+    return resolve_component(Document("x.yaml", data, {("part",): "x.yaml:7"}), ("part",), supplied)
+
+
+def agent(**arguments: Any) -> Any:
+    return resolve(arguments).factory()("obs", "act")
+
+
+def test_a_factory_makes_the_object_with_what_file_and_caller_give() -> None:
+    made = agent(lr=1, sizes=[5], betas=[0.1, 0.2])
+    assert (made.lr, list(made.sizes), made.betas) == (1, [5], (0.1, 0.2))
+
+
+def test_arguments_of_base_classes_are_known() -> None:
+    assert agent(depth=4).depth == 4
+    with pytest.raises(ConfigError, match=r"part\.init_args\.depht: Agent has no such argument; did you mean depth\?"):
+        agent(depht=4)
+
+
+def test_numbers_written_as_text_are_numbers() -> None:
+    assert agent(lr="3e-4").lr == 3e-4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"lr": "fast"}, "part.init_args.lr: expected a number, got 'fast'"),
+        ({"depth": 1.5}, "part.init_args.depth: expected a whole number, got 1.5"),
+        ({"sizes": 3}, "part.init_args.sizes: expected a list of a whole number, got 3"),
+        ({"mode": "c"}, "part.init_args.mode: expected one of a, b, got 'c'"),
+        ({"limit": "no"}, "part.init_args.limit: expected a whole number or none, got 'no'"),
+        ({"device": "cpu"}, "part.init_args.device: is supplied when the object is made; leave it out here"),
+        ({"net_cls": {"class_path": f"{MODULE}.Nett"}}, f"{MODULE} has no Nett; did you mean Net?"),
+        ({"net_cls": {"class_path": f"{MODULE}.Net", "init_arg": {}}}, "did you mean init_args?"),
+        ({"net": {"class_path": f"{MODULE}.Net", "init_args": {"with": 1}}}, "Net has no such argument"),
+        ({"net": {"class_path": f"{MODULE}.Net", "init_args": [1]}}, "expected keys with values, got [1]"),
+        ({"net_cls": 3}, "part.init_args.net_cls: expected an import path, got 3"),
+    ],
+)
+def test_a_wrong_argument_is_one_line_with_place_key_and_what_was_expected(
+    arguments: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        resolve(arguments)
+    assert problem in str(refused.value)
+    assert str(refused.value).startswith("x.yaml:7: part.init_args")
+    assert "\n" not in str(refused.value)
+
+
+def test_code_inside_arguments_becomes_what_the_annotation_asks_for() -> None:
+    net = {"class_path": f"{MODULE}.Net", "init_args": {"width": 8}}
+    made = agent(net_cls=net, net=net, extra={"deep": [net]})
+    assert made.net_cls().width == 8
+    assert isinstance(made.net, parts.Net)
+    assert made.net.width == 8
+    assert made.extra["deep"][0]().width == 8
+
+
+def test_a_callable_may_be_named_by_its_path_alone() -> None:
+    assert agent(net_cls=f"{MODULE}.Net").net_cls is parts.Net
+
+
+def test_a_missing_argument_is_named_unless_the_framework_supplies_it() -> None:
+    with pytest.raises(ConfigError, match=r"part\.init_args\.size is missing: Memory needs it"):
+        resolve({}, "Memory", ("nb_steps", "device"))
+    with pytest.raises(ConfigError, match=r"init_args\.size is missing"):
+        agent(net={"class_path": f"{MODULE}.Memory", "init_args": {"nb_steps": 1, "device": "cpu"}})
+
+
+def test_a_class_that_takes_anything_takes_anything() -> None:
+    assert resolve({"whatever": 3}, "Open").factory()().anything == {"whatever": 3}
+    assert signature_of(parts.Open).open_ended
+
+
+def test_functions_and_nested_classes_can_be_named() -> None:
+    assert resolve({}, "preprocess").factory() is parts.preprocess
+    assert import_object(f"{MODULE}.Outer.Inner") is parts.Outer.Inner
+    with pytest.raises(ConfigError, match="Outer has no Iner; did you mean Inner"):
+        import_object(f"{MODULE}.Outer.Iner")
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("Agent", "expected an import path like module.Class, got 'Agent'"),
+        ("no_such_module_at_all.Agent", "there is no module 'no_such_module_at_all'"),
+        ("parts_for_tests.no_such.deep.Agent", "has no no_such"),
+        (f"{MODULE}.constant", "is a int, no class or function"),
+        ("", "expected an import path"),
+        (".Agent", "expected an import path"),
+        ("..Agent", "expected an import path"),
+    ],
+)
+def test_what_cannot_be_imported_is_said_in_one_line(path: str, problem: str) -> None:
+    document = Document("x.yaml", {"part": {"class_path": path}})
+    with pytest.raises(ConfigError) as refused:
+        resolve_component(document, ("part",))
+    assert problem in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("import nothing_of_that_name", "ModuleNotFoundError: No module named 'nothing_of_that_name'"),
+        ("x = = 1", "SyntaxError"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_users_module_that_fails_is_named_with_its_line(
+    content: str, problem: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = f"broken_{abs(hash(content))}"
+    (tmp_path / f"{module}.py").write_text(f"# a comment\n{content}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError) as refused:
+        import_object(f"{module}.Agent")
+    assert f"importing {module} failed: {problem}" in str(refused.value)
+    assert f"{module}.py:2)" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "expected"),
+    [
+        (float, 3, 3),
+        (float, "inf", float("inf")),
+        (int | None, None, None),
+        (bool, True, True),
+        (str, "3", "3"),
+        (Path, "a/b", Path("a/b")),
+        (tuple[int, int], [1, 2], (1, 2)),
+        (dict[str, int], {"a": 1}, {"a": 1}),
+        (Literal["a", 3], 3, 3),
+        (Any, {"x": 1}, {"x": 1}),
+        ("a forward reference", 3, 3),
+    ],
+)
+def test_values_of_the_right_type_pass(annotation: Any, value: Any, expected: Any) -> None:
+    assert check_value(Document("x"), ("k",), annotation, value) == expected
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"), [(int, True), (str, 3), (bool, 1), (float, "x"), (int | None, [1]), (list[int], ["a"])]
+)
+def test_values_of_a_wrong_type_do_not(annotation: Any, value: Any) -> None:
+    with pytest.raises(ConfigError, match="k: expected"):
+        check_value(Document("x"), ("k",), annotation, value)
+
+
+def test_types_are_named_as_people_write_them() -> None:
+    assert type_name(int | None) == "a whole number or none"
+    assert type_name(Literal["a", "b"]) == "one of a, b"
+    assert type_name(dict[str, int]) == "keys with values"
+    assert type_name(functools.partial) == "partial"

@@ -1,0 +1,221 @@
+import dataclasses
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import parts_for_tests as parts
+import pytest
+import yaml
+
+from tmrl_like.config.experiment import Experiment, ServerSection, Settings, TrainerSection, WorkerSection
+from tmrl_like.config.loading import TOP_LEVEL, dump_experiment, load_experiment, load_settings, open_experiment
+from tmrl_like.errors import ConfigError
+
+MODULE = "parts_for_tests"
+TEXT = f"""
+run_name: r1
+env: {MODULE}.Env
+actor:
+  class_path: {MODULE}.Actor
+agent:
+  class_path: {MODULE}.Agent
+  init_args:
+    lr: 0.5
+memory:
+  class_path: {MODULE}.Memory
+  init_args: {{size: 10}}
+sample_compressor:
+  class_path: {MODULE}.Compressor
+  init_args: {{number: 2}}
+obs_preprocessor: {MODULE}.preprocess
+server:
+  port: 8000
+trainer:
+  epochs: .inf
+"""
+
+
+@pytest.fixture(autouse=True)
+def module_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "x.yaml"
+    path.write_text(TEXT)
+    return path
+
+
+def changed(file: Path, old: str, new: str) -> Path:
+    assert old in TEXT
+    file.write_text(TEXT.replace(old, new))
+    return file
+
+
+def test_a_file_becomes_the_objects_that_a_script_would_make(file: Path) -> None:
+    experiment = load_experiment(file)
+    assert experiment.run_name == "r1"
+    assert experiment.env is parts.Env
+    assert experiment.agent("o", "a").lr == 0.5
+    assert experiment.memory(nb_steps=1, device="cpu").size == 10
+    assert isinstance(experiment.sample_compressor, parts.Compressor)
+    assert experiment.obs_preprocessor is parts.preprocess
+    assert experiment.server == ServerSection(port=8000)
+    assert experiment.trainer.epochs == math.inf
+    assert experiment.worker == WorkerSection()
+
+
+def test_another_run_name_changes_all_paths(file: Path) -> None:
+    paths = [load_settings(file, [(("run_name",), name)]).paths for name in ("a", "b")]
+    for field in ("folder", "worker_model", "trainer_model", "model_history", "checkpoint", "metrics"):
+        assert getattr(paths[0], field) != getattr(paths[1], field)
+
+
+def test_any_value_can_be_given_on_the_command_line(file: Path) -> None:
+    overrides = [
+        (("server", "host"), "10.0.0.5"),
+        (("trainer", "epochs"), "3"),
+        (("agent", "lr"), "1e-3"),
+        (("agent", "init_args", "depth"), "7"),
+        (("env", "period_s"), "0.5"),
+        (("memory", "size"), "11"),
+        (("worker", "device"), "cuda:1"),
+        (("seed",), "4"),
+    ]
+    experiment = load_experiment(file, overrides)
+    agent = experiment.agent("o", "a")
+    assert (experiment.server.host, experiment.trainer.epochs, agent.lr, agent.depth) == ("10.0.0.5", 3, 0.001, 7)
+    assert experiment.env().period_s == 0.5
+    assert experiment.memory(nb_steps=1, device="cpu").size == 11
+    assert (experiment.worker.device, experiment.seed) == ("cuda:1", 4)
+
+
+def test_a_whole_part_can_be_replaced_on_the_command_line(file: Path) -> None:
+    experiment = load_experiment(file, [(("agent",), f"{MODULE}.Open"), (("env",), f"{MODULE}.Env")], ["env"])
+    assert experiment.env is parts.Env
+    assert open_experiment(file, [(("agent",), "a.B")]).data["agent"] == {"class_path": "a.B"}
+
+
+def test_modules_beside_the_file_can_be_named(file: Path) -> None:
+    (file.parent / "robot_beside_the_file.py").write_text("class Robot:\n    def reset(self): ...\n    step = reset\n")
+    experiment = load_experiment(changed(file, f"{MODULE}.Env", "robot_beside_the_file.Robot"))
+    assert experiment.env.__name__ == "Robot"
+
+
+def test_only_the_parts_that_were_asked_for_are_imported(file: Path) -> None:
+    changed(file, f"{MODULE}.Agent", "not_on_this_machine.Agent")
+    assert load_experiment(file, parts=["env", "actor"]).env is parts.Env
+    with pytest.raises(ConfigError, match="there is no module 'not_on_this_machine'"):
+        load_experiment(file)
+
+
+def test_the_plain_values_need_no_import_at_all(file: Path) -> None:
+    text = TEXT.replace(MODULE, "not_on_this_machine")
+    file.write_text(text)
+    assert load_settings(file).server.port == 8000
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("run_name: r1", "run_nam: r1", ":2: run_nam: there is no such key; did you mean run_name?"),
+        ("trainer:", "trainr:", ":19: trainr: there is no such key; did you mean trainer?"),
+        ("epochs", "epohcs", ":20: trainer.epohcs: there is no such key; did you mean epochs?"),
+        ("port: 8000", "port: many", ":18: server.port: expected a whole number, got 'many'"),
+        ("port: 8000", "port: 80000", ":18: server.port is 80000; expected 0 to 65535"),
+        ("port: 8000", "transport: tcp", ":18: server.transport: expected one of zmq, tlspyo, got 'tcp'"),
+        ("epochs: .inf", "epochs: 0", ":20: trainer.epochs is 0; expected 1 or more"),
+        ("  epochs: .inf", "  - epochs", ":19: trainer: expected keys with values, got ['epochs']"),
+        ("run_name: r1", "run_name: ../r1", ":2: run_name is '../r1'; expected letters"),
+        ("run_name: r1", "seed: soon", ":2: seed: expected a whole number or none, got 'soon'"),
+        (f"env: {MODULE}.Env", "", ": the key env is missing"),
+        (f"{MODULE}.Env", f"{MODULE}.Env2", f":3: env.class_path: {MODULE} has no Env2; did you mean Env?"),
+        (f"{MODULE}.Env", "[1, 2]", ":3: env: expected an import path, or class_path with init_args"),
+        (f"{MODULE}.Env", f"{MODULE}.Actor", ":3: env.class_path: Actor cannot be used here: it has no reset()"),
+        ("lr: 0.5", "lr: fast", ":9: agent.init_args.lr: expected a number, got 'fast'"),
+        ("lr: 0.5", "lrr: 0.5", ":9: agent.init_args.lrr: Agent has no such argument; did you mean lr?"),
+        ("{size: 10}", "{}", ":10: memory.init_args.size is missing: Memory needs it"),
+        ("number: 2", "number: -2", ":13: sample_compressor: number is -2; it must be 0 or more"),
+    ],
+)
+def test_each_mistake_is_one_line_with_file_line_key_and_what_was_expected(
+    file: Path, old: str, new: str, problem: str
+) -> None:
+    changed(file, old, new)
+    with pytest.raises(ConfigError) as refused:
+        load_experiment(file)
+    assert str(refused.value).startswith(f"{file}{problem}")
+    assert "\n" not in str(refused.value)
+
+
+def test_a_mistake_on_the_command_line_says_so(file: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^command line: trainer\.epoch: there is no such key; did you mean epochs"):
+        load_settings(file, [(("trainer", "epoch"), "3")])
+
+
+def test_a_file_that_is_not_there_suggests_its_neighbour(file: Path) -> None:
+    with pytest.raises(ConfigError, match=r"y\.yaml: there is no such file; did you mean .*x\.yaml"):
+        load_settings(file.with_name("y.yaml"))
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_settings(file.parent)
+
+
+def test_a_file_that_is_no_text_is_refused(file: Path) -> None:
+    file.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="is not a text file in UTF-8"):
+        load_settings(file)
+
+
+def test_the_printed_configuration_is_complete_and_means_the_same(file: Path, tmp_path: Path) -> None:
+    printed = dump_experiment(file, [(("trainer", "rounds"), "9")])
+    content = yaml.safe_load(printed)
+    assert tuple(content) == TOP_LEVEL
+    assert content["agent"]["init_args"]["depth"] == 1
+    assert content["trainer"]["rounds"] == 9
+    again = tmp_path / "again.yaml"
+    again.write_text(printed)
+    first, second = load_experiment(file, [(("trainer", "rounds"), "9")]), load_experiment(again)
+    for section in ("server", "worker", "trainer", "proof", "run_name"):
+        assert getattr(first, section) == getattr(second, section)
+    assert dump_experiment(again) == printed
+
+
+@pytest.mark.parametrize("name", ["drone", "pendulum"])
+def test_the_experiments_that_ship_are_valid(name: str) -> None:
+    experiment = load_experiment(Path(__file__).parents[2] / "config" / f"{name}.yaml")
+    env = experiment.env()
+    actor = experiment.actor(observation_space=env.observation_space, action_space=env.action_space)
+    assert actor.act_(env.observation_space.sample()) in env.action_space
+    env.close()
+
+
+def test_worker_and_trainer_that_would_wait_for_each_other_are_refused(file: Path) -> None:
+    changed(
+        file, "  epochs: .inf", "  update_model_interval: 50\nworker: {synchronous: true, max_steps_per_update: 60}"
+    )
+    with pytest.raises(ConfigError, match=r"x\.yaml:21: worker\.max_steps_per_update is 60; .* expected 100 or more"):
+        load_settings(file)
+
+
+@pytest.mark.parametrize(
+    ("section", "listens_on"),
+    [
+        ({}, "127.0.0.1"),
+        ({"host": "localhost"}, "127.0.0.1"),
+        ({"host": "10.0.0.5"}, "0.0.0.0"),
+        ({"host": "robot.example"}, "0.0.0.0"),
+        ({"host": "10.0.0.5", "bind": "10.0.0.5"}, "10.0.0.5"),
+    ],
+)
+def test_a_server_for_this_machine_listens_to_nobody_else(section: dict[str, Any], listens_on: str) -> None:
+    assert ServerSection(**section).listens_on == listens_on
+
+
+@pytest.mark.parametrize("cls", [Settings, Experiment, ServerSection, WorkerSection, TrainerSection])
+def test_every_key_has_a_sentence(cls: type) -> None:
+    for field in dataclasses.fields(cls):
+        inherited = field.name in {f.name for f in dataclasses.fields(Settings)}
+        holder = Settings if cls is Experiment and inherited else cls
+        assert f"\n        {field.name}: " in (holder.__doc__ or ""), field.name

@@ -1,0 +1,102 @@
+"""The drone of config/drone.yaml, without its clock: memory, agent and preprocessor as they ship must learn it."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tmrl_like.actor import ActorModule
+from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
+from tmrl_like.envs.drone import MirroredFlights, TargetInView
+from tmrl_like.memories import DropActionBuffer, ReplayMemory
+from tmrl_like.testing.drone import SimulatedDroneEnv
+from tmrl_like.types import Buffer, Info
+from tmrl_like.util import partial
+
+
+def fly(env: SimulatedDroneEnv, actor: ActorModule, view: TargetInView, test: bool) -> tuple[list[Any], float, bool]:
+    """One episode: its samples, its return, whether the drone reached the target."""
+    compress = DropActionBuffer(4)
+    obs, info = env.reset()
+    samples = [compress(env.default_action, obs, 0.0, False, False, Info(info, is_reset=True))]
+    total, terminated, truncated = 0.0, False, False
+    while not (terminated or truncated):
+        action = actor.act_(view(obs), test)
+        obs, rew, terminated, truncated, info = env.step(action)
+        samples.append(compress(action, obs, rew, terminated, truncated, Info(info)))
+        total += float(rew)
+    return samples, total, terminated
+
+
+@pytest.mark.learn
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_drone_reaches_its_target_after_two_minutes_of_flight(seed: int) -> None:
+    torch.manual_seed(seed)
+    torch.set_num_threads(1)
+    env, view = SimulatedDroneEnv(seed=seed), TargetInView()
+    small = {"hidden_sizes": (64, 64)}
+    agent = SACAgent(
+        env.observation_space,
+        env.action_space,
+        "cpu",
+        actor_cls=partial(SquashedGaussianActor, **small),
+        critic_cls=partial(EnsembleCritic, **small),
+        gamma=0.95,
+        polyak=0.98,
+        lr_actor=1e-3,
+        lr_critic=1e-3,
+        lr_entropy=2e-3,
+        entropy_coef=0.1,
+    )
+    memory = ReplayMemory(
+        batch_size=128,
+        act_buf_len=4,
+        reset_act_buf=False,
+        obs_preprocessor=view,
+        sample_preprocessor=MirroredFlights(seed),
+        memory_size=10_000,
+    )
+    memory.seed(seed)
+    steps = trained = 0
+    while steps < 2400:
+        samples, _, _ = fly(env, agent.get_actor(), view, test=False)
+        memory.append(Buffer(samples, "drone"))
+        steps += len(samples) - 1
+        while steps > 200 and trained < 6 * steps:
+            agent.train(memory.sample())
+            trained += 1
+    flights = [fly(SimulatedDroneEnv(seed=1000 + i), agent.get_actor(), view, test=True) for i in range(40)]
+    assert np.mean([reached for *_, reached in flights]) >= 0.9
+    assert np.mean([total for _, total, _ in flights]) > -6.0
+
+
+def test_the_view_of_the_target_is_the_same_for_arrays_and_batches() -> None:
+    view = TargetInView()
+    obs = tuple(np.array([v], np.float32) for v in (0.1, -0.2, 0.3, 0.4)) + (np.ones(2, np.float32),) * 4
+    alone = view(obs)
+    batch = view(tuple(torch.from_numpy(o)[None] for o in obs))
+    assert [a.shape for a in alone] == [o.shape for o in obs]
+    for one, many in zip(alone, batch, strict=True):
+        assert one.dtype == np.float32
+        assert torch.allclose(torch.from_numpy(one), many[0])
+    assert alone[2].item() == pytest.approx(0.1)
+    assert alone[1].item() == pytest.approx(0.7 * 0.6 / 0.61**0.5)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_mirrored_flight_is_a_flight(seed: int) -> None:
+    """The way to the target and all actions turn together: their lengths and the angles between them stay."""
+    generator = torch.Generator().manual_seed(seed)
+    obs = tuple(torch.rand(5, 1, generator=generator) - 0.5 for _ in range(4))
+    obs += tuple(torch.rand(5, 2, generator=generator) - 0.5 for _ in range(4))
+    act, rew, flags = torch.rand(5, 2, generator=generator), torch.rand(5), torch.zeros(5)
+    new_obs, new_act, new_rew, new_next, *_ = MirroredFlights(seed)(obs, act, rew, obs, flags, flags)
+    for way in (0, 2):
+        before, after = torch.cat(obs[way : way + 2], -1), torch.cat(new_obs[way : way + 2], -1)
+        assert torch.allclose(before.norm(dim=-1), after.norm(dim=-1))
+        assert torch.allclose((before * act).sum(-1), (after * new_act).sum(-1), atol=1e-6)
+        assert torch.allclose((before * obs[5]).sum(-1), (after * new_obs[5]).sum(-1), atol=1e-6)
+    assert new_rew is rew
+    assert all(torch.equal(a, b) for a, b in zip(new_obs, new_next, strict=True))

@@ -1,0 +1,143 @@
+"""Who may import whom, and what an import may do: docs/architecture.md as a test."""
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "tmrl_like"
+FLOORS = (
+    ("types", "errors", "util", "files"),
+    ("wire", "transport", "config", "metrics"),
+    (
+        *("envs", "actor", "nn", "memory_dataloading", "memories", "training", "training_offline", "agents"),
+        *("policy_store", "pacing", "checkpoint"),
+    ),
+    ("networking",),
+    ("cli", "testing", "__main__"),
+)
+FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+NEVER = {
+    "config": ("wire", "transport", "metrics"),
+    "transport": ("wire", "metrics"),
+    "agents": ("memories", "memory_dataloading", "training_offline", "envs"),
+    "envs": ("actor", "memories", "agents", "training"),
+    "networking.server": ("networking.worker", "networking.trainer", "actor", "memories", "memory_dataloading", "envs"),
+    "networking.worker": ("networking.trainer", "networking.server", "memories", "memory_dataloading", "agents"),
+    "networking.trainer": ("networking.worker", "networking.server", "envs"),
+}
+
+
+def _modules() -> Iterator[tuple[str, Path]]:
+    for file in sorted(PACKAGE.rglob("*.py")):
+        name = ".".join(file.relative_to(PACKAGE).with_suffix("").parts)
+        yield name.removesuffix(".__init__"), file
+
+
+def _imports(file: Path) -> Iterator[str]:
+    """Names of tmrl_like's modules that a file imports, inside functions too."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _is_in(module: str, room: str) -> bool:
+    return f"{module}.".startswith(f"{room}.")
+
+
+def _run(code: str, home: Path) -> str:
+    environment = {**os.environ, "HOME": str(home), "USERPROFILE": str(home), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_every_room_has_its_floor() -> None:
+    rooms = {name.partition(".")[0] for name, _ in _modules()} - {"__init__"}
+    assert rooms <= set(FLOOR_OF)
+
+
+def test_imports_only_go_downstairs() -> None:
+    for name, file in _modules():
+        room = name.partition(".")[0]
+        for imported in _imports(file) if room != "__init__" else ():
+            if imported.startswith("tmrl_like."):
+                other = imported.split(".")[1]
+                assert FLOOR_OF.get(other, 0) <= FLOOR_OF[room], f"{name} imports {imported} from upstairs"
+
+
+def test_rooms_that_must_not_know_each_other_do_not() -> None:
+    for name, file in _modules():
+        for imported in _imports(file):
+            for room, forbidden in NEVER.items():
+                for other in forbidden if _is_in(name, room) else ():
+                    assert not _is_in(imported, f"tmrl_like.{other}"), f"{name} imports {imported}"
+
+
+SERVE = """
+import os, signal, threading, time
+from tmrl_like.cli import main
+
+def stop_when_it_listens():
+    while "tmrl-server" not in [t.name for t in threading.enumerate()]:
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+threading.Thread(target=stop_when_it_listens, daemon=True).start()
+assert main(["server", "config/drone.yaml", "--server.port", "0"]) == 0
+"""
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "import tmrl_like.networking.server",
+        "import tmrl_like.cli.server",
+        SERVE,
+        "from tmrl_like.cli.run import main",
+    ],
+)
+def test_a_server_and_a_supervisor_start_without_torch_gymnasium_and_numpy(way: str, tmp_path: Path) -> None:
+    loaded = _run(f"{way}\nimport sys, json; print(json.dumps(sorted(sys.modules)))", tmp_path)
+    heavy = {"torch", "gymnasium", "numpy", "cv2", "rtgym", "wandb", "matplotlib", "jsonargparse"}
+    assert heavy.isdisjoint(json.loads(loaded))
+
+
+def test_importing_every_module_touches_neither_files_nor_logging_nor_the_environment(tmp_path: Path) -> None:
+    names = [f"tmrl_like.{name}" for name, _ in _modules() if name not in ("__init__", "__main__")]
+    code = f"""
+import importlib, logging, os, signal, threading
+before, handlers = dict(os.environ), signal.getsignal(signal.SIGINT)
+for name in {names!r}:
+    importlib.import_module(name)
+changed = {{k for k in before.keys() | os.environ.keys() if before.get(k) != os.environ.get(k)}}
+ours = {{k for k in changed if k.startswith("TMRL")}} | ({{"OMP_NUM_THREADS"}} & changed)
+assert not ours, ours
+assert not logging.getLogger("tmrl_like").handlers and logging.getLogger("tmrl_like").level == logging.NOTSET
+assert signal.getsignal(signal.SIGINT) is handlers
+assert [t.name for t in threading.enumerate() if t.name.startswith("tmrl")] == []
+"""
+    _run(code, tmp_path)
+    assert [p.name for p in tmp_path.rglob("*") if "tmrl" in p.name] == []
+
+
+def test_no_file_of_the_repository_names_this_machine_or_a_package_registry() -> None:
+    words = ("/" + "work/", "/" + "opt/", "/" + "root/", "/home/" + "user", "pypi" + ".", "files.python" + "hosted")
+    suspicious = re.compile("|".join(map(re.escape, words)))
+    folders = [ROOT / name for name in ("tmrl_like", "tests", "config", "docs", "tutorials", ".ci")]
+    files = [f for folder in folders for f in folder.rglob("*") if f.is_file() and "_build" not in f.parts]
+    for file in [*files, *(f for f in ROOT.iterdir() if f.is_file())]:
+        if file.suffix in (".py", ".md", ".toml", ".yaml", ".txt", ".cfg", "") and "__pycache__" not in file.parts:
+            found = suspicious.search(file.read_text(encoding="utf-8"))
+            assert found is None, f"{file.relative_to(ROOT)} mentions {found[0] if found else ''}"

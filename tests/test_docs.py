@@ -1,0 +1,249 @@
+"""The documentation says what the package does: its code runs, its links lead somewhere, nothing is left out."""
+
+import ast
+import dataclasses
+import importlib
+import inspect
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+
+import tmrl_like.errors
+from tmrl_like import RolloutWorker, Server, Trainer, TrainingOffline, partial
+from tmrl_like.agents import SACAgent, SquashedGaussianActor
+from tmrl_like.cli import main
+from tmrl_like.config.experiment import PARTS, SECTIONS, Settings
+from tmrl_like.memories import ReplayMemory
+from tmrl_like.testing.fakes import CountingEnv
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(p for p in (*ROOT.glob("*.md"), *DOCS.rglob("*.md")) if "_build" not in p.parts)
+COMMANDS = ("run", "server", "worker", "trainer", "test", "benchmark", "check")
+
+
+def page(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def fences(text: str, language: str) -> list[str]:
+    return [textwrap.dedent(code) for code in re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)]
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+
+
+def headings(text: str) -> list[str]:
+    return re.findall(r"^#+ (.+)$", without_code(text), re.M)
+
+
+def anchors(text: str) -> set[str]:
+    """Anchors as MyST and GitHub make them from headings."""
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings(text)}
+
+
+def table_names(text: str, heading: str) -> set[str]:
+    """What stands in backticks in the first column of the table below a heading."""
+    section = re.split(r"^## ", text.partition(f"\n## {heading}\n")[2], maxsplit=1, flags=re.M)[0]
+    rows = re.findall(r"^\| (`.*?) \|", section, re.M)
+    return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+
+
+# -- code --------------------------------------------------------------------------------------------
+
+
+def test_the_script_in_the_readme_trains(tmp_path):
+    (script,) = fences((ROOT / "README.md").read_text(encoding="utf-8"), "python")
+    short, replaced = re.subn(r"^MINUTES, WARM_UP = [\d.]+, \d+", "MINUTES, WARM_UP = 0.2, 5", script, flags=re.M)
+    assert replaced == 1
+    environment = os.environ | {"TMRL_LIKE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", short], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    lines = (tmp_path / "runs" / "default_run" / "metrics.jsonl").read_text().splitlines()
+    rounds = [record for record in map(json.loads, lines) if record["kind"] == "round"]
+    assert rounds[-1]["training_steps_total"] > 0
+    assert math.isfinite(rounds[-1]["loss_critic"])
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: p.name)
+def test_python_on_a_page_is_python(path):
+    for code in fences(path.read_text(encoding="utf-8"), "python"):
+        ast.parse(code)
+
+
+def test_names_in_the_api_reference_exist():
+    names = re.findall(r"^\.\. auto(?:class|function):: (\S+)", page("api.md"), re.M)
+    assert len(names) > 20
+    for name in names:
+        module, _, attribute = name.rpartition(".")
+        assert hasattr(importlib.import_module(module), attribute), name
+
+
+# -- links -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: p.name)
+def test_links_lead_somewhere(path):
+    text = path.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(text)):
+        if target.startswith("https://"):
+            continue
+        name, _, anchor = target.partition("#")
+        linked = (path.parent / name).resolve() if name else path
+        assert linked.exists(), f"{path.name}: {target}"
+        assert linked.is_relative_to(ROOT), f"{path.name}: {target}"
+        if anchor:
+            assert anchor in anchors(linked.read_text(encoding="utf-8")), f"{path.name}: {target}"
+
+
+def test_every_page_is_in_the_table_of_contents():
+    listed = re.findall(r"^([\w/]+)$", page("index.md"), re.M)
+    pages = {str(p.relative_to(DOCS).with_suffix("").as_posix()) for p in PAGES if DOCS in p.parents}
+    assert set(listed) == pages - {"index"}
+
+
+# -- metrics -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def records(tmp_path_factory) -> list[dict]:
+    """What a short real training writes."""
+    path = tmp_path_factory.mktemp("metrics") / "metrics.jsonl"
+    env_cls = partial(CountingEnv, step_s=0.002)
+    training = partial(
+        TrainingOffline,
+        env_cls=env_cls,
+        memory_cls=partial(ReplayMemory, batch_size=4),
+        training_agent_cls=SACAgent,
+        epochs=1,
+        rounds=3,
+        steps=30,
+        update_model_interval=5,
+        update_buffer_interval=2,
+        max_training_steps_per_env_step=0.2,
+        device="cpu",
+    )
+    with Server(0, host="docs", transport="inproc") as server:
+        where = {"server_ip": "docs", "server_port": server.address[1], "transport": "inproc"}
+        with (
+            RolloutWorker(env_cls, SquashedGaussianActor, **where) as worker,
+            Trainer(training, metrics_path=path, sinks=[], **where) as trainer,
+        ):
+            thread = threading.Thread(target=worker.run, kwargs={"test_episode_interval": 2, "verbose": False})
+            thread.start()
+            trainer.run()
+            worker.stop()
+            thread.join(10)
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_every_metric_of_a_round_is_explained_and_no_other(records):
+    produced = {name for record in records if record["kind"] == "round" for name in record} - {"kind", "time_s"}
+    text = page("metrics.md")
+    sections = ("The schedule", "Freshness and timing", "Episodes", "The fleet", "Of the agent")
+    explained = set().union(*(table_names(text, heading) for heading in sections))
+    assert produced == explained
+
+
+def test_every_field_of_an_episode_record_is_explained_and_no_other(records):
+    produced = {name for record in records if record["kind"] == "episode" for name in record}
+    assert produced == table_names(page("metrics.md"), "Episode records")
+
+
+# -- errors ------------------------------------------------------------------------------------------
+
+
+def test_every_error_has_its_section():
+    classes = [
+        name
+        for name, value in vars(tmrl_like.errors).items()
+        if inspect.isclass(value) and issubclass(value, tmrl_like.errors.TmrlLikeError)
+    ]
+    assert len(classes) > 10
+    assert set(classes) <= set(headings(page("errors.md")))
+
+
+def templates() -> list[str]:
+    """Every string of the package, with … where values are filled in."""
+    found = []
+    for file in (ROOT / "tmrl_like").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                parts = [str(v.value) if isinstance(v, ast.Constant) else "…" for v in node.values]
+                found.append("".join(parts))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(re.sub(r"%\.?\d*[sdf]", "…", node.value))
+    return [text.replace("`", "") for text in found]
+
+
+def test_lines_in_the_table_of_errors_are_lines_of_the_package():
+    known = templates()
+    lines = {
+        line for row in re.findall(r"^\| (`.*?) \|", page("errors.md"), re.M) for line in re.findall(r"`([^`]+)`", row)
+    }
+    assert len(lines) > 60
+    for line in lines:
+        fragments = [re.escape(part.strip()) for part in line.split("…") if part.strip()]
+        pattern = re.compile(".*".join(fragments), re.S)
+        assert any(pattern.search(text) for text in known), line
+
+
+# -- configuration and command line ------------------------------------------------------------------
+
+
+def written(default: object) -> str:
+    """A default as the tables have it."""
+    if default is None:
+        return "none"
+    if isinstance(default, bool):
+        return str(default).lower()
+    return "`.inf`" if default == math.inf else f"`{default}`"
+
+
+@pytest.mark.parametrize("section", ["", *SECTIONS])
+def test_every_key_is_in_the_reference_with_its_default(section):
+    text = page("configuration.md")
+    heading = f"`{section}`" if section else "Top level"
+    part = re.split(r"^## ", text.partition(f"\n## {heading}\n")[2], maxsplit=1, flags=re.M)[0]
+    for field in dataclasses.fields(SECTIONS[section] if section else Settings):
+        if field.name not in SECTIONS:
+            row = rf"^\| `{field.name}` \| [^|]+ \| {re.escape(written(field.default))} \|"
+            assert re.search(row, part, re.M), f"{section}.{field.name} = {field.default}"
+    known = {f.name for f in dataclasses.fields(SECTIONS[section] if section else Settings)}
+    assert table_names(text, heading) <= known
+
+
+def test_every_part_is_in_the_reference_with_what_is_supplied():
+    text = page("configuration.md")
+    for name, supplied in PARTS.items():
+        (row,) = re.findall(rf"^\| `{name}` \|.*$", text, re.M)
+        assert all(f"`{argument}`" in row for argument in supplied), name
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_is_in_the_command_line_reference(command, capsys):
+    assert main([command, "--help"]) == 0
+    shown = capsys.readouterr().out.partition("keys of the experiment")[0]
+    text = page("cli.md")
+    for option in set(re.findall(r"--[a-z][\w-]+", shown.partition("options:")[2])):
+        assert option in text, f"{command} {option}"
+    assert f"## `{command}`" in text
+
+
+def test_every_action_on_keys_is_in_the_command_line_reference(capsys):
+    assert main(["keys", "--help"]) == 0
+    actions = re.findall(r"^    (\w+)  ", capsys.readouterr().out, re.M)
+    assert len(actions) >= 4
+    rows = re.findall(r"^\| `(\w+)(?: [A-Z]+)?` \|", page("cli.md"), re.M)
+    assert set(actions) <= set(rows)

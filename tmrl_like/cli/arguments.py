@@ -1,0 +1,245 @@
+"""What can be written behind `tmrl-like`."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import re
+import typing
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
+
+import tmrl_like
+from tmrl_like.config.components import type_name
+from tmrl_like.config.document import split_overrides, suggestion
+from tmrl_like.config.experiment import PARTS, SECTIONS, Experiment, Settings
+from tmrl_like.config.loading import TOP_LEVEL
+from tmrl_like.errors import ConfigError
+
+Arguments = argparse.Namespace
+
+LEVELS = ("debug", "info", "warning", "error")
+
+_ABOUT = """\
+Train robots, games and simulators in real time, over a network.
+
+An experiment is one YAML file that every command reads:
+
+  tmrl-like run config/drone.yaml                 everything on this machine
+  tmrl-like server config/drone.yaml              or three terminals, or three machines
+  tmrl-like trainer config/drone.yaml
+  tmrl-like worker config/drone.yaml
+
+Any value of the file can be given on the command line: --trainer.epochs 3, --agent.lr_actor 1e-4.
+"""
+
+_EXITS = "exit codes: 0 done, 1 something failed, 2 a mistake in arguments or file, 130 told to stop before the end"
+
+
+def parse(argv: Sequence[str]) -> Arguments | int:
+    """Take the command line apart.
+
+    Returns:
+        The arguments, or an exit code where help was asked for and given.
+
+    Raises:
+        ConfigError: what was asked for cannot be understood; one line.
+    """
+    overrides, others = split_overrides(argv, [key for key in TOP_LEVEL if key not in SECTIONS])
+    try:
+        arguments, unknown = _parser().parse_known_args(others)
+    except SystemExit as finished:  # --help, --version
+        return int(finished.code or 0)
+    if unknown:
+        _refuse_unknown(unknown[0], arguments)
+    if overrides and arguments.command == "keys":
+        raise ConfigError(f"`keys` reads no experiment: --{'.'.join(overrides[0][0])} has no meaning there")
+    arguments.overrides = overrides
+    return arguments
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse whose complaints are one line."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=_Formatter, **options)
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{_shorter(message)}; see {self.prog} --help")
+
+
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=30, width=110)
+
+
+def _parser() -> _Parser:
+    parser = _Parser(prog="tmrl-like", description=_ABOUT, epilog=_EXITS)
+    parser.add_argument("--version", action="version", version=f"tmrl_like {tmrl_like.__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
+    for add in (_add_run, _add_server, _add_worker, _add_trainer, _add_test, _add_benchmark, _add_check, _add_keys):
+        add(commands)
+    for command in commands.choices.values():
+        _add_log_level(command)
+        options = [o for a in command._actions for o in a.option_strings if a.help != argparse.SUPPRESS]
+        command.set_defaults(known_options=options, supervised=False, print_config=False)
+    return parser
+
+
+def _command(commands: Any, name: str, about: str, more: str = "") -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=about,
+        description=f"{about[0].upper()}{about[1:]}. {more}".strip(),
+        epilog=f"{_describe_keys()}\n\n{_EXITS}",
+    )
+    parser.add_argument("experiment", metavar="EXPERIMENT", help="the experiment, a YAML file")
+    parser.add_argument(
+        "--print_config", action="store_true", help="print the whole experiment, defaults included, and end"
+    )
+    parser.add_argument("--supervised", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+def _add_log_level(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--log-level", choices=LEVELS, default="info", help="which log lines to show (info)")
+
+
+def _add_run(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "run",
+        "server, trainer and workers on this machine, with live progress",
+        "One Ctrl-C ends all of them. If one dies, the others are ended and its last words are shown.",
+    )
+    parser.add_argument("--minutes", type=float, metavar="N", help="train for N minutes (trainer.max_minutes)")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="number of workers (1)")
+    parser.add_argument("--fresh", action="store_true", help="start anew; an earlier run of this name is kept aside")
+    parser.add_argument(
+        "--proof",
+        action="store_true",
+        help="start anew, and compare the trained policy with an untrained one at the end (section proof): "
+        "exit code 0 only if it is better",
+    )
+
+
+def _add_server(commands: Any) -> None:
+    _command(commands, "server", "the relay that workers and the trainer dial; needs neither torch nor a GPU")
+
+
+def _add_worker(commands: Any) -> None:
+    parser = _command(commands, "worker", "run the environment with the newest policy and send what happens")
+    parser.add_argument("--name", help="unique among workers (made from host and process)")
+    parser.add_argument("--expert", action="store_true", help="send samples, ignore weights, run no test episodes")
+
+
+def _add_trainer(commands: Any) -> None:
+    parser = _command(commands, "trainer", "train from what the workers send")
+    parser.add_argument("--tensorboard", action="store_true", help="as trainer.tensorboard: true")
+    parser.add_argument("--wandb", action="store_true", help="as trainer.wandb: true; the key is WANDB_API_KEY")
+    parser.add_argument("--wandb-entity", metavar="NAME", help="as trainer.wandb_entity")
+    parser.add_argument("--wandb-project", metavar="NAME", help="as trainer.wandb_project")
+    parser.add_argument("--wandb-run-id", metavar="ID", help="as trainer.wandb_run_id")
+    parser.add_argument("--wandb-offline", action="store_true", help="as trainer.wandb_offline: true")
+
+
+def _add_test(commands: Any) -> None:
+    parser = _command(commands, "test", "drive the stored policy, without server and trainer, and show how it does")
+    parser.add_argument("--episodes", type=_count, default=10, metavar="N", help="test episodes (10)")
+    policy = parser.add_mutually_exclusive_group()
+    policy.add_argument("--policy", metavar="FILE", help="weights to drive with (the run's newest)")
+    policy.add_argument("--untrained", action="store_true", help="drive an untrained policy, for comparison")
+
+
+def _add_benchmark(commands: Any) -> None:
+    parser = _command(commands, "benchmark", "measure the environment's time-steps with the policy in the loop")
+    parser.add_argument("--steps", type=_count, default=400, metavar="N", help="steps to measure (400)")
+
+
+def _add_check(commands: Any) -> None:
+    parser = _command(
+        commands,
+        "check",
+        "environment, compressor, wire, memory and agent in one process: is every transition rebuilt exactly?",
+        "A difference is shown with field, element and both values.",
+    )
+    parser.add_argument("--episodes", type=_count, default=3, metavar="N", help="episodes to run (3)")
+
+
+def _add_keys(commands: Any) -> None:
+    about = "who may connect to this machine's server"
+    parser = commands.add_parser(
+        "keys",
+        help=about,
+        description="Who may connect to this machine's server. Parts on one machine need none of this.\n\n"
+        "  on the server's machine   tmrl-like keys invite robot1\n"
+        "  on robot1                 tmrl-like keys join LINE",
+        epilog=_EXITS,
+    )
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)
+    invite = actions.add_parser("invite", help="make a key for another machine; prints one line to paste there")
+    invite.add_argument("name", metavar="NAME", help="what to call that machine")
+    invite.add_argument("--role", choices=("worker", "trainer", "both"), default="worker", help="(worker)")
+    join = actions.add_parser("join", help="take over a key that `invite` made; `-` reads it from standard input")
+    join.add_argument("line", metavar="LINE", help="the line that `invite` printed, or -")
+    actions.add_parser("list", help="show the keys that may connect")
+    revoke = actions.add_parser("revoke", help="refuse a key from now on; what it has open is closed")
+    revoke.add_argument("name", metavar="NAME")
+    for action in actions.choices.values():
+        action.add_argument("--keys-dir", "--keys_dir", metavar="FOLDER", help="where the keys are")
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not 1 or more")
+    return number
+
+
+# -- help --------------------------------------------------------------------------------------------
+
+
+def _describe_keys() -> str:
+    """All keys of an experiment, with type, default and meaning."""
+    lines = ["keys of the experiment, each also an option:"]
+    lines += _rows("", Settings, skip=tuple(SECTIONS))
+    lines += [f"  --{name}.KEY VALUE\n        {_meanings(Experiment)[name]}" for name in PARTS]
+    for name, cls in SECTIONS.items():
+        lines += _rows(f"{name}.", cls)
+    return "\n".join(lines)
+
+
+def _rows(prefix: str, cls: Any, skip: tuple[str, ...] = ()) -> Iterator[str]:
+    hints, meanings = typing.get_type_hints(cls), _meanings(cls)
+    for field in dataclasses.fields(cls):
+        if field.name not in skip:
+            default = "none" if field.default is None else str(field.default).lower()
+            kind = type_name(hints[field.name])
+            yield f"  --{prefix}{field.name} ({kind}; {default})\n        {meanings[field.name]}"
+
+
+def _meanings(cls: Any) -> dict[str, str]:
+    """Read the Attributes of a docstring: name -> sentence."""
+    text = (cls.__doc__ or "").partition("Attributes:")[2]
+    entries = re.split(r"\n        (?=\w+: )", text)
+    return {name: " ".join(rest.split()) for name, _, rest in (e.strip().partition(": ") for e in entries)}
+
+
+def _refuse_unknown(argument: str, arguments: Arguments) -> NoReturn:
+    if not argument.startswith("-"):
+        raise ConfigError(f"{argument!r} is one argument too many; a value follows its --key")
+    name = argument.partition("=")[0]
+    known = [*arguments.known_options, *(f"--{key}" for key in TOP_LEVEL if key not in SECTIONS)]
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"see tmrl-like {arguments.command} --help"
+    raise ConfigError(f"there is no option {name}; {hint}")
+
+
+def _shorter(message: str) -> str:
+    """Argparse's sentence about a wrong choice, with the nearest one."""
+    wrong = re.fullmatch(r"argument (.+): invalid choice: '(.*)' \(choose from (.*)\)", message)
+    if wrong is None:
+        return message
+    choices = [c.strip(" '") for c in wrong[3].split(",")]
+    return f"{wrong[1]}: there is no {wrong[2]!r}; {suggestion(wrong[2], choices)}"

@@ -1,0 +1,49 @@
+"""`tmrl-like benchmark`: does the environment keep its time-step?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tmrl_like.cli.arguments import Arguments
+from tmrl_like.cli.stopping import Stopper
+from tmrl_like.cli.tables import print_table
+from tmrl_like.cli.worker import make_standalone, prepare
+
+_MEANING = {
+    "period": "from observation to observation",
+    "inference": "the policy's decision",
+    "env_step": "env.step()",
+}
+
+
+def main(arguments: Arguments) -> int:
+    """Measure, and show percentiles."""
+    Stopper().listen(arguments.supervised)
+    experiment = prepare(arguments, "benchmark", ("env", "actor", "obs_preprocessor"))
+    with make_standalone(experiment, None) as worker:
+        result = worker.run_env_benchmark(arguments.steps, verbose=False)
+        nominal_s = getattr(worker.env, "time_step_s", None)
+    show(result, nominal_s)
+    return 0
+
+
+def show(result: dict[str, Any], nominal_s: float | None) -> None:
+    """Print what `RolloutWorker.run_env_benchmark` returned."""
+    rows = [
+        [f"{name}: {meaning}", *(f"{result[f'{name}_p{q}_ms']:.2f}" for q in ("50", "99", "99.9"))]
+        for name, meaning in _MEANING.items()
+    ]
+    print_table(f"{result['steps']} steps, milliseconds", ["", "median", "p99", "p99.9"], rows)
+    for line in (describe_deadline(nominal_s, result["overruns"], result["steps"]), *_of_rtgym(result)):
+        print(line)
+
+
+def describe_deadline(nominal_s: float | None, overruns: int, steps: int) -> str:
+    """One sentence about the time-step that was asked for and how often it was missed."""
+    if nominal_s is None:
+        return "the environment names no time-step: it does not run in real time"
+    return f"time-step asked for: {nominal_s * 1e3:.1f} ms; {overruns} overruns in {steps} steps"
+
+
+def _of_rtgym(result: dict[str, Any]) -> list[str]:
+    return [f"rtgym {name}: {value}" for name, value in result.get("rtgym", {}).items()]

@@ -1,0 +1,72 @@
+"""`tmrl-like test`: how good is a policy?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tmrl_like.cli.app import INTERRUPTED
+from tmrl_like.cli.arguments import Arguments
+from tmrl_like.cli.stopping import Stopper
+from tmrl_like.cli.summary import SUMMARY_COLUMNS, episode_to_json, summary_row
+from tmrl_like.cli.tables import print_table
+from tmrl_like.cli.worker import make_standalone, prepare
+from tmrl_like.config.experiment import Settings
+from tmrl_like.errors import ConfigError
+from tmrl_like.networking.worker import RolloutWorker
+from tmrl_like.types import EpisodeStats
+
+
+def main(arguments: Arguments) -> int:
+    """Run test episodes, and show their returns."""
+    stopper = Stopper()
+    stopper.listen(arguments.supervised)
+    experiment = prepare(arguments, "test", ("env", "actor", "obs_preprocessor"))
+    policy = None if arguments.untrained else find_policy(experiment, arguments.policy)
+    name = "an untrained policy" if policy is None else f"the policy {policy}"
+    with make_standalone(experiment, policy) as worker:
+        episodes = drive(worker, arguments.episodes, _report if arguments.supervised else _print)
+    if not arguments.supervised and episodes:
+        print_table(f"test of {name}", SUMMARY_COLUMNS, [summary_row("", episodes)])
+    return INTERRUPTED if stopper.requested else 0
+
+
+def drive(worker: RolloutWorker, number: int, on_episode: Callable[[int, EpisodeStats], None]) -> list[EpisodeStats]:
+    """Run `number` test episodes, or as many as there are before Ctrl-C."""
+    episodes: list[EpisodeStats] = []
+    try:
+        while len(episodes) < number:
+            episodes.append(worker.run_episode())
+            on_episode(len(episodes), episodes[-1])
+    except KeyboardInterrupt:
+        pass
+    return episodes
+
+
+def find_policy(settings: Settings, given: str | None = None) -> Path:
+    """The file that is given, else the newest weights of the run.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    paths = settings.paths
+    candidates = [Path(given)] if given else [paths.trainer_model, paths.worker_model]
+    found = [path for path in candidates if path.is_file()]
+    if not found:
+        where = candidates[0] if given else f"{paths.folder} (run {settings.run_name})"
+        raise ConfigError(
+            f"there is no policy at {where}: train one with `tmrl-like run`, name a file with --policy, or drive an "
+            "untrained one with --untrained"
+        )
+    return max(found, key=lambda path: path.stat().st_mtime)
+
+
+def _report(number: int, episode: EpisodeStats) -> None:
+    """For the parent process."""
+    print("episode", episode_to_json(episode), flush=True)
+
+
+def _print(number: int, episode: EpisodeStats) -> None:
+    ending = f"fault: {episode.fault}" if episode.fault else "terminated" if episode.terminated else "truncated"
+    took = f"{episode.duration_s:.2f} s, {episode.overruns} overruns"
+    print(f"episode {number}: return {episode.return_:.3f} in {episode.steps} steps, {took}, {ending}", flush=True)

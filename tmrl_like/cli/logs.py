@@ -1,0 +1,62 @@
+"""Log lines of one part, with its name in front."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+
+from tmrl_like.config.document import one_line
+
+
+def set_up_logging(role: str, level: str, plain: bool = False) -> None:
+    """Show log lines on standard error.
+
+    Args:
+        role: who is speaking; stands in front of each line.
+        level: the least important lines to show.
+        plain: no colours, as where standard error is no terminal.
+    """
+    handler = _rich_handler() if sys.stderr.isatty() and not plain else logging.StreamHandler()
+    if isinstance(handler, logging.StreamHandler):
+        form = f"%(asctime)s {role:<8} %(levelname)-8s%(message)s"
+        handler.setFormatter(logging.Formatter(form, datefmt="%H:%M:%S"))
+    else:
+        handler.setFormatter(logging.Formatter(f"{role}: %(message)s"))
+    chosen = getattr(logging, level.upper())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(max(chosen, logging.WARNING))
+    logging.getLogger("tmrl_like").setLevel(chosen)
+    warnings.formatwarning = _one_line_warning
+    logging.captureWarnings(True)
+
+
+def _rich_handler() -> logging.Handler:
+    from rich.console import Console
+    from rich.logging import RichHandler
+
+    console = Console(stderr=True)
+    return RichHandler(console=console, show_path=False, log_time_format="%H:%M:%S", omit_repeated_times=False)
+
+
+def _one_line_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    return f"{category.__name__}: {one_line(str(message))}"
+
+
+def limit_threads(number: int | None) -> int:
+    """Say how many processor threads numerical libraries may start; before they are imported.
+
+    Args:
+        number: how many; None: all cores but one.
+
+    Returns:
+        The number.
+    """
+    number = number or max(1, (os.cpu_count() or 1) - 1)
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[name] = str(number)
+    return number

@@ -1,0 +1,180 @@
+"""How a run goes, from the trainer's metrics: collected here, drawn by `views`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tmrl_like.config.experiment import Settings
+
+Record = dict[str, Any]
+
+_RECENT_TESTS = 10
+_RECENT_ROUNDS = 5
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+class Tail:
+    """Reads what is appended to a file of JSON lines; what is there already is passed over."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._position = path.stat().st_size if path.exists() else 0
+
+    def records(self) -> Iterator[Record]:
+        """The whole lines written since the last call."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._position)
+                data = file.read()
+        except FileNotFoundError:
+            return
+        whole, _, _ = data.rpartition(b"\n")
+        if not whole:
+            return
+        self._position += len(whole) + 1
+        for line in whole.split(b"\n"):
+            yield json.loads(line)
+
+
+@dataclass(frozen=True)
+class EpisodePoint:
+    """One test episode of the policy in training."""
+
+    time_s: float  # since the trainer started
+    return_: float
+    terminated: bool
+
+
+@dataclass
+class Progress:
+    """The state of a run.
+
+    Attributes:
+        settings: what was asked for.
+        tests: all test episodes so far.
+        train_returns: returns of all training episodes so far.
+        last_round: the newest round's record.
+    """
+
+    settings: Settings
+    tests: list[EpisodePoint] = field(default_factory=list)
+    train_returns: list[float] = field(default_factory=list)
+    last_round: Record = field(default_factory=dict)
+    _round_durations_s: list[float] = field(default_factory=list)
+    _heard_at: float = 0.0
+    _heard_time_s: float = 0.0
+    _finished_after_s: float | None = None
+
+    def add(self, record: Record) -> None:
+        """Take a record of the metrics."""
+        self._heard_at, self._heard_time_s = time.monotonic(), float(record.get("time_s") or 0.0)
+        if record.get("kind") == "round":
+            self.last_round = record
+            self._round_durations_s.append(float(record.get("round_duration_s") or 0.0))
+        elif record.get("kind") == "episode" and record.get("return") is not None:
+            if record["test"]:
+                self.tests.append(EpisodePoint(self._heard_time_s, record["return"], record["terminated"]))
+            else:
+                self.train_returns.append(record["return"])
+
+    @property
+    def test_returns(self) -> list[float]:
+        """Returns of all test episodes so far."""
+        return [point.return_ for point in self.tests]
+
+    def terminated_share(self) -> float:
+        """Share of the newest test episodes that reached a terminal state."""
+        recent = self.tests[-_RECENT_TESTS:]
+        return sum(p.terminated for p in recent) / max(1, len(recent))
+
+    def finish(self) -> None:
+        """Training is over: the clock stands still."""
+        self._finished_after_s = self.elapsed_s()
+
+    def elapsed_s(self) -> float:
+        """Time since the trainer started; 0 before its first record."""
+        if self._finished_after_s is not None:
+            return self._finished_after_s
+        return self._heard_time_s + time.monotonic() - self._heard_at if self._heard_at else 0.0
+
+    def left_s(self) -> float | None:
+        """Time left, by the clock or by the rounds, whichever is less; None while nothing is known."""
+        section, record = self.settings.trainer, self.last_round
+        if not self._heard_at or self._finished_after_s is not None:
+            return None
+        by_clock = section.max_minutes * 60 - self.elapsed_s()
+        by_rounds = math.inf
+        if record and math.isfinite(section.epochs):
+            rounds = section.epochs * section.rounds - (record["epoch"] * section.rounds + record["round"] + 1)
+            recent = self._round_durations_s[-_RECENT_ROUNDS:]
+            by_rounds = rounds * sum(recent) / len(recent) - (time.monotonic() - self._heard_at)
+        left_s = min(by_clock, by_rounds)
+        return max(0.0, left_s) if math.isfinite(left_s) else None
+
+    def times(self) -> str:
+        """Time gone and time left, in words."""
+        gone, left_s = f"{clock(self.elapsed_s())} of training", self.left_s()
+        return gone if left_s is None else f"{gone}, {clock(left_s)} left"
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Names and values for people, the most interesting first."""
+        return [*self._return_rows(), *self._rate_rows()]
+
+    def _return_rows(self) -> list[tuple[str, str]]:
+        rows = []
+        for name, returns in (("test return", self.test_returns), ("training return", self.train_returns)):
+            if returns:
+                recent = returns[-_RECENT_TESTS:]
+                mean = sum(recent) / len(recent)
+                rows.append((name, f"{returns[-1]:9.2f}  mean of {len(recent)}: {mean:9.2f}  {sparkline(returns)}"))
+        if self.tests:
+            of = min(len(self.tests), _RECENT_TESTS)
+            rows.append(("terminal state", f"reached in {self.terminated_share():.0%} of the last {of} tests"))
+        return rows
+
+    def _rate_rows(self) -> list[tuple[str, str]]:
+        r = self.last_round
+        if not r:
+            return [("training", "waiting for samples")]
+        samples = f"{r['env_steps_total']:,}  {r['env_steps_per_s']:.1f}/s"
+        training = f"{r['training_steps_total']:,} steps  {r['training_steps_per_s']:.0f}/s"
+        training += f"  {r['training_steps_per_env_step']:.2f} per sample"
+        ages = [
+            f"{name} {_duration(r[key])}"
+            for name, key in (("sample", "sample_age_p50_s"), ("policy", "policy_age_p50_s"))
+            if r.get(key) is not None
+        ]
+        rows = [("samples", samples), ("training", training)]
+        rows += [("median age", ", ".join(ages))] if ages else []
+        return [*rows, ("overruns", f"{r.get('overruns_total') or 0:.0f}")]
+
+
+def sparkline(values: Sequence[float], width: int = 40) -> str:
+    """Values as a line of bars; more than `width` of them are averaged in groups."""
+    values = [v for v in values if math.isfinite(v)]
+    if not values:
+        return ""
+    if len(values) > width:
+        edges = [round(i * len(values) / width) for i in range(width + 1)]
+        values = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
+    low, high = min(values), max(values)
+    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(_BARS[round((v - low) * scale)] for v in values)
+
+
+def clock(seconds: float) -> str:
+    """Seconds as 1:02:03 or 2:03."""
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds * 1e3:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"

@@ -1,0 +1,110 @@
+"""Is the trained policy really better than an untrained one? Numbers, a verdict and a picture."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tmrl_like.cli.progress import EpisodePoint
+from tmrl_like.cli.summary import SUMMARY_COLUMNS, mean_and_std, summary_row
+from tmrl_like.cli.tables import print_table
+from tmrl_like.config.experiment import ProofSection
+from tmrl_like.types import EpisodeStats
+
+log = logging.getLogger("tmrl_like.run")
+
+_AVERAGED_TESTS = 5
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether the proof holds, and why or why not, in a sentence."""
+
+    passed: bool
+    reason: str
+
+
+def judge(untrained: Sequence[EpisodeStats], trained: Sequence[EpisodeStats], section: ProofSection) -> Verdict:
+    """Compare test episodes.
+
+    It holds if the trained policy's mean return is better by `margin` standard errors of the difference
+    (the two samples' own, Welch), and `min_terminated_share` of its episodes reached a terminal state.
+    """
+    if min(len(untrained), len(trained)) < section.episodes:
+        return Verdict(False, f"only {len(untrained)} untrained and {len(trained)} trained episodes were finished")
+    (low, low_std), (high, high_std) = (mean_and_std([e.return_ for e in group]) for group in (untrained, trained))
+    error = math.sqrt(low_std**2 / len(untrained) + high_std**2 / len(trained))
+    better = high > low and high - low >= section.margin * error
+    distance = f"{(high - low) / error:.1f}" if error else "many"
+    said = (
+        f"mean return {high:.3f} against {low:.3f}: {distance} standard errors better, {section.margin:g} are asked for"
+    )
+    share = sum(e.terminated for e in trained) / len(trained)
+    enough = share >= section.min_terminated_share
+    if section.min_terminated_share:
+        said += f"; a terminal state in {share:.0%} of the episodes, {section.min_terminated_share:.0%} are asked for"
+    return Verdict(better and enough, said)
+
+
+def show(untrained: Sequence[EpisodeStats], trained: Sequence[EpisodeStats], verdict: Verdict) -> None:
+    """Print both policies and the verdict."""
+    rows = [summary_row("untrained", untrained), summary_row("trained", trained)]
+    print_table("proof", SUMMARY_COLUMNS, rows)
+    print(f"{'proof passed' if verdict.passed else 'proof FAILED'}: {verdict.reason}", flush=True)
+
+
+def save(path: Path, untrained: Sequence[EpisodeStats], trained: Sequence[EpisodeStats], verdict: Verdict) -> None:
+    """Write the numbers as JSON."""
+    groups = {"untrained": untrained, "trained": trained}
+    content = {
+        "passed": verdict.passed,
+        "reason": verdict.reason,
+        **{name: [dataclasses.asdict(e) for e in group] for name, group in groups.items()},
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=1), encoding="utf-8")
+
+
+def plot(
+    path: Path,
+    title: str,
+    tests: Sequence[EpisodePoint],
+    untrained: Sequence[EpisodeStats],
+    trained: Sequence[EpisodeStats],
+) -> bool:
+    """Draw the test return over time; False (and a line in the log) where matplotlib is not installed."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        log.warning("no picture: matplotlib is not installed (pip install 'tmrl_like[plot]')")
+        return False
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    minutes = [p.time_s / 60 for p in tests]
+    for reached, marker, label in ((True, "o", "terminal state reached"), (False, "x", "cut at the limit")):
+        own = [(t, p.return_) for t, p in zip(minutes, tests, strict=True) if p.terminated is reached]
+        if own:
+            axes.plot(*zip(*own, strict=True), marker, color="tab:blue", alpha=0.5, label=f"test episode, {label}")
+    axes.plot(minutes, _averaged([p.return_ for p in tests]), color="tab:blue", label=f"mean of {_AVERAGED_TESTS}")
+    for group, colour, name in ((untrained, "tab:gray", "untrained"), (trained, "tab:green", "trained")):
+        if group:
+            mean, std = mean_and_std([e.return_ for e in group])
+            axes.axhspan(mean - std, mean + std, color=colour, alpha=0.12)
+            axes.axhline(mean, color=colour, linestyle="--", label=f"{name}: {mean:.2f} ± {std:.2f}")
+    axes.set(title=title, xlabel="minutes of training", ylabel="return of a test episode")
+    axes.legend(loc="best", fontsize="small")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    return True
+
+
+def _averaged(values: Sequence[float]) -> list[float]:
+    windows = [values[max(0, i + 1 - _AVERAGED_TESTS) : i + 1] for i in range(len(values))]
+    return [sum(w) / len(w) for w in windows]

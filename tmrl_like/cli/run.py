@@ -1,0 +1,261 @@
+"""`tmrl-like run`: server, trainer and workers on this machine, ended together."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+from tmrl_like.cli import proof
+from tmrl_like.cli.app import INTERRUPTED
+from tmrl_like.cli.arguments import Arguments
+from tmrl_like.cli.logs import set_up_logging
+from tmrl_like.cli.progress import Progress, Tail
+from tmrl_like.cli.stopping import Stopper
+from tmrl_like.cli.summary import episode_from_json
+from tmrl_like.cli.supervise import ERROR_PREFIX, Child, Family, Line
+from tmrl_like.cli.views import View, make_view
+from tmrl_like.config.experiment import Settings
+from tmrl_like.config.loading import load_settings
+from tmrl_like.errors import ConfigError, TmrlLikeError
+from tmrl_like.types import EpisodeStats
+
+_TURN_S = 0.1
+_ENDS_WITHIN_S = 6.0
+_CHECKPOINT_WITHIN_S = 120.0
+
+
+class PartDiedError(TmrlLikeError):
+    """A part ended by itself; the others were ended too."""
+
+    def __init__(self, child: Child) -> None:
+        is_mistake = child.exit_code == ConfigError.exit_code
+        super().__init__(child.cause() if is_mistake else f"the {child.role} died: {child.cause()}")
+        self.exit_code = ConfigError.exit_code if is_mistake else TmrlLikeError.exit_code
+
+
+class _ToldToStopError(Exception):
+    """Ctrl-C or SIGTERM."""
+
+
+def main(arguments: Arguments) -> int:
+    """Run everything until training is over."""
+    stopper = Stopper(within_s=_CHECKPOINT_WITHIN_S + 2 * _ENDS_WITHIN_S)
+    if arguments.minutes is not None:
+        arguments.overrides.append((("trainer", "max_minutes"), str(arguments.minutes)))
+    if arguments.workers < 1:
+        raise ConfigError(f"--workers is {arguments.workers}; expected 1 or more")
+    settings = load_settings(arguments.experiment, arguments.overrides)
+    set_up_logging("run", arguments.log_level)
+    stopper.on_stop = lambda: None
+    stopper.listen(arguments.supervised)
+    view = make_view(f"{settings.run_name} ({arguments.experiment})")
+    try:
+        with Family() as family:
+            return Run(settings, arguments, family, view, stopper).run()
+    except _ToldToStopError:
+        return INTERRUPTED
+    finally:
+        view.close()
+
+
+class Run:
+    """One run of an experiment, from the first process to the last."""
+
+    def __init__(self, settings: Settings, arguments: Arguments, family: Family, view: View, stopper: Stopper) -> None:
+        self._settings = settings
+        self._arguments = arguments
+        self._family = family
+        self._view = view
+        self._stopper = stopper
+        self._state = "starting"
+        self._progress = Progress(settings)
+        self._tail: Tail | None = None
+        self._log: TextIO | None = None
+        self._early_lines: list[str] = []
+        self._port = 0
+        self._ready: set[Child] = set()
+        self._episodes: dict[Child, list[EpisodeStats]] = {}
+
+    def run(self) -> int:
+        """Start, watch, end, and prove what was asked to be proved."""
+        try:
+            server = self._start_server()
+            folder = self._prepare_folder()
+            trainer = self._start("trainer", "trainer", *self._where())
+            untrained = self._start_test("untrained test", "--untrained") if self._arguments.proof else None
+            others = [server, *([untrained] if untrained else [])]
+            self._wait_until_ready(trainer, others)
+            workers = [self._start_worker(i) for i in range(1, self._arguments.workers + 1)]
+            self._train(trainer, [*others, *workers])
+            self._end([*workers], server)
+            if untrained is None:
+                return self._say_goodbye(folder)
+            return self._prove(folder, untrained)
+        except BaseException:
+            self._end_all()
+            raise
+        finally:
+            if self._log is not None:
+                self._log.close()
+
+    # -- starting ------------------------------------------------------------------------------------
+
+    def _start_server(self) -> Child:
+        """Start the server and wait until it listens: if the port is taken, nothing else was touched."""
+        server = self._start("server", "server", f"--server.bind={self._settings.server.listens_on}")
+        self._wait_until_ready(server)
+        return server
+
+    def _wait_until_ready(self, child: Child, others: Sequence[Child] = ()) -> None:
+        """Wait until a part has started: what starts after it does not take its processor meanwhile."""
+        while child not in self._ready:
+            self._turn([child, *others])
+
+    def _prepare_folder(self) -> Path:
+        """The run's folder; with --fresh an empty one, and the earlier one under another name."""
+        folder = self._settings.paths.folder
+        if folder.exists() and (self._arguments.fresh or self._arguments.proof):
+            stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+            aside = folder.with_name(f"{folder.name}-until-{stamp}")
+            folder.rename(aside)
+            self._say(f"the earlier run of this name is now {aside}")
+        elif self._settings.paths.checkpoint.exists() and self._settings.trainer.resume == "all":
+            self._say(f"going on with the run in {folder}; --fresh starts anew")
+        folder.mkdir(parents=True, exist_ok=True)
+        self._log = (folder / "run.log").open("a", encoding="utf-8")
+        self._log.writelines(self._early_lines)
+        self._tail = Tail(self._settings.paths.metrics)
+        return folder
+
+    def _start_worker(self, number: int) -> Child:
+        named = [] if self._arguments.workers == 1 else ["--name", f"worker-{number}"]
+        role = "worker" if self._arguments.workers == 1 else f"worker {number}"
+        return self._start(role, "worker", *named, *self._where())
+
+    def _start_test(self, role: str, *policy: str) -> Child:
+        child = self._start(role, "test", "--episodes", str(self._settings.proof.episodes), *policy)
+        self._episodes[child] = []
+        return child
+
+    def _start(self, role: str, command: str, *more: str) -> Child:
+        overrides = [f"--{'.'.join(map(str, keys))}={value}" for keys, value in self._arguments.overrides]
+        level = self._arguments.log_level
+        return self._family.start(role, [command, self._arguments.experiment, *overrides, *more, "--log-level", level])
+
+    def _where(self) -> list[str]:
+        return ["--server.host=127.0.0.1", f"--server.port={self._port}"]
+
+    # -- watching ------------------------------------------------------------------------------------
+
+    def _train(self, trainer: Child, others: list[Child]) -> None:
+        """Watch until the trainer is done."""
+        self._state = "training"
+        while trainer.exit_code is None:
+            self._turn([trainer, *others])
+        self._turn([trainer])
+        self._progress.finish()
+
+    def _turn(self, watched: list[Child]) -> None:
+        """One look at everything.
+
+        Raises:
+            PartDiedError: one of `watched` ended, and not because it was done.
+        """
+        for line in self._family.lines(_TURN_S):
+            self._hear(line)
+        for record in self._tail.records() if self._tail else ():
+            self._progress.add(record)
+        self._view.show(self._state, self._progress)
+        if self._stopper.requested:
+            raise _ToldToStopError
+        for child in watched:
+            is_endless = child not in self._episodes and child.role != "trainer"
+            if child.exit_code is not None and (is_endless or child.exit_code != 0):
+                self._hear_last_words()
+                raise PartDiedError(child)
+
+    def _hear(self, line: Line) -> None:
+        name, _, rest = line.text.partition(" ")
+        if line.is_data and name == "ready":
+            self._ready.add(line.child)
+            self._port = int(rest) if rest else self._port
+        elif line.is_data and name == "episode":
+            self._episodes[line.child].append(episode_from_json(rest))
+        elif not line.is_data:
+            self._keep(f"{line.text}\n")
+            if not line.text.startswith(ERROR_PREFIX):
+                self._view.line(line.child.role, line.text)
+
+    def _hear_last_words(self) -> None:
+        until = time.monotonic() + 1.0
+        while time.monotonic() < until:
+            lines = list(self._family.lines(0.2))
+            for line in lines:
+                self._hear(line)
+            if not lines:
+                return
+
+    def _say(self, text: str) -> None:
+        self._keep(f"{text}\n")
+        self._view.line("run", text)
+
+    def _keep(self, text: str) -> None:
+        if self._log is None:
+            self._early_lines.append(text)
+        else:
+            self._log.write(text)
+            self._log.flush()
+
+    # -- ending --------------------------------------------------------------------------------------
+
+    def _end(self, first: list[Child], server: Child) -> None:
+        """End parts in order: the server last, so that the others can take their leave."""
+        self._family.stop(*first, within_s=_ENDS_WITHIN_S)
+        self._family.stop(server, within_s=_ENDS_WITHIN_S)
+        self._hear_last_words()
+
+    def _end_all(self) -> None:
+        self._state = "ending"
+        self._view.show(self._state, self._progress)
+        alive = [c for c in self._family.children if c.exit_code is None]
+        servers = [c for c in alive if c.role == "server"]
+        trainers = [c for c in alive if c.role == "trainer"]
+        others = [c for c in alive if c not in servers and c not in trainers]
+        self._family.ask_to_end(*trainers)
+        self._family.stop(*others, within_s=_ENDS_WITHIN_S)
+        self._family.stop(*trainers, within_s=_CHECKPOINT_WITHIN_S)
+        self._family.stop(*servers, within_s=_ENDS_WITHIN_S)
+        self._hear_last_words()
+
+    def _say_goodbye(self, folder: Path) -> int:
+        self._state = "done"
+        self._view.show(self._state, self._progress)
+        self._say(f"everything of this run is in {folder}; try: tmrl-like test {self._arguments.experiment}")
+        return 0
+
+    # -- proof ---------------------------------------------------------------------------------------
+
+    def _prove(self, folder: Path, untrained: Child) -> int:
+        """Test the trained policy, compare, say so."""
+        trained = self._start_test("trained test", "--policy", str(self._settings.paths.trainer_model))
+        wanted = self._settings.proof.episodes
+        while untrained.exit_code is None or trained.exit_code is None:
+            counts = [f"{len(self._episodes[c])} of {wanted} {c.role}s" for c in (untrained, trained)]
+            self._state = f"proof: {', '.join(counts)}"
+            self._turn([untrained, trained])
+        self._hear_last_words()
+        self._view.close()
+        before, after = self._episodes[untrained], self._episodes[trained]
+        verdict = proof.judge(before, after, self._settings.proof)
+        proof.show(before, after, verdict)
+        proof.save(folder / "proof.json", before, after, verdict)
+        picture = folder / "proof.png"
+        if proof.plot(picture, f"{self._settings.run_name}: learning", self._progress.tests, before, after):
+            print(f"picture: {picture}", flush=True)
+        return 0 if verdict.passed else TmrlLikeError.exit_code
+
+
+__all__ = ["Run", "main"]

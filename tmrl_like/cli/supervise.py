@@ -1,0 +1,160 @@
+"""Several parts as child processes of one: started together, ended together, nothing left behind.
+
+Each child has a process group of its own, so that Ctrl-C reaches the parent only, which then ends the
+children in order. Each reads its standard input until that closes: a parent that is killed takes its
+children with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+ERROR_PREFIX = "tmrl-like: error: "
+_LAST_WORDS = 20
+_KILL_WAIT_S = 2.0
+
+
+@dataclass(eq=False)
+class Child:
+    """A part that runs in a process of its own."""
+
+    role: str
+    process: subprocess.Popen[str]
+    last_words: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_WORDS))
+    error: str = ""  # what it complained about, without the prefix
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self.process.poll()
+
+    def cause(self) -> str:
+        """Why it ended, in one line."""
+        if self.error:
+            return self.error
+        last = next((line for line in reversed(self.last_words) if line.strip()), "it said nothing")
+        code = self.process.returncode
+        how = f"by signal {signal.Signals(-code).name}" if code is not None and code < 0 else f"with exit code {code}"
+        return f"ended {how}: {last.strip()}"
+
+
+@dataclass(frozen=True)
+class Line:
+    """What a child said: `is_data` on standard output (for the parent), else on standard error."""
+
+    child: Child
+    text: str
+    is_data: bool
+
+
+class Family:
+    """The children of one parent. Use it as a context manager: on leaving, no child is alive."""
+
+    def __init__(self) -> None:
+        self.children: list[Child] = []
+        self._lines: queue.SimpleQueue[Line] = queue.SimpleQueue()
+        self._readers: list[threading.Thread] = []
+
+    def start(self, role: str, arguments: Sequence[str]) -> Child:
+        """Start `tmrl-like` with `arguments`."""
+        environment = os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:replace"}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tmrl_like", *arguments, "--supervised"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
+            env=environment,
+            **_own_group(),
+        )
+        child = Child(role, process)
+        self.children.append(child)
+        for stream, is_data in ((process.stdout, True), (process.stderr, False)):
+            assert stream is not None
+            reader = threading.Thread(target=self._read, args=(child, stream, is_data), daemon=True)
+            reader.start()
+            self._readers.append(reader)
+        return child
+
+    def lines(self, wait_s: float = 0.0) -> Iterator[Line]:
+        """What the children said since the last call; waits up to `wait_s` for the first line."""
+        try:
+            yield self._lines.get(timeout=wait_s)
+            while True:
+                yield self._lines.get_nowait()
+        except queue.Empty:
+            return
+
+    def ask_to_end(self, *children: Child) -> None:
+        """Ask children to end; does not wait."""
+        for child in children:
+            _ask_to_end(child.process)
+
+    def stop(self, *children: Child, within_s: float) -> None:
+        """Ask children to end, all at once; end by force what is still alive after `within_s`."""
+        self.ask_to_end(*children)
+        until = time.monotonic() + within_s
+        for child in children:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.process.wait(max(0.0, until - time.monotonic()))
+            _end_group(child.process)
+
+    def close(self) -> None:
+        """End everything that is still alive, at once. Twice is fine."""
+        for child in self.children:
+            _end_group(child.process)
+        for reader in self._readers:
+            reader.join(_KILL_WAIT_S)
+
+    def __enter__(self) -> Family:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _read(self, child: Child, stream: IO[str], is_data: bool) -> None:
+        with contextlib.suppress(ValueError, OSError), stream:
+            for raw in stream:
+                text = raw.rstrip("\r\n")
+                if not is_data:
+                    child.last_words.append(text)
+                if text.startswith(ERROR_PREFIX):
+                    child.error = child.error or text.removeprefix(ERROR_PREFIX)
+                self._lines.put(Line(child, text, is_data))
+
+
+def _own_group() -> dict[str, Any]:
+    if os.name == "posix":
+        return {"start_new_session": True}
+    return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}  # type: ignore[attr-defined]
+
+
+def _ask_to_end(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        process.send_signal(signal.SIGTERM if os.name == "posix" else signal.CTRL_BREAK_EVENT)  # type: ignore[attr-defined]
+
+
+def _end_group(process: subprocess.Popen[str]) -> None:
+    """End the process and whatever it started."""
+    with contextlib.suppress(OSError):
+        if os.name == "posix":
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_KILL_WAIT_S)
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()

@@ -1,0 +1,160 @@
+"""`tmrl-like trainer`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+from typing import Any
+
+from tmrl_like.cli.app import INTERRUPTED
+from tmrl_like.cli.arguments import Arguments
+from tmrl_like.cli.logs import limit_threads, set_up_logging
+from tmrl_like.cli.stopping import Stopper
+from tmrl_like.cli.worker import seed_everything
+from tmrl_like.config.components import signature_of
+from tmrl_like.config.experiment import Experiment, Factory, TrainerSection
+from tmrl_like.config.loading import dump_experiment, load_experiment, load_settings, open_experiment
+from tmrl_like.errors import ConfigError
+from tmrl_like.files import write_atomically
+from tmrl_like.metrics.sinks import ConsoleSink, Sink, TensorBoardSink
+from tmrl_like.networking.trainer import Trainer
+from tmrl_like.training_offline import TrainingOffline
+
+_PARTS = ("actor", "agent", "memory", "obs_preprocessor", "agent_scheduler")
+_CHECKPOINT_WITHIN_S = 120.0
+
+
+def main(arguments: Arguments) -> int:
+    """Train until the epochs or the minutes are over."""
+    stopper = Stopper(within_s=_CHECKPOINT_WITHIN_S)
+    stopper.listen(arguments.supervised)
+    settings = load_settings(arguments.experiment, arguments.overrides)
+    set_up_logging("trainer", arguments.log_level, arguments.supervised)
+    threads = limit_threads(settings.trainer.torch_threads)
+    document = open_experiment(arguments.experiment, arguments.overrides)
+    parts = (*_PARTS, "spaces" if document.data.get("spaces") else "env")
+    experiment = load_experiment(arguments.experiment, arguments.overrides, parts)
+    seed_everything(experiment.seed, threads)
+    section = _with_flags(experiment.trainer, arguments)
+    with make_trainer(experiment, _sinks(experiment, section, arguments.supervised)) as trainer:
+        stopper.on_stop = trainer.stop
+        _refuse_finished(trainer, experiment)
+        text = dump_experiment(arguments.experiment, arguments.overrides, parts)
+        write_atomically(experiment.paths.folder / "experiment.yaml", text.encode())
+        if arguments.supervised:
+            print("ready", flush=True)
+        _run(trainer, experiment, section)
+    return INTERRUPTED if stopper.requested else 0
+
+
+def make_trainer(experiment: Experiment, sinks: list[Sink]) -> Trainer:
+    """The trainer of an experiment."""
+    section, server, paths = experiment.trainer, experiment.server, experiment.paths
+    trainer = Trainer(
+        training_factory(experiment),
+        server_ip=server.host,
+        server_port=server.port,
+        transport=server.transport,
+        keys_dir=experiment.keys_dir,
+        model_path=paths.trainer_model,
+        checkpoint_path=paths.checkpoint if section.checkpoint else None,
+        metrics_path=paths.metrics,
+        sinks=sinks,
+        resume=section.resume,
+    )
+    if experiment.seed is not None and trainer.training.total_updates == 0:
+        trainer.training.memory.seed(experiment.seed)
+    return trainer
+
+
+def training_factory(experiment: Experiment) -> functools.partial[TrainingOffline]:
+    """What makes the training, with the actor and the preprocessor given to all who need them."""
+    section = experiment.trainer
+    schedule = {
+        field.name: getattr(section, field.name)
+        for field in dataclasses.fields(TrainingOffline)
+        if hasattr(section, field.name)
+    }
+    return functools.partial(
+        TrainingOffline,
+        env_cls=experiment.env if experiment.spaces is None else experiment.spaces(),
+        memory_cls=memory_factory(experiment),
+        training_agent_cls=agent_factory(experiment),
+        agent_scheduler=experiment.agent_scheduler,
+        **schedule,
+    )
+
+
+def agent_factory(experiment: Experiment) -> Factory:
+    """The agent, which is given the experiment's actor if it takes one (`actor_cls`)."""
+    if _takes(experiment.agent, "actor_cls"):
+        return functools.partial(experiment.agent, actor_cls=experiment.actor)
+    return experiment.agent
+
+
+def memory_factory(experiment: Experiment) -> Factory:
+    """The memory, which is given what it shares with the worker.
+
+    Raises:
+        ConfigError: it does not take an argument that the experiment needs.
+    """
+    shared: dict[str, Any] = {}
+    if experiment.obs_preprocessor is not None:
+        shared["obs_preprocessor"] = experiment.obs_preprocessor
+    if experiment.crc_debug:
+        shared["crc_debug"] = True
+    for name in shared:
+        if not _takes(experiment.memory, name):
+            raise ConfigError(
+                f"the experiment has {name}, but its memory takes no argument of that name: add it to the memory's "
+                "__init__ and pass it to MemoryDataloading's"
+            )
+    return functools.partial(experiment.memory, **shared) if shared else experiment.memory
+
+
+def _takes(factory: Factory, name: str) -> bool:
+    target = factory.func if isinstance(factory, functools.partial) else factory
+    signature = signature_of(target)
+    return name in signature.parameters
+
+
+def _with_flags(section: TrainerSection, arguments: Arguments) -> TrainerSection:
+    """The section with what the command's own options say."""
+    flags = {
+        "tensorboard": arguments.tensorboard or None,
+        "wandb": arguments.wandb or None,
+        "wandb_entity": arguments.wandb_entity,
+        "wandb_project": arguments.wandb_project,
+        "wandb_run_id": arguments.wandb_run_id,
+        "wandb_offline": arguments.wandb_offline or None,
+    }
+    return dataclasses.replace(section, **{k: v for k, v in flags.items() if v is not None})
+
+
+def _sinks(experiment: Experiment, section: TrainerSection, supervised: bool) -> list[Sink]:
+    sinks: list[Sink] = [] if supervised else [ConsoleSink()]
+    if section.tensorboard:
+        sinks.append(TensorBoardSink(experiment.paths.folder / "tensorboard"))
+    return sinks
+
+
+def _refuse_finished(trainer: Trainer, experiment: Experiment) -> None:
+    if trainer.training.epoch >= experiment.trainer.epochs:
+        raise ConfigError(
+            f"the run {experiment.run_name} has done its {trainer.training.epoch} epochs: raise trainer.epochs to go "
+            "on, choose another run_name, or start anew with trainer.resume none (`run --fresh`)"
+        )
+
+
+def _run(trainer: Trainer, experiment: Experiment, section: TrainerSection) -> None:
+    if not section.wandb:
+        trainer.run()
+        return
+    trainer.run_with_wandb(
+        entity=section.wandb_entity,
+        project=section.wandb_project,
+        run_id=section.wandb_run_id or experiment.run_name,
+        key=os.environ.get("WANDB_API_KEY"),
+        offline=section.wandb_offline,
+    )

@@ -1,0 +1,112 @@
+"""What `run` shows: a live page on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any, Protocol
+
+from tmrl_like.cli.progress import Progress
+
+_PLAIN_EVERY_S = 10.0
+_COLOURS = {"server": "blue", "trainer": "magenta", "worker": "cyan", "run": "white"}
+
+
+class View(Protocol):
+    """Shows log lines and progress."""
+
+    def line(self, role: str, text: str) -> None:
+        """Show one line of a part."""
+
+    def show(self, state: str, progress: Progress) -> None:
+        """Show how it goes; `state` says what is going on. Called several times a second."""
+
+    def close(self) -> None:
+        """Leave the screen as it should stay."""
+
+
+def make_view(title: str) -> View:
+    """The view that fits standard output."""
+    return LiveView(title) if sys.stdout.isatty() else PlainView(title)
+
+
+class PlainView:
+    """Lines, for files and pipes."""
+
+    def __init__(self, title: str) -> None:
+        self._shown: tuple[Any, ...] = ()
+        self._shown_at = -_PLAIN_EVERY_S
+        self._state = ""
+        print(f"run {title}", flush=True)
+
+    def line(self, role: str, text: str) -> None:
+        """See `View`; the text names its part already."""
+        print(text, flush=True)
+
+    def show(self, state: str, progress: Progress) -> None:
+        """See `View`: a line every 10 s at most, and when the state changes."""
+        if state != self._state:
+            self._state = state
+            print(state, flush=True)
+        news = (len(progress.tests), progress.last_round.get("training_steps_total"))
+        if not progress.last_round or news == self._shown or time.monotonic() - self._shown_at < _PLAIN_EVERY_S:
+            return
+        self._shown, self._shown_at = news, time.monotonic()
+        values = "; ".join(f"{name} {' '.join(value.split())}" for name, value in progress.rows())
+        print(f"{progress.times()}: {values}", flush=True)
+
+    def close(self) -> None:
+        """See `View`."""
+
+
+class LiveView:
+    """A page that refreshes itself, below the log lines."""
+
+    def __init__(self, title: str) -> None:
+        from rich.console import Console
+        from rich.live import Live
+        from rich.markup import escape
+
+        self._title = escape(title)
+        self._console = Console(file=sys.stdout, highlight=False)
+        self._live = Live(console=self._console, refresh_per_second=4, transient=False)
+        self._live.start()
+
+    def line(self, role: str, text: str) -> None:
+        """See `View`."""
+        from rich.text import Text
+
+        style = _COLOURS.get(role.partition(" ")[0], "")
+        if " WARNING " in text:
+            style = "yellow"
+        if " ERROR " in text or " CRITICAL" in text:
+            style = "bold red"
+        self._console.print(Text(text, style=style))
+
+    def show(self, state: str, progress: Progress) -> None:
+        """See `View`."""
+        self._live.update(self._page(state, progress))
+
+    def close(self) -> None:
+        """See `View`."""
+        self._live.stop()
+
+    def _page(self, state: str, progress: Progress) -> Any:
+        from rich.panel import Panel
+        from rich.table import Table
+
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="dim")
+        table.add_column()
+        for name, value in progress.rows():
+            table.add_row(name, f"[bold]{value}[/bold]" if name == "test return" else value)
+        return Panel(
+            table,
+            title=f"[bold]{self._title}[/bold] · {state}",
+            subtitle=f"{progress.times()} · Ctrl-C ends everything",
+            title_align="left",
+            subtitle_align="left",
+        )
+
+
+__all__ = ["LiveView", "PlainView", "View", "make_view"]

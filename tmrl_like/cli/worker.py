@@ -1,0 +1,97 @@
+"""`tmrl-like worker`, and the worker that `test`, `benchmark` and `check` drive."""
+
+from __future__ import annotations
+
+import functools
+import random
+from pathlib import Path
+from typing import Any
+
+from tmrl_like.cli.arguments import Arguments
+from tmrl_like.cli.logs import limit_threads, set_up_logging
+from tmrl_like.cli.stopping import Stopper, end_now
+from tmrl_like.config.experiment import Experiment
+from tmrl_like.config.loading import load_experiment, load_settings
+from tmrl_like.networking.worker import RolloutWorker
+
+PARTS = ("env", "actor", "sample_compressor", "obs_preprocessor")
+
+
+def main(arguments: Arguments) -> int:
+    """Collect until told to stop."""
+    stopper = Stopper()
+    stopper.listen(arguments.supervised)
+    experiment = prepare(arguments, "worker")
+    with make_worker(experiment, name=arguments.name) as worker:
+        stopper.on_stop = worker.stop
+        collect(worker, experiment, arguments.expert, verbose=not arguments.supervised)
+    return 0
+
+
+def prepare(arguments: Arguments, role: str, parts: tuple[str, ...] = PARTS) -> Experiment:
+    """Everything that comes before the first object: log lines, threads, the experiment, seeds."""
+    settings = load_settings(arguments.experiment, arguments.overrides)
+    set_up_logging(role, arguments.log_level, arguments.supervised)
+    threads = limit_threads(settings.worker.torch_threads)
+    experiment = load_experiment(arguments.experiment, arguments.overrides, parts)
+    seed_everything(experiment.seed, threads)
+    return experiment
+
+
+def make_worker(experiment: Experiment, **options: Any) -> RolloutWorker:
+    """The worker of an experiment.
+
+    Args:
+        experiment: what to run, and where the server is.
+        options: further or other arguments of `RolloutWorker`.
+    """
+    section, server, paths = experiment.worker, experiment.server, experiment.paths
+    standard = {
+        "sample_compressor": experiment.sample_compressor,
+        "device": section.device,
+        "server_ip": server.host,
+        "server_port": server.port,
+        "transport": server.transport,
+        "keys_dir": experiment.keys_dir,
+        "min_samples_per_worker_packet": section.min_samples_per_worker_packet,
+        "max_samples_per_episode": section.max_samples_per_episode,
+        "model_path": paths.worker_model,
+        "model_path_history": paths.model_history,
+        "model_history": section.model_history,
+        "obs_preprocessor": experiment.obs_preprocessor,
+        "crc_debug": experiment.crc_debug,
+        "hang_timeout_s": section.hang_timeout_s,
+        "on_hang": functools.partial(end_now, 1),
+    }
+    return RolloutWorker(experiment.env, experiment.actor, **standard | options)
+
+
+def make_standalone(experiment: Experiment, policy: Path | None, **options: Any) -> RolloutWorker:
+    """A worker without a server, driving with the weights of a file or, with None, untrained."""
+    return make_worker(experiment, standalone=True, model_path=policy, model_history=0, **options)
+
+
+def collect(worker: RolloutWorker, experiment: Experiment, expert: bool, verbose: bool) -> None:
+    """Run episodes, in step with the trainer where the experiment says so."""
+    section = experiment.worker
+    if section.synchronous and not expert:
+        worker.run_synchronous(
+            test_episode_interval=section.test_episode_interval,
+            initial_steps=max(1, experiment.trainer.start_training),
+            max_steps_per_update=section.max_steps_per_update,
+            verbose=verbose,
+        )
+    else:
+        worker.run(test_episode_interval=section.test_episode_interval, verbose=verbose, expert=expert)
+
+
+def seed_everything(seed: int | None, torch_threads: int) -> None:
+    """Set torch's threads and, unless `seed` is None, all random generators."""
+    import numpy as np
+    import torch
+
+    torch.set_num_threads(torch_threads)
+    if seed is not None:
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)

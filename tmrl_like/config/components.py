@@ -1,0 +1,387 @@
+"""Code named in an experiment: `class_path` (an import path) with `init_args` becomes a factory or an object.
+
+    agent:
+      class_path: tmrl_like.agents.SACAgent
+      init_args: {lr_actor: 1e-3}
+
+What a `class_path` inside `init_args` becomes follows from the parameter's annotation: an object where it is
+a class, the class itself (a `partial` with its `init_args`) where it is a Callable, a type, or anything at all.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import functools
+import importlib
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tmrl_like.config.document import Document, Keys, dotted, one_line, suggestion
+from tmrl_like.errors import ConfigError, TmrlLikeError
+
+_PATH, _ARGUMENTS = "class_path", "init_args"
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One argument that a class or function takes."""
+
+    annotation: Any
+    default: Any  # `inspect.Parameter.empty`: required
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a class or function takes; `open_ended` also takes keywords that nobody can know."""
+
+    parameters: dict[str, Parameter]
+    open_ended: bool
+
+
+@dataclass(frozen=True)
+class Component:
+    """A piece of code with the arguments that the file gives it."""
+
+    target: Callable[..., Any]
+    arguments: dict[str, Any]
+
+    def factory(self) -> Callable[..., Any]:
+        """The target itself, or a `partial` of it: called later."""
+        return functools.partial(self.target, **self.arguments) if self.arguments else self.target
+
+
+def resolve_component(document: Document, keys: Keys, supplied: tuple[str, ...] = ()) -> Component:
+    """Import what is named at `keys` and check its arguments.
+
+    Args:
+        document: the experiment.
+        keys: where in it.
+        supplied: arguments that the framework gives; the file must not.
+
+    Raises:
+        ConfigError: not importable, an unknown or missing argument, a value of the wrong type. The message
+            names file, line and key.
+    """
+    component = _resolve(document, keys, _value_at(document, keys), supplied)
+    _refuse_missing(document, keys, component.target, component.arguments, supplied)
+    return component
+
+
+def check_value(document: Document, keys: Keys, annotation: Any, value: Any) -> Any:
+    """Return `value` as the type that `annotation` names.
+
+    Raises:
+        ConfigError: it is not one.
+    """
+    if annotation in (Any, inspect.Parameter.empty) or _fits_plainly(annotation, value):
+        return value
+    if annotation is float and value in ("inf", "-inf"):  # on the command line, for YAML's .inf
+        return float(value)
+    try:
+        return _parsed(annotation, value)
+    except _UncheckableError:
+        return value
+    except ValueError:
+        raise document.error(keys, f": expected {type_name(annotation)}, got {value!r:.80}") from None
+
+
+def build(document: Document, keys: Keys, component: Component) -> Any:
+    """Make the object that a class stands for, or return the function itself.
+
+    Raises:
+        ConfigError: the class does not take what the file gives it.
+    """
+    if not isinstance(component.target, type):
+        return component.factory()
+    return _instantiate(document, keys, component)
+
+
+def import_object(path: str) -> Any:
+    """Return what an import path such as "package.module.Class" names.
+
+    Raises:
+        ConfigError: there is no such thing, or its module cannot be imported.
+    """
+    names = path.split(".")
+    if len(names) < 2 or not all(name.isidentifier() for name in names):
+        raise ConfigError(f"expected an import path like module.Class, got {path!r}")
+    found, depth = _import_longest(names)
+    for name in names[depth:]:
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            raise ConfigError(f"{_name_of(found)} has no {name}; {suggestion(name, _public_names(found))}") from None
+    return found
+
+
+def _import_longest(names: list[str]) -> tuple[Any, int]:
+    """Import as many of `names` as are modules; returns the module and their number."""
+    depth = len(names) - 1
+    while True:
+        module = ".".join(names[:depth])
+        try:
+            return importlib.import_module(module), depth
+        except ModuleNotFoundError as error:
+            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+                raise ConfigError(_import_problem(module, error)) from None
+            depth = error.name.count(".")
+            if depth == 0:
+                raise ConfigError(
+                    f"there is no module {error.name!r} (looked in the experiment's folder and where Python looks)"
+                ) from None
+        except TmrlLikeError:
+            raise
+        except Exception as error:
+            raise ConfigError(_import_problem(module, error)) from None
+
+
+def signature_of(target: Callable[..., Any]) -> Signature:
+    """What `target` takes by keyword; a class's `**kwargs` are those of its base class."""
+    parameters: dict[str, Parameter] = {}
+    is_open = True
+    for function in _functions(target):
+        try:
+            own = inspect.signature(function)
+        except (TypeError, ValueError):
+            return Signature(parameters, True)
+        hints = _hints(function)
+        for name, p in own.parameters.items():
+            if name != "self" and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY):
+                parameters.setdefault(name, Parameter(hints.get(name, p.annotation), p.default))
+        is_open = any(p.kind is p.VAR_KEYWORD for p in own.parameters.values())
+        if not is_open:
+            break
+    return Signature(parameters, is_open)
+
+
+def type_name(annotation: Any) -> str:
+    """A type as users write it: "int", "int or none", "one of zmq, tlspyo"."""
+    if annotation is type(None):
+        return "none"
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Literal:
+        return f"one of {', '.join(map(str, arguments))}"
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(map(type_name, arguments))
+    if origin in (list, tuple, collections.abc.Sequence):
+        inner = [type_name(a) for a in arguments if a is not Ellipsis]
+        return f"a list of {inner[0] if len(set(inner)) == 1 else ', '.join(inner)}" if inner else "a list"
+    if origin in (dict, collections.abc.Mapping):
+        return "keys with values"
+    if origin is collections.abc.Callable:
+        return "an import path"
+    return {str: "text", bool: "true or false", int: "a whole number", float: "a number"}.get(
+        annotation, getattr(annotation, "__name__", str(annotation))
+    )
+
+
+def is_component(value: Any) -> bool:
+    """Whether a value of the file names code."""
+    return isinstance(value, dict) and _PATH in value
+
+
+# -- resolving ---------------------------------------------------------------------------------------
+
+
+def _resolve(document: Document, keys: Keys, value: Any, supplied: tuple[str, ...] = ()) -> Component:
+    if isinstance(value, str):
+        value = {_PATH: value}
+    if not is_component(value) or not isinstance(value[_PATH], str):
+        raise document.error(keys, f": expected an import path, or class_path with init_args, got {value!r:.80}")
+    for key in value:
+        if key not in (_PATH, _ARGUMENTS):
+            known = (_PATH, _ARGUMENTS)
+            raise document.error((*keys, key), f": there is no such key; {suggestion(key, known)}")
+    target = _import(document, keys, value)
+    arguments = value.get(_ARGUMENTS) or {}
+    if not isinstance(arguments, dict):
+        raise document.error((*keys, _ARGUMENTS), f": expected keys with values, got {arguments!r:.80}")
+    return Component(target, _check_arguments(document, (*keys, _ARGUMENTS), target, arguments, supplied))
+
+
+def _import(document: Document, keys: Keys, value: dict[Any, Any]) -> Callable[..., Any]:
+    try:
+        target = import_object(value[_PATH])
+    except ConfigError as error:
+        raise document.error((*keys, _PATH), f": {error}") from None
+    if not callable(target):
+        raise document.error((*keys, _PATH), f": {value[_PATH]} is a {type(target).__name__}, no class or function")
+    return target  # type: ignore[no-any-return]
+
+
+def _check_arguments(
+    document: Document, keys: Keys, target: Callable[..., Any], arguments: dict[Any, Any], supplied: tuple[str, ...]
+) -> dict[str, Any]:
+    signature = signature_of(target)
+    checked = {}
+    for name, value in arguments.items():
+        if name in supplied:
+            raise document.error((*keys, name), ": is supplied when the object is made; leave it out here")
+        if name not in signature.parameters and not signature.open_ended:
+            known = [n for n in signature.parameters if n not in supplied]
+            raise document.error((*keys, name), f": {_name_of(target)} has no such argument; {suggestion(name, known)}")
+        parameter = signature.parameters.get(name, Parameter(Any, None))
+        checked[name] = _argument(document, (*keys, name), parameter.annotation, value)
+    return checked
+
+
+def _argument(document: Document, keys: Keys, annotation: Any, value: Any) -> Any:
+    if _holds_component(value):
+        return _with_components(document, keys, annotation, value)
+    if isinstance(value, str) and _wants_code(annotation):
+        return _resolve(document, keys, value).factory()
+    return check_value(document, keys, annotation, value)
+
+
+def _with_components(document: Document, keys: Keys, annotation: Any, value: Any) -> Any:
+    if is_component(value):
+        component = _resolve(document, keys, value)
+        if _wants_object(annotation) and isinstance(component.target, type):
+            return _instantiate(document, keys, component)
+        return component.factory()
+    inner = (typing.get_args(annotation) or (Any,))[-1 if isinstance(value, dict) else 0]
+    if isinstance(value, dict):
+        return {k: _with_components(document, (*keys, k), inner, v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_with_components(document, (*keys, i), inner, v) for i, v in enumerate(value)]
+    return value
+
+
+def _instantiate(document: Document, keys: Keys, component: Component) -> Any:
+    _refuse_missing(document, keys, component.target, component.arguments, ())
+    try:
+        return component.target(**component.arguments)
+    except ConfigError as error:
+        raise document.error(keys, f": {error}") from None
+    except (TypeError, ValueError) as error:
+        raise document.error(keys, f": {_name_of(component.target)}: {one_line(str(error))}") from None
+
+
+def _refuse_missing(
+    document: Document, keys: Keys, target: Callable[..., Any], given: dict[str, Any], supplied: tuple[str, ...]
+) -> None:
+    if not isinstance(target, type):
+        return
+    for name, parameter in signature_of(target).parameters.items():
+        if parameter.default is inspect.Parameter.empty and name not in given and name not in supplied:
+            missing = dotted((*keys, _ARGUMENTS, name))
+            raise ConfigError(f"{document.where(keys)}: {missing} is missing: {_name_of(target)} needs it")
+
+
+def _value_at(document: Document, keys: Keys) -> Any:
+    value: Any = document.data
+    for key in keys:
+        value = value[key]
+    return value
+
+
+def _holds_component(value: Any) -> bool:
+    if isinstance(value, dict):
+        return is_component(value) or any(map(_holds_component, value.values()))
+    return isinstance(value, list) and any(map(_holds_component, value))
+
+
+def _wants_code(annotation: Any) -> bool:
+    """A Callable or a type: text is then an import path."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return any(map(_wants_code, typing.get_args(annotation)))
+    callables = (collections.abc.Callable, type)
+    return annotation in callables or typing.get_origin(annotation) in callables
+
+
+def _wants_object(annotation: Any) -> bool:
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return any(_wants_object(a) for a in typing.get_args(annotation) if a is not type(None))
+    plain = (Any, object, type, dict, list, tuple, inspect.Parameter.empty)
+    return typing.get_origin(annotation) is None and isinstance(annotation, type) and annotation not in plain
+
+
+# -- names and types ---------------------------------------------------------------------------------
+
+
+def _functions(target: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    """The functions that see a call's keywords: the constructors up the bases, or the function itself."""
+    if not isinstance(target, type):
+        yield target
+        return
+    for cls in target.__mro__:
+        if "__init__" in vars(cls) and cls is not object:
+            yield vars(cls)["__init__"]
+    if target.__init__ is object.__init__:  # type: ignore[misc]
+        yield lambda: None
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function)
+    except Exception:
+        return {}  # names that exist for type checkers only: the value is then not checked
+
+
+class _UncheckableError(Exception):
+    """An annotation that no value can be checked against."""
+
+
+def _fits_plainly(annotation: Any, value: Any) -> bool:
+    """The everyday cases, without the type parser's help (and its import)."""
+    if isinstance(value, str) and annotation is not str and typing.get_origin(annotation) is not Literal:
+        alternatives = typing.get_args(annotation)
+        return str in alternatives or any(typing.get_origin(a) is Literal and value in a.__args__ for a in alternatives)
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return any(_fits_plainly(a, value) for a in typing.get_args(annotation))
+    if typing.get_origin(annotation) is Literal:
+        return any(type(value) is type(a) and value == a for a in typing.get_args(annotation))
+    if annotation is float:
+        return type(value) in (int, float)
+    if annotation in (int, str, bool, type(None)):
+        return type(value) is annotation
+    return False
+
+
+def _parsed(annotation: Any, value: Any) -> Any:
+    """Have jsonargparse understand a value: lists, unions, enums, paths, dataclasses, numbers as text.
+
+    Raises:
+        ValueError: the value is not of that type.
+        _UncheckableError: jsonargparse does not know the type.
+    """
+    import argparse
+
+    from jsonargparse import ArgumentParser
+
+    parser = ArgumentParser(exit_on_error=False)
+    try:
+        parser.add_argument("--value", type=annotation)
+    except Exception:
+        raise _UncheckableError from None
+    try:
+        return parser.instantiate(parser.parse_object({"value": value})).value
+    except (argparse.ArgumentError, TypeError) as error:
+        raise ValueError(str(error)) from None
+
+
+def _public_names(holder: Any) -> list[str]:
+    names = getattr(holder, "__all__", None) or [n for n in dir(holder) if not n.startswith("_")]
+    return [n for n in names if not n.startswith("_")]
+
+
+def _name_of(target: Any) -> str:
+    return getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or repr(target)
+
+
+def _import_problem(module_name: str, error: Exception) -> str:
+    where = ""
+    trace = error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not file.startswith("<frozen"):
+            where = f" ({file}:{trace.tb_lineno})"
+        trace = trace.tb_next
+    if isinstance(error, SyntaxError):
+        where = f" ({error.filename}:{error.lineno})"
+    text = one_line(error.msg if isinstance(error, SyntaxError) else str(error))
+    return f"importing {module_name} failed: {type(error).__name__}: {text}{where}"

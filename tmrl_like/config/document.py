@@ -1,0 +1,227 @@
+"""A YAML file as plain data that remembers where each value was written.
+
+Values given on the command line (`--trainer.epochs 3`) are laid over the file's.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tmrl_like.errors import ConfigError
+
+Keys = tuple[Any, ...]
+"""Where a value is: ("trainer", "epochs")."""
+
+_PLAIN_TAGS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+_COMMAND_LINE = "command line"
+
+
+@dataclass
+class Document:
+    """A mapping of mappings, and where each of its keys comes from.
+
+    Attributes:
+        source: name of the file, for messages.
+        data: the values.
+        origins: where each key was written: "config/drone.yaml:7" or "command line".
+    """
+
+    source: str
+    data: dict[Any, Any] = field(default_factory=dict)
+    origins: dict[Keys, str] = field(default_factory=dict)
+
+    def where(self, keys: Keys) -> str:
+        """File and line of a key; of the nearest one above it if it was not written itself."""
+        while keys and keys not in self.origins:
+            keys = keys[:-1]
+        return self.origins.get(keys, self.source)
+
+    def error(self, keys: Keys, problem: str) -> ConfigError:
+        """Return an error about the value at `keys`: file, line, key, problem."""
+        return ConfigError(f"{self.where(keys)}: {dotted(keys)}{problem}")
+
+    def override(self, keys: Keys, value: Any) -> None:
+        """Put `value` at `keys`, as if the file said so."""
+        level = self.data
+        for depth, key in enumerate(keys[:-1], 1):
+            inner = level.get(key)
+            if inner is None:
+                inner = level[key] = {}
+            if not isinstance(inner, dict):
+                raise ConfigError(
+                    f"{_COMMAND_LINE}: --{dotted(keys)}: {dotted(keys[:depth])} is {inner!r:.60}, which has no keys"
+                )
+            level = inner
+        level[keys[-1]] = value
+        self._forget_origins(keys)
+        self.origins[keys] = _COMMAND_LINE
+
+    def _forget_origins(self, keys: Keys) -> None:
+        for known in [k for k in self.origins if k[: len(keys)] == keys]:
+            del self.origins[known]
+
+
+def read_document(path: Path) -> Document:
+    """Read a YAML file.
+
+    Raises:
+        ConfigError: it cannot be read, or is no YAML mapping; the message names file, line and problem.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such file{_suggest_file(path)}") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not a text file in UTF-8 (byte {error.start})") from None
+    return parse_document(text, str(path))
+
+
+def parse_document(text: str, source: str) -> Document:
+    """Take YAML text apart.
+
+    Raises:
+        ConfigError: see `read_document`.
+    """
+    document = Document(source)
+    try:
+        data = _read_nodes(text, document)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f":{mark.line + 1}" if mark else ""
+        problem = error.problem or error.context or "not understood"
+        if "block" in problem or "mapping values" in problem:
+            problem += " (is the indentation right here and above?)"
+        raise ConfigError(f"{source}{line}: is not valid YAML: {one_line(problem)}") from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise ConfigError(f"{source}: is not valid YAML: {one_line(str(error))}") from None
+    if not isinstance(data, dict):
+        raise ConfigError(f"{source}: expected keys with values (`run_name: …`), got {data!r:.60}")
+    document.data = data
+    return document
+
+
+def _read_nodes(text: str, document: Document) -> Any:
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        return {} if node is None else _plain(loader, node, (), document)
+    finally:
+        loader.dispose()
+
+
+def parse_value(text: str) -> Any:
+    """Return what `text` means as a YAML value; the text itself if it means nothing."""
+    try:
+        return yaml.load(text, Loader=_Loader)
+    except (yaml.YAMLError, ValueError):
+        return text
+
+
+def split_overrides(arguments: Sequence[str], top_level: Iterable[str]) -> tuple[list[tuple[Keys, str]], list[str]]:
+    """Separate `--key.key VALUE` and `--key.key=VALUE` from a command's own arguments.
+
+    Args:
+        arguments: the command line.
+        top_level: keys that are also written without a point (`--run_name x`).
+
+    Returns:
+        (keys, value) of each override, in order; and the arguments that are none.
+
+    Raises:
+        ConfigError: an override without a value.
+    """
+    top_level = set(top_level)
+    overrides: list[tuple[Keys, str]] = []
+    others: list[str] = []
+    rest = list(arguments)
+    while rest:
+        argument = rest.pop(0)
+        name, has_value, value = argument.partition("=")
+        if not name.startswith("--") or not ("." in name or name[2:] in top_level):
+            others.append(argument)
+            continue
+        if not has_value:
+            if not rest or rest[0].startswith("--"):
+                raise ConfigError(f"{_COMMAND_LINE}: {name} needs a value: {name} VALUE")
+            value = rest.pop(0)
+        overrides.append((tuple(name[2:].split(".")), value))
+    return overrides, others
+
+
+def suggestion(word: Any, known: Iterable[str]) -> str:
+    """Finish a sentence about an unknown word: the nearest known one, or all of them."""
+    known = list(known)
+    if not known:
+        return "there are none"
+    near = difflib.get_close_matches(str(word), known, n=1, cutoff=0.55)
+    return f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+
+
+def dotted(keys: Keys) -> str:
+    """("trainer", "epochs") -> "trainer.epochs"."""
+    return ".".join(map(str, keys))
+
+
+def one_line(text: str) -> str:
+    """Return the text with all white space made single spaces."""
+    return " ".join(text.split())
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML 1.1 with the floats of YAML 1.2: 1e-3 is a number."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(?:[0-9][0-9_]*\.?[0-9_]*|\.[0-9_]+)[eE][-+]?[0-9]+$"),
+    list("-+0123456789."),
+)
+
+
+def _plain(loader: _Loader, node: yaml.Node, keys: Keys, document: Document) -> Any:
+    """Node -> value; notes the line of each key."""
+    if not isinstance(node, yaml.ScalarNode) and node.tag not in _PLAIN_TAGS:
+        raise yaml.MarkedYAMLError(problem=f"there is no tag {node.tag}", problem_mark=node.start_mark)
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(loader, item, (*keys, i), document) for i, item in enumerate(node.value)]
+    if not isinstance(node, yaml.MappingNode):
+        return loader.construct_object(node, deep=True)
+    _refuse_duplicates(loader, node)
+    loader.flatten_mapping(node)
+    result = {}
+    for key_node, value_node in node.value:
+        key = loader.construct_object(key_node, deep=True)
+        if not isinstance(key, str | int | float | bool):
+            raise yaml.MarkedYAMLError(problem="a key must be a word", problem_mark=key_node.start_mark)
+        inner = (*keys, key)
+        document.origins[inner] = f"{document.source}:{key_node.start_mark.line + 1}"
+        result[key] = _plain(loader, value_node, inner, document)
+    return result
+
+
+def _refuse_duplicates(loader: _Loader, node: yaml.MappingNode) -> None:
+    seen: set[str] = set()
+    for key_node, _ in node.value:
+        key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+        if key in seen:
+            raise yaml.MarkedYAMLError(problem=f"the key {key} is there twice", problem_mark=key_node.start_mark)
+        if key is not None:
+            seen.add(key)
+
+
+def _suggest_file(path: Path) -> str:
+    try:
+        names = sorted(p.name for p in path.parent.iterdir() if p.suffix in (".yaml", ".yml"))
+    except OSError:
+        return ""
+    near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.55)
+    return f"; did you mean {path.parent / near[0]}?" if near else ""

@@ -1,0 +1,265 @@
+"""Experiments from files: YAML in, `Experiment` out. Each mistake is one line that says where and what."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import sys
+import typing
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from tmrl_like.config.components import (
+    Signature,
+    build,
+    check_value,
+    is_component,
+    resolve_component,
+    signature_of,
+)
+from tmrl_like.config.document import Document, Keys, parse_value, read_document, suggestion
+from tmrl_like.config.experiment import PARTS, SECTIONS, Experiment, Settings
+from tmrl_like.errors import ConfigError
+
+TOP_LEVEL = ("run_name", *PARTS, "crc_debug", "seed", *SECTIONS)
+"""Keys of an experiment, in the order in which they read best."""
+
+Overrides = Sequence[tuple[Keys, str]]
+
+_FACTORIES = ("env", "actor", "agent", "memory", "spaces")
+_NEEDED_METHODS = {
+    "agent": ("train", "get_actor"),
+    "actor": ("act",),
+    "memory": ("append_buffer", "get_transition"),
+    "env": ("reset", "step"),
+}
+
+
+def load_experiment(path: str | Path, overrides: Overrides = (), parts: Collection[str] = tuple(PARTS)) -> Experiment:
+    """Read an experiment and import the code that it names.
+
+    Modules beside the file can be named: its folder is put first where Python looks for modules.
+
+    Args:
+        path: the YAML file.
+        overrides: keys and values (as text) that replace the file's.
+        parts: what to import; the rest must not be called. A robot need not have the agent's packages, nor
+            the trainer's machine the robot's.
+
+    Raises:
+        ConfigError: anything wrong with the file; one line with file, line, key and what was expected.
+    """
+    document = open_experiment(path, overrides)
+    _add_to_module_path(Path(path))
+    values = _plain_values(document)
+    for name in PARTS:
+        if document.data.get(name) is not None:
+            values[name] = _part(document, name) if name in parts else functools.partial(_not_imported, name)
+    return _made(document, (), Experiment, values)  # type: ignore[no-any-return]
+
+
+def load_settings(path: str | Path, overrides: Overrides = ()) -> Settings:
+    """Read the plain values, without importing the code that the experiment names.
+
+    Raises:
+        ConfigError: see `load_experiment`.
+    """
+    document = open_experiment(path, overrides)
+    return _made(document, (), Settings, _plain_values(document))  # type: ignore[no-any-return]
+
+
+def open_experiment(path: str | Path, overrides: Overrides = ()) -> Document:
+    """Read the file, lay the overrides over it, and refuse keys that do not exist.
+
+    Raises:
+        ConfigError: see `load_experiment`.
+    """
+    document = read_document(Path(path))
+    _refuse_unknown_keys(document)
+    for keys, text in overrides:
+        _override(document, keys, text)
+    _refuse_unknown_keys(document)
+    _refuse_missing_parts(document)
+    return document
+
+
+def dump_experiment(path: str | Path, overrides: Overrides = (), parts: Collection[str] = tuple(PARTS)) -> str:
+    """Return the whole experiment as YAML: the file, the overrides and all defaults.
+
+    Args:
+        path: the YAML file.
+        overrides: keys and values (as text) that replace the file's.
+        parts: those that are written with their defaults; the others as the file has them.
+
+    Raises:
+        ConfigError: see `load_experiment`.
+    """
+    document = open_experiment(path, overrides)
+    experiment = load_experiment(path, overrides, parts)
+    complete: dict[str, Any] = {}
+    for name in TOP_LEVEL:
+        if name in SECTIONS:
+            complete[name] = dataclasses.asdict(getattr(experiment, name))
+        elif name in PARTS:
+            complete[name] = _complete_part(document, name) if name in parts else document.data.get(name)
+        else:
+            complete[name] = getattr(experiment, name)
+    return yaml.dump(complete, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Short lists on one line, nothing by reference."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _represent_list(dumper: yaml.SafeDumper, data: list[Any]) -> yaml.Node:
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=_is_plain(data))
+
+
+_Dumper.add_representer(list, _represent_list)
+
+
+# -- keys --------------------------------------------------------------------------------------------
+
+
+def _refuse_unknown_keys(document: Document) -> None:
+    for key, value in document.data.items():
+        if key not in TOP_LEVEL:
+            raise document.error((key,), f": there is no such key; {suggestion(key, TOP_LEVEL)}")
+        if key in SECTIONS and value is not None:
+            if not isinstance(value, dict):
+                raise document.error((key,), f": expected keys with values, got {value!r:.80}")
+            known = [f.name for f in dataclasses.fields(SECTIONS[key])]
+            for inner in value:
+                if inner not in known:
+                    raise document.error((key, inner), f": there is no such key; {suggestion(inner, known)}")
+
+
+def _refuse_missing_parts(document: Document) -> None:
+    for field in dataclasses.fields(Experiment):
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required and document.data.get(field.name) is None:
+            raise ConfigError(f"{document.source}: the key {field.name} is missing: it names a class_path")
+
+
+def _override(document: Document, keys: Keys, text: str) -> None:
+    """Lay one `--key.key VALUE` over the file; `--agent.lr_actor` is short for `--agent.init_args.lr_actor`."""
+    value = parse_value(text)
+    if keys[0] in PARTS:
+        part = document.data.get(keys[0])
+        if isinstance(part, str):
+            document.override(keys[:1], {"class_path": part})
+        keys = _written_out(document.data, keys)
+        if len(keys) == 1 and isinstance(part, dict) and isinstance(value, str):
+            value = {"class_path": value}
+    document.override(keys, value)
+
+
+def _written_out(data: dict[Any, Any], keys: Keys) -> Keys:
+    """Insert the `init_args` that a short key leaves out."""
+    written: list[Any] = []
+    level: Any = data
+    for key in keys:
+        if is_component(level) and key not in ("class_path", "init_args"):
+            written.append("init_args")
+            level = level.get("init_args")
+        written.append(key)
+        level = level.get(key) if isinstance(level, dict) else None
+    return tuple(written)
+
+
+# -- values ------------------------------------------------------------------------------------------
+
+
+def _section(document: Document, name: str, cls: type) -> Any:
+    hints = typing.get_type_hints(cls)
+    given = document.data.get(name) or {}
+    return _made(
+        document,
+        (name,),
+        cls,
+        {key: check_value(document, (name, key), hints[key], value) for key, value in given.items()},
+    )
+
+
+def _plain_values(document: Document) -> dict[str, Any]:
+    hints = typing.get_type_hints(Settings)
+    values = {name: _section(document, name, cls) for name, cls in SECTIONS.items()}
+    for key, value in document.data.items():
+        if key not in SECTIONS and key not in PARTS:
+            values[key] = check_value(document, (key,), hints[key], value)
+    return values
+
+
+def _made(document: Document, keys: Keys, cls: type, values: dict[str, Any]) -> Any:
+    """Call the dataclass; what it refuses is said with file and line."""
+    try:
+        return cls(**values)
+    except ConfigError as error:
+        prefix = f"{keys[0]}." if keys else ""
+        named = (prefix + str(error).partition(" ")[0]).split(".")
+        raise ConfigError(f"{document.where(tuple(named))}: {prefix}{error}") from None
+
+
+def _part(document: Document, name: str) -> Any:
+    component = resolve_component(document, (name,), PARTS[name])
+    if name not in _FACTORIES:
+        return build(document, (name,), component)
+    if isinstance(component.target, type):
+        for method in _NEEDED_METHODS.get(name, ()):
+            if not callable(getattr(component.target, method, None)):
+                raise document.error(
+                    (name, "class_path"), f": {component.target.__qualname__} cannot be used here: it has no {method}()"
+                )
+    return component.factory()
+
+
+def _complete_part(document: Document, name: str) -> Any:
+    value = document.data.get(name)
+    if value is None:
+        return None
+    component = resolve_component(document, (name,), PARTS[name])
+    written = value if isinstance(value, dict) else {"class_path": value}
+    arguments = _defaults(signature_of(component.target), PARTS[name]) | (written.get("init_args") or {})
+    return {"class_path": written["class_path"]} | ({"init_args": arguments} if arguments else {})
+
+
+def _defaults(signature: Signature, supplied: tuple[str, ...]) -> dict[str, Any]:
+    """Defaults that YAML can say; others (classes, objects) stay the class's own."""
+    found = {}
+    for name, parameter in signature.parameters.items():
+        default = list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
+        if name not in supplied and parameter.default is not inspect.Parameter.empty and _is_plain(default):
+            found[name] = default
+    return found
+
+
+def _not_imported(name: str, *args: Any, **kwargs: Any) -> NoReturn:
+    raise AssertionError(f"{name} was not asked for when the experiment was read")
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return value is None or type(value) in (bool, int, float, str)
+
+
+def _add_to_module_path(path: Path) -> None:
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+
+__all__ = [
+    "TOP_LEVEL",
+    "dump_experiment",
+    "load_experiment",
+    "load_settings",
+    "open_experiment",
+]

@@ -1,4 +1,5 @@
 import logging
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,14 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.delenv("TMRL_LIKE_RUN", raising=False)
     yield home
     logging.getLogger("tmrl_like").setLevel(logging.NOTSET)
+
+
+@pytest.fixture(autouse=True)
+def denormals_stay() -> Iterator[None]:
+    """Flushing denormals is a state of the processor; left on, it changes the arithmetic of later tests."""
+    yield
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_flush_denormal(False)
 
 
 @pytest.fixture

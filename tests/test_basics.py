@@ -219,6 +219,23 @@ def test_a_checkpoint_brings_back_what_was_learnt_counted_and_drawn(tmp_path: Pa
     assert two_draws == one_draws
 
 
+def test_a_resumed_agent_keeps_the_arguments_of_its_new_script(tmp_path: Path) -> None:
+    class Agent(CountingAgent):
+        def __init__(self, observation_space: Any, action_space: Any, device: str = "cpu", gamma: float = 0.9) -> None:
+            super().__init__(observation_space, action_space, device)
+            self.gamma = gamma
+
+    def make(gamma: float) -> TrainingOffline:
+        return TrainingOffline(CountingEnv, partial(ListMemory, batch_size=2), partial(Agent, gamma=gamma))
+
+    one = make(0.9)
+    one.agent.steps = 7  # type: ignore[attr-defined]
+    save_checkpoint(one, tmp_path)
+    two = make(0.5)
+    load_checkpoint(two, tmp_path)
+    assert (two.agent.gamma, two.agent.steps) == (0.5, 7)  # type: ignore[attr-defined]
+
+
 def test_a_kill_while_writing_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = training()
     one.total_updates = 1

@@ -11,6 +11,8 @@ A kill at any moment leaves the manifest of the last complete checkpoint and its
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import io
 import logging
 import random
@@ -117,10 +119,11 @@ def object_state(holder: Any) -> dict[str, Any]:
     own = getattr(type(holder), "state_dict", None)
     if own is not None:
         return dict(holder.state_dict())
+    chosen = set(inspect.signature(type(holder).__init__).parameters)  # stay as the restarted script has them
     state = {}
     for name, value in vars(holder).items():
         saved = _value_state(value)
-        if saved is not None:
+        if saved is not None and not (saved["kind"] == "plain" and name in chosen):
             state[name] = saved
     return state
 
@@ -233,7 +236,8 @@ def _remove_others(path: Path, manifest: Manifest) -> None:
     for pattern in ("training-*.pt", "memory-*.bin", ".*.tmp"):
         for file in path.glob(pattern):
             if file.name not in keep:
-                file.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # still open somewhere; the next checkpoint tries again
+                    file.unlink()
 
 
 def _load_tensors(path: Path) -> dict[str, Any]:

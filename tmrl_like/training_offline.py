@@ -145,19 +145,21 @@ class TrainingOffline:
                 observer.on_round(records[-1])
             if self.finished:
                 break
-        self.epoch += 1
+        else:
+            self.epoch += 1
         return records
 
     def _run_round(self, interface: TrainerInterface, metrics: RoundMetrics) -> None:
         self._wait_for_samples(interface, metrics)
-        for batch in self.memory:
+        for step, batch in enumerate(self.memory, start=1):
             metrics.add_step(self.agent.train(batch))
             self.total_updates += 1
             if self.total_updates % self.update_model_interval == 0:
                 interface.broadcast_model(self.agent.get_actor())
             if self.total_updates % self.update_buffer_interval == 0:
                 self._update_buffer(interface, metrics)
-            self._wait_for_samples(interface, metrics)
+            if step < self.steps:
+                self._wait_for_samples(interface, metrics)
 
     def _wait_for_samples(self, interface: TrainerInterface, metrics: RoundMetrics) -> None:
         """Pause while training would run ahead of the environment, or the memory holds too little."""

@@ -2,6 +2,8 @@
 
 import builtins
 import json
+import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -45,6 +47,13 @@ def test_losses_are_averaged_over_the_round_whether_tensors_or_numbers() -> None
     assert record["lr"] == 0.5
     assert record["training_steps_per_env_step"] == 2.0
     assert record["workers"] == 2
+
+
+def test_an_agent_may_report_a_number_first_and_a_tensor_later() -> None:
+    metrics = RoundMetrics(0, 0)
+    metrics.add_step({"loss": 0.0})
+    metrics.add_step({"loss": torch.tensor(4.0)})
+    assert closed(metrics)["loss"] == 2.0
 
 
 def test_every_episode_of_every_worker_counts() -> None:
@@ -155,6 +164,19 @@ def test_wandb_logs_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert len(fake.logged) == 1
     assert fake.logged[0]["return_test_mean"] == -3.0
     assert fake.finished
+
+
+def test_the_real_wandb_keeps_an_offline_run(tmp_path: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from tmrl_like.metrics.sinks import WandbSink\n"
+        f"sink = WandbSink(Path({str(tmp_path)!r}), project='p', run_id='r', offline=True)\n"
+        f"sink.write({ROUND!r})\n"
+        "sink.close(); sys.exit(sink.failed or 0)"
+    )
+    environment = {**os.environ, "WANDB_MODE": "offline", "HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert list(tmp_path.glob("wandb/offline-run-*/run-r.wandb"))
 
 
 def test_wandb_without_key_or_network_keeps_the_run_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,6 +113,16 @@ def test_what_is_not_acknowledged_is_sent_again_in_order():
     assert wire.sequences == [1, 2, 3, 4, 5, 3, 4, 5]
 
 
+def test_what_has_arrived_is_not_sent_again():
+    box, wire = outbox(max_samples=1), Wire()
+    fill(box, 5)
+    box.pump(wire.send, True)
+    box.acknowledge(1, 3)
+    box.send_again(3)
+    box.pump(wire.send, True)
+    assert wire.sequences == [1, 2, 3, 4, 5, 4, 5]
+
+
 def test_acknowledged_packets_are_forgotten():
     box, wire = outbox(max_samples=1), Wire()
     fill(box, 5)
@@ -167,6 +177,35 @@ def test_beyond_its_limit_the_oldest_samples_are_dropped_and_counted(caplog):
     box.pump(wire.send, True)
     assert wire.sequences[-1] == 21
     assert wire.packets[-1][0].lost_samples > 0
+
+
+def test_a_silence_after_the_last_packets_makes_them_go_out_again(monkeypatch):
+    monkeypatch.setattr("tmrl_like.networking.outbox._FIRST_PATIENCE_S", 0.0)
+    box, wire = outbox(max_samples=1), Wire()
+    fill(box, 2)
+    box.pump(wire.send, True)
+    box.acknowledge(0, 1)
+    box._progress_at -= 1
+    box.pump(wire.send, True)
+    assert wire.sequences == [1, 2, 2]
+
+
+def test_a_minimum_above_the_usual_size_is_kept():
+    box, wire = outbox(min_samples=250, max_samples=100, max_age_s=0.0), Wire()
+    fill(box, 300)
+    box.pump(wire.send, True)
+    assert [h.samples for h, _ in wire.packets] == [250]
+
+
+def test_what_is_in_the_trainers_memory_is_not_counted_as_lost():
+    box, wire = outbox(max_samples=10, max_bytes=2000), Wire()
+    fill(box, 50)
+    box.pump(wire.send, True)
+    box.acknowledge(0, 5)
+    fill(box, 50)
+    box.pump(wire.send, False)
+    assert box.lost_samples == 0
+    assert box.unacknowledged_samples() < 100
 
 
 def test_samples_come_out_as_they_went_in():

@@ -146,6 +146,31 @@ def test_a_worker_with_a_full_queue_gets_the_rest_of_the_policy_later(relay, lin
     assert [f.index for f in link.to(b"w", m.PolicyFrame)] == [0, 1]
 
 
+def test_a_worker_on_a_slow_link_gets_fewer_policies_and_so_newer_ones(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+    for version in range(1, 20):
+        give(relay, b"t", frame(version))
+    assert [f.version for f in link.to(b"w", m.PolicyFrame)] == [1, 2, 3]
+    give(relay, b"w", m.Beat(worker="w1", policy_received=1))
+    relay.flush()
+    assert [f.version for f in link.to(b"w", m.PolicyFrame)] == [1, 2, 3, 19]
+
+
+def test_a_hello_that_is_repeated_changes_nothing(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"t", hello("trainer", "t1"))
+    assert len({w.stream for w in link.to(b"t", m.Welcome)}) == 1
+
+
+def test_a_full_server_lets_its_own_workers_come_back(link):
+    relay = Relay(link, max_workers=1)
+    give(relay, b"w", hello())
+    give(relay, b"w2", hello())
+    assert link.to(b"w2", m.Refusal) == []
+    assert [seat.peer for seat in relay.workers] == [b"w2"]
+
+
 def test_a_newer_policy_replaces_the_one_on_its_way(relay, link):
     give(relay, b"t", hello("trainer", "t1"))
     give(relay, b"w", hello())
@@ -267,7 +292,9 @@ def test_another_wire_version_is_refused_with_the_side_to_upgrade(relay, link):
 
 def test_malformed_messages_are_counted_answered_once_and_end_in_dismissal(relay, link):
     give(relay, b"w", hello())
-    for _ in range(150):
+    relay.handle(Incoming(b"w", BOTH, b"\x01garbage"), 0.0)
+    assert len(relay.workers) == 1
+    for _ in range(149):
         relay.handle(Incoming(b"w", BOTH, b"\x01garbage"), 0.0)
     assert relay.counters.malformed == 150
     assert len(link.to(b"w", m.Refusal)) == 1

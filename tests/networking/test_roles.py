@@ -436,6 +436,42 @@ def test_a_trainer_resumes_where_its_checkpoint_ends(house, tmp_path, until):
     assert second.training.agent.steps == 40
 
 
+def test_a_stopped_epoch_is_not_counted_as_done(house, tmp_path, until):
+    house.server()
+    house.start(house.worker(partial(CountingEnv, step_s=0.001)).run)
+    trainer = house.trainer(checkpoint_path=tmp_path, training={"rounds": 1000})
+    thread = house.start(trainer.run)
+    until(lambda: trainer.training.total_updates > 10)
+    trainer.stop()
+    thread.join(5)
+    assert trainer.training.epoch == 0
+    trainer.close()
+    assert house.trainer(checkpoint_path=tmp_path).training.total_updates > 10
+
+
+def test_weights_that_are_ignored_are_never_written_into_the_acting_network(house, until):
+    house.server()
+    trainer, worker = house.trainer(), house.worker()
+    acting = worker.actor
+    for i in range(3):
+        trainer.training.agent.train(_batch())
+        trainer.link.broadcast_model(trainer.training.agent.get_actor())
+        until(lambda received=i + 1: worker._intake.received == received)
+        assert worker.ignore_actor_weights() == 1
+    assert worker.actor is acting
+    assert float(acting.state_dict()["layer.bias"]) == 0.0
+
+
+def test_close_waits_for_the_step_under_way():
+    worker = RolloutWorker(partial(CountingEnv, step_s=0.3), LinearActor, standalone=True)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    time.sleep(0.1)
+    worker.close()
+    thread.join(2)
+    assert not thread.is_alive()
+
+
 def test_only_the_memory_can_be_kept(house, tmp_path):
     house.server()
     worker = house.worker(partial(CountingEnv, step_s=0.001))
@@ -571,7 +607,7 @@ def test_an_environment_that_raises_ends_its_episode_and_is_built_anew(house, un
 
 
 def test_an_environment_that_always_raises_ends_the_worker_with_the_cause(monkeypatch):
-    monkeypatch.setattr("tmrl_like.networking.worker._MAX_BACKOFF_S", 0.0)
+    monkeypatch.setattr("tmrl_like.envs.supervision._MAX_BACKOFF_S", 0.0)
     worker = RolloutWorker(partial(CountingEnv, raise_at=1), LinearActor, standalone=True)
     with pytest.raises(EnvironmentFaultError, match=r"the motor is on fire.*giving up"):
         worker.run()

@@ -161,7 +161,7 @@ def _add_check(commands: Any) -> None:
     parser = _command(
         commands,
         "check",
-        "environment, compressor, wire, memory and agent in one process: is every transition rebuilt exactly?",
+        "check in one process that environment, compressor, wire and memory rebuild every transition exactly",
         "A difference is shown with field, element and both values.",
     )
     parser.add_argument("--episodes", type=_count, default=3, metavar="N", help="episodes to run (3)")

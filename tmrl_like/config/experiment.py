@@ -68,7 +68,7 @@ class WorkerSection:
         min_samples_per_worker_packet: no packet leaves with fewer samples.
         max_samples_per_episode: a longer episode is cut and counts as truncated.
         test_episode_interval: a test episode before every so many training episodes; 0: none.
-        model_history: keep every so manieth policy received; 0: none.
+        model_history: keep every k-th policy received; 0: none.
         hang_timeout_s: a step of the environment that takes longer ends the worker.
         torch_threads: processor threads of the actor; one disturbs the control loop least.
         synchronous: collect no further than training keeps up; not for real-time environments.

@@ -67,6 +67,11 @@ class DroneInterface(RealTimeGymInterface):  # type: ignore[misc]
             self._window.show(position, self._target)
         return self._observation(position), np.float32(-distance), bool(distance < REACHED_M), {}
 
+    def render(self) -> None:
+        """Show the drone and its target in a window; for `env.render()`."""
+        self._window = self._window or _Window()
+        self._window.show(self._drone.get_observation(), self._target)
+
     def _observation(self, position: tuple[float, float]) -> list[np.ndarray[Any, np.dtype[np.float32]]]:
         return [np.array([value], np.float32) for value in (*position, *self._target)]
 

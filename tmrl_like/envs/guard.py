@@ -72,10 +72,10 @@ class GuardedInterface(RealTimeGymInterface):  # type: ignore[misc]
             box.put("__init__", error)
 
     def send_control(self, control: Any) -> None:
-        self._call("send_control", None, control)
+        self._call("send_control", None, 0, control)
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[list[Any], dict[str, Any]]:
-        obs, info = self._call("reset", (None, {}), seed=seed, options=options)
+        obs, info = self._call("reset", (None, {}), 2, seed=seed, options=options)
         return self._remember(obs), info
 
     def wait(self) -> None:
@@ -84,7 +84,7 @@ class GuardedInterface(RealTimeGymInterface):  # type: ignore[misc]
     def get_obs_rew_terminated_info(self) -> tuple[list[Any], Any, bool, dict[str, Any]]:
         if self._box.error is not None:
             return self._remember(None), 0.0, True, {}
-        obs, rew, terminated, info = self._call("get_obs_rew_terminated_info", (None, 0.0, True, {}))
+        obs, rew, terminated, info = self._call("get_obs_rew_terminated_info", (None, 0.0, True, {}), 4)
         return self._remember(obs), rew, terminated, info
 
     def get_observation_space(self) -> gymnasium.Space[Any]:
@@ -100,11 +100,15 @@ class GuardedInterface(RealTimeGymInterface):  # type: ignore[misc]
     def render(self) -> Any:
         return self._inner.render()
 
-    def _call(self, name: str, otherwise: Any, *args: Any, **kwargs: Any) -> Any:
+    def _call(self, name: str, otherwise: Any, items: int = 0, *args: Any, **kwargs: Any) -> Any:
+        """Call the interface; where it returns several `items`, check their number and that obs is a sequence."""
         if self._inner is None:
             return otherwise
         try:
-            return getattr(self._inner, name)(*args, **kwargs)
+            result = getattr(self._inner, name)(*args, **kwargs)
+            if items and len(result) != items:
+                raise ValueError(f"it returned {len(result)} items where rtgym expects {items}")
+            return (list(result[0]), *result[1:]) if items else result
         except Exception as error:
             self._box.put(name, error)
             return otherwise

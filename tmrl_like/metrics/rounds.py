@@ -127,9 +127,12 @@ def _episode_summary(kind: str, episodes: list[EpisodeStats]) -> dict[str, float
 
 
 def _mean(values: list[Any]) -> float:
-    """Mean of numbers, or of tensors that are still on their device (read here, once)."""
-    if hasattr(values[0], "detach"):
+    """Mean of numbers and tensors; tensors are still on their device, and are read here, once."""
+    tensors = [value for value in values if hasattr(value, "detach")]
+    numbers = [float(value) for value in values if not hasattr(value, "detach")]
+    total = sum(numbers)
+    if tensors:
         import torch
 
-        return float(torch.stack([v.detach().float().reshape(()) for v in values]).mean())
-    return float(np.mean(values))
+        total += float(torch.stack([tensor.detach().float().mean() for tensor in tensors]).sum())
+    return total / len(values)

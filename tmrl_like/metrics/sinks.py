@@ -72,7 +72,7 @@ class ConsoleSink:
     def write(self, record: Record) -> None:
         """See `Sink.write`."""
         if record.get("kind") == "round":
-            self._console.print(describe_round(record))
+            self._console.print(describe_round(record), soft_wrap=True)
 
     def close(self) -> None:
         """See `Sink.close`."""

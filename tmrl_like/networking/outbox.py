@@ -29,6 +29,9 @@ log = logging.getLogger("tmrl_like.worker")
 
 _BUNDLE_BYTES = 128 << 10
 _BUNDLE_PACKETS = 64
+_MAX_SEALED = 10_000
+_FIRST_PATIENCE_S = 5.0
+_MAX_PATIENCE_S = 60.0
 _HEADER_BYTES = 100  # about; what a packet counts for beside its body
 
 
@@ -96,6 +99,9 @@ class Outbox:
         self._unsent = 0  # how many of the newest in `_unacked` still have to be sent
         self._on_its_way: deque[_Packet] = deque()  # sent, and not known to have arrived
         self._on_its_way_bytes = 0
+        self._progress_at = 0.0  # when an acknowledgement last moved on
+        self._patience_s = _FIRST_PATIENCE_S
+        self.received = 0  # packets up to this number are in the trainer's memory
         self._sequence = 0
         self._compress = Compressor()
 
@@ -111,7 +117,7 @@ class Outbox:
         if writer.samples == 0:
             self._started_at = time.monotonic()
         writer.append(sample, timing, is_reset)
-        if writer.samples >= self.options.max_samples or (
+        if writer.samples >= max(self.options.max_samples, self.options.min_samples) or (
             writer.samples >= self.options.min_samples and time.monotonic() - self._started_at >= self.options.max_age_s
         ):
             self.seal()
@@ -145,6 +151,8 @@ class Outbox:
         if self._writer.samples == 0 and not self._episodes:
             return
         self._sealed.append(_Sealed(self._writer, tuple(self._episodes), self._run))
+        if len(self._sealed) > _MAX_SEALED:  # nobody takes them: there is no connection any more
+            self.lost_samples += self._sealed.popleft().writer.samples
         self._episodes.clear()
         self._writer = PacketWriter(self._with_originals, previous=self._writer)
 
@@ -154,10 +162,16 @@ class Outbox:
         """Encode what was sealed; send as much as the window and the connection take."""
         while self._sealed:
             self._encode(self._sealed.popleft())
+        if may_send and self._on_its_way and time.monotonic() - self._progress_at > self._patience_s:
+            self._patience_s = min(2 * self._patience_s, _MAX_PATIENCE_S)
+            self._progress_at = time.monotonic()
+            self.send_again(self.received)  # the last packets, or their acknowledgement, may be lost
         while may_send and self._unsent and self._on_its_way_bytes < self.options.window_bytes:
             packets = self._next_packets()
             if not send(_framed(packets)):
                 return
+            if not self._on_its_way:
+                self._progress_at = time.monotonic()
             self._unsent -= len(packets)
             self._on_its_way.extend(packets)
             self._on_its_way_bytes += sum(packet.size_bytes for packet in packets)
@@ -175,14 +189,18 @@ class Outbox:
             packets.append(packet)
         return packets
 
-    def send_again(self) -> None:
-        """What was sent and not acknowledged may be lost: all of it goes out again, in order."""
-        self._unsent = len(self._unacked)
+    def send_again(self, received: int = 0) -> None:
+        """What was sent may be lost: all that is kept and comes after `received` goes out again, in order."""
+        self.received = received
+        self._unsent = sum(packet.sequence > received for packet in self._unacked)
         self._on_its_way.clear()
         self._on_its_way_bytes = 0
 
     def acknowledge(self, stored: int, received: int) -> None:
         """Forget packets up to `stored`; those up to `received` are not on their way any more."""
+        if received > self.received:
+            self._progress_at, self._patience_s = time.monotonic(), _FIRST_PATIENCE_S
+        self.received = received
         while self._unacked and self._unacked[0].sequence <= stored:
             self._drop_oldest()
         while self._on_its_way and self._on_its_way[0].sequence <= received:
@@ -221,13 +239,17 @@ class Outbox:
 
     def _drop_above_limit(self) -> None:
         while self._held_bytes > self.options.max_bytes and len(self._unacked) > 1:
-            if self.lost_samples == 0:
-                log.warning(
-                    "the outbox is full (%d MB unacknowledged): the oldest samples are dropped and counted",
-                    self.options.max_bytes >> 20,
-                )
-            self.lost_samples += self._unacked[0].samples
+            if self._unacked[0].sequence > self.received:  # else it is in the trainer's memory, just not stored
+                self._count_as_lost(self._unacked[0])
             self._drop_oldest()
+
+    def _count_as_lost(self, packet: _Packet) -> None:
+        if self.lost_samples == 0:
+            log.warning(
+                "the outbox is full (%d MB unacknowledged): the oldest samples are dropped and counted",
+                self.options.max_bytes >> 20,
+            )
+        self.lost_samples += packet.samples
 
     def _drop_oldest(self) -> None:
         packet = self._unacked.popleft()

@@ -101,6 +101,14 @@ class PolicyIntake:
             policy.actor.carry_over(acting)
         return policy
 
+    def drop(self) -> bool:
+        """Forget a policy that is ready; whether there was one."""
+        with self._lock:
+            policy, self._ready = self._ready, None
+            if policy is not None:
+                self._spare = policy.actor
+        return policy is not None
+
     def wait_for_new(self, timeout_s: float) -> bool:
         """Wait until a policy is ready."""
         until = time.monotonic() + timeout_s

@@ -23,6 +23,7 @@ _ALIVE_WITHIN_S = 2.0
 _RETRY_AFTER_S = 3.0
 _MALFORMED_BEFORE_REFUSAL = 100
 _MALFORMED_PEERS_KEPT = 1000
+_MAX_POLICIES_ON_THEIR_WAY = 3
 _SHARED_FILE = "this {0} and the {1} keep their weights in one file of one machine: give each its own model_path"
 
 
@@ -34,6 +35,7 @@ class Seat:
     hello: m.Hello
     seen_at: float
     policy_cursor: int = 0  # next policy frame this worker is due
+    policies_on_their_way: deque[int] = field(default_factory=deque)  # versions begun, and not known to have arrived
 
 
 @dataclass(slots=True)
@@ -79,6 +81,7 @@ class Relay:
         self._trainer: Seat | None = None
         self._waiting = _Waiting()
         self._policy: list[bytes | memoryview] = []
+        self._policy_version = 0
         self._policy_complete = False
         self._policy_bytes = 0
         self._malformed: dict[bytes, int] = {}
@@ -154,14 +157,16 @@ class Relay:
             return
         for old in [s for s in self._seats.values() if _same_process(s.hello, hello) and s.peer != peer]:
             self._forget(old)
-        seat = Seat(peer, hello, now)
-        is_new = peer not in self._seats
-        self._seats[peer] = seat
+        known = self._seats.get(peer)
+        if known is not None and _same_process(known.hello, hello):  # it asked more than once
+            known.seen_at = now
+            self._welcome(known)
+            return
+        seat = self._seats[peer] = Seat(peer, hello, now)
         if hello.role == "trainer":
             self._seat_trainer(seat)
         self._welcome(seat)
-        if is_new:
-            log.info("%s %s is here (key %s)", hello.role, hello.name, identity.name)
+        log.info("%s %s is here (key %s)", hello.role, hello.name, identity.name)
 
     def _reason_to_refuse(self, identity: Identity, hello: m.Hello, now: float) -> m.Refusal | None:
         if hello.role not in ("worker", "trainer"):
@@ -180,7 +185,8 @@ class Relay:
             return m.Refusal(
                 f"a worker named {hello.name} is connected already: give this one another name (--name)", _RETRY_AFTER_S
             )
-        if len(self.workers) >= self._max_workers:
+        others = [worker for worker in self.workers if not _same_process(worker.hello, hello)]
+        if len(others) >= self._max_workers:
             return m.Refusal(f"the server has its {self._max_workers} workers; raise server.max_workers")
         return self._reason_for_spaces(hello)
 
@@ -222,6 +228,7 @@ class Relay:
         self._stream = _random_id()
         self._waiting = _Waiting()
         for worker in self.workers:
+            worker.policies_on_their_way.clear()  # another trainer may count its versions from 1 again
             refusal = self._reason_for_spaces(worker.hello)
             if refusal is None:
                 self._welcome(worker)
@@ -280,6 +287,7 @@ class Relay:
     def _on_policy(self, seat: Seat, message: m.PolicyFrame, data: bytes | memoryview) -> None:
         if message.index == 0:
             self._policy, self._policy_bytes, self._policy_complete = [], 0, False
+            self._policy_version = message.version
             for worker in self.workers:
                 worker.policy_cursor = 0
         if message.index != len(self._policy):
@@ -298,9 +306,13 @@ class Relay:
         done = True
         for worker in self.workers:
             while worker.policy_cursor < len(self._policy):
+                if worker.policy_cursor == 0 and len(worker.policies_on_their_way) >= _MAX_POLICIES_ON_THEIR_WAY:
+                    break  # a slow link gets fewer policies, and so newer ones
                 if not self._link.send(worker.peer, self._policy[worker.policy_cursor]):
                     done = False
                     break
+                if worker.policy_cursor == 0:
+                    worker.policies_on_their_way.append(self._policy_version)
                 worker.policy_cursor += 1
         return done
 
@@ -310,6 +322,8 @@ class Relay:
                 self._link.send(worker.peer, data)
 
     def _on_worker_beat(self, seat: Seat, message: m.Beat, data: bytes | memoryview) -> None:
+        while seat.policies_on_their_way and seat.policies_on_their_way[0] <= message.policy_received:
+            seat.policies_on_their_way.popleft()
         if self._trainer is not None and message.worker == seat.hello.name:
             self._link.send(self._trainer.peer, data)
 
@@ -350,9 +364,10 @@ class Relay:
             log.warning(
                 "refused a message (key %s): %s; more of the kind are only counted", incoming.identity.name, error
             )
+        if count == _MALFORMED_BEFORE_REFUSAL or (count == 1 and isinstance(error, m.WireVersionError)):
             self._tell(incoming.peer, m.Refusal(reason))
-        if count == _MALFORMED_BEFORE_REFUSAL and (seat := self._seats.get(incoming.peer)):
-            self._leave(seat)
+            if seat := self._seats.get(incoming.peer):
+                self._leave(seat)
 
     def _refuse_malformed_from(self, seat: Seat, why: str) -> None:
         self.counters.malformed += 1

@@ -122,6 +122,11 @@ class Session:
         if self._failure is not None:
             raise self._failure
 
+    @property
+    def failed(self) -> bool:
+        """Whether something ended this session; `check` raises it."""
+        return self._failure is not None
+
     def wake(self) -> None:
         """Have `Role.on_tick` called soon. Any thread."""
         self._link.wake()
@@ -143,6 +148,7 @@ class Session:
             self._say_goodbye()
         except TmrlLikeError as error:
             self._failure = error
+            log.error("the connection to the server at %s ends: %s", self._where, error)
         except BaseException as error:
             self._failure = error
             log.exception("the connection's thread failed")

@@ -189,7 +189,7 @@ class Trainer:
                 self._dump(self.training, path)
             else:
                 save_checkpoint(self.training, path, bookkeeping)
-        except CheckpointError as error:
+        except (CheckpointError, OSError) as error:
             log.error("%s; training goes on", error)
         else:
             self.link.checkpoint_written(bookkeeping)

@@ -26,6 +26,7 @@ log = logging.getLogger("tmrl_like.trainer")
 _TICK_S = 0.05
 _GONE_AFTER_S = 5.0
 _ASK_AGAIN_S = 0.5
+_MAX_INBOX_BYTES = 1 << 30
 _VERSIONS_KEPT = 10_000
 
 
@@ -86,6 +87,7 @@ class TrainerLink:
         """
         self._lock = threading.Lock()
         self._inbox: deque[Delivery] = deque()
+        self._inbox_bytes = 0
         self._arriving: list[Delivery] = []  # the connection's thread collects here, and hands over per turn
         self._arrived = threading.Condition(self._lock)
         self._acks: dict[tuple[str, int], bool] = {}  # due acknowledgements; True: send again, please
@@ -116,6 +118,7 @@ class TrainerLink:
                 self._arrived.wait(timeout_s)
             deliveries = list(self._inbox)
             self._inbox.clear()
+            self._inbox_bytes = 0
         return deliveries
 
     def confirm(self, deliveries: Sequence[Delivery]) -> None:
@@ -233,15 +236,16 @@ class TrainerLink:
         key = (packet.worker, packet.session)
         process = self._processes.get(key)
         if process is None:  # whatever it sent before was for a trainer of another run
-            process = self._processes[key] = _Process(*[packet.sequence - 1] * 3)
+            process = self._processes[key] = _Process(*[(packet.oldest or packet.sequence) - 1] * 3)
         if packet.sequence <= process.received:
             self._acks.setdefault(key, False)
             return
         if packet.oldest > process.received + 1:
             self._skip_what_is_gone(packet, process)
-        if packet.sequence > process.received + 1:
+        if packet.sequence > process.received + 1 or self._inbox_bytes > _MAX_INBOX_BYTES:
             self._ask_again(key, process)
             return
+        self._inbox_bytes += packet.body_bytes
         process.received = packet.sequence
         process.lost_samples = packet.lost_samples
         buffer = self._buffer_of(packet, body, process)
@@ -302,7 +306,9 @@ class TrainerLink:
             due = [(key, self._processes[key], again) for key, again in acks.items()]
             messages = [m.Ack(*key, p.stored, p.received if again else p.confirmed, again) for key, p, again in due]
         for message in messages:
-            send(m.encode(message))
+            if not send(m.encode(message)):
+                with self._lock:
+                    self._acks.setdefault((message.worker, message.session), message.again)
         return _TICK_S if self._send_policy(send) else 0.001
 
     def _send_policy(self, send: Callable[[bytes], bool]) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 
 from tmrl_like.actor import ActorModule
 from tmrl_like.config.paths import default_keys_folder
-from tmrl_like.envs.generic import neutral_action
+from tmrl_like.envs.supervision import SupervisedEnv
 from tmrl_like.errors import ConfigError, EnvironmentFaultError, MemoryContractError, TransportError
 from tmrl_like.networking.outbox import Outbox, OutboxOptions
 from tmrl_like.networking.policy_intake import PolicyFiles, PolicyIntake
@@ -32,9 +32,6 @@ from tmrl_like.wire import messages as m
 log = logging.getLogger("tmrl_like.worker")
 
 _TICK_S = 0.01
-_HANG_CHECK_S = 1.0
-_MAX_FAULTS_IN_A_ROW = 5
-_MAX_BACKOFF_S = 10.0
 _REWARD_TYPES = (float, np.float32, np.float64, np.float16)
 
 
@@ -103,8 +100,7 @@ class RolloutWorker:
             EnvironmentFaultError, ConfigError: the environment cannot be made.
         """
         _check_arguments(min_samples_per_worker_packet, max_samples_per_episode, model_history)
-        self._make_env = env_cls
-        self.env: Any = env_cls()
+        self._env = SupervisedEnv(env_cls, hang_timeout_s, on_hang)
         self._actor_module_cls = actor_module_cls
         self._device = device
         self.actor = self._make_actor()
@@ -128,16 +124,16 @@ class RolloutWorker:
         self.overruns = 0
         self._episode_overruns = 0
         self._observed_at = 0.0
-        self._fault_count = 0
-        self._hang_timeout_s = hang_timeout_s
-        self._on_hang = on_hang
-        self._busy_since: float | None = None
         self._stopping = threading.Event()
         self._closed = False
+        self._idle = threading.Event()  # no run is under way
+        self._idle.set()
+        self._runner: threading.Thread | None = None
         self._history_is_broken = False
         self._no_reward: Any = 0.0  # of a reset: 0 in the type of the environment's rewards
-        self._read_environment()
-        threading.Thread(target=self._watch_for_hang, name="tmrl-watchdog", daemon=True).start()
+        self._inference_s = self._env_s = 0.0
+        self._policy_received = 0
+        self._beat_is_due = False
         self._session: Session | None = None
         if not standalone:
             self._connect(server_ip or LOCALHOST, server_port, transport, keys_dir, options)
@@ -151,6 +147,11 @@ class RolloutWorker:
             link, f"{host}:{port}", _WorkerRole(self), "worker", self.name, spaces, self._files.path
         )
         self._outbox.session = self._session.session
+
+    @property
+    def env(self) -> Any:
+        """The environment; another one after a fault."""
+        return self._env.env
 
     def _make_actor(self) -> ActorModule:
         actor = self._actor_module_cls(observation_space=self.env.observation_space, action_space=self.env.action_space)
@@ -181,6 +182,7 @@ class RolloutWorker:
             EnvironmentFaultError: the environment fails again and again.
         """
         self._expert = expert
+        self._run_begins()
         try:
             for episode in _count_to(nb_episodes):
                 if test_episode_interval and episode % test_episode_interval == 0 and not expert:
@@ -210,6 +212,7 @@ class RolloutWorker:
             The statistics of all episodes.
         """
         all_stats = []
+        self._run_begins()
         try:
             for _ in _count_to(nb_episodes):
                 all_stats.append(self.run_episode(max_samples_per_episode, train))
@@ -260,8 +263,11 @@ class RolloutWorker:
             while ahead():
                 self._check()
                 self._intake.wait_for_new(0.2)
+                if self._stopping.is_set():
+                    raise _StoppedError
             self._refresh_policy()
 
+        self._run_begins()
         try:
             for episode in itertools.count():
                 if self.env_steps - start >= nb_steps + initial_steps:
@@ -327,18 +333,14 @@ class RolloutWorker:
         Returns:
             Observation and info.
         """
-        act = getattr(self.env, "default_action", None)
+        act = self._env.default_action
         if collect_samples and self._history_is_broken:
             self._outbox.start_new_run()
-        self._history_is_broken = not collect_samples and self._carries_history
-        self._busy_since = time.monotonic()
-        obs, info = self._guarded(self.env.reset)
-        self._busy_since = None
+        self._history_is_broken = not collect_samples and self._env.carries_history
+        obs, info = self._env.reset()
         self._observed_at = time.perf_counter()
         self._episode_overruns = 0
         if collect_samples:
-            if act is None:
-                act = neutral_action(self.env.action_space)
             timing = StepTiming(time.time(), 0.0, 0.0, self.policy_version)
             self._store(None, act, obs, self._no_reward, False, False, info, timing, is_reset=True)
         return obs, info
@@ -357,14 +359,14 @@ class RolloutWorker:
         Returns:
             As `gymnasium.Env.step`.
         """
+        if self._session is not None and self._session.failed:
+            self._check()
         if self._intake.has_new and not self._expert:
             self._refresh_policy()
         started = time.perf_counter()
         act = self.act(obs, test)
         acted = time.perf_counter()
-        self._busy_since = time.monotonic()
-        new_obs, rew, terminated, truncated, info = self._guarded(self.env.step, act)
-        self._busy_since = None
+        new_obs, rew, terminated, truncated, info = self._env.step(act)
         observed = time.perf_counter()
         if last_step and not terminated:
             truncated = True
@@ -372,10 +374,10 @@ class RolloutWorker:
         self._inference_s, self._env_s = acted - started, observed - acted
         self.env_steps += 1
         self._no_reward = type(rew)(0) if type(rew) in _REWARD_TYPES else 0.0
-        if period_s >= self._overrun_after_s:
+        if period_s >= self._env.overrun_after_s:
             self._on_overrun(period_s)
         if collect_samples:
-            timing = StepTiming(time.time(), acted - started, period_s - self._time_step_s, self.policy_version)
+            timing = StepTiming(time.time(), acted - started, period_s - self._env.time_step_s, self.policy_version)
             self._store(obs, act, new_obs, rew, terminated, truncated, info, timing)
         return new_obs, rew, terminated, truncated, info
 
@@ -421,10 +423,12 @@ class RolloutWorker:
                     raise _StoppedError
                 if after_step is not None:
                     after_step()
-            self._fault_count = 0
+            self._env.episode_ended_well()
         except EnvironmentFaultError as error:
             fault, truncated = str(error), True
-            self._rebuild_environment(error)
+            if not self._env.rebuild(error, self._stopping):
+                raise _StoppedError from None
+            self._outbox.start_new_run()
         stats = EpisodeStats(
             worker=self.name,
             test=test,
@@ -441,46 +445,6 @@ class RolloutWorker:
         self._outbox.end_episode(stats)
         return stats
 
-    def _guarded(self, call: Callable[..., Any], *args: Any) -> Any:
-        """Call the environment; whatever it raises becomes a fault of the environment."""
-        try:
-            return call(*args)
-        except EnvironmentFaultError:
-            raise
-        except Exception as error:
-            raise EnvironmentFaultError(
-                f"the environment raised in {call.__name__}(): {type(error).__name__}: {error}"
-            ) from error
-
-    def _rebuild_environment(self, error: EnvironmentFaultError) -> None:
-        """End what is left of the environment and make a new one, a little later each time."""
-        self._fault_count += 1
-        log.error("%s", error, exc_info=error if self._fault_count == 1 else None)
-        if self._fault_count >= _MAX_FAULTS_IN_A_ROW:
-            raise EnvironmentFaultError(f"{error} ({self._fault_count} episodes in a row; giving up)") from error
-        _close_quietly(self.env)
-        backoff_s = min(_MAX_BACKOFF_S, 0.5 * 2 ** (self._fault_count - 1))
-        log.warning("episode ended as a fault; making the environment anew in %.1f s", backoff_s)
-        if self._stopping.wait(backoff_s):
-            raise _StoppedError
-        self.env = self._make_env()
-        self._read_environment()
-        self._outbox.start_new_run()
-
-    def _read_environment(self) -> None:
-        """What the environment says of itself: its deadline, and whether a reset keeps the action buffer.
-
-        An action buffer that lives through resets also lives through test episodes, which the memory
-        does not see: samples after one start a new run.
-        """
-        time_step_s = getattr(self.env, "time_step_s", None)
-        after_s = getattr(self.env, "overrun_after_s", None)
-        self._time_step_s = time_step_s or 0.0
-        self._overrun_after_s = after_s * 0.99 if after_s else math.inf
-        self._inference_s = self._env_s = 0.0
-        inner = getattr(self.env, "unwrapped", self.env)
-        self._carries_history = bool(getattr(inner, "act_buf_len", 0)) and not getattr(inner, "reset_act_buf", True)
-
     def _on_overrun(self, period_s: float) -> None:
         self.overruns += 1
         self._episode_overruns += 1
@@ -488,7 +452,7 @@ class RolloutWorker:
             log.warning(
                 "time-step overrun: %.1f ms instead of %.1f ms (%d so far)",
                 period_s * 1e3,
-                self._time_step_s * 1e3,
+                self._env.time_step_s * 1e3,
                 self.overruns,
             )
 
@@ -521,7 +485,7 @@ class RolloutWorker:
         Returns:
             1 if there were new weights, else 0.
         """
-        while blocking and not self._intake.wait_for_new(0.2):
+        while blocking and not self._intake.wait_for_new(0.2) and not self._stopping.is_set():
             self._check()
         changed = self._refresh_policy()
         if changed and verbose:
@@ -530,7 +494,7 @@ class RolloutWorker:
 
     def ignore_actor_weights(self) -> int:
         """Drop weights that arrived and were not used; returns how many policies that were (0 or 1)."""
-        return int(self._intake.take(self.actor) is not None)
+        return int(self._intake.drop())
 
     def _refresh_policy(self) -> bool:
         policy = self._intake.take(self.actor)
@@ -553,7 +517,12 @@ class RolloutWorker:
         """End the current (or next) run after its current step. Any thread, or a signal handler."""
         self._stopping.set()
 
+    def _run_begins(self) -> None:
+        self._runner = threading.current_thread()
+        self._idle.clear()
+
     def _run_ended(self) -> None:
+        self._idle.set()
         if not self._closed:
             self._stopping.clear()
 
@@ -561,10 +530,12 @@ class RolloutWorker:
         """Send what is left, leave the server, close the environment. Twice is fine."""
         self._closed = True
         self.stop()
+        if threading.current_thread() is not self._runner:
+            self._idle.wait(1.5)
         self._outbox.seal()
         if self._session is not None:
             self._session.close()
-        _close_quietly(self.env)
+        self._env.close()
 
     def __enter__(self) -> RolloutWorker:
         return self
@@ -578,32 +549,18 @@ class RolloutWorker:
         if self._session is not None:
             self._session.check()
 
-    # -- the watchdog's thread -----------------------------------------------------------------------
-
-    def _watch_for_hang(self) -> None:
-        """Report, once per call of the environment, that it does not come back."""
-        reported: float | None = None
-        while not self._closed:
-            time.sleep(min(_HANG_CHECK_S, self._hang_timeout_s / 4))
-            since = self._busy_since
-            if since in (None, reported) or time.monotonic() - since < self._hang_timeout_s:
-                continue
-            reported = since
-            line = (
-                f"the environment has not come back from step or reset for {self._hang_timeout_s:.0f} s: its "
-                "interface hangs; end this worker and start it again"
-            )
-            log.critical("%s", line)
-            if self._on_hang is not None:
-                self._on_hang(line)
-
     # -- the connection's thread ---------------------------------------------------------------------
 
     def _tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
+        if self._beat_is_due and connected:
+            self._beat_is_due = not send(m.encode(self._beat()))
         self._outbox.pump(send, may_send=connected and self._stream != 0)
         return _TICK_S
 
     def _on_policy_frame(self, frame: m.PolicyFrame, body: memoryview) -> None:
+        if frame.index == frame.frames - 1:
+            self._policy_received = frame.version
+            self._beat_is_due = True
         if self._expert:
             return
         policy = self._intake.add(frame, body)
@@ -616,6 +573,7 @@ class RolloutWorker:
             worker=self.name,
             policy_version=self.policy_version,
             policy_age_s=age_s,
+            policy_received=self._policy_received,
             env_steps=self.env_steps,
             overruns=self.overruns,
             unacknowledged_samples=self._outbox.unacknowledged_samples(),
@@ -636,8 +594,10 @@ class _WorkerRole:
         self._worker = worker
 
     def on_welcome(self, welcome: m.Welcome, is_new: bool) -> None:
-        if is_new or welcome.stream != self._worker._stream:
-            self._worker._outbox.send_again()  # what was on its way may be lost
+        if welcome.stream != self._worker._stream:
+            self._worker._outbox.send_again()  # perhaps to another trainer
+        elif is_new:
+            self._worker._outbox.send_again(self._worker._outbox.received)  # what was on its way may be lost
         self._worker._stream = welcome.stream
 
     def on_message(self, message: m.AnyMessage, body: memoryview) -> None:
@@ -646,7 +606,7 @@ class _WorkerRole:
         elif isinstance(message, m.Ack):
             self._worker._outbox.acknowledge(message.stored, message.received)
             if message.again:
-                self._worker._outbox.send_again()
+                self._worker._outbox.send_again(message.received)
 
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
         return self._worker._tick(send, connected)
@@ -683,10 +643,3 @@ def _path(path: str | Path | None) -> Path | None:
 
 def _count_to(number: float) -> Iterable[int]:
     return itertools.count() if number == math.inf else range(int(number))
-
-
-def _close_quietly(env: Any) -> None:
-    try:
-        env.close()
-    except Exception as error:
-        log.warning("closing the environment failed: %s", error)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import base64
 import datetime
 import hashlib
+import logging
 import os
 import re
 import secrets
@@ -31,6 +32,8 @@ import msgspec
 from tmrl_like.errors import CredentialsError
 from tmrl_like.files import write_atomically
 from tmrl_like.transport.base import Identity
+
+log = logging.getLogger(__name__)
 
 ROLES = ("worker", "trainer")
 _LINE_PREFIX = "tmrl-like-key-1."
@@ -106,7 +109,11 @@ class KeyFolder:
         """Public key -> identity of all peers that may connect now."""
         found = {}
         for file in sorted((self.path / "authorized").glob("*.json")):
-            entry = _read(file, Authorized, secret=False)
+            try:
+                entry = _read(file, Authorized, secret=False)
+            except CredentialsError as error:
+                log.warning("%s; this key is refused", error)
+                continue
             found[entry.curve_public] = Identity(file.stem, entry.roles)
         return found
 
@@ -245,5 +252,5 @@ def _read(path: Path, kind: type[T], secret: bool) -> T:
         raise CredentialsError(f"{path} is a secret that others can read; run: chmod 600 {path}")
     try:
         return msgspec.json.decode(content, type=kind)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, ValueError) as error:
         raise CredentialsError(f"{path} is damaged ({error}); restore it, or start anew without the folder") from None

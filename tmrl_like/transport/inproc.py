@@ -8,7 +8,7 @@ import threading
 from typing import TypeVar
 
 from tmrl_like.errors import AddressInUseError
-from tmrl_like.transport.base import Identity, Incoming, TransportOptions
+from tmrl_like.transport.base import LOCALHOST, Identity, Incoming, TransportOptions
 
 T = TypeVar("T")
 _EVERYBODY = Identity("inproc", ("worker", "trainer"))
@@ -31,6 +31,7 @@ class InprocServerLink:
         self._outboxes: dict[bytes, queue.Queue[bytes | memoryview | None]] = {}
         self._ids = itertools.count(1)
         with _lock:
+            host = LOCALHOST if host == "0.0.0.0" else host  # peers dial this machine
             self.address = (host, port or next(_ports))
             if self.address in _servers:
                 raise AddressInUseError(f"port {port} on {host} is taken: another server of this process listens there")

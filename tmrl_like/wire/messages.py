@@ -111,7 +111,7 @@ class SamplePacket(Message):
 
     worker: Name
     session: Count  # the worker process that made them
-    sequence: Count  # 1, 2, 3, … within the session
+    sequence: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]  # 1, 2, 3, … within the session
     run: Count  # counts breaks: samples of one run are consecutive, those of the next do not continue them
     samples: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
     body_bytes: Count  # of the body before compression
@@ -166,6 +166,7 @@ class Beat(Message):
     worker: Name = ""
     policy_version: Count = 0  # the version that drives now
     policy_age_s: Real = 0.0
+    policy_received: Count = 0  # the newest version that arrived whole
     env_steps: Count = 0
     overruns: Count = 0
     unacknowledged_samples: Count = 0

@@ -65,15 +65,21 @@ class PolicyAssembler:
         """
         if frame.total_bytes > self._max_bytes:
             raise OversizeError(f"a policy of {frame.total_bytes} bytes; at most {self._max_bytes} are allowed")
+        if zlib.crc32(body) != frame.checksum:
+            self._version = -1
+            raise DecodingError("a piece of a policy is damaged")
+        if frame.frames == 1 and len(body) == frame.total_bytes:
+            self._version = -1
+            return bytes(body)
         if frame.index == 0:
             self._version, self._next, self._filled = frame.version, 0, 0
             self._weights = bytearray(frame.total_bytes)
         if frame.version != self._version or frame.index != self._next:
             return None
         end = self._filled + len(body)
-        if end > len(self._weights) or zlib.crc32(body) != frame.checksum:
+        if end > len(self._weights):
             self._version = -1
-            raise DecodingError("a piece of a policy is damaged or longer than announced")
+            raise DecodingError("a policy is longer than announced")
         self._weights[self._filled : end] = body
         self._filled = end
         self._next += 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import socket
 import time
 from typing import Any
@@ -119,7 +120,7 @@ class ZmqServerLink:
             pass
 
     def _wait(self, timeout_s: float) -> bool:
-        ready = dict(self._poller.poll(int(timeout_s * 1000)))
+        ready = dict(self._poller.poll(math.ceil(timeout_s * 1000)))
         self._waker.drain()
         return self._socket in ready
 
@@ -210,7 +211,7 @@ class ZmqPeerLink:
         self._redial_if_dead()
         until = time.monotonic() + timeout_s
         while True:
-            ready = dict(self._poller.poll(int(max(0.0, until - time.monotonic()) * 1000)))
+            ready = dict(self._poller.poll(math.ceil(max(0.0, until - time.monotonic()) * 1000)))
             if self._monitor in ready:
                 self._watch_connection()
             if self._socket in ready:

@@ -122,12 +122,12 @@ class Relay:
             else:
                 handler(self, seat, message, incoming.data)
 
-    def tick(self, now: float) -> None:
-        """Free seats of the silent, push what waits. Call it a few times a second and after each message."""
+    def tick(self, now: float) -> bool:
+        """Free seats of the silent, then `flush`. Call it a few times a second."""
         for seat in [s for s in self._seats.values() if now - s.seen_at > self._silent_after_s]:
             log.warning("%s %s has been silent for %.0f s: its seat is free", *_who(seat), self._silent_after_s)
             self._leave(seat)
-        self.flush()
+        return self.flush()
 
     def beat(self) -> None:
         """Tell every peer that the server lives."""

@@ -132,8 +132,7 @@ class Server:
                 blocked = not self._relay.flush()
             if now >= next_tick:
                 next_tick = now + _TICK_S
-                self._relay.tick(now)
-                blocked = not self._relay.flush()
+                blocked = not self._relay.tick(now)
             if now >= next_beat:
                 next_beat = now + _BEAT_S
                 self._relay.beat()

@@ -46,7 +46,6 @@ class _Process:
 class _Condition:
     beat: m.Beat
     at: float
-    alarm: str = ""
 
 
 @dataclass

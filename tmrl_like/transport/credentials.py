@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import base64
 import datetime
-import hashlib
 import logging
 import os
 import re
@@ -181,11 +180,6 @@ class KeyFolder:
                 raise CredentialsError(f"cannot write keys to {self.path}: {error}") from None
         finally:
             shutil.rmtree(draft.path, ignore_errors=True)
-
-
-def token_of(secret: str, purpose: str) -> str:
-    """Derive a shareable token from a secret: the server can recompute it, nobody can go back."""
-    return hashlib.blake2b(secret.encode(), person=purpose.encode()[:16], digest_size=24).hexdigest()
 
 
 def _new_server_keys() -> ServerKeys:

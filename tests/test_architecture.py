@@ -137,7 +137,7 @@ def test_no_file_of_the_repository_names_this_machine_or_a_package_registry() ->
     suspicious = re.compile("|".join(map(re.escape, words)))
     folders = [ROOT / name for name in ("tmrl_like", "tests", "config", "docs", "tutorials", ".ci")]
     files = [f for folder in folders for f in folder.rglob("*") if f.is_file() and "_build" not in f.parts]
-    for file in [*files, *(f for f in ROOT.iterdir() if f.is_file())]:
+    for file in [*files, *(f for f in ROOT.iterdir() if f.is_file() and f.name != ".git")]:
         if file.suffix in (".py", ".md", ".toml", ".yaml", ".txt", ".cfg", "") and "__pycache__" not in file.parts:
             found = suspicious.search(file.read_text(encoding="utf-8"))
             assert found is None, f"{file.relative_to(ROOT)} mentions {found[0] if found else ''}"

@@ -9,7 +9,6 @@ import os
 import secrets
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
@@ -20,14 +19,15 @@ import numpy as np
 from tmrl_like.actor import ActorModule
 from tmrl_like.config.paths import default_keys_folder
 from tmrl_like.envs.supervision import SupervisedEnv
-from tmrl_like.errors import ConfigError, EnvironmentFaultError, MemoryContractError, TransportError
+from tmrl_like.errors import ConfigError, TransportError
+from tmrl_like.networking.control_loop import ControlLoop, StoppedError
 from tmrl_like.networking.outbox import Outbox, OutboxOptions
 from tmrl_like.networking.policy_intake import PolicyFiles, PolicyIntake
 from tmrl_like.networking.session import Session
 from tmrl_like.networking.spaces import describe_spaces
+from tmrl_like.networking.worker_role import WorkerRole
 from tmrl_like.transport import DEFAULT_PORT, LOCALHOST, KeyFolder, TransportOptions, connect
-from tmrl_like.types import EpisodeStats, ObsPreprocessor, SampleCompressor, StepTiming
-from tmrl_like.wire import messages as m
+from tmrl_like.types import EpisodeStats, ObsPreprocessor, SampleCompressor
 
 log = logging.getLogger("tmrl_like.worker")
 
@@ -100,40 +100,34 @@ class RolloutWorker:
             EnvironmentFaultError, ConfigError: the environment cannot be made.
         """
         _check_arguments(min_samples_per_worker_packet, max_samples_per_episode, model_history)
-        self._env = SupervisedEnv(env_cls, hang_timeout_s, on_hang)
         self._actor_module_cls = actor_module_cls
         self._device = device
-        self.actor = self._make_actor()
-        self.policy_version = 0
-        self._policy_published_at_s = 0.0
+        self._env = SupervisedEnv(env_cls, hang_timeout_s, on_hang)
+        actor = self._make_actor()
         if model_path is not None and Path(model_path).is_file():
-            self.actor = self.actor.load(model_path, device)
+            actor = actor.load(model_path, device)
             log.info("loaded weights from %s", model_path)
-        self.sample_compressor = sample_compressor
-        self.obs_preprocessor = obs_preprocessor
-        self.max_samples_per_episode = max_samples_per_episode
-        self.crc_debug = crc_debug
         self.standalone = standalone
         self.name = name or f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(2)}"
         self._intake = PolicyIntake(self._make_actor)
         self._files = PolicyFiles(_path(model_path), _path(model_path_history), model_history)
         self._outbox = Outbox(self.name, crc_debug, outbox or OutboxOptions(min_samples=min_samples_per_worker_packet))
-        self._expert = False
-        self._stream = 0
-        self.env_steps = 0
-        self.overruns = 0
-        self._episode_overruns = 0
-        self._observed_at = 0.0
-        self._stopping = threading.Event()
+        self._loop = ControlLoop(
+            self._env,
+            actor,
+            self._intake,
+            self._outbox,
+            self.name,
+            sample_compressor,
+            obs_preprocessor,
+            max_samples_per_episode,
+            crc_debug,
+            self._check,
+        )
         self._closed = False
         self._idle = threading.Event()  # no run is under way
         self._idle.set()
         self._runner: threading.Thread | None = None
-        self._history_is_broken = False
-        self._no_reward: Any = 0.0  # of a reset: 0 in the type of the environment's rewards
-        self._inference_s = self._env_s = 0.0
-        self._policy_received = 0
-        self._beat_is_due = False
         self._session: Session | None = None
         if not standalone:
             self._connect(server_ip or LOCALHOST, server_port, transport, keys_dir, options)
@@ -144,7 +138,13 @@ class RolloutWorker:
         link = connect(transport, host, port, KeyFolder(Path(keys_dir or default_keys_folder())), options)
         spaces = describe_spaces(self.env.observation_space, self.env.action_space)
         self._session = Session(
-            link, f"{host}:{port}", _WorkerRole(self), "worker", self.name, spaces, self._files.path
+            link,
+            f"{host}:{port}",
+            WorkerRole(self._loop, self._outbox, self._intake, self._files, self.name),
+            "worker",
+            self.name,
+            spaces,
+            self._files.path,
         )
         self._outbox.session = self._session.session
 
@@ -152,6 +152,26 @@ class RolloutWorker:
     def env(self) -> Any:
         """The environment; another one after a fault."""
         return self._env.env
+
+    @property
+    def actor(self) -> ActorModule:
+        """The instance that acts; another one after each policy that arrived."""
+        return self._loop.actor
+
+    @property
+    def policy_version(self) -> int:
+        """Version of the weights that act; 0: never updated."""
+        return self._loop.policy_version
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps since construction."""
+        return self._loop.env_steps
+
+    @property
+    def overruns(self) -> int:
+        """Time-steps that missed their deadline since construction."""
+        return self._loop.overruns
 
     def _make_actor(self) -> ActorModule:
         actor = self._actor_module_cls(observation_space=self.env.observation_space, action_space=self.env.action_space)
@@ -181,18 +201,18 @@ class RolloutWorker:
             RefusedError, CredentialsError: the server does not take this worker.
             EnvironmentFaultError: the environment fails again and again.
         """
-        self._expert = expert
+        self._loop.expert = expert
         self._run_begins()
         try:
             for episode in _count_to(nb_episodes):
                 if test_episode_interval and episode % test_episode_interval == 0 and not expert:
                     self._report(self.run_episode(), verbose=True)
                 self._report(self.collect_train_episode(), verbose)
-                if self._stopping.is_set():
+                if self._loop.stopping.is_set():
                     break
         except KeyboardInterrupt:
             log.info("stopped by the user")
-        except _StoppedError:
+        except StoppedError:
             pass
         finally:
             self._run_ended()
@@ -217,7 +237,7 @@ class RolloutWorker:
             for _ in _count_to(nb_episodes):
                 all_stats.append(self.run_episode(max_samples_per_episode, train))
                 self._report(all_stats[-1], verbose=True)
-        except (KeyboardInterrupt, _StoppedError):
+        except (KeyboardInterrupt, StoppedError):
             log.info("stopped by the user")
         finally:
             self._run_ended()
@@ -225,11 +245,11 @@ class RolloutWorker:
 
     def run_episode(self, max_samples: float | None = None, train: bool = False) -> EpisodeStats:
         """Run one episode without sending samples; its return is reported to the trainer as a test."""
-        return self._run_episode(max_samples, test=not train, collect_samples=False)
+        return self._loop.run_episode(max_samples, test=not train, collect_samples=False)
 
     def collect_train_episode(self, max_samples: float | None = None) -> EpisodeStats:
         """Run one episode, exploring, and send its samples."""
-        return self._run_episode(max_samples, test=False, collect_samples=True)
+        return self._loop.run_episode(max_samples, test=False, collect_samples=True)
 
     def run_synchronous(
         self,
@@ -263,9 +283,9 @@ class RolloutWorker:
             while ahead():
                 self._check()
                 self._intake.wait_for_new(0.2)
-                if self._stopping.is_set():
-                    raise _StoppedError
-            self._refresh_policy()
+                if self._loop.stopping.is_set():
+                    raise StoppedError
+            self._loop.refresh_policy()
 
         self._run_begins()
         try:
@@ -274,10 +294,10 @@ class RolloutWorker:
                     break
                 if test_episode_interval and episode % test_episode_interval == 0:
                     self._report(self.run_episode(), verbose=True)
-                stats = self._run_episode(None, False, True, after_step=None if end_episodes else wait_for_trainer)
+                stats = self._loop.run_episode(None, False, True, after_step=None if end_episodes else wait_for_trainer)
                 self._report(stats, verbose)
                 wait_for_trainer()
-        except (KeyboardInterrupt, _StoppedError):
+        except (KeyboardInterrupt, StoppedError):
             log.info("stopped by the user")
         finally:
             self._run_ended()
@@ -301,9 +321,9 @@ class RolloutWorker:
         overruns = self.overruns
         obs, _ = self.reset(collect_samples=False)
         while len(times) < nb_steps:
-            before = self._observed_at
+            before = self._loop.observed_at
             obs, _, terminated, truncated, _ = self.step(obs, test, collect_samples=False)
-            times.append((self._observed_at - before, self._inference_s, self._env_s))
+            times.append((self._loop.observed_at - before, self._loop.inference_s, self._loop.env_s))
             if terminated or truncated:
                 obs, _ = self.reset(collect_samples=False)
         result: dict[str, Any] = {"steps": nb_steps, "overruns": self.overruns - overruns}
@@ -316,13 +336,22 @@ class RolloutWorker:
             log.info("environment benchmark: %s", result)
         return result
 
+    def _report(self, stats: EpisodeStats, verbose: bool) -> None:
+        if verbose:
+            log.info(
+                "%s episode: return %.2f in %d steps%s (policy %d)",
+                "test" if stats.test else "training",
+                stats.return_,
+                stats.steps,
+                ", terminated" if stats.terminated else "",
+                stats.policy_version,
+            )
+
     # -- one step ------------------------------------------------------------------------------------
 
     def act(self, obs: Any, test: bool = False) -> Any:
         """Choose an action for a raw observation."""
-        if self.obs_preprocessor is not None:
-            obs = self.obs_preprocessor(obs)
-        return self.actor.act_(obs, test)
+        return self._loop.act(obs, test)
 
     def reset(self, collect_samples: bool) -> tuple[Any, dict[str, Any]]:
         """Start an episode.
@@ -333,17 +362,7 @@ class RolloutWorker:
         Returns:
             Observation and info.
         """
-        act = self._env.default_action
-        if collect_samples and self._history_is_broken:
-            self._outbox.start_new_run()
-        self._history_is_broken = not collect_samples and self._env.carries_history
-        obs, info = self._env.reset()
-        self._observed_at = time.perf_counter()
-        self._episode_overruns = 0
-        if collect_samples:
-            timing = StepTiming(time.time(), 0.0, 0.0, self.policy_version)
-            self._store(None, act, obs, self._no_reward, False, False, info, timing, is_reset=True)
-        return obs, info
+        return self._loop.reset(collect_samples)
 
     def step(
         self, obs: Any, test: bool, collect_samples: bool, last_step: bool = False
@@ -359,113 +378,7 @@ class RolloutWorker:
         Returns:
             As `gymnasium.Env.step`.
         """
-        if self._session is not None and self._session.failed:
-            self._check()
-        if self._intake.has_new and not self._expert:
-            self._refresh_policy()
-        started = time.perf_counter()
-        act = self.act(obs, test)
-        acted = time.perf_counter()
-        new_obs, rew, terminated, truncated, info = self._env.step(act)
-        observed = time.perf_counter()
-        if last_step and not terminated:
-            truncated = True
-        period_s, self._observed_at = observed - self._observed_at, observed
-        self._inference_s, self._env_s = acted - started, observed - acted
-        self.env_steps += 1
-        self._no_reward = type(rew)(0) if type(rew) in _REWARD_TYPES else 0.0
-        if period_s >= self._env.overrun_after_s:
-            self._on_overrun(period_s)
-        if collect_samples:
-            timing = StepTiming(time.time(), acted - started, period_s - self._env.time_step_s, self.policy_version)
-            self._store(obs, act, new_obs, rew, terminated, truncated, info, timing)
-        return new_obs, rew, terminated, truncated, info
-
-    def _store(
-        self,
-        last_obs: Any,
-        act: Any,
-        obs: Any,
-        rew: Any,
-        terminated: bool,
-        truncated: bool,
-        info: dict[str, Any],
-        timing: StepTiming,
-        is_reset: bool = False,
-    ) -> None:
-        sample: tuple[Any, ...] = (act, obs, rew, terminated, truncated, info)
-        if self.sample_compressor is not None:
-            sample = _checked_sample(self.sample_compressor(*sample))
-        if self.crc_debug:
-            sample = (*sample, (last_obs, act, rew, obs, terminated, truncated))
-        self._outbox.append(sample, timing, is_reset)
-
-    def _run_episode(
-        self,
-        max_samples: float | None,
-        test: bool,
-        collect_samples: bool,
-        after_step: Callable[[], None] | None = None,
-    ) -> EpisodeStats:
-        """The one loop behind every way to run: reset, then step to the end."""
-        self._check()
-        limit = self.max_samples_per_episode if max_samples is None else max_samples
-        started, ret, steps = time.monotonic(), 0.0, 0
-        terminated = truncated = False
-        fault = ""
-        try:
-            obs, _ = self.reset(collect_samples)
-            while not (terminated or truncated):
-                obs, rew, terminated, truncated, _ = self.step(obs, test, collect_samples, steps + 1 >= limit)
-                ret += float(rew)
-                steps += 1
-                if self._stopping.is_set():
-                    raise _StoppedError
-                if after_step is not None:
-                    after_step()
-            self._env.episode_ended_well()
-        except EnvironmentFaultError as error:
-            fault, truncated = str(error), True
-            if not self._env.rebuild(error, self._stopping):
-                raise _StoppedError from None
-            self._outbox.start_new_run()
-        stats = EpisodeStats(
-            worker=self.name,
-            test=test,
-            return_=ret,
-            steps=steps,
-            terminated=bool(terminated),
-            truncated=bool(truncated),
-            finished_at_s=time.time(),
-            policy_version=self.policy_version,
-            duration_s=time.monotonic() - started,
-            overruns=self._episode_overruns,
-            fault=fault,
-        )
-        self._outbox.end_episode(stats)
-        return stats
-
-    def _on_overrun(self, period_s: float) -> None:
-        self.overruns += 1
-        self._episode_overruns += 1
-        if self.overruns < 10 or self.overruns % 100 == 0:
-            log.warning(
-                "time-step overrun: %.1f ms instead of %.1f ms (%d so far)",
-                period_s * 1e3,
-                self._env.time_step_s * 1e3,
-                self.overruns,
-            )
-
-    def _report(self, stats: EpisodeStats, verbose: bool) -> None:
-        if verbose:
-            log.info(
-                "%s episode: return %.2f in %d steps%s (policy %d)",
-                "test" if stats.test else "training",
-                stats.return_,
-                stats.steps,
-                ", terminated" if stats.terminated else "",
-                stats.policy_version,
-            )
+        return self._loop.step(obs, test, collect_samples, last_step)
 
     # -- weights and samples, by hand ----------------------------------------------------------------
 
@@ -485,9 +398,9 @@ class RolloutWorker:
         Returns:
             1 if there were new weights, else 0.
         """
-        while blocking and not self._intake.wait_for_new(0.2) and not self._stopping.is_set():
+        while blocking and not self._intake.wait_for_new(0.2) and not self._loop.stopping.is_set():
             self._check()
-        changed = self._refresh_policy()
+        changed = self._loop.refresh_policy()
         if changed and verbose:
             log.info("acting with policy %d", self.policy_version)
         return int(changed)
@@ -495,15 +408,6 @@ class RolloutWorker:
     def ignore_actor_weights(self) -> int:
         """Drop weights that arrived and were not used; returns how many policies that were (0 or 1)."""
         return int(self._intake.drop())
-
-    def _refresh_policy(self) -> bool:
-        policy = self._intake.take(self.actor)
-        if policy is None:
-            return False
-        self.actor = policy.actor
-        self.policy_version = policy.version
-        self._policy_published_at_s = policy.published_at_s
-        return True
 
     # -- life ----------------------------------------------------------------------------------------
 
@@ -515,7 +419,7 @@ class RolloutWorker:
 
     def stop(self) -> None:
         """End the current (or next) run after its current step. Any thread, or a signal handler."""
-        self._stopping.set()
+        self._loop.stopping.set()
 
     def _run_begins(self) -> None:
         self._runner = threading.current_thread()
@@ -524,7 +428,7 @@ class RolloutWorker:
     def _run_ended(self) -> None:
         self._idle.set()
         if not self._closed:
-            self._stopping.clear()
+            self._loop.stopping.clear()
 
     def close(self) -> None:
         """Send what is left, leave the server, close the environment. Twice is fine."""
@@ -548,84 +452,6 @@ class RolloutWorker:
     def _check(self) -> None:
         if self._session is not None:
             self._session.check()
-
-    # -- the connection's thread ---------------------------------------------------------------------
-
-    def _tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
-        if self._beat_is_due and connected:
-            self._beat_is_due = not send(m.encode(self._beat()))
-        self._outbox.pump(send, may_send=connected and self._stream != 0)
-        return _TICK_S
-
-    def _on_policy_frame(self, frame: m.PolicyFrame, body: memoryview) -> None:
-        if frame.index == frame.frames - 1:
-            self._policy_received = frame.version
-            self._beat_is_due = True
-        if self._expert:
-            return
-        policy = self._intake.add(frame, body)
-        if policy is not None:
-            self._files.save(policy)
-
-    def _beat(self) -> m.Beat:
-        age_s = time.time() - self._policy_published_at_s if self._policy_published_at_s else 0.0
-        return m.Beat(
-            worker=self.name,
-            policy_version=self.policy_version,
-            policy_age_s=age_s,
-            policy_received=self._policy_received,
-            env_steps=self.env_steps,
-            overruns=self.overruns,
-            unacknowledged_samples=self._outbox.unacknowledged_samples(),
-            expert=self._expert,
-            lost_samples=self._outbox.lost_samples,
-            alarm=self._intake.alarm,
-        )
-
-
-class _StoppedError(Exception):
-    """`stop` was called; unwinds to `run`."""
-
-
-class _WorkerRole:
-    """A worker's half of the conversation (see `session.Role`)."""
-
-    def __init__(self, worker: RolloutWorker) -> None:
-        self._worker = worker
-
-    def on_welcome(self, welcome: m.Welcome, is_new: bool) -> None:
-        if welcome.stream != self._worker._stream:
-            self._worker._outbox.send_again()  # perhaps to another trainer
-        elif is_new:
-            self._worker._outbox.send_again(self._worker._outbox.received)  # what was on its way may be lost
-        self._worker._stream = welcome.stream
-
-    def on_message(self, message: m.AnyMessage, body: memoryview) -> None:
-        if isinstance(message, m.PolicyFrame):
-            self._worker._on_policy_frame(message, body)
-        elif isinstance(message, m.Ack):
-            self._worker._outbox.acknowledge(message.stored, message.received)
-            if message.again:
-                self._worker._outbox.send_again(message.received)
-
-    def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
-        return self._worker._tick(send, connected)
-
-    def pending(self) -> bool:
-        return self._worker._stream != 0 and self._worker._outbox.pending()
-
-    def beat(self) -> m.Beat:
-        return self._worker._beat()
-
-
-def _checked_sample(sample: Any) -> tuple[Any, ...]:
-    if not isinstance(sample, tuple | list) or len(sample) != 6:
-        found = f"{len(sample)} items" if isinstance(sample, tuple | list) else f"a {type(sample).__name__}"
-        hint = "; `done` is now two items, `terminated` and `truncated`" if found == "5 items" else ""
-        raise MemoryContractError(
-            f"sample_compressor must return (act, obs, rew, terminated, truncated, info); it returned {found}{hint}"
-        )
-    return tuple(sample)
 
 
 def _check_arguments(min_samples: int, max_samples: float, model_history: int) -> None:

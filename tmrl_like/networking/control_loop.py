@@ -1,0 +1,250 @@
+"""The control loop: act, step, append. Nothing in it waits for the network, a disk or the learner."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tmrl_like.actor import ActorModule
+from tmrl_like.envs.supervision import SupervisedEnv
+from tmrl_like.errors import EnvironmentFaultError, MemoryContractError
+from tmrl_like.networking.outbox import Outbox
+from tmrl_like.networking.policy_intake import PolicyIntake
+from tmrl_like.types import EpisodeStats, ObsPreprocessor, SampleCompressor, StepTiming
+
+log = logging.getLogger("tmrl_like.worker")
+
+_REWARD_TYPES = (float, np.float32, np.float64, np.float16)
+
+
+class StoppedError(Exception):
+    """`stopping` was set; unwinds to whoever runs episodes."""
+
+
+class ControlLoop:
+    """Drives one environment with one actor, in the thread that calls it.
+
+    Attributes:
+        env: the environment, with its watchdog.
+        actor: the instance that acts now; `PolicyIntake` has the other one.
+        policy_version: of the weights that act now; 0: never updated.
+        expert: ignore weights that arrive.
+        env_steps: steps since the start.
+        overruns: time-steps that missed their deadline since the start.
+        inference_s: duration of the newest decision.
+        env_s: duration of the newest `env.step`.
+        observed_at: `time.perf_counter()` of the newest observation.
+        stopping: set it to end an episode after its current step.
+    """
+
+    def __init__(
+        self,
+        env: SupervisedEnv,
+        actor: ActorModule,
+        intake: PolicyIntake,
+        outbox: Outbox,
+        name: str,
+        sample_compressor: SampleCompressor | None = None,
+        obs_preprocessor: ObsPreprocessor | None = None,
+        max_samples_per_episode: float = math.inf,
+        crc_debug: bool = False,
+        check: Callable[[], None] | None = None,
+    ) -> None:
+        """Put the parts together.
+
+        Args:
+            env: where to act.
+            actor: what acts.
+            intake: where new weights come from.
+            outbox: where samples go.
+            name: the worker's.
+            sample_compressor: runs before a sample is stored.
+            obs_preprocessor: applied to each observation right before the actor sees it.
+            max_samples_per_episode: a longer episode is cut.
+            crc_debug: store the original with every sample.
+            check: raises what ended the connection, if anything did; called before each step.
+        """
+        self.env = env
+        self.actor = actor
+        self.sample_compressor = sample_compressor
+        self.obs_preprocessor = obs_preprocessor
+        self.max_samples_per_episode = max_samples_per_episode
+        self.crc_debug = crc_debug
+        self.policy_version = 0
+        self.policy_published_at_s = 0.0
+        self.expert = False
+        self.env_steps = 0
+        self.overruns = 0
+        self.inference_s = self.env_s = self.observed_at = 0.0
+        self.stopping = threading.Event()
+        self._intake = intake
+        self._outbox = outbox
+        self._name = name
+        self._check = check
+        self._episode_overruns = 0
+        self._history_is_broken = False
+        self._no_reward: Any = 0.0  # of a reset: 0 in the type of the environment's rewards
+
+    def act(self, obs: Any, test: bool = False) -> Any:
+        """Choose an action for a raw observation."""
+        if self.obs_preprocessor is not None:
+            obs = self.obs_preprocessor(obs)
+        return self.actor.act_(obs, test)
+
+    def reset(self, collect_samples: bool) -> tuple[Any, dict[str, Any]]:
+        """Start an episode.
+
+        Args:
+            collect_samples: whether its first observation becomes a sample.
+
+        Returns:
+            Observation and info.
+        """
+        act = self.env.default_action
+        if collect_samples and self._history_is_broken:
+            self._outbox.start_new_run()
+        self._history_is_broken = not collect_samples and self.env.carries_history
+        obs, info = self.env.reset()
+        self.observed_at = time.perf_counter()
+        self._episode_overruns = 0
+        if collect_samples:
+            timing = StepTiming(time.time(), 0.0, 0.0, self.policy_version)
+            self._store(None, act, obs, self._no_reward, False, False, info, timing, is_reset=True)
+        return obs, info
+
+    def step(
+        self, obs: Any, test: bool, collect_samples: bool, last_step: bool = False
+    ) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Act on `obs` and do one environment step.
+
+        Args:
+            obs: the newest observation.
+            test: passed to the actor.
+            collect_samples: whether the result becomes a sample.
+            last_step: cut the episode here (`truncated=True`) if it does not terminate by itself.
+
+        Returns:
+            As `gymnasium.Env.step`.
+        """
+        if self._check is not None:
+            self._check()
+        if self._intake.has_new and not self.expert:
+            self.refresh_policy()
+        started = time.perf_counter()
+        act = self.act(obs, test)
+        acted = time.perf_counter()
+        new_obs, rew, terminated, truncated, info = self.env.step(act)
+        observed = time.perf_counter()
+        if last_step and not terminated:
+            truncated = True
+        period_s, self.observed_at = observed - self.observed_at, observed
+        self.inference_s, self.env_s = acted - started, observed - acted
+        self.env_steps += 1
+        self._no_reward = type(rew)(0) if type(rew) in _REWARD_TYPES else 0.0
+        if period_s >= self.env.overrun_after_s:
+            self._on_overrun(period_s)
+        if collect_samples:
+            timing = StepTiming(time.time(), acted - started, period_s - self.env.time_step_s, self.policy_version)
+            self._store(obs, act, new_obs, rew, terminated, truncated, info, timing)
+        return new_obs, rew, terminated, truncated, info
+
+    def _store(
+        self,
+        last_obs: Any,
+        act: Any,
+        obs: Any,
+        rew: Any,
+        terminated: bool,
+        truncated: bool,
+        info: dict[str, Any],
+        timing: StepTiming,
+        is_reset: bool = False,
+    ) -> None:
+        sample: tuple[Any, ...] = (act, obs, rew, terminated, truncated, info)
+        if self.sample_compressor is not None:
+            sample = _checked_sample(self.sample_compressor(*sample))
+        if self.crc_debug:
+            sample = (*sample, (last_obs, act, rew, obs, terminated, truncated))
+        self._outbox.append(sample, timing, is_reset)
+
+    def run_episode(
+        self,
+        max_samples: float | None,
+        test: bool,
+        collect_samples: bool,
+        after_step: Callable[[], None] | None = None,
+    ) -> EpisodeStats:
+        """The one loop behind every way to run: reset, then step to the end."""
+        if self._check is not None:
+            self._check()
+        limit = self.max_samples_per_episode if max_samples is None else max_samples
+        started, ret, steps = time.monotonic(), 0.0, 0
+        terminated = truncated = False
+        fault = ""
+        try:
+            obs, _ = self.reset(collect_samples)
+            while not (terminated or truncated):
+                obs, rew, terminated, truncated, _ = self.step(obs, test, collect_samples, steps + 1 >= limit)
+                ret += float(rew)
+                steps += 1
+                if self.stopping.is_set():
+                    raise StoppedError
+                if after_step is not None:
+                    after_step()
+            self.env.episode_ended_well()
+        except EnvironmentFaultError as error:
+            fault, truncated = str(error), True
+            if not self.env.rebuild(error, self.stopping):
+                raise StoppedError from None
+            self._outbox.start_new_run()
+        stats = EpisodeStats(
+            worker=self._name,
+            test=test,
+            return_=ret,
+            steps=steps,
+            terminated=bool(terminated),
+            truncated=bool(truncated),
+            finished_at_s=time.time(),
+            policy_version=self.policy_version,
+            duration_s=time.monotonic() - started,
+            overruns=self._episode_overruns,
+            fault=fault,
+        )
+        self._outbox.end_episode(stats)
+        return stats
+
+    def _on_overrun(self, period_s: float) -> None:
+        self.overruns += 1
+        self._episode_overruns += 1
+        if self.overruns < 10 or self.overruns % 100 == 0:
+            log.warning(
+                "time-step overrun: %.1f ms instead of %.1f ms (%d so far)",
+                period_s * 1e3,
+                self.env.time_step_s * 1e3,
+                self.overruns,
+            )
+
+    def refresh_policy(self) -> bool:
+        policy = self._intake.take(self.actor)
+        if policy is None:
+            return False
+        self.actor = policy.actor
+        self.policy_version = policy.version
+        self.policy_published_at_s = policy.published_at_s
+        return True
+
+
+def _checked_sample(sample: Any) -> tuple[Any, ...]:
+    if not isinstance(sample, tuple | list) or len(sample) != 6:
+        found = f"{len(sample)} items" if isinstance(sample, tuple | list) else f"a {type(sample).__name__}"
+        hint = "; `done` is now two items, `terminated` and `truncated`" if found == "5 items" else ""
+        raise MemoryContractError(
+            f"sample_compressor must return (act, obs, rew, terminated, truncated, info); it returned {found}{hint}"
+        )
+    return tuple(sample)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -64,11 +65,11 @@ class CountingEnv(gymnasium.Env[Obs, Obs]):
 
 
 class LinearActor(ActorModule):
-    """One linear layer; explores with nothing."""
+    """One linear layer over a flat observation; explores with nothing."""
 
     def __init__(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
         super().__init__(observation_space, action_space)
-        self.layer = torch.nn.Linear(2, 1)
+        self.layer = torch.nn.Linear(math.prod(observation_space.shape or ()), 1)
         torch.nn.init.zeros_(self.layer.weight)
         torch.nn.init.zeros_(self.layer.bias)
 

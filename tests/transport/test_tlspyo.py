@@ -32,7 +32,9 @@ time.sleep(60)
 
 
 def children() -> list[psutil.Process]:
-    return [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    """tlspyo's own processes; other tests may have left helpers of multiprocessing."""
+    alive = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    return [child for child in alive if "tlspyo.child" in " ".join(child.cmdline())]
 
 
 def is_free(port: int) -> bool:

@@ -1,0 +1,237 @@
+"""A pipeline to break: parts on this machine, numbered samples, one ledger."""
+
+import contextlib
+import math
+import socket
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from tmrl_like.networking import RolloutWorker, Server, Trainer
+from tmrl_like.networking.outbox import OutboxOptions
+from tmrl_like.testing.chaos import NUMBERED_SPACES, Audit, LedgerMemory, LinkProxy, NumberedEnv, Part, audit, produced
+from tmrl_like.testing.fakes import CountingAgent, LinearActor
+from tmrl_like.training_offline import TrainingOffline
+from tmrl_like.transport import KeyFolder
+from tmrl_like.util import partial
+
+PERIOD_S = 0.01
+MANY_S = 1800
+
+
+def counts(short: int, zmq: int, tlspyo: int):
+    """Runs a test with a few repetitions by default, and with many of them over each transport in `make chaos`."""
+    many = [pytest.mark.chaos, pytest.mark.timeout(MANY_S)]
+    return pytest.mark.parametrize(
+        ("transport", "count"),
+        [
+            pytest.param("zmq", short, id="zmq-short", marks=pytest.mark.timeout(240)),
+            pytest.param("zmq", zmq, id="zmq-full", marks=many),
+            pytest.param("tlspyo", tlspyo, id="tlspyo-full", marks=many),
+        ],
+    )
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a pipeline is: everything that a part in a process of its own has to know."""
+
+    transport: str
+    folder: Path
+    port: int
+
+    def dial(self, port: int | None = None) -> dict:
+        return {
+            "server_ip": "127.0.0.1",
+            "server_port": port or self.port,
+            "transport": self.transport,
+            "keys_dir": self.folder / "keys",
+        }
+
+    @property
+    def tally(self) -> Path:
+        return self.folder / "tally"
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoint"
+
+    @property
+    def listening(self) -> Path:
+        """Each server that listens adds a line: when."""
+        return self.folder / "listening"
+
+    def make_worker(self, number: int, port: int | None = None, env: dict | None = None, **options) -> RolloutWorker:
+        env_cls = partial(NumberedEnv, tally=self.tally, worker=number, **{"period_s": PERIOD_S} | (env or {}))
+        options.setdefault("name", f"w{number}")
+        return RolloutWorker(env_cls, LinearActor, **self.dial(port), **options)
+
+    def make_trainer(self, port: int | None = None, training: dict | None = None, **options) -> Trainer:
+        fields = {
+            "env_cls": NUMBERED_SPACES,
+            "memory_cls": partial(LedgerMemory, batch_size=2, memory_size=1000),
+            "training_agent_cls": CountingAgent,
+            "epochs": math.inf,
+            "rounds": 1,
+            "steps": 10,
+            "update_model_interval": 5,
+            "update_buffer_interval": 1,
+            "sleep_between_buffer_retrieval_attempts": 0.05,
+            "max_training_steps_per_env_step": 0.2,
+        } | (training or {})
+        options.setdefault("name", "trainer")
+        options.setdefault("sinks", [])
+        options.setdefault("metrics_path", self.folder / "metrics.jsonl")
+        return Trainer(partial(TrainingOffline, **fields), **self.dial(port), **options)
+
+
+def serve(place: Place) -> None:
+    with Server(place.port, host="127.0.0.1", transport=place.transport, keys_dir=place.folder / "keys") as server:
+        with place.listening.open("a") as file:
+            file.write(f"{time.time()}\n")
+        server.serve_forever()
+
+
+def work(place: Place, number: int, options: dict) -> None:
+    torch.set_num_threads(1)
+    with place.make_worker(number, **options) as worker:
+        worker.run(verbose=False)
+
+
+def train(place: Place, options: dict) -> None:
+    torch.set_num_threads(1)
+    with place.make_trainer(**options) as trainer:
+        trainer.run()
+
+
+class Rig:
+    """One pipeline: parts as threads of the test, as processes, or some of each. Everything ends with `stack`."""
+
+    def __init__(self, transport: str, folder: Path, stack: ExitStack) -> None:
+        folder.mkdir(exist_ok=True)
+        self.place = Place(transport, folder, free_port())
+        self._stack = stack
+        self.workers: list[RolloutWorker] = []
+        self._runs: list[threading.Thread] = []
+        KeyFolder(folder / "keys").server_keys()  # before several parts want to make them at once
+
+    # threads of the test
+
+    def server(self) -> Server:
+        place = self.place
+        return self._stack.enter_context(
+            Server(place.port, host="127.0.0.1", transport=place.transport, keys_dir=place.folder / "keys")
+        )
+
+    def worker(self, number: int, **options) -> RolloutWorker:
+        worker = self._stack.enter_context(self.place.make_worker(number, **options))
+        self.workers.append(worker)
+        self._runs.append(self._start(worker.run, verbose=False))
+        return worker
+
+    def trainer(self, **options) -> Trainer:
+        trainer = self._stack.enter_context(self.place.make_trainer(**options))
+        self._start(trainer.run)
+        return trainer
+
+    def _start(self, call, *args, **kwargs) -> threading.Thread:
+        thread = threading.Thread(target=call, args=args, kwargs=kwargs, daemon=True)
+        thread.start()
+        return thread
+
+    # processes
+
+    def server_part(self) -> Part:
+        return self._part(serve, self.place)
+
+    def worker_part(self, number: int, **options) -> Part:
+        return self._part(work, self.place, number, options)
+
+    def trainer_part(self, **options) -> Part:
+        return self._part(train, self.place, {"checkpoint_path": self.place.checkpoint} | options)
+
+    def _part(self, *run) -> Part:
+        return self._stack.enter_context(Part(*run, log=self.place.folder / f"{run[0].__name__}.log"))
+
+    def proxy(self) -> LinkProxy:
+        return self._stack.enter_context(LinkProxy("127.0.0.1", self.place.port))
+
+    # what came of it
+
+    def produced(self) -> dict[tuple[int, int], int]:
+        return produced(self.place.tally)
+
+    def arrived(self, trainer: Trainer) -> int:
+        return len(trainer.training.memory.rows())
+
+    def wait_for_samples(self, trainer: Trainer, more: int = 1, within_s: float = 20.0) -> None:
+        """Until `more` samples than now are in the memory."""
+        wanted = self.arrived(trainer) + more
+        wait_until(lambda: self.arrived(trainer) >= wanted, within_s, "samples arrive")
+
+    def settle(self, trainer: Trainer, within_s: float = 60.0) -> Audit:
+        """Let the workers end, and what they produced arrive; then compare."""
+        for worker in self.workers:
+            worker.stop()
+        for run in self._runs:
+            run.join(20)
+            assert not run.is_alive(), "a worker does not stop"
+        made = self.produced()
+        with contextlib.suppress(AssertionError):  # the audit says what is missing
+            wait_until(lambda: self.arrived(trainer) >= sum(made.values()), within_s, "everything arrives")
+        time.sleep(0.5)  # what would come twice
+        trainer.link.check()
+        return audit(trainer.training.memory.rows(), made)
+
+
+def wait_until(condition, within_s: float, what: str) -> float:
+    """Returns how long it took."""
+    started = time.monotonic()
+    while not condition():
+        assert time.monotonic() < started + within_s, f"not within {within_s} s: {what}"
+        time.sleep(0.01)
+    return time.monotonic() - started
+
+
+def wait_for_checkpoint(place: Place, within_s: float = 60.0) -> None:
+    """Until the trainer has written one (more)."""
+    before = checkpoint_of(place)
+    wait_until(lambda: checkpoint_of(place) != before, within_s, "a checkpoint")
+
+
+def checkpoint_of(place: Place) -> bytes:
+    """What names the newest checkpoint."""
+    manifest = place.checkpoint / "manifest.json"
+    return manifest.read_bytes() if manifest.exists() else b""
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return sock.getsockname()[1]
+
+
+def all_at_once(*calls) -> None:
+    """Run calls beside each other; raises what the first of them raised."""
+    errors = []
+
+    def run(call):
+        try:
+            call()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(call,), daemon=True) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(MANY_S)
+    if errors:
+        raise errors[0]
+
+
+SMALL = OutboxOptions(max_bytes=2 << 20, window_bytes=1 << 20)

@@ -1,0 +1,69 @@
+"""The server is killed, at random, under load."""
+
+import random
+import statistics
+import time
+
+from chaos_rig import counts, wait_until
+
+from tmrl_like.testing.chaos import Schedule, log_uniform
+
+WORKERS = (1, 2, 3)
+
+
+@counts(short=4, zmq=200, tlspyo=60)
+def test_a_killed_server_costs_no_sample(rigs, seed, figure, transport, count):
+    rig = rigs(transport)
+    server = rig.server_part()
+    trainer = rig.trainer()
+    for number in WORKERS:
+        rig.worker(number)
+    rig.wait_for_samples(trainer)
+
+    def kill(rng: random.Random) -> None:
+        server.kill()
+        time.sleep(log_uniform(rng, 0.001, 0.5))
+        server.start()
+
+    schedule = Schedule({"kill": kill}, seed, count, pause_s=(0.05, 4.0))
+    schedule.run()
+    rig.wait_for_samples(trainer)
+    found = rig.settle(trainer)
+    figure(f"{count} kills of the server: {found}")
+    assert found.exactly_once, f"{found}; {schedule}"
+
+
+@counts(short=3, zmq=30, tlspyo=20)
+def test_traffic_flows_again_within_two_seconds_of_a_restart(rigs, seed, figure, transport, count):
+    rig, rng = rigs(transport), random.Random(seed)
+    server = rig.server_part()
+    trainer = rig.trainer()
+    for number in WORKERS:
+        rig.worker(number)
+    took = []
+    for _ in range(count):
+        wait_until(lambda: seen_workers(trainer, 0) == set(WORKERS), 20, "every worker's samples arrive")
+        time.sleep(rng.uniform(0.5, 1.5))
+        server.kill()
+        time.sleep(rng.uniform(0.1, 3.0))
+        before = rig.arrived(trainer)
+        listened = len(lines(rig))
+        server.start()
+        wait_until(lambda n=listened: len(lines(rig)) > n, 20, "the server listens")
+        wait_until(lambda n=before: seen_workers(trainer, n) == set(WORKERS), 20, "every worker's samples arrive")
+        took.append(time.time() - float(lines(rig)[-1]))
+    found = rig.settle(trainer)
+    median, most = statistics.median(took), max(took)
+    figure(f"{count} restarts: traffic of all workers again after {median:.2f} s (median), {most:.2f} s at most")
+    assert found.exactly_once, str(found)
+    assert max(took) <= 2.0, took
+
+
+def lines(rig) -> list[str]:
+    path = rig.place.listening
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def seen_workers(trainer, start: int) -> set[int]:
+    """Whose samples came after the first `start`."""
+    return set(trainer.training.memory.rows()[start:, 0].astype(int).tolist())

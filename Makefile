@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt
 
-.PHONY: help install demo test check test-long learn docs clean distclean
+.PHONY: help install demo test check test-long learn chaos docs clean distclean
 
 help:
 	@echo "make demo       install what is needed, train the drone, prove that it learned (10 minutes at most)"
@@ -14,6 +14,7 @@ help:
 	@echo "make check      the same without the tests"
 	@echo "make test-long  tests that take minutes of real time"
 	@echo "make learn      agents must solve their tasks (minutes)"
+	@echo "make chaos      parts are killed, frozen and cut hundreds of times (half an hour)"
 	@echo "make docs       the documentation, in docs/_build/html"
 	@echo "make clean      remove what was built; make distclean also removes .venv"
 
@@ -49,6 +50,9 @@ test-long: $(VENV)/.installed
 
 learn: $(VENV)/.installed
 	$(BIN)/pytest -m learn
+
+chaos: $(VENV)/.installed
+	$(BIN)/pytest -m chaos
 
 docs: $(VENV)/.installed
 	$(BIN)/sphinx-build -W -q docs docs/_build/html

@@ -76,6 +76,14 @@ def test_the_script_in_the_readme_trains(tmp_path):
     assert math.isfinite(rounds[-1]["loss_critic"])
 
 
+def test_the_example_of_chaos_loses_and_doubles_nothing(tmp_path):
+    script = fences(page("guide/chaos.md"), "python")[0]
+    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT), "TMRL_LIKE_CHAOS_SEED": "6"}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert " 0 lost" in done.stdout
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: p.name)
 def test_python_on_a_page_is_python(path):
     for code in fences(path.read_text(encoding="utf-8"), "python"):

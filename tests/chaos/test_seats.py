@@ -1,27 +1,31 @@
 """What a killed worker or trainer leaves behind: nothing, soon."""
 
 import pytest
-from chaos_rig import MANY_S, counts, wait_until
+from chaos_rig import MANY_S, Rig, all_at_once, counts, wait_until
+
+FREE_WITHIN_S = 10.0
 
 
-@pytest.mark.parametrize("role", ["worker", "trainer"])
 @counts(short=1, zmq=5, tlspyo=3)
-def test_a_dead_parts_seat_is_free_within_ten_seconds_and_another_takes_it(rigs, figure, role, transport, count):
-    rig = rigs(transport)
+def test_a_dead_parts_seat_is_free_within_ten_seconds_and_another_takes_it(rigs, figure, transport, count):
+    cases = [(rigs(transport), role) for role in ("worker", "trainer")]
+    all_at_once(*[lambda case=case: figure(kill_who_sits(*case, count)) for case in cases])
+
+
+def kill_who_sits(rig: Rig, role: str, count: int) -> str:
     server = rig.server()
-    make = {"worker": lambda: rig.worker_part(1), "trainer": rig.trainer_part}[role]
-    part, freed, replaced = make(), [], []
+    part, freed, replaced = {"worker": lambda: rig.worker_part(1), "trainer": rig.trainer_part}[role](), [], []
     for _ in range(count):
         wait_until(lambda: sitting(server, role), 30, "the seat is taken")
         part.kill()
-        freed.append(wait_until(lambda: not sitting(server, role), 10, "the seat is free"))
+        freed.append(wait_until(lambda: not sitting(server, role), FREE_WITHIN_S, "the seat is free"))
         part.start()
         wait_until(lambda: sitting(server, role), 30, "the seat is taken")
         (dead,) = sitting(server, role)
         part.restart()
-        replaced.append(wait_until(lambda s=dead: sitting(server, role) - {s}, 10, "another takes the seat"))
+        replaced.append(wait_until(lambda s=dead: sitting(server, role) - {s}, FREE_WITHIN_S, "another takes the seat"))
         assert part.alive
-    figure(f"{count} dead {role}s: seat free after {max(freed):.1f} s, taken over after {max(replaced):.1f} s, at most")
+    return f"{count} dead {role}s: seat free after {max(freed):.1f} s, taken over after {max(replaced):.1f} s, at most"
 
 
 def sitting(server, role: str) -> set[int]:

@@ -1,9 +1,7 @@
 """Server, worker and trainer together, over real connections."""
 
-import contextlib
 import itertools
 import json
-import socket
 import threading
 import time
 
@@ -22,58 +20,12 @@ from tmrl_like.errors import (
 )
 from tmrl_like.networking import RolloutWorker, Trainer
 from tmrl_like.networking.outbox import OutboxOptions
+from tmrl_like.testing.chaos import LinkProxy
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from tmrl_like.training_offline import TrainingOffline
 from tmrl_like.util import partial
 
 SOON = OutboxOptions(max_age_s=0.0)
-
-
-class CuttableProxy:
-    """Passes TCP connections on to a port of this machine; `cut` breaks all of them."""
-
-    def __init__(self, target: int) -> None:
-        self._target = target
-        self._sockets: list[socket.socket] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                near, _ = self._listener.accept()
-            except OSError:
-                return
-            far = socket.create_connection(("127.0.0.1", self._target))
-            self._sockets += [near, far]
-            for source, sink in ((near, far), (far, near)):
-                threading.Thread(target=self._pass_on, args=(source, sink), daemon=True).start()
-
-    @staticmethod
-    def _pass_on(source: socket.socket, sink: socket.socket) -> None:
-        try:
-            while data := source.recv(1 << 16):
-                sink.sendall(data)
-        except OSError:
-            pass
-        finally:
-            source.close()
-            sink.close()
-
-    def cut(self) -> None:
-        sockets, self._sockets = self._sockets, []
-        for sock in sockets:
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-            sock.close()
-
-    def __enter__(self) -> "CuttableProxy":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._listener.close()
-        self.cut()
 
 
 def retrieve(trainer, n, within_s=10.0):
@@ -327,7 +279,7 @@ def test_nothing_is_lost_or_doubled_when_the_trainer_is_replaced(house, tmp_path
 def test_nothing_is_lost_or_doubled_when_connections_are_cut(zmq_house):
     server = zmq_house.server()
     trainer = zmq_house.trainer()
-    with CuttableProxy(server.address[1]) as proxy:
+    with LinkProxy(*server.address) as proxy:
         zmq_house.port = proxy.port
         worker = zmq_house.worker(partial(CountingEnv, step_s=0.001), outbox=SOON)
         zmq_house.start(worker.run)

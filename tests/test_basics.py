@@ -131,31 +131,6 @@ def test_weights_are_a_safetensors_file_that_the_library_reads() -> None:
     assert {k: v.tolist() for k, v in state.items()} == {k: v.tolist() for k, v in one.state_dict().items()}
 
 
-def test_weights_keep_every_dtype_and_shape() -> None:
-    import safetensors.torch
-
-    from tmrl_like.actor import serialize_weights
-
-    dtypes = (
-        torch.float64,
-        torch.float32,
-        torch.float16,
-        torch.bfloat16,
-        torch.int64,
-        torch.int8,
-        torch.uint8,
-        torch.bool,
-    )
-    snapshot = {str(d): torch.arange(6).reshape(2, 3).to(d) for d in dtypes} | {
-        "empty": torch.empty(0, 3),
-        "one": torch.tensor(2.0),
-    }
-    state = safetensors.torch.load(b"".join(serialize_weights(snapshot)))
-    for name, tensor in snapshot.items():
-        assert state[name].dtype == tensor.dtype
-        assert torch.equal(state[name], tensor)
-
-
 def test_what_is_not_a_policy_is_refused_with_the_files_name(tmp_path: Path) -> None:
     (tmp_path / "p").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
     with pytest.raises(PolicyError, match=r"p: weights are not a safetensors file"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -11,26 +10,13 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import safetensors
-import safetensors.torch
 import torch
 
 from tmrl_like.errors import PolicyError
 from tmrl_like.files import write_atomically
+from tmrl_like.weights import parse_weights, serialize_weights
 
 _LISTED = 3
-_SAFETENSORS_NAMES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
 
 
 class ActorModule(torch.nn.Module, ABC):
@@ -66,7 +52,10 @@ class ActorModule(torch.nn.Module, ABC):
         return fit_action(action, self.action_space)
 
     def carry_over(self, previous: ActorModule) -> None:
-        """Take over recurrent state from the instance that acted until now (weights swap in mid-episode)."""
+        """Take over recurrent state from the instance that acted until now (weights swap in mid-episode).
+
+        Before, `act(obs, test=True)` was called on this instance with a few probe observations.
+        """
 
     def to_device(self, device: str) -> ActorModule:
         """Move parameters and future observations to `device`; returns self."""
@@ -81,16 +70,13 @@ class ActorModule(torch.nn.Module, ABC):
         """The parameters and buffers as safetensors bytes."""
         return b"".join(serialize_weights(self.snapshot()))
 
-    def load_weights(self, weights: bytes) -> None:
-        """Replace parameters and buffers.
+    def load_weights(self, weights: bytes | bytearray | memoryview) -> None:
+        """Replace parameters and buffers, all of them or, when an error is raised, none.
 
         Raises:
-            PolicyError: not safetensors, or names or shapes differ from this actor's (which ones is said).
+            PolicyError: not safetensors, or names, shapes or dtypes differ from this actor's (which ones is said).
         """
-        try:
-            state = safetensors.torch.load(weights)
-        except safetensors.SafetensorError as error:
-            raise PolicyError(f"weights are not a safetensors file: {error}") from None
+        state = parse_weights(weights)
         own = self.state_dict()
         problem = _difference(own, state)
         if problem:
@@ -118,32 +104,6 @@ class ActorModule(torch.nn.Module, ABC):
         except PolicyError as error:
             raise PolicyError(f"{path}: {error}") from None
         return self.to_device(device)
-
-
-def serialize_weights(snapshot: Mapping[str, torch.Tensor]) -> list[bytes | memoryview]:
-    """Contiguous tensors on the CPU -> a safetensors file in pieces: its header, then each tensor's own memory.
-
-    The library's `save` copies every tensor twice to return one `bytes`; a policy that goes out in frames
-    needs neither copy.
-    """
-    header: dict[str, Any] = {}
-    pieces: list[bytes | memoryview] = []
-    start = 0
-    for name, tensor in snapshot.items():
-        if tensor.dtype not in _SAFETENSORS_NAMES:
-            raise PolicyError(f"{name} has dtype {tensor.dtype}, which weights cannot have")
-        end = start + tensor.numel() * tensor.element_size()
-        header[name] = {
-            "dtype": _SAFETENSORS_NAMES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [start, end],
-        }
-        if end > start:
-            pieces.append(tensor.reshape(-1).view(torch.uint8).numpy().data)
-        start = end
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    return [len(text).to_bytes(8, "little") + text, *pieces]
 
 
 def to_batch_of_one(obs: Any, device: str = "cpu") -> Any:
@@ -182,11 +142,16 @@ def fit_action(action: Any, space: gymnasium.Space[Any]) -> Any:
 def _difference(own: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> str:
     missing = [name for name in own if name not in other]
     extra = [name for name in other if name not in own]
-    reshaped = [
-        f"{name} is {tuple(other[name].shape)} instead of {tuple(tensor.shape)}"
+    changed = [
+        f"{name} is {_form(other[name], tensor)} instead of {_form(tensor, other[name])}"
         for name, tensor in own.items()
-        if name in other and other[name].shape != tensor.shape
+        if name in other and (other[name].shape, other[name].dtype) != (tensor.shape, tensor.dtype)
     ]
     parts = [f"missing {', '.join(missing[:_LISTED])}"] * bool(missing)
     parts += [f"unknown {', '.join(extra[:_LISTED])}"] * bool(extra)
-    return "; ".join(parts + reshaped[:_LISTED])
+    return "; ".join(parts + changed[:_LISTED])
+
+
+def _form(tensor: torch.Tensor, other: torch.Tensor) -> str:
+    """What tells a tensor from another one: its shape, else its dtype."""
+    return str(tuple(tensor.shape)) if tensor.shape != other.shape else str(tensor.dtype).removeprefix("torch.")

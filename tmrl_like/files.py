@@ -8,12 +8,12 @@ import secrets
 from pathlib import Path
 
 
-def write_atomically(path: Path, content: bytes, private: bool = False) -> None:
+def write_atomically(path: Path, *content: bytes | memoryview, private: bool = False) -> None:
     """Write `content` beside `path`, flush it to the disk, then put it in place in one step.
 
     Args:
         path: the final name; missing folders are made.
-        content: the whole file.
+        content: the whole file, in one or several pieces; they are not joined here.
         private: readable by its owner only (0600, where the system knows modes).
 
     Raises:
@@ -28,7 +28,7 @@ def write_atomically(path: Path, content: bytes, private: bool = False) -> None:
             0o600 if private else 0o666,
         )
         with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
+            file.writelines(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(draft, path)

@@ -62,6 +62,7 @@ def make_trainer(experiment: Experiment, sinks: list[Sink]) -> Trainer:
         metrics_path=paths.metrics,
         sinks=sinks,
         resume=section.resume,
+        worker_stalled_after_s=section.worker_stalled_after_s,
     )
     if experiment.seed is not None and trainer.training.total_updates == 0:
         trainer.training.memory.seed(experiment.seed)

@@ -105,6 +105,7 @@ class TrainerSection:
         update_buffer_interval: training steps between two looks for new samples.
         max_training_steps_per_env_step: training pauses above this ratio.
         sleep_between_buffer_retrieval_attempts: longest wait for new samples at a time, in seconds.
+        worker_stalled_after_s: a worker that drives one policy for so long while newer ones are published is told.
         device: where training computes; none: cuda where there is one, else cpu.
         torch_threads: processor threads for training; none: all cores but one.
         profiling: print a profile after each round.
@@ -127,6 +128,7 @@ class TrainerSection:
     update_buffer_interval: int = 100
     max_training_steps_per_env_step: float = 1.0
     sleep_between_buffer_retrieval_attempts: float = 1.0
+    worker_stalled_after_s: float = 30.0
     device: str | None = None
     torch_threads: int | None = None
     profiling: bool = False
@@ -143,6 +145,7 @@ class TrainerSection:
         _at_least(self, 1, "epochs", "rounds", "steps", "update_model_interval", "update_buffer_interval")
         _at_least(self, 0, "start_training")
         _above_0(self, "max_minutes", "max_training_steps_per_env_step", "sleep_between_buffer_retrieval_attempts")
+        _above_0(self, "worker_stalled_after_s")
         if self.torch_threads is not None:
             _at_least(self, 1, "torch_threads")
 

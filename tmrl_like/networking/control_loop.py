@@ -95,6 +95,7 @@ class ControlLoop:
         """Choose an action for a raw observation."""
         if self.obs_preprocessor is not None:
             obs = self.obs_preprocessor(obs)
+        self._intake.probe.newest = obs
         return self.actor.act_(obs, test)
 
     def reset(self, collect_samples: bool) -> tuple[Any, dict[str, Any]]:

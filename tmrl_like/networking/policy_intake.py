@@ -1,7 +1,8 @@
 """New weights, from the wire to the control loop, without the loop ever waiting for them.
 
 Two instances of the actor take turns: one acts, the other is loaded by the connection's thread. The
-loop swaps them by reference between two steps.
+loop swaps them by reference between two steps. A third one is made when a policy arrives while another
+one waits to be taken, so that a policy that turns out to be unfit never costs one that was fit.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ import torch
 from tmrl_like.actor import ActorModule
 from tmrl_like.errors import DecodingError, PolicyError
 from tmrl_like.files import write_atomically
+from tmrl_like.networking.policy_probe import PolicyProbe
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.policy import PolicyAssembler
 
 log = logging.getLogger("tmrl_like.worker")
+
+_ALARM_CHARACTERS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,59 +36,93 @@ class LoadedPolicy:
     actor: ActorModule
     version: int
     published_at_s: float  # Unix time, by the trainer's clock
-    weights: bytes
+    received_at: float  # `time.perf_counter()` when its last frame was here
 
 
 class PolicyIntake:
-    """Receives policies, checks them, has the newest ready for `take`."""
+    """Receives policies, checks them, has the newest ready for `take`.
 
-    def __init__(self, make_actor: Callable[[], ActorModule]) -> None:
+    Attributes:
+        probe: what a policy must have answers to before it drives.
+        received: policies that were fit to act.
+        alarm: why the newest policy was refused; empty: it was not.
+    """
+
+    def __init__(self, make_actor: Callable[[], ActorModule], probe: PolicyProbe) -> None:
         """Prepare.
 
         Args:
-            make_actor: makes a second instance of the actor, on its device.
+            make_actor: makes another instance of the actor, on its device.
+            probe: see the attribute.
         """
         self._make_actor = make_actor
+        self.probe = probe
         self._assembler = PolicyAssembler()
         self._lock = threading.Lock()  # held for pointer swaps only
-        self._spare: ActorModule | None = None
+        self._spares: list[ActorModule] = []
         self._ready: LoadedPolicy | None = None
         self._arrived = threading.Condition()
+        self._refused = 0
+        self._reason = ""
         self.received = 0
         self.alarm = ""
 
-    def add(self, frame: m.PolicyFrame, body: memoryview) -> LoadedPolicy | None:
-        """Take a frame (connection's thread). A policy that is not fit to act is refused and said why."""
+    def add(self, frame: m.PolicyFrame, body: memoryview) -> memoryview | None:
+        """Take a frame (connection's thread).
+
+        A policy that is not fit to act is refused and the reason said, once for as long as it stays the same.
+
+        Returns:
+            With the last frame of a policy that is fit: its weights, valid until the next call.
+        """
         try:
             weights = self._assembler.add(frame, body)
             if weights is None:
                 return None
-            policy = LoadedPolicy(self._load(weights), frame.version, frame.published_at_s, weights)
+            received_at = time.perf_counter()
+            actor = self._load(weights)
         except (DecodingError, PolicyError) as error:
-            self.alarm = f"policy {frame.version} is refused, the one before stays: {error}"
-            log.error("%s", self.alarm)
+            self._refuse(frame.version, str(error))
             return None
-        self.alarm = ""
+        self._accept(LoadedPolicy(actor, frame.version, frame.published_at_s, received_at))
+        return weights
+
+    def _load(self, weights: memoryview) -> ActorModule:
+        """Load into an instance that nobody uses; the policy that is ready stays ready if that fails."""
         with self._lock:
+            actor = self._spares.pop() if self._spares else None
+        if actor is None:
+            actor = self._make_actor()
+            self.probe.calibrate(actor)
+        try:
+            actor.load_weights(weights)
+            _check_finite(actor)
+            self.probe.check(actor)
+        except PolicyError:
+            with self._lock:
+                self._spares.append(actor)
+            raise
+        return actor
+
+    def _refuse(self, version: int, reason: str) -> None:
+        self._refused += 1
+        if reason == self._reason:
+            return
+        self._reason = reason
+        self.alarm = f"policy {version} is refused, the one before stays: {reason}"[:_ALARM_CHARACTERS]
+        log.error("%s", self.alarm)
+
+    def _accept(self, policy: LoadedPolicy) -> None:
+        if self.alarm:
+            log.info("policy %d is fit to act again; %d were refused", policy.version, self._refused)
+        self._refused, self._reason, self.alarm = 0, "", ""
+        with self._lock:
+            if self._ready is not None:
+                self._spares.append(self._ready.actor)
             self._ready = policy
         with self._arrived:
             self.received += 1
             self._arrived.notify_all()
-        return policy
-
-    def _load(self, weights: bytes) -> ActorModule:
-        with self._lock:
-            actor = self._ready.actor if self._ready else self._spare
-            self._ready = self._spare = None
-        actor = actor or self._make_actor()
-        try:
-            actor.load_weights(weights)
-            _check_finite(actor)
-        except PolicyError:
-            with self._lock:
-                self._spare = actor
-            raise
-        return actor
 
     @property
     def has_new(self) -> bool:
@@ -96,7 +134,7 @@ class PolicyIntake:
         with self._lock:
             policy, self._ready = self._ready, None
             if policy is not None:
-                self._spare = acting
+                self._spares.append(acting)
         if policy is not None:
             policy.actor.carry_over(acting)
         return policy
@@ -106,7 +144,7 @@ class PolicyIntake:
         with self._lock:
             policy, self._ready = self._ready, None
             if policy is not None:
-                self._spare = policy.actor
+                self._spares.append(policy.actor)
         return policy is not None
 
     def wait_for_new(self, timeout_s: float) -> bool:
@@ -128,16 +166,16 @@ class PolicyFiles:
         self._count = 0
         self._failed = False
 
-    def save(self, policy: LoadedPolicy) -> None:
+    def save(self, version: int, weights: memoryview) -> None:
         """Write (connection's thread). A full disk does not stop the worker; it is said once."""
         self._count += 1
         try:
             if self.path is not None:
-                write_atomically(self.path, policy.weights)
+                write_atomically(self.path, weights)
             if self._history_every and self._history_prefix and self._count % self._history_every == 0:
                 stamp = datetime.datetime.now().strftime("%Y_%m_%d_%H_%M_%S")
-                name = f"{self._history_prefix.name}_{stamp}_v{policy.version}.safetensors"
-                write_atomically(self._history_prefix.with_name(name), policy.weights)
+                name = f"{self._history_prefix.name}_{stamp}_v{version}.safetensors"
+                write_atomically(self._history_prefix.with_name(name), weights)
         except OSError as error:
             if not self._failed:
                 log.error("cannot save the policy: %s; acting goes on, saving is tried with the next", error)
@@ -150,7 +188,7 @@ def _check_finite(actor: ActorModule) -> None:
     floats = {name: t for name, t in actor.state_dict().items() if t.is_floating_point() and t.numel()}
     if not floats:
         return
-    finite = torch.isfinite(torch.stack([t.sum().float() for t in floats.values()]))  # nan and inf survive a sum
-    if not bool(finite.all()):
-        name = list(floats)[int(torch.nonzero(~finite)[0])]
-        raise PolicyError(f"{name} holds values that are not finite")
+    sums = torch.isfinite(torch.stack([t.sum().float() for t in floats.values()]))  # nan and inf survive a sum
+    for name in [] if bool(sums.all()) else floats:
+        if not bool(torch.isfinite(floats[name]).all()):
+            raise PolicyError(f"{name} holds values that are not finite")

@@ -54,6 +54,7 @@ class Trainer:
         metrics_path: str | Path | None = None,
         sinks: Sequence[Sink] | None = None,
         resume: Resume = "all",
+        worker_stalled_after_s: float = 30.0,
     ) -> None:
         """Build the training and connect.
 
@@ -75,6 +76,8 @@ class Trainer:
             metrics_path: file for metrics as JSON lines; None: in the run's folder (`cfg.RUN_FOLDER`).
             sinks: further places for metrics; None: the console.
             resume: what to take from an existing checkpoint: "all", only the "memory", or "none".
+            worker_stalled_after_s: a worker that drives one policy for so long while newer ones are published is
+                told in the log and counted in `workers_stalled`; `math.inf`: never.
 
         Raises:
             CheckpointError: the checkpoint is damaged or of another training.
@@ -83,6 +86,8 @@ class Trainer:
         """
         if resume not in ("all", "memory", "none"):
             raise ConfigError(f"resume is {resume!r}; choose all, memory or none")
+        if not worker_stalled_after_s > 0:
+            raise ConfigError(f"worker_stalled_after_s is {worker_stalled_after_s}; it must be above 0")
         self._training_cls = training_cls
         self._checkpoint_path = None if checkpoint_path is None else Path(checkpoint_path)
         self._dump = dump_run_instance_fn
@@ -103,6 +108,7 @@ class Trainer:
             None if model_path is None else Path(model_path),
             bookkeeping,
             has_checkpoints=self._checkpoint_path is not None,
+            worker_stalled_after_s=worker_stalled_after_s,
         )
 
     def run(self) -> None:
@@ -156,6 +162,11 @@ class Trainer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def worker_versions(self) -> dict[str, int]:
+        """The version of the policy that drives now, of each living worker by its name; twice a second."""
+        return self.link.worker_versions()
 
     # -- run -----------------------------------------------------------------------------------------
 

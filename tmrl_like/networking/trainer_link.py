@@ -11,12 +11,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tmrl_like.actor import ActorModule, serialize_weights
+from tmrl_like.actor import ActorModule
 from tmrl_like.errors import DecodingError
 from tmrl_like.files import write_atomically
+from tmrl_like.networking.fleet import Fleet
 from tmrl_like.networking.session import Session
 from tmrl_like.transport.base import PeerLink
 from tmrl_like.types import Buffer, Delivery, EpisodeStats
+from tmrl_like.weights import serialize_weights
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import decode_body
 from tmrl_like.wire.policy import split_policy
@@ -24,7 +26,6 @@ from tmrl_like.wire.policy import split_policy
 log = logging.getLogger("tmrl_like.trainer")
 
 _TICK_S = 0.05
-_GONE_AFTER_S = 5.0
 _ASK_AGAIN_S = 0.5
 _MAX_INBOX_BYTES = 1 << 30
 _VERSIONS_KEPT = 10_000
@@ -40,12 +41,6 @@ class _Process:
     breaks: int = 0  # how often packets were missing for good
     lost_samples: int = 0
     asked_again_at: float = 0.0
-
-
-@dataclass
-class _Condition:
-    beat: m.Beat
-    at: float
 
 
 @dataclass
@@ -71,6 +66,7 @@ class TrainerLink:
         model_path: Path | None = None,
         bookkeeping: dict[str, Any] | None = None,
         has_checkpoints: bool = False,
+        worker_stalled_after_s: float = 30.0,
     ) -> None:
         """Connect, without waiting for the server.
 
@@ -83,6 +79,8 @@ class TrainerLink:
             bookkeeping: what a checkpoint's memory holds already (`bookkeeping()` of the trainer before).
             has_checkpoints: workers keep samples until `checkpoint_written` says that they are stored;
                 otherwise only until they are in the memory.
+            worker_stalled_after_s: a worker that drives one version for so long while newer ones are published
+                is told.
         """
         self._lock = threading.Lock()
         self._inbox: deque[Delivery] = deque()
@@ -92,7 +90,7 @@ class TrainerLink:
         self._acks: dict[tuple[str, int], bool] = {}  # due acknowledgements; True: send again, please
         self._has_checkpoints = has_checkpoints
         self._processes: dict[tuple[str, int], _Process] = {}
-        self._conditions: dict[str, _Condition] = {}
+        self._fleet = Fleet(worker_stalled_after_s)
         self._next_publication: _Publication | None = None
         self._publication: _Publication | None = None
         self._last_publication: _Publication | None = None
@@ -160,19 +158,15 @@ class TrainerLink:
         return self._published.get(version)
 
     def fleet(self) -> dict[str, float]:
-        """The workers' condition, from their latest signs of life."""
-        now = time.monotonic()
-        alive = [c.beat for c in list(self._conditions.values()) if now - c.at < _GONE_AFTER_S]
-        acting = [beat for beat in alive if not beat.expert]
-        known = [c.beat for c in list(self._conditions.values())]
-        return {
-            "workers": len(alive),
-            "overruns_total": sum(b.overruns for b in known),
+        """The workers' condition, from their latest signs of life, and what they did since the last call."""
+        return self._fleet.metrics(self._version) | {
             "lost_samples_total": sum(p.lost_samples for p in list(self._processes.values())),
-            "unacknowledged_samples": sum(b.unacknowledged_samples for b in alive),
-            "policy_lag_versions": max((max(0, self._version - b.policy_version) for b in acting), default=0),
             "refused_packets_total": self._malformed,
         }
+
+    def worker_versions(self) -> dict[str, int]:
+        """The version of the policy that drives now, of each living worker by its name."""
+        return self._fleet.versions()
 
     # -- bookkeeping that belongs to the memory ------------------------------------------------------
 
@@ -216,7 +210,7 @@ class TrainerLink:
         elif isinstance(message, m.Bundle):
             self._on_bundle(message, body)
         elif isinstance(message, m.Beat):
-            self._on_beat(message)
+            self._fleet.on_beat(message, self._version)
 
     def _on_bundle(self, bundle: m.Bundle, body: memoryview) -> None:
         try:
@@ -282,14 +276,6 @@ class TrainerLink:
         self._malformed += 1
         if self._malformed == 1:
             log.error("refused a packet of worker %s: %s; more of the kind are only counted", packet.worker, error)
-
-    def _on_beat(self, beat: m.Beat) -> None:
-        known = self._conditions.get(beat.worker)
-        if known is None:
-            log.info("worker %s is here", beat.worker)
-        if beat.alarm and (known is None or known.beat.alarm != beat.alarm):
-            log.error("worker %s: %s", beat.worker, beat.alarm)
-        self._conditions[beat.worker] = _Condition(beat, time.monotonic())
 
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
         """Hand over what arrived; send acknowledgements and policy frames."""
@@ -374,7 +360,7 @@ class _Saver:
             if pieces is None:
                 return
             try:
-                write_atomically(self._path, b"".join(pieces))
+                write_atomically(self._path, *pieces)
                 failed = False
             except OSError as error:
                 if not failed:

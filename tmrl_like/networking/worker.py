@@ -23,6 +23,7 @@ from tmrl_like.errors import ConfigError, TransportError
 from tmrl_like.networking.control_loop import ControlLoop, StoppedError
 from tmrl_like.networking.outbox import Outbox, OutboxOptions
 from tmrl_like.networking.policy_intake import PolicyFiles, PolicyIntake
+from tmrl_like.networking.policy_probe import PolicyProbe
 from tmrl_like.networking.session import Session
 from tmrl_like.networking.spaces import describe_spaces
 from tmrl_like.networking.worker_role import WorkerRole
@@ -109,7 +110,8 @@ class RolloutWorker:
             log.info("loaded weights from %s", model_path)
         self.standalone = standalone
         self.name = name or f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(2)}"
-        self._intake = PolicyIntake(self._make_actor)
+        probe = PolicyProbe(self.env.observation_space, self.env.action_space, obs_preprocessor)
+        self._intake = PolicyIntake(self._make_actor, probe)
         self._files = PolicyFiles(_path(model_path), _path(model_path_history), model_history)
         self._outbox = Outbox(self.name, crc_debug, outbox or OutboxOptions(min_samples=min_samples_per_worker_packet))
         self._loop = ControlLoop(

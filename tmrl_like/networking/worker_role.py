@@ -76,6 +76,6 @@ class WorkerRole:
             self._beat_is_due = True
         if self._loop.expert:
             return
-        policy = self._intake.add(frame, body)
-        if policy is not None:
-            self._files.save(policy)
+        weights = self._intake.add(frame, body)
+        if weights is not None:
+            self._files.save(frame.version, weights)

@@ -158,6 +158,7 @@ class PolicyFrame(Message):
     total_bytes: Count
     checksum: Count  # CRC-32 of the body
     published_at_s: Real
+    digest: bytes = b""  # of the last piece: SHA-256 of the whole policy
 
 
 class Beat(Message):

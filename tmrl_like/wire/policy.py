@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from collections.abc import Iterable, Iterator
+
+import numpy as np
 
 from tmrl_like.errors import DecodingError, OversizeError
 from tmrl_like.wire import messages as m
@@ -23,8 +26,11 @@ def split_policy(pieces: Iterable[bytes | memoryview], version: int, published_a
     views = [memoryview(piece).cast("B") for piece in pieces]
     total = sum(map(len, views))
     frames = max(1, -(-total // FRAME_BYTES))
+    digest = hashlib.sha256()
     for index, body in enumerate(_chunks(views)):
-        header = m.PolicyFrame(version, index, frames, total, zlib.crc32(body), published_at_s)
+        digest.update(body)
+        whole = digest.digest() if index == frames - 1 else b""
+        header = m.PolicyFrame(version, index, frames, total, zlib.crc32(body), published_at_s, whole)
         yield m.encode(header, body)
 
 
@@ -44,17 +50,21 @@ def _chunks(views: list[memoryview]) -> Iterator[bytes | memoryview]:
 
 
 class PolicyAssembler:
-    """Puts frames together again, into memory that is taken once its size has passed the limit."""
+    """Puts frames together again, in one piece of memory that is used for every policy of a size.
+
+    A frame is copied and hashed when it comes, so that no call touches more than `FRAME_BYTES`.
+    """
 
     def __init__(self, max_bytes: int = MAX_POLICY_BYTES) -> None:
         self._max_bytes = max_bytes
+        self._memory = memoryview(bytearray())
+        self._digest = hashlib.sha256()
         self._version = -1
-        self._weights = bytearray()
         self._filled = 0
         self._next = 0
 
-    def add(self, frame: m.PolicyFrame, body: bytes | memoryview) -> bytes | None:
-        """Take a frame; returns the whole policy with the last one.
+    def add(self, frame: m.PolicyFrame, body: bytes | memoryview) -> memoryview | None:
+        """Take a frame; returns the whole policy with the last one, valid until the next call.
 
         A frame that does not continue the policy begun is skipped (its policy is incomplete: a newer
         one follows).
@@ -68,24 +78,32 @@ class PolicyAssembler:
         if zlib.crc32(body) != frame.checksum:
             self._version = -1
             raise DecodingError("a piece of a policy is damaged")
-        if frame.frames == 1 and len(body) == frame.total_bytes:
-            self._version = -1
-            return bytes(body)
         if frame.index == 0:
-            self._version, self._next, self._filled = frame.version, 0, 0
-            self._weights = bytearray(frame.total_bytes)
+            self._begin(frame)
         if frame.version != self._version or frame.index != self._next:
             return None
         end = self._filled + len(body)
-        if end > len(self._weights):
+        if end > len(self._memory):
             self._version = -1
             raise DecodingError("a policy is longer than announced")
-        self._weights[self._filled : end] = body
+        self._memory[self._filled : end] = body
+        self._digest.update(body)
         self._filled = end
         self._next += 1
         if self._next < frame.frames:
             return None
-        if self._filled != len(self._weights):
-            raise DecodingError(f"a policy of {len(self._weights)} bytes ended after {self._filled}")
-        weights, self._weights, self._version = bytes(self._weights), bytearray(), -1
-        return weights
+        return self._finish(frame)
+
+    def _begin(self, frame: m.PolicyFrame) -> None:
+        self._version, self._next, self._filled = frame.version, 0, 0
+        self._digest = hashlib.sha256()
+        if len(self._memory) != frame.total_bytes:
+            self._memory = np.empty(frame.total_bytes, np.uint8).data
+
+    def _finish(self, frame: m.PolicyFrame) -> memoryview:
+        self._version = -1
+        if self._filled != len(self._memory):
+            raise DecodingError(f"a policy of {len(self._memory)} bytes ended after {self._filled}")
+        if self._digest.digest() != frame.digest:
+            raise DecodingError("the policy's hash differs from the trainer's: its pieces belong to different policies")
+        return self._memory

@@ -1,0 +1,105 @@
+"""How long a worker's other threads are held up while policies are taken in.
+
+    python tests/benchmarks/intake.py [--repeats 20]
+
+One thread sleeps 1 ms at a time, as a control loop does, and notes its longest gap; the other one takes in
+whole policies, frame by frame, with all checks. The floor is the same thread's gap while nothing is taken in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import threading
+import time
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from _common import finish, median
+from gymnasium import spaces
+
+from tmrl_like.actor import ActorModule
+from tmrl_like.networking.policy_intake import PolicyIntake
+from tmrl_like.networking.policy_probe import PolicyProbe
+from tmrl_like.weights import serialize_weights
+from tmrl_like.wire import messages as m
+from tmrl_like.wire.policy import split_policy
+
+WIDTHS = {"0.28MB": 256, "10MB": 1570, "50MB": 3530}
+SPACES = spaces.Box(-1.0, 1.0, (8,), np.float32), spaces.Box(-1.0, 1.0, (2,), np.float32)
+_REST_S = 0.02
+
+
+class TwoLayers(ActorModule):
+    """A network of about `width` x `width` weights."""
+
+    def __init__(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], width: int) -> None:
+        super().__init__(observation_space, action_space)
+        layer, relu = torch.nn.Linear, torch.nn.ReLU()
+        self.net = torch.nn.Sequential(
+            layer(8, width), relu, layer(width, width), relu, layer(width, 2), torch.nn.Tanh()
+        )
+
+    def act(self, obs: torch.Tensor, test: bool = False) -> Any:
+        return self.net(obs).numpy()
+
+
+def longest_gap_ms(during: Any) -> float:
+    """The longest gap of a thread that sleeps 1 ms at a time, while `during` runs."""
+    done, gaps = threading.Event(), []
+
+    def sleep() -> None:
+        last = time.perf_counter()
+        while not done.is_set():
+            time.sleep(0.001)
+            now = time.perf_counter()
+            gaps.append(now - last)
+            last = now
+
+    thread = threading.Thread(target=sleep)
+    thread.start()
+    during()
+    done.set()
+    thread.join()
+    return max(gaps) * 1e3
+
+
+def measure(width: int, repeats: int) -> dict[str, float]:
+    """Milliseconds: one intake, the longest gap during all of them, and without any."""
+    make = partial(TwoLayers, *SPACES, width)
+    intake, acting, times = PolicyIntake(make, PolicyProbe(*SPACES)), make(), []
+    frames = list(split_policy(serialize_weights(make().snapshot()), 1, time.time()))
+
+    def take_in() -> None:
+        nonlocal acting
+        started = time.perf_counter()
+        for data in frames:
+            frame, body = m.decode(data)
+            assert isinstance(frame, m.PolicyFrame)
+            intake.add(frame, body)
+        times.append((time.perf_counter() - started) * 1e3)
+        policy = intake.take(acting)
+        assert policy is not None
+        acting = policy.actor
+        time.sleep(_REST_S)
+
+    for _ in range(3):  # instances and memory are made with the first ones
+        take_in()
+    times.clear()
+    gap_ms = longest_gap_ms(lambda: [take_in() for _ in range(repeats)])
+    floor_ms = longest_gap_ms(lambda: time.sleep(repeats * _REST_S))
+    return {"intake_ms": median(times), "longest_gap_ms": gap_ms, "longest_gap_floor_ms": floor_ms}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=20)
+    repeats = parser.parse_args().repeats
+    torch.set_num_threads(1)
+    finish({f"{label}_{k}": v for label, width in WIDTHS.items() for k, v in measure(width, repeats).items()})
+
+
+if __name__ == "__main__":
+    main()

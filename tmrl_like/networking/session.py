@@ -26,6 +26,7 @@ log = logging.getLogger("tmrl_like.link")
 
 _HELLO_EVERY_S = 1.0
 _BEAT_S = 0.5
+_UNSENT_HELLO_AGAIN_S = 0.05
 _SILENT_AFTER_S = 4.0
 _COMPLAIN_AFTER_S = 3.0
 _TICK_S = 0.01
@@ -91,6 +92,7 @@ class Session:
         self._retry_until: float | None = None
         self._complained = False
         self._said_hello = False
+        self._hello_waits = False  # for a connection: some transports take nothing before there is one
         self._thread = threading.Thread(target=self._run, name=f"tmrl-link-{role_name}", daemon=True)
         self._thread.start()
 
@@ -166,7 +168,7 @@ class Session:
             self._dispatch(data, now)
             messages += 1
             data = self._link.receive(0.0) if messages < _MESSAGES_PER_TURN else None
-        if now - self._beat_at > _BEAT_S:
+        if now - self._beat_at > (_UNSENT_HELLO_AGAIN_S if self._hello_waits else _BEAT_S):
             self._stay_in_touch(now)
         next_s = self._role.on_tick(self._link.send, self._welcomed.is_set())
         return 0.0 if messages == _MESSAGES_PER_TURN else min(next_s, _BEAT_S)
@@ -214,7 +216,7 @@ class Session:
         if self._welcomed.is_set():
             self._link.send(m.encode(self._role.beat()))
             return
-        if now - self._hello_at > _HELLO_EVERY_S:
+        if now - self._hello_at > _HELLO_EVERY_S or self._hello_waits:
             self._say_hello(now)
         if silent_s > _COMPLAIN_AFTER_S and not self._complained:
             self._complained = True
@@ -223,7 +225,7 @@ class Session:
     def _say_hello(self, now: float) -> None:
         self._hello_at = now
         self._said_hello = True
-        self._link.send(m.encode(self._hello))
+        self._hello_waits = not self._link.send(m.encode(self._hello))
 
     def _say_goodbye(self) -> None:
         until = time.monotonic() + self._flush_s

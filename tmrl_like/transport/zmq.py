@@ -23,7 +23,7 @@ from tmrl_like.transport.credentials import KeyFolder, PeerKeys
 
 log = logging.getLogger(__name__)
 
-_BROKEN_HANDSHAKES_BEFORE_GIVING_UP = 3
+_BROKEN_HANDSHAKES_BEFORE_GIVING_UP = 6
 _REDIAL_AFTER_S = 0.3
 _KEYS_CHECK_S = 1.0
 _COPY_BELOW_BYTES = 1 << 19

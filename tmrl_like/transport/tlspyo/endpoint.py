@@ -17,8 +17,8 @@ from tmrl_like.transport.tlspyo.flow import Flow
 from tmrl_like.transport.tlspyo.proof import Secret
 
 REDIAL_INITIAL_S = 0.2
-REDIAL_MAX_S = 2.0
-BROKEN_HANDSHAKES_BEFORE_GIVING_UP = 3
+REDIAL_MAX_S = 0.8
+BROKEN_HANDSHAKES_BEFORE_GIVING_UP = 5
 FAREWELL_S = 0.3
 
 

@@ -132,15 +132,15 @@ class _Sender:
         self.feed: Iterator[Any] | None = None  # encoded bodies to send, by the connection's thread
         self.sent_bytes = 0
         link = connect(transport, "127.0.0.1", port, KeyFolder(keys))
-        self.session = Session(link, "bench", self, "worker", "bench", Spaces(*SPACES))
-        self.outbox.session = self.session.session
+        spaces = Spaces(*SPACES)
+        self.session = Session(link, "bench", self, "worker", "bench", spaces, session=self.outbox.session)
 
     def on_welcome(self, welcome: Any, is_new: bool) -> None:
         self.stream = welcome.stream
 
     def on_message(self, message: Any, body: Any) -> None:
         if type(message).__name__ == "Ack":
-            self.outbox.acknowledge(message.stored, message.received)
+            self.outbox.on_ack(message)
 
     def _send(self, send: Callable[[bytes], bool], data: bytes) -> bool:
         if not send(data):
@@ -149,7 +149,7 @@ class _Sender:
         return True
 
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
-        while self.feed is not None and self.outbox._unsent < 50 and len(self.outbox._unacked) < 1000:
+        while self.feed is not None and self.outbox._own.unsent < 50 and len(self.outbox._own) < 1000:
             _queue_encoded(self.outbox, next(self.feed))
         self.outbox.pump(lambda data: self._send(send, data), connected and self.stream != 0)
         return 0.001
@@ -209,7 +209,7 @@ def run_worker(port: int, keys: Path, transport: str, kind: str, seconds: float,
 
 def _wait(outbox: Any) -> bool:
     """Do not run ahead of the link: a worker in real time would not either."""
-    while len(outbox._sealed) > 50 or len(outbox._unacked) > 400:
+    while len(outbox._sealed) > 50 or len(outbox._own) > 400:
         time.sleep(0.0002)
     return False
 
@@ -227,17 +227,12 @@ def _queue_encoded(outbox: Any, encoded: tuple[int, int, bytes, bool]) -> None:
     """Number an encoded body and queue it for sending, in the connection's thread's place."""
     import zlib
 
-    from tmrl_like.networking.outbox import _Packet
     from tmrl_like.wire import messages as m
 
     samples, size, data, compressed = encoded
     outbox._sequence += 1
     header = m.SamplePacket("bench", outbox.session, outbox._sequence, 1, samples, size, zlib.crc32(data), compressed)
-    packet = _Packet(header, data)
-    outbox._unacked.append(packet)
-    outbox._unsent += 1
-    outbox._held_bytes += packet.size_bytes
-    outbox._held_samples += samples
+    outbox._own.add(outbox._store.add(header, data))
 
 
 def measure(kind: str, seconds: float, transport: str) -> dict[str, float]:

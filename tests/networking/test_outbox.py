@@ -7,7 +7,7 @@ from tmrl_like.errors import EncodingError
 from tmrl_like.networking.outbox import Outbox, OutboxOptions
 from tmrl_like.types import EpisodeStats, StepTiming
 from tmrl_like.wire import messages as m
-from tmrl_like.wire.packet import decode_body
+from tmrl_like.wire.packet import PacketWriter, decode_body
 
 TIMING = StepTiming(1e9, 0.0, 0.0, 1)
 STATS = EpisodeStats("w", True, -5.0, 10, True, False, 1e9, 1)
@@ -18,9 +18,11 @@ def sample(i=0):
 
 
 def outbox(**options):
-    box = Outbox("w", options=OutboxOptions(**({"max_age_s": 1e9} | options)))
-    box.session = 1
-    return box
+    return Outbox("w", options=OutboxOptions(**({"max_age_s": 1e9} | options)), session=1)
+
+
+def ack(box, stored, received, again=False):
+    box.on_ack(m.Ack("w", 1, stored, received, again))
 
 
 class Wire:
@@ -107,8 +109,8 @@ def test_what_is_not_acknowledged_is_sent_again_in_order():
     box, wire = outbox(max_samples=1), Wire()
     fill(box, 5)
     box.pump(wire.send, True)
-    box.acknowledge(2, 2)
-    box.send_again()
+    ack(box, 2, 2)
+    box.send_all_again(from_the_start=False)
     box.pump(wire.send, True)
     assert wire.sequences == [1, 2, 3, 4, 5, 3, 4, 5]
 
@@ -117,8 +119,7 @@ def test_what_has_arrived_is_not_sent_again():
     box, wire = outbox(max_samples=1), Wire()
     fill(box, 5)
     box.pump(wire.send, True)
-    box.acknowledge(1, 3)
-    box.send_again(3)
+    ack(box, 1, 3, again=True)
     box.pump(wire.send, True)
     assert wire.sequences == [1, 2, 3, 4, 5, 4, 5]
 
@@ -128,7 +129,7 @@ def test_acknowledged_packets_are_forgotten():
     fill(box, 5)
     box.pump(wire.send, True)
     assert box.unacknowledged_samples() == 5
-    box.acknowledge(5, 5)
+    ack(box, 5, 5)
     assert not box.pending()
     assert box.unacknowledged_samples() == 0
 
@@ -140,7 +141,7 @@ def test_the_window_limits_what_is_on_its_way():
     fill(box, 1)
     box.pump(wire.send, True)
     assert wire.sequences == [1]
-    box.acknowledge(0, 1)
+    ack(box, 0, 1)
     box.pump(wire.send, True)
     assert wire.sequences == [1, 2]
     assert box.unacknowledged_samples() == 2
@@ -180,12 +181,12 @@ def test_beyond_its_limit_the_oldest_samples_are_dropped_and_counted(caplog):
 
 
 def test_a_silence_after_the_last_packets_makes_them_go_out_again(monkeypatch):
-    monkeypatch.setattr("tmrl_like.networking.outbox._FIRST_PATIENCE_S", 0.0)
+    monkeypatch.setattr("tmrl_like.networking.backlog._FIRST_PATIENCE_S", 0.0)
     box, wire = outbox(max_samples=1), Wire()
     fill(box, 2)
     box.pump(wire.send, True)
-    box.acknowledge(0, 1)
-    box._progress_at -= 1
+    ack(box, 0, 1)
+    box._own._progress_at -= 1
     box.pump(wire.send, True)
     assert wire.sequences == [1, 2, 2]
 
@@ -198,10 +199,10 @@ def test_a_minimum_above_the_usual_size_is_kept():
 
 
 def test_what_is_in_the_trainers_memory_is_not_counted_as_lost():
-    box, wire = outbox(max_samples=10, max_bytes=2000), Wire()
+    box, wire = outbox(max_samples=10, max_bytes=4000), Wire()
     fill(box, 50)
     box.pump(wire.send, True)
-    box.acknowledge(0, 5)
+    ack(box, 0, 5)
     fill(box, 50)
     box.pump(wire.send, False)
     assert box.lost_samples == 0
@@ -232,3 +233,39 @@ def test_what_cannot_be_sent_is_refused_by_name():
     box = outbox()
     with pytest.raises(EncodingError, match=r"info\['car'\] is a builtins.object"):
         box.append((0, 0, 0.0, False, False, {"car": object()}), TIMING)
+
+
+def test_a_packet_leaves_when_it_is_large():
+    box, wire = outbox(max_packet_bytes=100_000), Wire()
+    for _ in range(7):
+        box.append((np.zeros(1, np.float32), np.zeros((4, 64, 64), np.uint8), 0.0, False, False, {}), TIMING)
+        box.append((None, np.zeros((4, 64, 64), np.uint8), 0.0, False, False, {"jpeg": bytes(30_000)}), TIMING)
+    box.pump(wire.send, True)
+    assert [h.samples for h, _ in wire.packets] == [4, 4, 4]
+    assert all(100_000 <= h.body_bytes < 150_000 for h, _ in wire.packets)
+
+
+def test_a_large_packet_waits_for_the_minimum():
+    box, wire = outbox(max_packet_bytes=1, min_samples=5), Wire()
+    fill(box, 12)
+    box.pump(wire.send, True)
+    assert [h.samples for h, _ in wire.packets] == [5, 5]
+
+
+def test_the_bytes_of_a_packet_are_known_while_it_is_filled():
+    writer = PacketWriter()
+    for i in range(50):
+        obs = {"image": np.zeros((8, 8), np.uint8), "speed": np.float32(i), "text": "é" * 10}
+        writer.append((1.0, obs, 0.0, False, False, {"n": i, "b": b"x" * 5}), TIMING)
+    assert 0.6 < writer.size_bytes / len(writer.encode()) < 1.1
+
+
+def test_packets_dropped_before_they_were_encoded_are_a_gap_in_the_numbers(monkeypatch):
+    monkeypatch.setattr("tmrl_like.networking.outbox._MAX_SEALED", 3)
+    box, wire = outbox(max_samples=1), Wire()
+    fill(box, 1)
+    box.pump(wire.send, True)
+    fill(box, 5)
+    box.pump(wire.send, True)
+    assert [(h.sequence, h.oldest, h.gap) for h, _ in wire.packets] == [(1, 1, 0), (4, 1, 2), (5, 1, 0), (6, 1, 0)]
+    assert wire.packets[-1][0].lost_samples == box.lost_samples == 2

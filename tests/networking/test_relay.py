@@ -43,8 +43,8 @@ def relay(link):
     return Relay(link)
 
 
-def hello(role="worker", name="w1", session=1, spaces=SPACES):
-    return m.Hello(role, name, session, "0", spaces)
+def hello(role="worker", name="w1", session=1, spaces=SPACES, takes_over=()):
+    return m.Hello(role, name, session, "0", spaces, takes_over=takes_over)
 
 
 def give(relay, peer, message, identity=BOTH, now=0.0, body=b""):
@@ -292,10 +292,10 @@ def test_another_wire_version_is_refused_with_the_side_to_upgrade(relay, link):
 
 def test_malformed_messages_are_counted_answered_once_and_end_in_dismissal(relay, link):
     give(relay, b"w", hello())
-    relay.handle(Incoming(b"w", BOTH, b"\x01garbage"), 0.0)
+    relay.handle(Incoming(b"w", BOTH, bytes((m.WIRE_VERSION,)) + b"garbage"), 0.0)
     assert len(relay.workers) == 1
     for _ in range(149):
-        relay.handle(Incoming(b"w", BOTH, b"\x01garbage"), 0.0)
+        relay.handle(Incoming(b"w", BOTH, bytes((m.WIRE_VERSION,)) + b"garbage"), 0.0)
     assert relay.counters.malformed == 150
     assert len(link.to(b"w", m.Refusal)) == 1
     assert relay.workers == []
@@ -337,3 +337,33 @@ def test_a_policy_larger_than_the_limit_is_refused(link):
     give(relay, b"t", frame(1, 0, 2), body=b"x" * 200)
     assert link.to(b"t", m.Refusal)
     assert relay.trainer is None
+
+
+def test_a_worker_sends_and_hears_for_the_sessions_it_took_over(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello(session=3, takes_over=(1, 2)))
+    for session in (1, 2, 3):
+        give(relay, b"w", packet(session=session))
+        give(relay, b"t", m.Ack("w1", session, 1, 1))
+    assert [p.session for p in link.to(b"t", m.SamplePacket)] == [1, 2, 3]
+    assert [a.session for a in link.to(b"w", m.Ack)] == [1, 2, 3]
+    give(relay, b"w", packet(session=4))
+    assert "in the name of" in link.to(b"w", m.Refusal)[0].reason
+
+
+def test_a_worker_takes_over_sessions_of_its_own_name_only(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"v", hello(name="w2", session=1))
+    give(relay, b"w", hello(session=3, takes_over=(1,)))
+    give(relay, b"t", m.Ack("w2", 1, 1, 1))
+    give(relay, b"w", packet(name="w2", session=1))
+    assert link.to(b"w", m.Ack) == []
+    assert len(link.to(b"v", m.Ack)) == 1
+    assert link.to(b"t", m.SamplePacket) == []
+
+
+def test_the_seat_of_a_dead_process_is_its_successors_at_once(relay, link):
+    give(relay, b"w", hello(session=1))
+    give(relay, b"v", hello(session=2, takes_over=(1,)), now=0.1)
+    assert [seat.peer for seat in relay.workers] == [b"v"]
+    assert link.to(b"v", m.Refusal) == []

@@ -10,7 +10,16 @@ import pytest
 
 from tmrl_like.errors import DecodingError, OversizeError
 from tmrl_like.wire import messages
-from tmrl_like.wire.messages import MAX_HEADER_BYTES, WIRE_VERSION, AnyMessage, Hello, WireVersionError, decode, encode
+from tmrl_like.wire.messages import (
+    MAX_HEADER_BYTES,
+    MAX_TAKEN_OVER,
+    WIRE_VERSION,
+    AnyMessage,
+    Hello,
+    WireVersionError,
+    decode,
+    encode,
+)
 
 TYPES = get_args(AnyMessage)
 
@@ -78,10 +87,10 @@ def test_a_header_above_the_limit_is_refused_by_its_length() -> None:
             decode(bytes((WIRE_VERSION,)) + length.to_bytes(4, "little") + bytes(10))
 
 
-@pytest.mark.parametrize("data", [b"", b"\x01", b"\x01\0\0\0", b"\x01\5\0\0\0abc", b"\x01\0\0\0\0"])
+@pytest.mark.parametrize("data", [b"", b"V", b"V\0\0\0", b"V\5\0\0\0abc", b"V\0\0\0\0"])
 def test_too_few_bytes_are_refused(data: bytes) -> None:
-    with pytest.raises(DecodingError):
-        decode(data)
+    with pytest.raises(DecodingError, match=r"bytes are too few|a header of 5 bytes|not a message"):
+        decode(data.replace(b"V", bytes((WIRE_VERSION,))))
 
 
 @pytest.mark.parametrize(
@@ -94,6 +103,7 @@ def test_too_few_bytes_are_refused(data: bytes) -> None:
         ["Hello", "worker", "name", -1, "0.1"],
         ["Hello", "worker", "name", 2**63, "0.1"],
         ["Hello", "worker", "name", 1.5, "0.1"],
+        ["Hello", "worker", "name", 1, "0.1", None, "", [1] * (MAX_TAKEN_OVER + 1)],
         {"type": "Hello"},
         "Hello",
         17,

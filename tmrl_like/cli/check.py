@@ -30,7 +30,9 @@ from tmrl_like.wire.packet import SampleBlock, decode_body
 
 _PARTS = ("env", "actor", "agent", "memory", "sample_compressor", "obs_preprocessor")
 _CHECKED_AT_MOST = 20_000
-_WITHOUT_LIMITS = {"max_bytes": 1 << 50, "window_bytes": 1 << 50}  # nobody acknowledges what is sent here
+_WITHOUT_LIMITS = OutboxOptions(  # nobody acknowledges what is sent here
+    max_bytes=1 << 50, max_held_samples=1 << 50, window_bytes=1 << 50
+)
 
 
 @dataclass
@@ -50,8 +52,7 @@ def main(arguments: Arguments) -> int:
     """Run some episodes through everything, and report."""
     Stopper().listen(arguments.supervised)
     experiment = dataclasses.replace(prepare(arguments, "check", _PARTS), crc_debug=True)
-    outbox = OutboxOptions(min_samples=experiment.worker.min_samples_per_worker_packet, **_WITHOUT_LIMITS)
-    with make_standalone(experiment, None, outbox=outbox) as worker:
+    with make_standalone(experiment, None, outbox=_WITHOUT_LIMITS) as worker:
         _check_spaces(worker)
         traffic = _collect(worker, arguments.episodes)
         _report_timing(worker, traffic)

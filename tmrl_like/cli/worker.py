@@ -12,6 +12,7 @@ from tmrl_like.cli.logs import limit_threads, set_up_logging
 from tmrl_like.cli.stopping import Stopper, end_now
 from tmrl_like.config.experiment import Experiment
 from tmrl_like.config.loading import load_experiment, load_settings
+from tmrl_like.networking.outbox import OutboxOptions
 from tmrl_like.networking.worker import RolloutWorker
 
 PARTS = ("env", "actor", "sample_compressor", "obs_preprocessor")
@@ -54,6 +55,8 @@ def make_worker(experiment: Experiment, **options: Any) -> RolloutWorker:
         "transport": server.transport,
         "keys_dir": experiment.keys_dir,
         "min_samples_per_worker_packet": section.min_samples_per_worker_packet,
+        "outbox": OutboxOptions(max_bytes=section.outbox_max_mb << 20, spool_max_bytes=section.spool_max_mb << 20),
+        "spool_dir": paths.spool if section.spool else None,
         "max_samples_per_episode": section.max_samples_per_episode,
         "model_path": paths.worker_model,
         "model_path_history": paths.model_history,

@@ -73,6 +73,9 @@ class WorkerSection:
         torch_threads: processor threads of the actor; one disturbs the control loop least.
         synchronous: collect no further than training keeps up; not for real-time environments.
         max_steps_per_update: with `synchronous`, environment steps per policy received.
+        outbox_max_mb: samples kept in memory until the trainer has stored them, in MiB.
+        spool: keep them on disk as well, in the run's folder, so that they outlive the worker.
+        spool_max_mb: with `spool`, how much on disk, in MiB.
     """
 
     device: str = "cpu"
@@ -84,10 +87,14 @@ class WorkerSection:
     torch_threads: int = 1
     synchronous: bool = False
     max_steps_per_update: float = 100.0
+    outbox_max_mb: int = 512
+    spool: bool = False
+    spool_max_mb: int = 2048
 
     def __post_init__(self) -> None:
         _at_least(self, 0, "test_episode_interval", "model_history")
         _at_least(self, 1, "min_samples_per_worker_packet", "max_samples_per_episode", "torch_threads")
+        _at_least(self, 1, "outbox_max_mb", "spool_max_mb")
         _above_0(self, "hang_timeout_s", "max_steps_per_update")
 
 

@@ -62,6 +62,11 @@ class RunPaths:
         return self.weights / "history" / "policy"
 
     @property
+    def spool(self) -> Path:
+        """Samples that workers of this machine keep on disk until the trainer has stored them."""
+        return self.folder / "spool"
+
+    @property
     def checkpoints(self) -> Path:
         """Folder of the checkpoints."""
         return self.folder / "checkpoints"

@@ -34,8 +34,12 @@ class Seat:
     peer: bytes
     hello: m.Hello
     seen_at: float
+    sessions: frozenset[int] = field(init=False)  # whose packets it may send: its own, and those it took over
     policy_cursor: int = 0  # next policy frame this worker is due
     policies_on_their_way: deque[int] = field(default_factory=deque)  # versions begun, and not known to have arrived
+
+    def __post_init__(self) -> None:
+        self.sessions = frozenset((self.hello.session, *self.hello.takes_over))
 
 
 @dataclass(slots=True)
@@ -75,7 +79,6 @@ class Relay:
         self._silent_after_s = silent_after_s
         self._max_policy_bytes = max_policy_bytes
         self._max_waiting_bytes = max_waiting_bytes
-        self._session = _random_id()
         self._stream = 0
         self._seats: dict[bytes, Seat] = {}
         self._trainer: Seat | None = None
@@ -205,6 +208,9 @@ class Relay:
         """Whether another process holds a seat and shows signs of life; a silent one loses it."""
         if sitting is None or _same_process(sitting.hello, hello):
             return False
+        if sitting.hello.session in hello.takes_over:  # it is dead, else its successor could not know
+            self._leave(sitting)
+            return False
         idle_s = now - sitting.seen_at
         if idle_s <= _ALIVE_WITHIN_S:
             return True
@@ -240,7 +246,7 @@ class Relay:
 
     def _welcome(self, seat: Seat) -> None:
         wanted = seat.hello.role == "trainer" and not self._policy_complete
-        self._tell(seat.peer, m.Welcome(self._session, self._stream, wanted))
+        self._tell(seat.peer, m.Welcome(self._stream, wanted))
 
     def _leave(self, seat: Seat) -> None:
         self._forget(seat)
@@ -258,7 +264,7 @@ class Relay:
     # -- messages ------------------------------------------------------------------------------------
 
     def _on_samples(self, seat: Seat, message: m.SamplePacket | m.Bundle, data: bytes | memoryview) -> None:
-        if (message.worker, message.session) != (seat.hello.name, seat.hello.session):
+        if message.worker != seat.hello.name or message.session not in seat.sessions:
             self._refuse_malformed_from(seat, f"it sent samples in the name of {message.worker:.60}")
             return
         if self._trainer is None:
@@ -318,7 +324,7 @@ class Relay:
 
     def _on_ack(self, seat: Seat, message: m.Ack, data: bytes | memoryview) -> None:
         for worker in self.workers:
-            if worker.hello.name == message.worker and worker.hello.session == message.session:
+            if worker.hello.name == message.worker and message.session in worker.sessions:
                 self._link.send(worker.peer, data)
 
     def _on_worker_beat(self, seat: Seat, message: m.Beat, data: bytes | memoryview) -> None:

@@ -64,6 +64,8 @@ class Session:
         name: str,
         spaces: m.Spaces | None = None,
         model_path: Path | None = None,
+        session: int = 0,
+        takes_over: tuple[int, ...] = (),
     ) -> None:
         """Start the thread and introduce the peer; does not wait for the server.
 
@@ -75,13 +77,17 @@ class Session:
             name: unique among live peers of the role.
             spaces: compared between worker and trainer.
             model_path: where this peer keeps its weights; two peers of one machine must not share it.
+            session: names this process; 0: a random number.
+            takes_over: sessions of dead processes of this name, whose packets this one sends as well.
         """
-        self.session = secrets.randbits(62) + 1
+        self.session = session or secrets.randbits(62) + 1
         self.name = name
         self._link = link
         self._where = where
         self._role = role
-        self._hello = m.Hello(role_name, name, self.session, tmrl_like.__version__, spaces, _file_id(model_path))
+        self._hello = m.Hello(
+            role_name, name, self.session, tmrl_like.__version__, spaces, _file_id(model_path), takes_over
+        )
         self._stopping = threading.Event()
         self._flush_s = 0.0
         self._failure: BaseException | None = None

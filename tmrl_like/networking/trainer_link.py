@@ -234,10 +234,12 @@ class TrainerLink:
             self._acks.setdefault(key, False)
             return
         if packet.oldest > process.received + 1:
-            self._skip_what_is_gone(packet, process)
-        if packet.sequence > process.received + 1 or self._inbox_bytes > _MAX_INBOX_BYTES:
+            self._skip_what_is_gone(packet.worker, process, packet.oldest - 1)
+        if packet.sequence - packet.gap > process.received + 1 or self._inbox_bytes > _MAX_INBOX_BYTES:
             self._ask_again(key, process)
             return
+        if packet.sequence > process.received + 1:
+            self._skip_what_is_gone(packet.worker, process, packet.sequence - 1)
         self._inbox_bytes += packet.body_bytes
         process.received = packet.sequence
         process.lost_samples = packet.lost_samples
@@ -264,12 +266,10 @@ class TrainerLink:
             with self._lock:
                 self._acks[key] = True
 
-    def _skip_what_is_gone(self, packet: m.SamplePacket, process: _Process) -> None:
-        """The worker keeps nothing older any more: go on there, as a new run."""
-        log.warning(
-            "packets %d to %d of worker %s are lost for good", process.received + 1, packet.oldest - 1, packet.worker
-        )
-        process.received = packet.oldest - 1
+    def _skip_what_is_gone(self, worker: str, process: _Process, last: int) -> None:
+        """The worker has the packets up to `last` no more: go on after them, as a new run."""
+        log.warning("packets %d to %d of worker %s are lost for good", process.received + 1, last, worker)
+        process.received = last
         process.breaks += 1
 
     def _refuse(self, packet: m.SamplePacket | m.Bundle, error: DecodingError) -> None:

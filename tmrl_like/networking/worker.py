@@ -5,11 +5,9 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-import os
-import secrets
-import socket
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,6 +24,7 @@ from tmrl_like.networking.policy_intake import PolicyFiles, PolicyIntake
 from tmrl_like.networking.policy_probe import PolicyProbe
 from tmrl_like.networking.session import Session
 from tmrl_like.networking.spaces import describe_spaces
+from tmrl_like.networking.spool import new_worker_name, open_spool
 from tmrl_like.networking.worker_role import WorkerRole
 from tmrl_like.transport import DEFAULT_PORT, LOCALHOST, KeyFolder, TransportOptions, connect
 from tmrl_like.types import EpisodeStats, ObsPreprocessor, SampleCompressor
@@ -65,6 +64,7 @@ class RolloutWorker:
         keys_dir: str | Path | None = None,
         name: str | None = None,
         outbox: OutboxOptions | None = None,
+        spool_dir: str | Path | None = None,
         options: TransportOptions | None = None,
         hang_timeout_s: float = 30.0,
         on_hang: Callable[[str], None] | None = None,
@@ -78,7 +78,7 @@ class RolloutWorker:
                 before sending. None sends samples as they are.
             device: where the actor runs.
             server_ip: the server's address; None: this machine.
-            min_samples_per_worker_packet: no packet leaves with fewer samples.
+            min_samples_per_worker_packet: no packet leaves with fewer samples; with `outbox` the larger minimum counts.
             max_samples_per_episode: a longer episode is cut with `truncated=True`.
             model_path: weights are loaded from there now, if the file exists, and the newest are kept there.
             obs_preprocessor: applied to each observation right before the actor sees it.
@@ -89,8 +89,11 @@ class RolloutWorker:
             server_port: the server's port.
             transport: "zmq", "tlspyo" or "inproc"; the server's.
             keys_dir: where this machine's key is; None: the default folder.
-            name: unique among workers; None: made from host and process.
+            name: unique among workers; None: made from host and process or, with a spool, that of the first
+                folder in it that no process uses.
             outbox: when packets leave and how much is kept for a server that is away.
+            spool_dir: folder where samples are also kept until they are stored, so that they outlive this
+                process; workers of one machine may share it. None: they are kept in memory alone.
             options: limits of the transport.
             hang_timeout_s: a step that takes longer is reported as a hang.
             on_hang: called with a line about the hang, from another thread.
@@ -99,6 +102,7 @@ class RolloutWorker:
             CredentialsError: this machine's key cannot be read.
             PolicyError: the weights at `model_path` do not fit the actor.
             EnvironmentFaultError, ConfigError: the environment cannot be made.
+            ConfigError: an argument is out of range, or the spool cannot be used.
         """
         _check_arguments(min_samples_per_worker_packet, max_samples_per_episode, model_history)
         self._actor_module_cls = actor_module_cls
@@ -109,11 +113,14 @@ class RolloutWorker:
             actor = actor.load(model_path, device)
             log.info("loaded weights from %s", model_path)
         self.standalone = standalone
-        self.name = name or f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(2)}"
+        outbox = outbox or OutboxOptions()
+        outbox = replace(outbox, min_samples=max(outbox.min_samples, min_samples_per_worker_packet))
+        spool = None if spool_dir is None or standalone else open_spool(Path(spool_dir), name, outbox.spool_max_bytes)
+        self.name = name or (spool.worker if spool else new_worker_name())
         probe = PolicyProbe(self.env.observation_space, self.env.action_space, obs_preprocessor)
         self._intake = PolicyIntake(self._make_actor, probe)
         self._files = PolicyFiles(_path(model_path), _path(model_path_history), model_history)
-        self._outbox = Outbox(self.name, crc_debug, outbox or OutboxOptions(min_samples=min_samples_per_worker_packet))
+        self._outbox = Outbox(self.name, crc_debug, outbox, spool)
         self._loop = ControlLoop(
             self._env,
             actor,
@@ -132,7 +139,11 @@ class RolloutWorker:
         self._runner: threading.Thread | None = None
         self._session: Session | None = None
         if not standalone:
-            self._connect(server_ip or LOCALHOST, server_port, transport, keys_dir, options)
+            try:
+                self._connect(server_ip or LOCALHOST, server_port, transport, keys_dir, options)
+            except BaseException:
+                self._outbox.close()
+                raise
 
     def _connect(
         self, host: str, port: int, transport: str, keys_dir: str | Path | None, options: TransportOptions | None
@@ -147,8 +158,9 @@ class RolloutWorker:
             self.name,
             spaces,
             self._files.path,
+            self._outbox.session,
+            self._outbox.takes_over,
         )
-        self._outbox.session = self._session.session
 
     @property
     def env(self) -> Any:
@@ -441,6 +453,7 @@ class RolloutWorker:
         self._outbox.seal()
         if self._session is not None:
             self._session.close()
+        self._outbox.close()
         self._env.close()
 
     def __enter__(self) -> RolloutWorker:

@@ -29,9 +29,9 @@ class WorkerRole:
     def on_welcome(self, welcome: m.Welcome, is_new: bool) -> None:
         """Send again what may be lost: to another trainer perhaps, or because a connection broke."""
         if welcome.stream != self._stream:
-            self._outbox.send_again()
+            self._outbox.send_all_again(from_the_start=True)
         elif is_new:
-            self._outbox.send_again(self._outbox.received)
+            self._outbox.send_all_again(from_the_start=False)
         self._stream = welcome.stream
 
     def on_message(self, message: m.AnyMessage, body: memoryview) -> None:
@@ -39,9 +39,7 @@ class WorkerRole:
         if isinstance(message, m.PolicyFrame):
             self._on_policy_frame(message, body)
         elif isinstance(message, m.Ack):
-            self._outbox.acknowledge(message.stored, message.received)
-            if message.again:
-                self._outbox.send_again(message.received)
+            self._outbox.on_ack(message)
 
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
         """Send what waits."""
@@ -67,7 +65,7 @@ class WorkerRole:
             unacknowledged_samples=self._outbox.unacknowledged_samples(),
             expert=loop.expert,
             lost_samples=self._outbox.lost_samples,
-            alarm=self._intake.alarm,
+            alarm="; ".join(filter(None, (self._intake.alarm, self._outbox.alarm))),
         )
 
     def _on_policy_frame(self, frame: m.PolicyFrame, body: memoryview) -> None:

@@ -53,6 +53,7 @@ _PLAIN_TYPE = {
     "numpy str": np.str_,
     "numpy bytes": np.bytes_,
 }
+_TEXTS = ("str", "bytes", "numpy str", "numpy bytes")
 _text_decoder = msgspec.msgpack.Decoder(list[str])
 _bytes_decoder = msgspec.msgpack.Decoder(list[bytes])
 
@@ -66,10 +67,14 @@ class ColumnWriter:
 
     def __init__(self, schema: Node) -> None:
         self.schema = schema
-        leaves, make_push = _compile(schema)
+        leaves, self._fixed_bytes, self._texts, make_push = _compile(schema)
         self._leaves = leaves
         self._columns: list[list[Any]] = [[] for _ in leaves]
         self.push: Callable[[Any], bool] = make_push(*(column.append for column in self._columns))
+
+    def row_bytes(self) -> int:
+        """About how many bytes a sample takes; text and bytes are taken to be as long as the newest."""
+        return self._fixed_bytes + sum(len(self._columns[i][-1]) for i in self._texts)
 
     def buffers(self) -> list[bytes]:
         """One buffer per leaf, in the schema's order; empty for None."""
@@ -77,8 +82,10 @@ class ColumnWriter:
 
 
 @lru_cache(maxsize=256)
-def _compile(schema: Node) -> tuple[list[Leaf], Callable[..., Callable[[Any], bool]]]:
-    """Build, for one structure, the maker of `push(sample)`; it takes one `append` per leaf.
+def _compile(schema: Node) -> tuple[list[Leaf], int, tuple[int, ...], Callable[..., Callable[[Any], bool]]]:
+    """Leaves of a structure, bytes of those of fixed size, which are text, and the maker of `push(sample)`.
+
+    The maker takes one `append` per leaf.
 
     Generated rather than interpreted because it runs in the control loop: first every check, then every
     copy, each on a local variable. Only indices and lengths are written into the source; every value
@@ -100,7 +107,16 @@ def _compile(schema: Node) -> tuple[list[Leaf], Callable[..., Callable[[Any], bo
     ]
     namespace = dict(source.constants)
     exec("\n".join(lines), namespace)
-    return leaves, namespace["make_push"]
+    texts = tuple(i for i, leaf in enumerate(leaves) if isinstance(leaf, PlainLeaf) and leaf.kind in _TEXTS)
+    return leaves, sum(map(_fixed_bytes, leaves)), texts, namespace["make_push"]
+
+
+def _fixed_bytes(leaf: Leaf) -> int:
+    if isinstance(leaf, ArrayLeaf):
+        return int(np.dtype(leaf.dtype).itemsize * prod(leaf.shape))
+    if isinstance(leaf, ScalarLeaf):
+        return np.dtype(leaf.dtype).itemsize
+    return np.dtype(_PLAIN_DTYPE[leaf.kind]).itemsize if leaf.kind in _PLAIN_DTYPE else 0
 
 
 class _PushSource:

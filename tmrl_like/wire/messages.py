@@ -36,8 +36,9 @@ import msgspec
 
 from tmrl_like.errors import DecodingError, OversizeError
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 MAX_HEADER_BYTES = 1 << 16
+MAX_TAKEN_OVER = 1000
 
 Name = Annotated[str, msgspec.Meta(max_length=200)]
 Text = Annotated[str, msgspec.Meta(max_length=4000)]
@@ -65,6 +66,8 @@ class Hello(Message):
     software: Name  # version of tmrl_like, for error messages
     spaces: Spaces | None = None
     model_file: Name = ""  # hash of machine and path of the file where this peer keeps its weights; empty: none
+    takes_over: Annotated[tuple[Count, ...], msgspec.Meta(max_length=MAX_TAKEN_OVER)] = ()  # sessions of dead
+    # processes of this worker, whose packets it sends as well; a seat that one of them still has is this peer's
 
 
 class Welcome(Message):
@@ -75,7 +78,6 @@ class Welcome(Message):
     no trainer yet. `policy_wanted`: the server holds no policy (a trainer then publishes again).
     """
 
-    server_session: Count
     stream: Count
     policy_wanted: bool = False
 
@@ -119,6 +121,7 @@ class SamplePacket(Message):
     compressed: bool  # zstandard
     lost_samples: Count = 0  # dropped by this worker so far because its outbox was full
     oldest: Count = 0  # sequence of the oldest packet that the worker still keeps; older ones come no more
+    gap: Count = 0  # packets right before this one that are lost for good; not counted for the oldest one
     episodes: tuple[Episode, ...] = ()
 
 
@@ -224,7 +227,7 @@ def decode(data: bytes | memoryview) -> tuple[AnyMessage, memoryview]:
         raise DecodingError(f"not a message: {error}") from None
 
 
-def encode_bundle(packets: Sequence[tuple[SamplePacket, bytes]]) -> bytes:
+def encode_bundle(packets: Sequence[tuple[SamplePacket, bytes | memoryview]]) -> bytes:
     """Frame packets of one worker process, with their bodies, as one message."""
     parts = []
     for packet, body in packets:

@@ -32,6 +32,7 @@ from tmrl_like.wire.schema import Node, TupleNode, schema_of
 MAX_BODY_BYTES = 256 << 20
 _MAX_HEAD_BYTES = 4 << 20
 _FIELDS = 6
+_TIMING_BYTES = 8  # of a sample
 _US = 1e6
 _MS = 1e3
 _MS_32 = np.float32(_MS)
@@ -117,6 +118,8 @@ class PacketWriter:
         """Start an empty packet; expects samples of the structure that `previous` ended with."""
         self.with_originals = with_originals
         self.samples = 0
+        self.size_bytes = 0  # about, uncompressed
+        self._row_bytes = 0
         self._expected: Node | None = previous.last_schema if previous else None
         self._writers: list[ColumnWriter] = []
         self._rows: list[int] = []
@@ -136,6 +139,7 @@ class PacketWriter:
             self._resets.append(self.samples)
         self._timing.append(timing)
         self.samples += 1
+        self.size_bytes += self._row_bytes
 
     @property
     def last_schema(self) -> Node | None:
@@ -148,6 +152,7 @@ class PacketWriter:
             writer = self._new_writer(sample)
         self._writers.append(writer)
         self._rows.append(0)
+        self._row_bytes = writer.row_bytes() + _TIMING_BYTES
 
     def _new_writer(self, sample: tuple[Any, ...]) -> ColumnWriter:
         try:

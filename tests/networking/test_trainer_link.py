@@ -1,0 +1,79 @@
+"""What the trainer takes of what arrives, without a server."""
+
+import numpy as np
+import pytest
+
+from tmrl_like.networking.trainer_link import TrainerLink
+from tmrl_like.types import StepTiming
+from tmrl_like.wire import messages as m
+from tmrl_like.wire.packet import PacketWriter
+
+
+class DeadLink:
+    """A connection on which nothing arrives."""
+
+    def send(self, data):
+        return True
+
+    def receive(self, timeout_s):
+        return None
+
+    def wake(self):
+        pass
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def link():
+    link = TrainerLink(DeadLink(), "nowhere", "t", m.Spaces("o", "a"))
+    link._session.close(0.0)
+    yield link
+    link.close()
+
+
+def give(link, sequence, oldest=1, gap=0):
+    import zlib
+
+    writer = PacketWriter()
+    writer.append((None, np.float32(sequence), 0.0, False, False, {}), StepTiming(1e9, 0.0, 0.0, 1))
+    body = writer.encode()
+    header = m.SamplePacket("w", 7, sequence, 1, 1, len(body), zlib.crc32(body), False, 0, oldest, gap)
+    link.on_message(header, memoryview(body))
+
+
+def taken(link):
+    """(number, name of the stream) of what would reach the memory."""
+    return [(int(d.buffer.memory[0].obs), d.buffer.stream) for d in link._arriving]
+
+
+def test_packets_after_one_that_is_missing_have_to_wait_for_it(link):
+    for sequence in (1, 3, 4):
+        give(link, sequence)
+    assert [number for number, _ in taken(link)] == [1]
+    assert link._acks[("w", 7)] is True
+
+
+def test_a_gap_of_packets_that_come_no_more_is_a_break(link, caplog):
+    give(link, 1)
+    give(link, 4, gap=2)
+    give(link, 5)
+    assert taken(link) == [(1, "w/7/1/0"), (4, "w/7/1/1"), (5, "w/7/1/1")]
+    assert "packets 2 to 3 of worker w are lost for good" in caplog.text
+
+
+def test_what_comes_before_a_gap_is_waited_for(link):
+    give(link, 1)
+    give(link, 5, gap=2)  # 2 is on its way, 3 and 4 are not
+    assert [number for number, _ in taken(link)] == [1]
+    give(link, 2)
+    give(link, 5, gap=2)
+    assert taken(link) == [(1, "w/7/1/0"), (2, "w/7/1/0"), (5, "w/7/1/1")]
+
+
+def test_a_gap_whose_packets_arrived_before_they_were_lost_is_none(link):
+    for sequence in (1, 2, 3):
+        give(link, sequence)
+    give(link, 4, gap=2)
+    assert taken(link)[-1] == (4, "w/7/1/0")

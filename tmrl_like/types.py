@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from tmrl_like.errors import MemoryContractError
@@ -65,13 +66,22 @@ class Batch(NamedTuple):
     truncated: Any  # float32 [B], 1.0 where the episode was cut
 
 
+class ActionSource(IntEnum):
+    """What chose an action."""
+
+    POLICY = 0  # the actor; also of the first sample of an episode, whose action nobody chose
+    SAFE = 1  # the safe action, because the policy was too old, missing, or not finite
+    HUMAN = 2
+
+
 class StepTiming(NamedTuple):
-    """How one step went in time. It travels with every sample."""
+    """How one step went in time, and what drove. It travels with every sample."""
 
     observed_at_s: float  # wall-clock time (Unix, seconds) at which `obs` reached the worker
     inference_s: float  # duration of `act()` that chose the action of this sample; 0 on reset
     period_error_s: float  # time since the previous observation minus the nominal time-step; 0 on reset
-    policy_version: int  # version of the policy that chose the action; 0: never updated
+    policy_version: int  # version of the policy in use; 0: never updated
+    source: ActionSource = ActionSource.POLICY  # what chose the action
 
 
 class Info(dict[str, Any]):

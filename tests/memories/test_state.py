@@ -10,8 +10,8 @@ from hypothesis.extra import numpy as hnp
 
 from tmrl_like.errors import DecodingError, EncodingError
 from tmrl_like.memories.crc import check_transition
-from tmrl_like.memories.state import decode, encode
-from tmrl_like.types import Info, Sample, StepTiming
+from tmrl_like.memories.state import _to_timing, decode, encode
+from tmrl_like.types import ActionSource, Info, Sample, StepTiming
 
 leaves = (
     st.none()
@@ -46,7 +46,7 @@ def test_what_goes_in_comes_out(value):
 
 
 def info(k):
-    timing = StepTiming(1.0 + k, 0.1, -0.1, k) if k % 2 else None
+    timing = StepTiming(1.0 + k, 0.1, -0.1, k, ActionSource(k % 3)) if k % 2 else None
     return Info({"speed": k}, is_reset=k % 3 == 0, is_context=k % 5 == 0, timing=timing, original=(None, k, np.ones(2)))
 
 
@@ -60,8 +60,14 @@ def test_infos_and_samples_keep_type_and_attributes(count):
         assert (other.info.is_reset, other.info.is_context) == (one.info.is_reset, one.info.is_context)
         assert type(other.info.timing) is type(one.info.timing)
         assert other.info.timing == one.info.timing
+        assert one.info.timing is None or type(other.info.timing.source) is ActionSource
         same(one.info.original, other.info.original)
         same(tuple(one[:5]), tuple(other[:5]))
+
+
+def test_timing_that_was_saved_before_it_had_a_source_is_the_policys():
+    assert _to_timing(1.0, 0.1, 0.0, 3) == StepTiming(1.0, 0.1, 0.0, 3, ActionSource.POLICY)
+    same(decode(encode([StepTiming(1.0, 0.1, 0.0, 3)])), [StepTiming(1.0, 0.1, 0.0, 3)])
 
 
 def test_lists_of_changing_structure_keep_their_order():

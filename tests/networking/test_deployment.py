@@ -303,6 +303,7 @@ def test_a_worker_that_does_not_advance_is_told_once_and_so_is_its_recovery(capl
         "workers_with_alarm": 1,
         "workers_stalled": 1,
         "overruns_total": 0,
+        "safe_steps_total": 0,
         "unacknowledged_samples": 0,
         "policy_lag_versions": 58,
     }

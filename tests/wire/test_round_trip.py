@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tmrl_like.errors import EncodingError
+from tmrl_like.errors import DecodingError, EncodingError
 from tmrl_like.testing.equality import first_difference
-from tmrl_like.types import StepTiming
+from tmrl_like.types import ActionSource, StepTiming
 from tmrl_like.wire.columns import columns_of
 from tmrl_like.wire.packet import Compressor, PacketWriter, decode_body
 
@@ -214,13 +214,14 @@ def test_a_packet_starts_with_the_structure_that_the_last_one_ended_with() -> No
             st.floats(0, 50, allow_subnormal=False),
             st.floats(-50, 50, allow_subnormal=False),
             st.integers(0, 2**63 - 1),
+            st.sampled_from(ActionSource),
         ),
         min_size=1,
         max_size=20,
     )
 )
 @settings(deadline=None)
-def test_timing_keeps_its_stated_precision(steps: list[tuple[float, float, float, int]]) -> None:
+def test_timing_keeps_its_stated_precision(steps: list[tuple[float, float, float, int, ActionSource]]) -> None:
     offsets = sorted(step[0] for step in steps)
     sent = [StepTiming(1.8e9 + s, *step[1:]) for s, step in zip(offsets, steps, strict=True)]
     writer = PacketWriter()
@@ -233,6 +234,26 @@ def test_timing_keeps_its_stated_precision(steps: list[tuple[float, float, float
         assert got.inference_s == pytest.approx(meant.inference_s, rel=1e-3, abs=1e-10)
         assert got.period_error_s == pytest.approx(meant.period_error_s, rel=1e-3, abs=1e-10)
         assert got.policy_version == meant.policy_version
+        assert got.source is meant.source
+
+
+def test_what_drove_takes_no_byte_while_it_is_the_policy_and_few_otherwise() -> None:
+    def size(*sources: ActionSource) -> int:
+        writer = PacketWriter()
+        for source in sources:
+            writer.append((0, 0, 0, 0, 0, {}), StepTiming(1e9, 0.0, 0.0, 1, source))
+        return len(writer.encode())
+
+    policy, safe = [ActionSource.POLICY] * 50, [ActionSource.SAFE] * 50
+    assert size(*policy, *safe) - size(*policy, *policy) <= 10
+
+
+def test_a_source_that_does_not_exist_is_refused() -> None:
+    writer = PacketWriter()
+    writer.append((0, 0, 0, 0, 0, {}), TIMING._replace(source=99))  # type: ignore[arg-type]
+    packet, body = packet_of(writer)
+    with pytest.raises(DecodingError, match="sources of actions"):
+        decode_body(packet, body)
 
 
 def test_timing_out_of_range_is_limited_and_does_not_warn() -> None:

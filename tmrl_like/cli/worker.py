@@ -64,6 +64,8 @@ def make_worker(experiment: Experiment, **options: Any) -> RolloutWorker:
         "obs_preprocessor": experiment.obs_preprocessor,
         "crc_debug": experiment.crc_debug,
         "hang_timeout_s": section.hang_timeout_s,
+        "max_policy_age_s": section.max_policy_age_s,
+        "safe_action": section.safe_action,
         "on_hang": functools.partial(end_now, 1),
     }
     return RolloutWorker(experiment.env, experiment.actor, **standard | options)

@@ -70,6 +70,10 @@ class WorkerSection:
         test_episode_interval: a test episode before every so many training episodes; 0: none.
         model_history: keep every k-th policy received; 0: none.
         hang_timeout_s: a step of the environment that takes longer ends the worker.
+        max_policy_age_s: for how long after it was received a policy may drive; after that, and before there is
+            any, `safe_action` drives. With .inf there is no limit, and the untrained actor explores.
+        safe_action: drives instead of a policy that is too old or missing, and of an action that is not finite;
+            none: the environment's default action.
         torch_threads: processor threads of the actor; one disturbs the control loop least.
         synchronous: collect no further than training keeps up; not for real-time environments.
         max_steps_per_update: with `synchronous`, environment steps per policy received.
@@ -84,6 +88,8 @@ class WorkerSection:
     test_episode_interval: int = 10
     model_history: int = 0
     hang_timeout_s: float = 30.0
+    max_policy_age_s: float = math.inf
+    safe_action: Any = None
     torch_threads: int = 1
     synchronous: bool = False
     max_steps_per_update: float = 100.0
@@ -95,7 +101,7 @@ class WorkerSection:
         _at_least(self, 0, "test_episode_interval", "model_history")
         _at_least(self, 1, "min_samples_per_worker_packet", "max_samples_per_episode", "torch_threads")
         _at_least(self, 1, "outbox_max_mb", "spool_max_mb")
-        _above_0(self, "hang_timeout_s", "max_steps_per_update")
+        _above_0(self, "hang_timeout_s", "max_policy_age_s", "max_steps_per_update")
 
 
 @dataclass(frozen=True, kw_only=True)

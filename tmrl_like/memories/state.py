@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 
 from tmrl_like.errors import DecodingError, EncodingError
-from tmrl_like.types import Info, Sample, StepTiming, Transition
+from tmrl_like.types import ActionSource, Info, Sample, StepTiming, Transition
 from tmrl_like.util import prod
 from tmrl_like.wire.columns import ColumnWriter, Layout
 from tmrl_like.wire.schema import ArrayLeaf, DictNode, ListNode, TupleNode, checked_dtype, schema_of
@@ -37,7 +37,7 @@ _COLUMNS_FROM = 32  # from this length on a list is stored as columns
 _LONG_ITEM = 256  # a list whose items are themselves this long is stored item by item
 _CHUNK = 250_000  # items per group of columns; well below the wire's limit of rows
 _TAG = "\0tmrl_like."  # starts the only key of the dict that stands for one of our own types
-_TUPLES: dict[str, Any] = {t.__name__: t for t in (Sample, Transition, StepTiming)}
+_TUPLES: dict[str, Any] = {t.__name__: t for t in (Sample, Transition)}
 _INFO = f"{_TAG}Info"
 
 Piece: TypeAlias = bytes | memoryview
@@ -296,7 +296,7 @@ def _to_plain(value: Any) -> Any:
     """Replace our own types by tagged dicts of what the wire's columns know."""
     kind = type(value)
     if kind is Info:
-        timing = None if value.timing is None else tuple(value.timing)
+        timing = None if value.timing is None else _plain_timing(value.timing)
         original = _to_plain(value.original)
         return {_INFO: (_to_plain(dict(value)), value.is_reset, value.is_context, timing, original)}
     if kind is dict:
@@ -307,6 +307,8 @@ def _to_plain(value: Any) -> Any:
         return [_to_plain(item) for item in value]
     if kind is tuple:
         return tuple([_to_plain(item) for item in value])
+    if kind is StepTiming:
+        return {_TAG + kind.__name__: _plain_timing(value)}
     if _TUPLES.get(kind.__name__) is kind:
         return {_TAG + kind.__name__: tuple([_to_plain(item) for item in value])}
     return value
@@ -335,9 +337,21 @@ def _from_plain(value: Any) -> Any:
 def _tagged(tag: str, content: Any) -> Any:
     if tag == _INFO:
         items, is_reset, is_context, timing, original = content
-        timing = None if timing is None else StepTiming(*timing)
+        timing = None if timing is None else _to_timing(*timing)
         return Info(_from_plain(items), is_reset, is_context, timing, _from_plain(original))
     name = tag.removeprefix(_TAG)
+    if name == StepTiming.__name__:
+        return _to_timing(*content)
     if name not in _TUPLES:
         raise DecodingError(f"the state holds a {name!r:.40}, which this version does not know")
     return _TUPLES[name](*map(_from_plain, content))
+
+
+def _plain_timing(timing: StepTiming) -> tuple[Any, ...]:
+    return (*timing[:4], int(timing.source))
+
+
+def _to_timing(
+    observed_at_s: float, inference_s: float, period_error_s: float, policy_version: int, source: int = 0
+) -> StepTiming:
+    return StepTiming(observed_at_s, inference_s, period_error_s, policy_version, ActionSource(source))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tmrl_like.types import Buffer, EpisodeStats
+from tmrl_like.types import ActionSource, Buffer, EpisodeStats
 
 
 class RoundMetrics:
@@ -31,6 +31,7 @@ class RoundMetrics:
         self._policy_age_s: list[Any] = []
         self._inference_s: list[Any] = []
         self._period_error_s: list[Any] = []
+        self._safe: list[Any] = []
         self._n_steps = 0
 
     @contextlib.contextmanager
@@ -62,6 +63,7 @@ class RoundMetrics:
             self._sample_age_s.append(now - timing.observed_at_s)
             self._inference_s.append(timing.inference_s[~block.is_reset])
             self._period_error_s.append(timing.period_error_s[~block.is_reset])
+            self._safe.append(timing.source[~block.is_reset] == ActionSource.SAFE)
             for version in np.unique(timing.policy_version):
                 published_s = published_at(int(version))
                 if published_s is not None:
@@ -98,6 +100,9 @@ class RoundMetrics:
         record |= _percentiles("policy_age", self._policy_age_s)
         record |= _percentiles("inference", self._inference_s)
         record |= _percentiles("period_error", self._period_error_s)
+        safe = _joined(self._safe)
+        if len(safe):
+            record["safe_action_share"] = float(safe.mean())
         record |= _episode_summary("test", [e for e in self._episodes if e.test])
         record |= _episode_summary("train", [e for e in self._episodes if not e.test])
         record |= fleet
@@ -106,11 +111,15 @@ class RoundMetrics:
 
 
 def _percentiles(name: str, parts: list[Any]) -> dict[str, float]:
-    values = np.concatenate(parts) if parts else np.empty(0)
+    values = _joined(parts)
     if not len(values):
         return {}
     p50, p99, p999 = np.percentile(values, (50, 99, 99.9))
     return {f"{name}_p50_s": float(p50), f"{name}_p99_s": float(p99), f"{name}_p999_s": float(p999)}
+
+
+def _joined(parts: list[Any]) -> Any:
+    return np.concatenate(parts) if parts else np.empty(0)
 
 
 def _episode_summary(kind: str, episodes: list[EpisodeStats]) -> dict[str, float]:

@@ -44,7 +44,10 @@ def problem_with(action: Any, space: gymnasium.Space[Any]) -> str:
 
 
 def _problem_with_box(action: Any, space: spaces.Box) -> str:
-    values = np.asarray(action)
+    try:
+        values = np.asarray(action)
+    except ValueError:
+        return f"{action!r:.80} is no array"
     if values.dtype.kind not in "fiub":
         return f"{action!r:.80} is no array of numbers"
     if values.shape != space.shape:

@@ -14,9 +14,11 @@ import numpy as np
 from tmrl_like.actor import ActorModule
 from tmrl_like.envs.supervision import SupervisedEnv
 from tmrl_like.errors import EnvironmentFaultError, MemoryContractError
+from tmrl_like.networking.actions import is_finite
+from tmrl_like.networking.dead_man import DeadMan
 from tmrl_like.networking.outbox import Outbox
 from tmrl_like.networking.policy_intake import PolicyIntake
-from tmrl_like.types import EpisodeStats, ObsPreprocessor, SampleCompressor, StepTiming
+from tmrl_like.types import ActionSource, EpisodeStats, ObsPreprocessor, SampleCompressor, StepTiming
 
 log = logging.getLogger("tmrl_like.worker")
 
@@ -33,6 +35,7 @@ class ControlLoop:
     Attributes:
         env: the environment, with its watchdog.
         actor: the instance that acts now; `PolicyIntake` has the other one.
+        dead_man: what drives when the policy must not.
         policy_version: of the weights that act now; 0: never updated.
         expert: ignore weights that arrive.
         env_steps: steps since the start.
@@ -50,6 +53,7 @@ class ControlLoop:
         intake: PolicyIntake,
         outbox: Outbox,
         name: str,
+        dead_man: DeadMan,
         sample_compressor: SampleCompressor | None = None,
         obs_preprocessor: ObsPreprocessor | None = None,
         max_samples_per_episode: float = math.inf,
@@ -64,6 +68,7 @@ class ControlLoop:
             intake: where new weights come from.
             outbox: where samples go.
             name: the worker's.
+            dead_man: has the safe action, and knows when it must drive.
             sample_compressor: runs before a sample is stored.
             obs_preprocessor: applied to each observation right before the actor sees it.
             max_samples_per_episode: a longer episode is cut.
@@ -86,6 +91,7 @@ class ControlLoop:
         self._intake = intake
         self._outbox = outbox
         self._name = name
+        self.dead_man = dead_man
         self._check = check
         self._episode_overruns = 0
         self._history_is_broken = False
@@ -97,6 +103,18 @@ class ControlLoop:
             obs = self.obs_preprocessor(obs)
         self._intake.probe.newest = obs
         return self.actor.act_(obs, test)
+
+    def _choose(self, obs: Any, test: bool, now: float) -> tuple[Any, ActionSource]:
+        """The action to send: the policy's, or the safe one."""
+        dead_man = self.dead_man
+        if now > dead_man.expires_at and not self.expert:
+            return dead_man.take_over(), ActionSource.SAFE
+        act = self.act(obs, test)
+        if not is_finite(act):
+            return dead_man.take_over(f"the policy's action is not finite: {act!r:.80}"), ActionSource.SAFE
+        if dead_man.is_driving:
+            dead_man.hand_back()
+        return act, ActionSource.POLICY
 
     def reset(self, collect_samples: bool) -> tuple[Any, dict[str, Any]]:
         """Start an episode.
@@ -138,7 +156,7 @@ class ControlLoop:
         if self._intake.has_new and not self.expert:
             self.refresh_policy()
         started = time.perf_counter()
-        act = self.act(obs, test)
+        act, source = self._choose(obs, test, started)
         acted = time.perf_counter()
         new_obs, rew, terminated, truncated, info = self.env.step(act)
         observed = time.perf_counter()
@@ -151,7 +169,8 @@ class ControlLoop:
         if period_s >= self.env.overrun_after_s:
             self._on_overrun(period_s)
         if collect_samples:
-            timing = StepTiming(time.time(), acted - started, period_s - self.env.time_step_s, self.policy_version)
+            error_s = period_s - self.env.time_step_s
+            timing = StepTiming(time.time(), acted - started, error_s, self.policy_version, source)
             self._store(obs, act, new_obs, rew, terminated, truncated, info, timing)
         return new_obs, rew, terminated, truncated, info
 
@@ -236,6 +255,8 @@ class ControlLoop:
         if policy is None:
             return False
         self.actor = policy.actor
+        if (policy.version, policy.published_at_s) != (self.policy_version, self.policy_published_at_s):
+            self.dead_man.renew(policy.received_at)  # a server repeats what it has to whoever comes back
         self.policy_version = policy.version
         self.policy_published_at_s = policy.published_at_s
         return True

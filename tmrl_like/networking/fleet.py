@@ -103,6 +103,7 @@ class Fleet:
             "workers_with_alarm": sum(bool(c.beat.alarm) or c.stalled for c in alive),
             "workers_stalled": sum(c.stalled for c in alive),
             "overruns_total": sum(b.overruns for b in known),
+            "safe_steps_total": sum(b.safe_steps for b in known),
             "unacknowledged_samples": sum(b.unacknowledged_samples for b in beats),
             "policy_lag_versions": max((max(0, newest - b.policy_version) for b in beats if not b.expert), default=0),
         }

@@ -6,6 +6,7 @@ import itertools
 import logging
 import math
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from tmrl_like.config.paths import default_keys_folder
 from tmrl_like.envs.supervision import SupervisedEnv
 from tmrl_like.errors import ConfigError, TransportError
 from tmrl_like.networking.control_loop import ControlLoop, StoppedError
+from tmrl_like.networking.dead_man import DeadMan, to_action
 from tmrl_like.networking.outbox import Outbox, OutboxOptions
 from tmrl_like.networking.policy_intake import PolicyFiles, PolicyIntake
 from tmrl_like.networking.policy_probe import PolicyProbe
@@ -68,6 +70,8 @@ class RolloutWorker:
         options: TransportOptions | None = None,
         hang_timeout_s: float = 30.0,
         on_hang: Callable[[str], None] | None = None,
+        max_policy_age_s: float = math.inf,
+        safe_action: Any = None,
     ) -> None:
         """Make environment and actor, and connect (without waiting for the server).
 
@@ -97,6 +101,11 @@ class RolloutWorker:
             options: limits of the transport.
             hang_timeout_s: a step that takes longer is reported as a hang.
             on_hang: called with a line about the hang, from another thread.
+            max_policy_age_s: for how long after it was received (by this worker's clock) a policy may drive. After
+                that, and before there is any, `safe_action` drives. Neither experts nor standalone workers have
+                a limit. `math.inf`: no limit, and the untrained actor explores until a policy comes.
+            safe_action: drives instead of a policy that is too old or missing, and of an action that is not
+                finite; None: the environment's default action.
 
         Raises:
             CredentialsError: this machine's key cannot be read.
@@ -104,13 +113,15 @@ class RolloutWorker:
             EnvironmentFaultError, ConfigError: the environment cannot be made.
             ConfigError: an argument is out of range, or the spool cannot be used.
         """
-        _check_arguments(min_samples_per_worker_packet, max_samples_per_episode, model_history)
+        _check_arguments(min_samples_per_worker_packet, max_samples_per_episode, model_history, max_policy_age_s)
         self._actor_module_cls = actor_module_cls
         self._device = device
         self._env = SupervisedEnv(env_cls, hang_timeout_s, on_hang)
+        dead_man = self._make_dead_man(math.inf if standalone else max_policy_age_s, safe_action)
         actor = self._make_actor()
         if model_path is not None and Path(model_path).is_file():
             actor = actor.load(model_path, device)
+            dead_man.renew(time.perf_counter())
             log.info("loaded weights from %s", model_path)
         self.standalone = standalone
         outbox = outbox or OutboxOptions()
@@ -127,6 +138,7 @@ class RolloutWorker:
             self._intake,
             self._outbox,
             self.name,
+            dead_man,
             sample_compressor,
             obs_preprocessor,
             max_samples_per_episode,
@@ -183,6 +195,11 @@ class RolloutWorker:
         return self._loop.env_steps
 
     @property
+    def safe_steps(self) -> int:
+        """Steps that the safe action drove since construction."""
+        return self._loop.dead_man.safe_steps
+
+    @property
     def overruns(self) -> int:
         """Time-steps that missed their deadline since construction."""
         return self._loop.overruns
@@ -190,6 +207,12 @@ class RolloutWorker:
     def _make_actor(self) -> ActorModule:
         actor = self._actor_module_cls(observation_space=self.env.observation_space, action_space=self.env.action_space)
         return actor.to_device(self._device)
+
+    def _make_dead_man(self, max_policy_age_s: float, safe_action: Any) -> DeadMan:
+        if safe_action is None:
+            return DeadMan(max_policy_age_s, lambda: self._env.default_action)
+        action = to_action(safe_action, self.env.action_space)
+        return DeadMan(max_policy_age_s, lambda: action)
 
     # -- running -------------------------------------------------------------------------------------
 
@@ -469,13 +492,15 @@ class RolloutWorker:
             self._session.check()
 
 
-def _check_arguments(min_samples: int, max_samples: float, model_history: int) -> None:
+def _check_arguments(min_samples: int, max_samples: float, model_history: int, max_policy_age_s: float) -> None:
     if min_samples < 1:
         raise ConfigError(f"min_samples_per_worker_packet is {min_samples}; it must be 1 or more")
     if max_samples < 1:
         raise ConfigError(f"max_samples_per_episode is {max_samples}; it must be 1 or more")
     if model_history < 0:
         raise ConfigError(f"model_history is {model_history}; it must be 0 (keep none) or more")
+    if not max_policy_age_s > 0:
+        raise ConfigError(f"max_policy_age_s is {max_policy_age_s}; it must be above 0")
 
 
 def _path(path: str | Path | None) -> Path | None:

@@ -65,7 +65,8 @@ class WorkerRole:
             unacknowledged_samples=self._outbox.unacknowledged_samples(),
             expert=loop.expert,
             lost_samples=self._outbox.lost_samples,
-            alarm="; ".join(filter(None, (self._intake.alarm, self._outbox.alarm))),
+            alarm="; ".join(filter(None, (self._intake.alarm, loop.dead_man.alarm, self._outbox.alarm))),
+            safe_steps=loop.dead_man.safe_steps,
         )
 
     def _on_policy_frame(self, frame: m.PolicyFrame, body: memoryview) -> None:

@@ -177,6 +177,7 @@ class Beat(Message):
     expert: bool = False  # ignores policies
     lost_samples: Count = 0
     alarm: Text = ""  # what the worker's user should know; empty: all is well
+    safe_steps: Count = 0  # steps that the safe action drove
 
 
 class Bye(Message):

@@ -14,7 +14,7 @@ error in milliseconds (float16, 3 digits).
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -24,7 +24,7 @@ import numpy as np
 import zstandard
 
 from tmrl_like.errors import DecodingError, EncodingError, OversizeError
-from tmrl_like.types import Info, Sample, StepTiming
+from tmrl_like.types import ActionSource, Info, Sample, StepTiming
 from tmrl_like.wire.columns import Columns, ColumnWriter, Layout
 from tmrl_like.wire.messages import SamplePacket
 from tmrl_like.wire.schema import Node, TupleNode, schema_of
@@ -36,6 +36,7 @@ _TIMING_BYTES = 8  # of a sample
 _US = 1e6
 _MS = 1e3
 _MS_32 = np.float32(_MS)
+_SOURCES = tuple(ActionSource)
 
 
 class _Segment(msgspec.Struct, frozen=True, array_like=True):
@@ -50,6 +51,7 @@ class _Head(msgspec.Struct, frozen=True, array_like=True):
     resets: tuple[int, ...]  # rows that are the first of an episode
     started_at_s: float  # Unix time of the first observation
     versions: tuple[tuple[int, int], ...]  # (first row, policy version), ascending
+    sources: tuple[tuple[int, int], ...] = ()  # (first row, `ActionSource`), ascending; empty: the policy all along
 
 
 _head_encoder = msgspec.msgpack.Encoder()
@@ -65,11 +67,13 @@ class Timing:
     inference_s: np.ndarray[Any, np.dtype[np.float32]]  # [N]
     period_error_s: np.ndarray[Any, np.dtype[np.float32]]  # [N]
     policy_version: np.ndarray[Any, np.dtype[np.int64]]  # [N]
+    source: np.ndarray[Any, np.dtype[np.uint8]]  # [N] `ActionSource`
 
     def rows(self) -> Iterator[StepTiming]:
         """One `StepTiming` per sample."""
         columns = (self.observed_at_s, self.inference_s, self.period_error_s, self.policy_version)
-        return map(StepTiming, *(column.tolist() for column in columns))
+        sources = map(_SOURCES.__getitem__, self.source.tolist())
+        return map(StepTiming, *(column.tolist() for column in columns), sources)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,26 +176,32 @@ class PacketWriter:
             segments.append(_Segment(rows, _encode_schema(writer.schema), tuple(map(len, own))))
             buffers += own
         started_at_s = self._timing[0].observed_at_s if self._timing else 0.0
+        versions = _runs(timing.policy_version for timing in self._timing)
+        sources = _runs(int(timing.source) for timing in self._timing)
+        if sources == ((0, ActionSource.POLICY),):
+            sources = ()
         head = _head_encoder.encode(
-            _Head(tuple(segments), self.with_originals, tuple(self._resets), started_at_s, self._versions())
+            _Head(tuple(segments), self.with_originals, tuple(self._resets), started_at_s, versions, sources)
         )
         return b"".join((len(head).to_bytes(4, "little"), head, *buffers, *self._timing_buffers(started_at_s)))
-
-    def _versions(self) -> tuple[tuple[int, int], ...]:
-        runs: list[tuple[int, int]] = []
-        for row, timing in enumerate(self._timing):
-            if not runs or runs[-1][1] != timing.policy_version:
-                runs.append((row, timing.policy_version))
-        return tuple(runs)
 
     def _timing_buffers(self, started_at_s: float) -> tuple[bytes, bytes, bytes]:
         if not self._timing:
             return b"", b"", b""
-        observed, inference, error, _ = (np.array(column) for column in zip(*self._timing, strict=True))
+        observed, inference, error = map(np.array, zip(*(timing[:3] for timing in self._timing), strict=True))
         offset_us = _between(0, (observed - started_at_s) * _US, 2**32 - 1).astype("<u4")
         inference_ms = _between(-6e4, inference * _MS, 6e4).astype("<f2")
         error_ms = _between(-6e4, error * _MS, 6e4).astype("<f2")
         return offset_us.tobytes(), inference_ms.tobytes(), error_ms.tobytes()
+
+
+def _runs(values: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """(first row, value) of each run of equal values."""
+    runs: list[tuple[int, int]] = []
+    for row, value in enumerate(values):
+        if not runs or runs[-1][1] != value:
+            runs.append((row, value))
+    return tuple(runs)
 
 
 def _between(low: float, values: np.ndarray[Any, Any], high: float) -> np.ndarray[Any, Any]:
@@ -320,21 +330,27 @@ def _decode_timing(head: _Head, rows: int, buffers: memoryview) -> Timing:
     offset_us = np.ndarray(rows, "<u4", buffers)
     inference_ms = np.ndarray(rows, "<f2", buffers, 4 * rows)
     error_ms = np.ndarray(rows, "<f2", buffers, 6 * rows)
+    with np.errstate(invalid="ignore"):  # damaged, but only a number
+        inference_s = inference_ms.astype(np.float32) / _MS_32
+        error_s = error_ms.astype(np.float32) / _MS_32
     return Timing(
         head.started_at_s + offset_us * (1 / _US),
-        inference_ms.astype(np.float32) / _MS_32,
-        error_ms.astype(np.float32) / _MS_32,
-        _decode_versions(head, rows),
+        inference_s,
+        error_s,
+        _decode_runs(head.versions, rows, np.int64, 2**63, "policy versions"),
+        _decode_runs(head.sources, rows, np.uint8, len(_SOURCES), "sources of actions"),
     )
 
 
-def _decode_versions(head: _Head, rows: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    version = np.zeros(rows, np.int64)
-    ends = [row for row, _ in head.versions[1:]]
+def _decode_runs(
+    runs: tuple[tuple[int, int], ...], rows: int, dtype: type[np.integer[Any]], limit: int, what: str
+) -> np.ndarray[Any, Any]:
+    column = np.zeros(rows, dtype)
+    ends = [row for row, _ in runs[1:]]
     start = 0
-    for (row, value), end in zip(head.versions, [*ends, rows], strict=False):
-        if not (row == start < end <= rows and 0 <= value < 2**63):
-            raise DecodingError("policy versions that do not follow each other")
-        version[row:end] = value
+    for (row, value), end in zip(runs, [*ends, rows], strict=False):
+        if not (row == start < end <= rows and 0 <= value < limit):
+            raise DecodingError(f"{what} that do not follow each other, or that do not exist")
+        column[row:end] = value
         start = end
-    return version
+    return column

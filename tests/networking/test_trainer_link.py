@@ -77,3 +77,10 @@ def test_a_gap_whose_packets_arrived_before_they_were_lost_is_none(link):
         give(link, sequence)
     give(link, 4, gap=2)
     assert taken(link)[-1] == (4, "w/7/1/0")
+
+
+def test_a_packet_that_comes_again_is_acknowledged_and_not_taken(link):
+    for sequence in (1, 2, 1, 2):
+        give(link, sequence)
+    assert [number for number, _ in taken(link)] == [1, 2]
+    assert ("w", 7) in link._acks

@@ -75,7 +75,7 @@ class Store:
 
     def write(self) -> None:
         """Write to the disk what is not there yet, in order, as far as the disk takes it."""
-        while self._spool is not None and self._not_on_disk:
+        while self._spool is not None and self._spool.takes_more and self._not_on_disk:
             packet = self._not_on_disk[0]
             if not packet.gone:
                 assert packet.header is not None

@@ -105,9 +105,14 @@ class Spool:
         self._session = session
         self._try(self._begin_segment)
 
+    @property
+    def takes_more(self) -> bool:
+        """False for a while after writing failed."""
+        return self._session != 0 and time.monotonic() >= self._try_again_at
+
     def append(self, message: bytes) -> Place | None:
-        """Write a message; None when that fails, which is said once and tried again after a while."""
-        if self._session == 0 or time.monotonic() < self._try_again_at:
+        """Write a message; None when that fails, which is said once and may be tried again after a while."""
+        if not self.takes_more:
             return None
         return self._try(lambda: self._append(message))
 
@@ -230,7 +235,7 @@ class Spool:
         for offset, length in _messages_in(data):
             try:
                 header = self._header_of(memoryview(data)[offset : offset + length], segment.session)
-            except m.WireVersionError as error:
+            except _ForeignError as error:
                 log.error("%s holds packets of %s: start that one to send them, or remove it", segment.path, error)
                 self.size_bytes -= segment.size_bytes
                 return
@@ -246,15 +251,22 @@ class Spool:
             self._remove(segment)
 
     def _header_of(self, message: memoryview, session: int) -> m.SamplePacket | None:
-        """The header of a packet of this worker's process; None if it is something else."""
+        """The header of a packet; None if it is none. Raises _ForeignError where this process may not send it."""
         try:
             header, _ = m.decode(message)
-        except m.WireVersionError:
-            raise
+        except m.WireVersionError as error:
+            raise _ForeignError(error) from None
         except DecodingError:
             return None
-        mine = isinstance(header, m.SamplePacket) and (header.worker, header.session) == (self.worker, session)
-        return header if mine and isinstance(header, m.SamplePacket) else None
+        if not isinstance(header, m.SamplePacket) or header.session != session:
+            return None
+        if header.worker != self.worker:
+            raise _ForeignError(f"worker {header.worker}")
+        return header
+
+
+class _ForeignError(Exception):
+    """A packet of somebody else."""
 
 
 def open_spool(root: Path, name: str | None, max_bytes: int) -> Spool:
@@ -284,6 +296,21 @@ def open_spool(root: Path, name: str | None, max_bytes: int) -> Spool:
             f"another process uses the spool of worker {name} ({folder}): end it, or give this worker another name"
         )
     return Spool(folder, name, lock, max_bytes)
+
+
+def packets_in(folder: Path) -> Iterator[tuple[m.SamplePacket, memoryview]]:
+    """The packets in a worker's folder, header and body, oldest first. Changes nothing.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    for path in sorted(folder.glob(f"*-*{_SUFFIX}")):
+        data = path.read_bytes()
+        for offset, length in _messages_in(data):
+            with contextlib.suppress(DecodingError):
+                header, body = m.decode(memoryview(data)[offset : offset + length])
+                if isinstance(header, m.SamplePacket):
+                    yield header, body
 
 
 def new_worker_name() -> str:

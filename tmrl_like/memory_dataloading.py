@@ -27,7 +27,7 @@ from tmrl_like.memories import state as memory_state
 from tmrl_like.memories.collate import collate_batch
 from tmrl_like.memories.crc import check_transition
 from tmrl_like.memories.streams import StreamSorter
-from tmrl_like.types import Batch, Buffer, Info, ObsPreprocessor, SamplePreprocessor, Transition
+from tmrl_like.types import Batch, Buffer, Info, ObsPreprocessor, SampleCompressor, SamplePreprocessor, Transition
 
 logger = logging.getLogger(__name__)
 
@@ -148,6 +148,18 @@ class MemoryDataloading(ABC):
         """Draw `batch_size` items. Override it to draw otherwise than uniformly."""
         drawn: list[int] = self.rng.integers(0, len(self), self.batch_size).tolist()
         return drawn
+
+    @classmethod
+    def compressor(cls, **arguments: Any) -> SampleCompressor | None:
+        """The compressor that belongs to this memory, from the arguments that its constructor is given.
+
+        Override it where your memory has one: an experiment without `sample_compressor` then uses it on the
+        workers, and so does `memories.compressor_of(memory_cls)`.
+
+        Returns:
+            None: samples travel whole.
+        """
+        return None
 
     # ---- appending
 

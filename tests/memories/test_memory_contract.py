@@ -14,6 +14,8 @@ class ReplayContract(MemoryContract):
             act_buf_len=self.act_buf_len,
             reset_act_buf=self.reset_act_buf,
             last_act_on_reset=self.last_act_on_reset,
+            frame_stack={1: self.frame_stack} if self.frame_stack else 0,
+            frame_padding=self.frame_padding,
             **kwargs,
         )
 
@@ -47,6 +49,17 @@ class TestReplayMemoryWithoutActionBuffer(ReplayContract):
 class TestReplayMemoryWithOneAction(ReplayContract):
     act_buf_len = 1
     reset_act_buf = False
+
+
+class TestReplayMemoryWithAStackOfFrames(ReplayContract):
+    frame_stack = 4
+
+
+class TestReplayMemoryWithAPaddedStackAndACarriedOverActionBuffer(ReplayContract):
+    reset_act_buf = False
+    act_buf_len = 2
+    frame_stack = 6
+    frame_padding = "zero"
 
 
 class TestListMemoryWhereResetsFillTheActionBuffer(ListContract):

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+from functools import partial
+from itertools import pairwise
+
+import gymnasium
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from list_memory import ListMemory
 
 from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError, PipelineMismatchError
-from tmrl_like.memories import DropActionBuffer, ReplayMemory, check_transition
+from tmrl_like.memories import DropActionBuffer, DropHistory, ReplayMemory, check_transition, compressor_of
 from tmrl_like.memories.state import decode, encode
 from tmrl_like.testing.drone import SimulatedDroneEnv
 from tmrl_like.testing.memories import ActionBufferEnv, Step, cut, interleaved, packed
@@ -35,16 +40,25 @@ def rows(samples, reset_at=(0,)):
 def numpy_of(tree, k):
     if isinstance(tree, tuple):
         return tuple(numpy_of(leaf, k) for leaf in tree)
+    if isinstance(tree, dict):
+        return {name: numpy_of(leaf, k) for name, leaf in tree.items()}
     return tree[k].numpy()
 
 
 def arrays_of(tree):
+    if isinstance(tree, dict):
+        return {name: arrays_of(leaf) for name, leaf in tree.items()}
     return tuple(map(arrays_of, tree)) if isinstance(tree, tuple) else np.asarray(tree)
 
 
 @pytest.mark.parametrize("reset_act_buf", [True, False])
 def test_a_batch_is_bit_for_bit_what_the_items_are(reset_act_buf):
-    memory = filled(reset_act_buf=reset_act_buf)
+    assert_a_batch_is_what_the_items_are(filled(reset_act_buf=reset_act_buf))
+
+
+def assert_a_batch_is_what_the_items_are(memory):
+    if not len(memory):
+        return
     items = np.arange(len(memory))
     batch = memory._gather(items)
     for k in items.tolist():
@@ -66,22 +80,37 @@ def test_a_batch_is_bit_for_bit_what_the_items_are(reset_act_buf):
     longest_episode=st.integers(1, 8),
     first=st.integers(0, 5),
     act_buf_len=st.integers(0, 5),
+    frame_stack=st.integers(0, 5),
+    frame_padding=st.sampled_from(["reset", "zero"]),
 )
 def test_any_packets_of_any_workers_in_any_ring_are_rebuilt_and_none_is_missed(
-    sizes, workers, memory_size, reset_act_buf, last_act_on_reset, longest_episode, first, act_buf_len
+    sizes,
+    workers,
+    memory_size,
+    reset_act_buf,
+    last_act_on_reset,
+    longest_episode,
+    first,
+    act_buf_len,
+    frame_stack,
+    frame_padding,
 ):
     memory = ReplayMemory(
         memory_size=memory_size,
         act_buf_len=act_buf_len,
         reset_act_buf=reset_act_buf,
         last_act_on_reset=last_act_on_reset,
+        frame_stack={1: frame_stack} if frame_stack else 0,
+        frame_padding=frame_padding,
         crc_debug=True,
     )
-    drop = DropActionBuffer(act_buf_len)
+    drop = DropHistory(act_buf_len, memory.frame_stack)
     streams = []
     for worker in range(workers):
-        env = ActionBufferEnv(worker, act_buf_len, reset_act_buf, last_act_on_reset, longest_episode)
-        streams.append(list(cut(env.take(150)[first:], sizes)))
+        env = ActionBufferEnv(
+            worker, act_buf_len, reset_act_buf, last_act_on_reset, longest_episode, frame_stack, frame_padding
+        )
+        streams.append(list(cut(env.take(100)[first:], sizes)))
     arrived: list[tuple[int, Step]] = []
     for worker, steps in interleaved(streams, seed=memory_size):
         memory.append(packed(steps, f"w{worker}", lambda sample: drop(*sample)))
@@ -90,24 +119,27 @@ def test_any_packets_of_any_workers_in_any_ring_are_rebuilt_and_none_is_missed(
         for transition in rebuilt:
             check_transition(transition[-1].original, transition)
     found = [tuple(transition[3][0].tolist()) for transition in rebuilt]
+    assert_a_batch_is_what_the_items_are(memory)
     after_reset = 10**6 if reset_act_buf else int(not last_act_on_reset)
-    assert sorted(found) == sorted(whole_transitions(arrived[-memory_size:], act_buf_len, after_reset))
+    kept = arrived[-memory_size:]
+    whole = whole_transitions(kept, act_buf_len, after_reset) & whole_transitions(kept, frame_stack, 10**6)
+    assert sorted(found) == sorted(whole)
 
 
-def whole_transitions(kept, act_buf_len, after_reset):
+def whole_transitions(kept, history, after_reset):
     """Which steps, of those still in the ring, end a transition whose history is certain to be there.
 
-    Counted the slow way: `after_reset` actions at least are known after a reset, one more after each step.
+    Counted the slow way: `after_reset` rows at least are known after a reset, one more after each step.
     """
-    ends = []
+    ends = set()
     known = {}
     for worker, step in kept:
         before = known.get(worker)
         if step.is_reset:
             after = max(before or 0, after_reset)
         else:
-            if before is not None and before >= act_buf_len:
-                ends.append(tuple(step.sample.obs[0].tolist()))
+            if before is not None and before >= history:
+                ends.add(tuple(step.sample.obs[0].tolist()))
             after = (before or 0) + 1
         known[worker] = after
     return ends
@@ -298,3 +330,97 @@ def test_the_compressor_cuts_the_action_buffer_off_and_refuses_what_has_none():
             DropActionBuffer(2)(0, obs, 0.0, False, False, {})
     with pytest.raises(ConfigError):
         DropActionBuffer(-1)
+
+
+def stacked_buffer(observations, frame_stack, stream="w"):
+    """Plain samples through the compressor, the first a reset."""
+    compress = DropHistory(frame_stack=frame_stack)
+    samples = [compress(0, obs, 0.0, False, False, Info(is_reset=k == 0)) for k, obs in enumerate(observations)]
+    return Buffer(samples, stream)
+
+
+@pytest.mark.parametrize("padding", ["reset", "zero"])
+@pytest.mark.parametrize("shape", [(2,), (3, 2, 2)])
+def test_gymnasiums_stack_of_frames_is_rebuilt(padding, shape):
+    class Counting(gymnasium.Env):
+        observation_space = gymnasium.spaces.Dict({"camera": gymnasium.spaces.Box(0, 255, shape, np.uint8)})
+        action_space = gymnasium.spaces.Discrete(2)
+        count = 0
+
+        def observe(self):
+            self.count += 1
+            return {"camera": np.full(shape, self.count, np.uint8)}
+
+        def reset(self, **_):
+            return self.observe(), {}
+
+        def step(self, action):
+            return self.observe(), 0.0, False, False, {}
+
+    env = gymnasium.wrappers.FrameStackObservation(Counting(), 4, padding_type=padding)
+    memory = ReplayMemory(frame_stack={"camera": 4}, frame_padding=padding, batch_size=200)
+    produced = []
+    for _ in range(3):
+        episode = [env.reset()[0]]
+        episode += [env.step(0)[0] for _ in range(6)]
+        memory.append(stacked_buffer(episode, {"camera": 4}))
+        produced += pairwise(episode)
+    assert len(memory) == len(produced)
+    for item, (last_obs, obs) in enumerate(produced):
+        transition = memory.get_transition(item)
+        check_transition((last_obs, 0, 0.0, obs, False, False), transition)
+    assert_a_batch_is_what_the_items_are(memory)
+    assert memory.sample().obs["camera"].shape == (200, 4, *shape)
+
+
+def test_an_observation_can_be_a_stack_of_numbers_and_each_is_stored_once():
+    values = np.arange(50, dtype=np.float32)
+    stacks = [values[np.maximum(0, np.arange(k - 2, k + 1))] for k in range(50)]
+    memory = ReplayMemory(frame_stack=3, memory_size=50)
+    memory.append(stacked_buffer(stacks, 3))
+    assert memory._fields[1].columns[0].array.nbytes == 50 * 4
+    for k in range(49):
+        check_transition((stacks[k], 0, 0.0, stacks[k + 1], False, False), memory.get_transition(k))
+
+
+def test_the_compressor_comes_from_the_memorys_own_arguments():
+    arguments = {"act_buf_len": 2, "frame_stack": {0: 3}, "memory_size": 10, "reset_act_buf": False}
+    assert compressor_of(partial(ReplayMemory, **arguments)) == DropHistory(2, {0: 3})
+    assert compressor_of(partial(ReplayMemory, act_buf_len=2)) == DropActionBuffer(2)
+    assert compressor_of(ReplayMemory) is None
+    assert compressor_of(partial(ListMemory, memory_size=5)) is None
+
+
+@pytest.mark.parametrize(
+    ("frame_stack", "obs", "message"),
+    [
+        (4, np.ones((3, 2)), r"a stack of 4 frames, \[4, ...\]; it is an array \(3, 2\)"),
+        (4, (np.ones(4),), "it is a tuple"),
+        ({"a": 2}, np.ones(2), "no tuple or dict"),
+        ({"a": 2}, {"b": np.ones(2)}, "names the item 'a'"),
+        ({3: 2}, (np.ones(2),), "names the item 3.*a tuple of 1"),
+        ({0: 2}, ([1, 2],), r"obs\[0\] is a stack.*it is a list"),
+    ],
+)
+def test_an_observation_without_the_stack_is_refused(frame_stack, obs, message):
+    with pytest.raises(MemoryContractError, match=message):
+        DropHistory(frame_stack=frame_stack)(0, obs, 0.0, False, False, {})
+
+
+@pytest.mark.parametrize("wrong", [{"frame_stack": -1}, {"frame_stack": {"a": 0}}, {"frame_stack": {"a": 1.5}}])
+def test_stacks_that_cannot_be_are_refused(wrong):
+    for cls in (DropHistory, ReplayMemory):
+        with pytest.raises(ConfigError, match="frame_stack"):
+            cls(**wrong)
+    with pytest.raises(ConfigError, match="which item"):
+        ReplayMemory(act_buf_len=1, frame_stack=2)
+    with pytest.raises(ConfigError, match="frame_padding"):
+        ReplayMemory(frame_padding="edge")
+
+
+def test_a_memory_that_finds_no_stack_in_what_arrives_says_so():
+    memory = ReplayMemory(frame_stack={"camera": 4})
+    with pytest.raises(MemoryContractError, match=r"\['camera'\]; the observation has \['lidar'\]"):
+        memory.append(rows([(0, {"lidar": np.ones(2)}, 0.0)] * 2))
+    with pytest.raises(MemoryContractError, match="no single array"):
+        ReplayMemory(frame_stack={0: 4}).append(rows([(0, ((np.ones(2),),), 0.0)] * 2))

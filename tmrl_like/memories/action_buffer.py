@@ -1,11 +1,12 @@
-"""The compressor that goes with `ReplayMemory`: actions cross the wire once, not `act_buf_len` times."""
+"""The compressor for action buffers alone: actions cross the wire once, not `act_buf_len` times."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from tmrl_like.errors import ConfigError, MemoryContractError
+from tmrl_like.errors import ConfigError
+from tmrl_like.memories.layout import without_action_buffer
 from tmrl_like.types import Action, Observation
 
 
@@ -37,13 +38,4 @@ class DropActionBuffer:
         Raises:
             MemoryContractError: the observation is no tuple, or not longer than the action buffer.
         """
-        if type(obs) is not tuple or len(obs) <= self.act_buf_len:
-            raise MemoryContractError(
-                f"DropActionBuffer({self.act_buf_len}) got an observation that is {_describe(obs)}; it needs a tuple "
-                f"that ends in {self.act_buf_len} actions (act_in_obs and act_buf_len of the environment)"
-            )
-        return act, obs[: len(obs) - self.act_buf_len], rew, terminated, truncated, info
-
-
-def _describe(obs: Observation) -> str:
-    return f"a tuple of {len(obs)}" if type(obs) is tuple else f"a {type(obs).__name__}"
+        return act, without_action_buffer(obs, self.act_buf_len, "DropActionBuffer"), rew, terminated, truncated, info

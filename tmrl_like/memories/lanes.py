@@ -11,8 +11,13 @@ environment's action buffer.
   action in the place of the newest one, which was never applied.
 
 No transition ends in a reset, so the parent of any row that a transition ends in is the row that it starts
-from. `known` counts how many steps of such a walk lead to actions that the memory has seen; a transition is
-whole when the buffer of its older observation is known.
+from.
+
+Stacks of frames are walked in the same way, except that a walk stays at every reset: the first frame of an
+episode is repeated.
+
+A `History` is what a walk needs to find. `known` counts how many steps of such a walk lead to what the memory
+has seen; a transition is whole when all histories of its older observation are known.
 """
 
 from __future__ import annotations
@@ -28,6 +33,43 @@ Rows: TypeAlias = np.ndarray[Any, np.dtype[np.intp]]
 _ALL = 1 << 30  # a reset that fills the buffer: the whole history is known
 
 
+@dataclass(frozen=True)
+class History:
+    """How far back a walk must find rows, and what a reset does to it.
+
+    Attributes:
+        needed: rows, the one that the walk starts from among them.
+        reset_fills: a reset makes all of it known.
+        known_after_reset: how many rows at least are known at a reset that does not.
+    """
+
+    needed: int
+    reset_fills: bool
+    known_after_reset: int = 0
+
+    def at_reset(self, known: int) -> int:
+        """How many rows are known at a reset that comes after a row with `known`."""
+        return _ALL if self.reset_fills else max(known, self.known_after_reset)
+
+    def after(self, known: int, is_reset: np.ndarray[Any, np.dtype[np.bool_]]) -> np.ndarray[Any, Any]:
+        """How many rows are known at each of the next rows, int [n]."""
+        first = self.at_reset(known) if is_reset[0] else known  # a later reset that does not fill changes nothing
+        after = first + np.cumsum(~is_reset)
+        if self.reset_fills and is_reset.any():
+            after[is_reset.argmax() :] = _ALL
+        return after
+
+
+def action_history(act_buf_len: int, reset_act_buf: bool, last_act_on_reset: bool) -> History:
+    """What an action buffer needs. With `last_act_on_reset` the reset's own action is not in it."""
+    return History(act_buf_len, reset_act_buf, int(not last_act_on_reset))
+
+
+def frame_history(frames: int) -> History:
+    """What a stack of that many frames needs."""
+    return History(frames, reset_fills=True)
+
+
 @dataclass(eq=False)
 class Run:
     """Consecutive rows of one lane, as sequence numbers: row = number modulo capacity."""
@@ -39,10 +81,10 @@ class Run:
 
 @dataclass(eq=False)
 class Lane:
-    """One stream: its rows that are still there, and how much history its newest row has."""
+    """One stream: its rows that are still there, and how much of each history its newest row has."""
 
     stream: str
-    known: int = 0
+    known: list[int]
     runs: deque[Run] = field(default_factory=deque)
 
 
@@ -55,16 +97,15 @@ class Lanes:
         is_reset: bool [capacity].
     """
 
-    def __init__(self, capacity: int, act_buf_len: int, reset_act_buf: bool, last_act_on_reset: bool) -> None:
-        """An empty index; memory is taken up as rows are written."""
+    def __init__(self, capacity: int, *histories: History) -> None:
+        """An empty index for transitions that need these histories; memory is taken up as rows are written."""
         self.capacity = capacity
         self.written = 0
         self.oldest = 0
         self.parent = np.zeros(capacity, np.int32)
         self.is_reset = np.zeros(capacity, np.bool_)
-        self._needed = act_buf_len
-        self._reset_fills = reset_act_buf
-        self._reset_is_known = not last_act_on_reset  # the reset's own action is the newest one in the buffer
+        self._histories = histories
+        self._parent_is_itself = histories[0].reset_fills
         self._whole = np.zeros(capacity, np.int32)  # rows that a whole transition ends in, in any order
         self._place = np.zeros(capacity, np.int32)  # where a row stands in `_whole`, plus one; 0: nowhere
         self._count = 0
@@ -93,6 +134,15 @@ class Lanes:
             walked[k + 1] = self.parent.take(walked[k])
         return walked
 
+    def walk_frames(self, rows: Rows, steps: int) -> Rows:
+        """As `walk`, staying at the first row of each episode."""
+        walked = np.empty((steps + 1, *rows.shape), np.intp)
+        walked[0] = rows
+        for k in range(steps):
+            row = walked[k]
+            walked[k + 1] = np.where(self.is_reset.take(row), row, self.parent.take(row))
+        return walked
+
     def extend(self, stream: str, is_reset: np.ndarray[Any, np.dtype[np.bool_]]) -> tuple[Rows, int | None]:
         """Make room for the next n <= capacity samples of a stream.
 
@@ -112,7 +162,7 @@ class Lanes:
         self.parent[rows] = self._parents(rows, previous, is_reset)
         self.is_reset[rows] = is_reset
         if lane is None:
-            lane = self._lanes[stream] = Lane(stream)
+            lane = self._lanes[stream] = Lane(stream, [0] * len(self._histories))
         self._admit(rows[self._whole_ends(lane, previous is not None, is_reset)])
         self._note_run(lane, n)
         return rows, previous
@@ -138,7 +188,7 @@ class Lanes:
         parents[0] = rows[0] if previous is None else previous
         parents[1:] = rows[:-1]
         for k in np.flatnonzero(is_reset).tolist():
-            if self._reset_fills:
+            if self._parent_is_itself:
                 parents[k] = rows[k]
             elif k:
                 parents[k] = parents[k - 1]
@@ -148,21 +198,14 @@ class Lanes:
 
     def _whole_ends(self, lane: Lane, has_previous: bool, is_reset: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Which of the new rows end a whole transition (bool [n]); also moves `lane.known` on."""
-        known = lane.known
-        first = self._known_after_reset(known) if is_reset[0] else known  # a later reset loses and adds nothing
-        after = first + np.cumsum(~is_reset)
-        if self._reset_fills and is_reset.any():
-            after[is_reset.argmax() :] = _ALL
-        before = np.concatenate(([known], after[:-1]))
-        whole: np.ndarray[Any, Any] = ~is_reset & (before >= self._needed)
+        whole: np.ndarray[Any, Any] = ~is_reset
         whole[0] &= has_previous
-        lane.known = min(int(after[-1]), _ALL)
+        for i, history in enumerate(self._histories):
+            after = history.after(lane.known[i], is_reset)
+            whole[0] &= lane.known[i] >= history.needed
+            whole[1:] &= after[:-1] >= history.needed
+            lane.known[i] = min(int(after[-1]), _ALL)
         return whole
-
-    def _known_after_reset(self, known: int) -> int:
-        if self._reset_fills:
-            return _ALL
-        return max(known, int(self._reset_is_known))
 
     def _note_run(self, lane: Lane, n: int) -> None:
         start, self.written = self.written, self.written + n
@@ -201,18 +244,18 @@ class Lanes:
         return list(lanes.values())
 
     def _discard_without_history(self, lane: Lane) -> None:
-        """Walk a lane from its oldest row on until the history that is left suffices."""
-        known = 0
+        """Walk a lane from its oldest row on until the histories that are left suffice."""
+        known = [0] * len(self._histories)
         lost: list[int] = []
         numbers = (number for run in lane.runs for number in range(run.start, run.end))
         for place, number in enumerate(numbers):
-            if place and known >= self._needed:
+            if place and all(k >= history.needed for k, history in zip(known, self._histories, strict=True)):
                 break
             row = number % self.capacity
             if self.is_reset[row]:
-                known = self._known_after_reset(known)
+                known = [history.at_reset(k) for k, history in zip(known, self._histories, strict=True)]
             else:
-                known += 1
+                known = [k + 1 for k in known]
                 lost.append(row)
         else:
             lane.known = known

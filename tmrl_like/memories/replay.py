@@ -1,8 +1,9 @@
 """The replay memory that ships: samples as columns, batches by one gather per column.
 
-Every observation leaf and every action is stored once, in its own dtype, in a ring of `memory_size` rows.
-Action buffers are rebuilt by walking back through the actions (see `lanes`), exactly as rtgym's environments
-fill them: with `reset_act_buf` True or False, across resets, with any number of workers taking turns.
+Every frame, every other observation leaf and every action is stored once, in its own dtype, in a ring of
+`memory_size` rows. Action buffers are rebuilt by walking back through the actions (see `lanes`), exactly as
+rtgym's environments fill them: with `reset_act_buf` True or False, across resets, with any number of workers
+taking turns. Stacks of frames are rebuilt by walking back through the frames of the episode.
 
 Not stored: `info`. Its contents do not come back from `get_transition`.
 """
@@ -12,15 +13,18 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from operator import eq
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError
+from tmrl_like.memories.action_buffer import DropActionBuffer
 from tmrl_like.memories.collate import to_tensor
-from tmrl_like.memories.columns import Array, FieldColumns, field_slices
-from tmrl_like.memories.lanes import Lanes, Rows
+from tmrl_like.memories.columns import Array, Column, FieldColumns, field_slices
+from tmrl_like.memories.lanes import Lanes, Rows, action_history, frame_history
+from tmrl_like.memories.layout import DropHistory, FramePadding, FrameStack, largest_stack, stack_sizes
 from tmrl_like.memory_dataloading import MemoryDataloading
 from tmrl_like.types import Batch, Block, Buffer, Info, ObsPreprocessor, Sample, SamplePreprocessor, Transition
 from tmrl_like.wire.columns import Columns, columns_of
@@ -36,11 +40,11 @@ _node_decoder: msgspec.msgpack.Decoder[Node] = msgspec.msgpack.Decoder(Node)
 class ReplayMemory(MemoryDataloading):
     """A replay memory for any environment whose observations and actions are arrays and numbers.
 
-    Use it with the compressor `DropActionBuffer(act_buf_len)` on the worker, or with `act_buf_len=0` and no
-    compressor where observations carry no action buffer.
+    Use it with its own compressor on the worker: `compressor_of(memory_cls)`, which an experiment does by
+    itself. It drops action buffers and the older frames of stacks; without either there is none.
 
-    `len(memory)` counts whole transitions: those that end in a reset, or whose action buffer reaches back
-    beyond what the memory has seen, are not among them.
+    `len(memory)` counts whole transitions: those that end in a reset, or whose action buffer or stack of frames
+    reaches back beyond what the memory has seen, are not among them.
 
     Preprocessors and CRC debugging go transition by transition, a hundred times slower than without. A
     preprocessor with an attribute `batched = True` is called once per batch instead: `obs_preprocessor` with
@@ -66,6 +70,8 @@ class ReplayMemory(MemoryDataloading):
         act_buf_len: int = 0,
         reset_act_buf: bool = True,
         last_act_on_reset: bool = False,
+        frame_stack: FrameStack = 0,
+        frame_padding: FramePadding = "reset",
     ) -> None:
         """Set up an empty memory; columns are reserved when the first samples arrive.
 
@@ -84,6 +90,11 @@ class ReplayMemory(MemoryDataloading):
                 False when the buffer is carried over from the episode before.
             last_act_on_reset: rtgym's key: True when, with `reset_act_buf=False`, the last action stays in the
                 buffer; False when the default action takes its place.
+            frame_stack: which part of an observation is a stack of the last k frames, an array [k, ...], newest
+                last; the compressor has kept the newest. 4: the observation itself, {"camera": 4} or {3: 4}: an
+                item of a dict or tuple; 0: none.
+            frame_padding: what the environment puts before an episode's first frame: "reset", that frame again,
+                or "zero".
 
         Raises:
             ConfigError: a number that cannot be.
@@ -96,14 +107,32 @@ class ReplayMemory(MemoryDataloading):
         self.act_buf_len = int(act_buf_len)
         self.reset_act_buf = bool(reset_act_buf)
         self.last_act_on_reset = bool(last_act_on_reset)
+        DropHistory(self.act_buf_len, frame_stack)  # checks both
+        if frame_padding not in ("reset", "zero"):
+            raise ConfigError(f"frame_padding is {frame_padding!r}; expected reset or zero")
+        self.frame_stack = frame_stack
+        self.frame_padding = frame_padding
         self._clear(max(1, int(memory_size)))
         super().__init__(
             device, nb_steps, obs_preprocessor, sample_preprocessor, memory_size, batch_size, dataset_path, crc_debug
         )
 
+    @classmethod
+    def compressor(
+        cls, act_buf_len: int = 0, frame_stack: FrameStack = 0, **arguments: Any
+    ) -> DropHistory | DropActionBuffer | None:
+        """The compressor for a memory with these arguments; those that do not matter to it are ignored."""
+        if frame_stack:
+            return DropHistory(act_buf_len, frame_stack)
+        return DropActionBuffer(act_buf_len) if act_buf_len else None
+
     def _clear(self, capacity: int) -> None:
-        self._lanes = Lanes(capacity, self.act_buf_len, self.reset_act_buf, self._repeats_last_act)
+        histories = [action_history(self.act_buf_len, self.reset_act_buf, self._repeats_last_act)]
+        if largest_stack(self.frame_stack) > 1:
+            histories.append(frame_history(largest_stack(self.frame_stack)))
+        self._lanes = Lanes(capacity, *histories)
         self._fields: list[FieldColumns] = []  # as `_NAMES`; empty before the first step of an episode
+        self._stacks: list[int] = []
         self._resets_only: list[Buffer] = []  # what came before the first step: columns need its dtypes
         self._checked: dict[tuple[int, bool], tuple[Node, list[slice]]] = {}  # structures that fit, by id
         self._originals: dict[int, Any] = {}  # CRC debugging: row -> what the environment produced
@@ -133,9 +162,13 @@ class ReplayMemory(MemoryDataloading):
         for block in _blocks(buffer):
             for segment, is_reset in _with_resets(block):
                 if not is_reset.all():
-                    self._fields = self._columns_for(_nodes(segment.schema))
+                    self._set_fields(self._columns_for(_nodes(segment.schema)))
                     return True
         return False
+
+    def _set_fields(self, fields: list[FieldColumns]) -> None:
+        self._stacks = stack_sizes(self.frame_stack, fields[_OBS].node)  # frames per leaf of an observation
+        self._fields = fields
 
     def _columns_for(self, nodes: Sequence[Node]) -> list[FieldColumns]:
         if self.act_buf_len and not isinstance(nodes[_OBS], TupleNode):
@@ -223,13 +256,29 @@ class ReplayMemory(MemoryDataloading):
             raise IndexError(f"item {item} of a memory with {len(self)} transitions")
         newest = self._lanes.whole[item : item + 1].astype(np.intp)
         walk: list[int] = self._lanes.walk(newest, max(1, self.act_buf_len))[:, 0].tolist()
-        act, obs, rew, terminated, truncated = self._fields
-        last_obs, new_obs = obs.value(walk[1]), obs.value(walk[0])
+        act, _, rew, terminated, truncated = self._fields
+        last_obs, new_obs = self._observation(walk[1]), self._observation(walk[0])
         if self.act_buf_len:
             last_obs, new_obs = last_obs + self._action_buffer(walk[1:]), new_obs + self._action_buffer(walk[:-1])
         info = Info(original=self._originals.get(walk[0]))
         flags = terminated.value(walk[0]), truncated.value(walk[0])
         return Transition(last_obs, act.value(walk[0]), rew.value(walk[0]), new_obs, *flags, info)
+
+    def _observation(self, row: int) -> Any:
+        """What the environment observed at a row, without the action buffer."""
+        field = self._fields[_OBS]
+        if not any(self._stacks):
+            return field.value(row)
+        frames = self._lanes.walk_frames(np.array([row]), max(self._stacks) - 1)[:, 0].tolist()
+        pairs = zip(field.columns, self._stacks, strict=True)
+        return field.tree([self._stack(c, frames[:size]) if size else c.value(row) for c, size in pairs])
+
+    def _stack(self, column: Column, newest_first: list[int]) -> Array:
+        frames = [np.asarray(column.value(row)) for row in newest_first]
+        if self.frame_padding == "zero":
+            repeats = [False, *map(eq, newest_first, newest_first[1:])]
+            frames = [np.zeros_like(f) if is_repeat else f for f, is_repeat in zip(frames, repeats, strict=True)]
+        return np.stack(frames[::-1])
 
     def _action_buffer(self, newest_first: list[int]) -> tuple[Any, ...]:
         return tuple([self._fields[_ACT].value(row) for row in reversed(newest_first)])
@@ -254,7 +303,7 @@ class ReplayMemory(MemoryDataloading):
         """The transitions `items`, int [B], as tensors."""
         length = self.act_buf_len
         walk = self._lanes.walk(self._lanes.whole.take(items).astype(np.intp), max(1, length))
-        last_obs, obs = self._gather_field(self._fields[_OBS], walk[[1, 0]])
+        last_obs, obs = self._gather_observations(walk[[1, 0]])
         # the action itself, the buffer of the older observation, that of the newer one; buffers oldest first
         steps = [0, *range(length, 0, -1), *range(length - 1, -1, -1)]
         act, *buffers = self._gather_field(self._fields[_ACT], walk[steps])
@@ -262,6 +311,20 @@ class ReplayMemory(MemoryDataloading):
             last_obs, obs = (*last_obs, *buffers[:length]), (*obs, *buffers[length:])
         rew, terminated, truncated = (self._gather_numbers(field, walk[0]) for field in self._fields[_REW:])
         return Batch(last_obs, act, rew, obs, terminated, truncated)
+
+    def _gather_observations(self, rows: Rows) -> list[Any]:
+        """`rows` int [2, B] -> 2 observations of tensors [B, ...] without action buffers."""
+        field = self._fields[_OBS]
+        if not any(self._stacks):
+            return self._gather_field(field, rows)
+        oldest_first = self._lanes.walk_frames(rows, max(self._stacks) - 1)[::-1].transpose(1, 2, 0)
+        leaves = []
+        for column, size in zip(field.columns, self._stacks, strict=True):
+            stacked = column.array.take(oldest_first[..., -size:] if size else rows, axis=0)
+            if size and self.frame_padding == "zero":
+                _blank_padding(stacked, oldest_first[..., -size:])
+            leaves.append(to_tensor(stacked, self.device).unbind(0))
+        return [field.tree([leaf[k] for leaf in leaves]) for k in range(len(rows))]
 
     def _gather_field(self, field: FieldColumns, rows: Rows) -> list[Any]:
         """`rows` int [K, B] -> K structures of tensors [B, ...], each with memory of its own."""
@@ -317,7 +380,8 @@ class ReplayMemory(MemoryDataloading):
             nodes = [_node_decoder.decode(node) for node in contents["nodes"]]
         except msgspec.MsgspecError as error:
             raise CheckpointError(f"the structure of the samples does not decode: {error}") from None
-        self._fields = [FieldColumns(n, node, self.memory_size) for n, node in zip(_NAMES, nodes, strict=False)]
+        if nodes:
+            self._set_fields([FieldColumns(n, node, self.memory_size) for n, node in zip(_NAMES, nodes, strict=False)])
         self._resets_only = [Buffer(samples, stream) for stream, samples in contents["resets_only"]]
         if contents["capacity"] == self.memory_size and len(contents["runs"]):
             self._lanes.start_at(int(contents["runs"][0, 0]))
@@ -336,6 +400,13 @@ class ReplayMemory(MemoryDataloading):
         if contents["originals"]:
             oldest = int(contents["runs"][0, 0])
             self._originals.update(zip(rows.tolist(), contents["originals"][numbers[0] - oldest :], strict=False))
+
+
+def _blank_padding(stacked: Array, rows: Rows) -> None:
+    """Put zeros where frames of `rows`, int [2, B, k], oldest first, are repeats of an episode's first one."""
+    is_repeat = rows[..., :-1] == rows[..., 1:]
+    if is_repeat.any():
+        stacked[:, :, :-1][is_repeat] = 0
 
 
 class _RowBlock:

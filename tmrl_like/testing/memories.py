@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tmrl_like.memories.action_buffer import DropActionBuffer
 from tmrl_like.memories.crc import check_transition
+from tmrl_like.memories.layout import DropHistory
 from tmrl_like.memories.state import decode, encode
 from tmrl_like.memory_dataloading import MemoryDataloading
 from tmrl_like.types import Buffer, Sample, StepTiming
@@ -49,7 +49,9 @@ class ActionBufferEnv:
     """An endless stream of steps whose observations end in an action buffer, as rtgym fills it.
 
     Observation: (identity float32 [2]: worker and step, picture uint8 [2, 3], reading float64 scalar, and
-    `act_buf_len` actions float32 [2], newest last). Every value is random, so a wrong row shows.
+    `act_buf_len` actions float32 [2], newest last). Every value is random, so a wrong row shows. With
+    `frame_stack` the picture is a stack of the last pictures, uint8 [frame_stack, 2, 3], newest last; before an
+    episode's first one stands the first one again (`frame_padding` "reset") or zeros ("zero").
 
     The rules of the buffer: a step appends its action, that of an episode's last step too, though it is never
     applied. A reset fills the buffer with the default action (`reset_act_buf`), or puts the default action in
@@ -63,6 +65,8 @@ class ActionBufferEnv:
         reset_act_buf: bool = True,
         last_act_on_reset: bool = False,
         longest_episode: int = 12,
+        frame_stack: int = 0,
+        frame_padding: str = "reset",
     ) -> None:
         """`worker` seeds the stream; episodes have 1 to `longest_episode` steps."""
         self._rng = random.Random(worker)
@@ -72,6 +76,9 @@ class ActionBufferEnv:
         self._longest_episode = longest_episode
         self._default_action = np.array([0.5, -0.5], np.float32)
         self._buffer = deque([self._default_action] * act_buf_len, act_buf_len)
+        self._frame_stack = frame_stack
+        self._frame_padding = frame_padding
+        self._frames: deque[np.ndarray[Any, Any]] = deque(maxlen=frame_stack)
         self._count = 0
 
     def steps(self) -> Iterator[Step]:
@@ -96,6 +103,7 @@ class ActionBufferEnv:
             self._buffer.extend([self._default_action] * len(self._buffer))
         elif self._buffer and not self._last_act_on_reset:
             self._buffer[-1] = self._default_action
+        self._frames.clear()
         return self._observation()
 
     def _step(self, is_last: bool) -> Sample:
@@ -116,7 +124,16 @@ class ActionBufferEnv:
         identity = np.array([self._worker, self._count], np.float32)
         self._count += 1
         picture = np.frombuffer(self._rng.randbytes(6), np.uint8).reshape(2, 3)
-        return (identity, picture, np.float64(self._rng.random()), *self._buffer)
+        return (identity, self._stacked(picture), np.float64(self._rng.random()), *self._buffer)
+
+    def _stacked(self, picture: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        if not self._frame_stack:
+            return picture
+        if not self._frames:
+            first = picture if self._frame_padding == "reset" else np.zeros_like(picture)
+            self._frames.extend([first] * self._frame_stack)
+        self._frames.append(picture)
+        return np.stack(self._frames)
 
 
 def packed(steps: Sequence[Step], stream: str = "", compress: Any = None, with_originals: bool = True) -> Buffer:
@@ -156,6 +173,8 @@ class MemoryContract:
     act_buf_len = 4
     reset_act_buf = True
     last_act_on_reset = False
+    frame_stack = 0
+    frame_padding = "reset"
     steps = 400  # per worker
 
     def make_memory(self, **kwargs: Any) -> MemoryDataloading:
@@ -164,7 +183,7 @@ class MemoryContract:
 
     def compress(self, sample: Sample) -> Sequence[Any]:
         """What the worker sends of a sample."""
-        return DropActionBuffer(self.act_buf_len)(*sample)
+        return DropHistory(self.act_buf_len, {1: self.frame_stack} if self.frame_stack else 0)(*sample)
 
     # ---- the tests
 
@@ -181,7 +200,8 @@ class MemoryContract:
         steps = self._produce(1)
         memory = self._filled([steps], [50])
         trainable = sum(not step.is_reset for step in steps)
-        assert len(self._identities(memory)) >= trainable - 4 * (self.act_buf_len + 1) - 16
+        history = max(self.act_buf_len, self.frame_stack)
+        assert len(self._identities(memory)) >= trainable - 4 * (history + 1) - 16
 
     def test_workers_that_take_turns_are_kept_apart(self) -> None:
         workers = [self._produce(number) for number in (1, 2, 3)]
@@ -258,8 +278,14 @@ class MemoryContract:
     # ---- how they do it
 
     def _produce(self, worker: int) -> list[Step]:
-        env = ActionBufferEnv(worker, self.act_buf_len, self.reset_act_buf, self.last_act_on_reset)
-        return env.take(self.steps)
+        return ActionBufferEnv(
+            worker,
+            self.act_buf_len,
+            self.reset_act_buf,
+            self.last_act_on_reset,
+            frame_stack=self.frame_stack,
+            frame_padding=self.frame_padding,
+        ).take(self.steps)
 
     def _filled(
         self, workers: Sequence[Sequence[Step]], sizes: Sequence[int], flush: bool = True, **kwargs: Any

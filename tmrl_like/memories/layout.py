@@ -1,0 +1,156 @@
+"""What an environment repeats in its observations: described once, for the compressor and for the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from tmrl_like.errors import ConfigError, MemoryContractError
+from tmrl_like.types import Action, Observation, SampleCompressor
+from tmrl_like.wire.schema import DictNode, ListNode, Node, TupleNode, leaves_of
+
+FrameStack: TypeAlias = int | Mapping[str | int, int]
+"""How many frames a stack holds: of the observation itself, or of its items by key or position; 0: no stack."""
+
+FramePadding: TypeAlias = Literal["reset", "zero"]
+"""What stands before an episode's first frame: that frame again, or zeros."""
+
+
+@dataclass(frozen=True)
+class DropHistory:
+    """The compressor of `ReplayMemory`: of each stack only the newest frame travels, and no action buffer.
+
+    `ReplayMemory.compressor(…)` makes one from the memory's own arguments.
+
+    Attributes:
+        act_buf_len: how many actions the environment appends to its observations, as in rtgym's
+            configuration.
+        frame_stack: 4: the observation is a stack of 4 frames, an array [4, ...], newest last. {"camera": 4}
+            or {3: 4}: that item of a dict or tuple observation is one.
+    """
+
+    act_buf_len: int = 0
+    frame_stack: FrameStack = 0
+
+    def __post_init__(self) -> None:
+        """Check the numbers.
+
+        Raises:
+            ConfigError: negative, or a stack of no frames.
+        """
+        if self.act_buf_len < 0:
+            raise ConfigError(f"act_buf_len is {self.act_buf_len}; it counts actions, 0 or more")
+        named = isinstance(self.frame_stack, Mapping)
+        sizes = self.frame_stack.values() if isinstance(self.frame_stack, Mapping) else [self.frame_stack]
+        if any(type(size) is not int or size < named for size in sizes):
+            raise ConfigError(f"frame_stack is {self.frame_stack}; it counts frames: 4, or {{item: 4}}")
+        if self.act_buf_len and not named and self.frame_stack:
+            raise ConfigError(
+                f"frame_stack is {self.frame_stack} and act_buf_len {self.act_buf_len}: with an action buffer the "
+                "observation is a tuple; say which item is the stack, e.g. {0: 4}"
+            )
+
+    def __call__(
+        self, act: Action, obs: Observation, rew: Any, terminated: bool, truncated: bool, info: dict[str, Any], /
+    ) -> tuple[Any, ...]:
+        """Return the sample with the observation reduced to what is new in it.
+
+        Raises:
+            MemoryContractError: the observation is not what `act_buf_len` and `frame_stack` say.
+        """
+        if self.act_buf_len:
+            obs = without_action_buffer(obs, self.act_buf_len, "DropHistory")
+        if isinstance(self.frame_stack, Mapping):
+            obs = self._newest_of_items(obs, self.frame_stack)
+        elif self.frame_stack:
+            obs = _newest(obs, self.frame_stack, "the observation")
+        return act, obs, rew, terminated, truncated, info
+
+    def _newest_of_items(self, obs: Observation, stacks: Mapping[str | int, int]) -> Observation:
+        if type(obs) is not tuple and type(obs) is not dict:
+            raise MemoryContractError(
+                f"frame_stack names the items {list(stacks)}, but the observation is a {type(obs).__name__}, no tuple "
+                "or dict"
+            )
+        items: Any = dict(obs) if type(obs) is dict else list(obs)
+        for key, size in stacks.items():
+            try:
+                items[key] = _newest(items[key], size, f"obs[{key!r}]")
+            except (KeyError, IndexError, TypeError):
+                raise MemoryContractError(
+                    f"frame_stack names the item {key!r}, which the observation, {_describe(obs)}, does not have"
+                ) from None
+        return items if type(obs) is dict else tuple(items)
+
+
+def without_action_buffer(obs: Observation, act_buf_len: int, who: str) -> tuple[Any, ...]:
+    """The observation shortened by `act_buf_len` items.
+
+    Raises:
+        MemoryContractError: it is no tuple, or not longer than the action buffer.
+    """
+    if type(obs) is not tuple or len(obs) <= act_buf_len:
+        raise MemoryContractError(
+            f"{who}({act_buf_len}) got an observation that is {_describe(obs)}; it needs a tuple "
+            f"that ends in {act_buf_len} actions (act_in_obs and act_buf_len of the environment)"
+        )
+    return obs[: len(obs) - act_buf_len]
+
+
+def compressor_of(memory_cls: Callable[..., Any]) -> SampleCompressor | None:
+    """The compressor that belongs to a memory: a class, or a `partial` of one with its arguments.
+
+    Returns:
+        What the class's `compressor` makes of the arguments; None: samples travel whole.
+    """
+    if isinstance(memory_cls, partial):
+        return memory_cls.func.compressor(**memory_cls.keywords)  # type: ignore[attr-defined,no-any-return]
+    return memory_cls.compressor()  # type: ignore[attr-defined,no-any-return]
+
+
+def stack_sizes(frame_stack: FrameStack, node: Node) -> list[int]:
+    """How many frames are stacked in each leaf, left to right, of a (compressed) observation; 0: it is no stack.
+
+    Raises:
+        MemoryContractError: `frame_stack` names an item that is not there, or that is no single array.
+    """
+    if not isinstance(frame_stack, Mapping):
+        return [frame_stack if frame_stack else 0] * _count(node, bool(frame_stack), "the observation")
+    keys: Any = node.keys if isinstance(node, DictNode) else range(len(getattr(node, "items", ())))
+    if not isinstance(node, TupleNode | DictNode) or not set(frame_stack) <= set(keys):
+        raise MemoryContractError(f"frame_stack names the items {list(frame_stack)}; the observation has {list(keys)}")
+    sizes: list[int] = []
+    for key, item in zip(keys, node.items, strict=True):
+        size = frame_stack.get(key, 0)
+        sizes += [size] * _count(item, bool(size), f"obs[{key!r}]")
+    return sizes
+
+
+def largest_stack(frame_stack: FrameStack) -> int:
+    """Frames in the largest stack; 0: there is none."""
+    return max(frame_stack.values(), default=0) if isinstance(frame_stack, Mapping) else frame_stack
+
+
+def _count(node: Node, is_stack: bool, name: str) -> int:
+    if is_stack and isinstance(node, TupleNode | ListNode | DictNode):
+        raise MemoryContractError(
+            f"frame_stack says that {name} is a stack of frames; it is no single array but {node}"
+        )
+    return len(leaves_of(node))
+
+
+def _newest(stack: Any, size: int, name: str) -> Any:
+    if type(stack) is not np.ndarray or stack.shape[:1] != (size,):
+        found = f"an array {stack.shape}" if type(stack) is np.ndarray else f"a {type(stack).__name__}"
+        raise MemoryContractError(
+            f"frame_stack says that {name} is a stack of {size} frames, [{size}, ...]; it is {found}"
+        )
+    return stack[-1]
+
+
+def _describe(obs: Observation) -> str:
+    return f"a tuple of {len(obs)}" if type(obs) is tuple else f"a {type(obs).__name__}"

@@ -11,6 +11,7 @@ import yaml
 from tmrl_like.config.experiment import Experiment, ServerSection, Settings, TrainerSection, WorkerSection
 from tmrl_like.config.loading import TOP_LEVEL, dump_experiment, load_experiment, load_settings, open_experiment
 from tmrl_like.errors import ConfigError
+from tmrl_like.memories import DropHistory
 
 MODULE = "parts_for_tests"
 TEXT = f"""
@@ -65,6 +66,32 @@ def test_a_file_becomes_the_objects_that_a_script_would_make(file: Path) -> None
     assert experiment.server == ServerSection(port=8000)
     assert experiment.trainer.epochs == math.inf
     assert experiment.worker == WorkerSection()
+
+
+def test_a_memory_that_ships_needs_no_compressor_beside_it(file: Path) -> None:
+    file.write_text(
+        TEXT[: TEXT.index("memory:")]
+        + "memory:\n  class_path: tmrl_like.memories.ReplayMemory\n"
+        + "  init_args: {act_buf_len: 2, frame_stack: {3: 4, camera: 2}}\n"
+    )
+    assert load_experiment(file).sample_compressor == DropHistory(2, {3: 4, "camera": 2})
+    assert load_experiment(file, parts=["sample_compressor"]).sample_compressor == DropHistory(2, {3: 4, "camera": 2})
+    file.write_text(file.read_text() + "sample_compressor: null\n")
+    assert load_experiment(file).sample_compressor is None
+
+
+def test_a_memory_without_a_compressor_of_its_own_leaves_samples_whole(file: Path) -> None:
+    changed(file, f"sample_compressor:\n  class_path: {MODULE}.Compressor\n  init_args: {{number: 2}}\n", "")
+    assert load_experiment(file).sample_compressor is None
+
+
+def test_what_the_memorys_compressor_refuses_is_said_with_the_line(file: Path) -> None:
+    file.write_text(
+        TEXT[: TEXT.index("memory:")]
+        + "memory:\n  class_path: tmrl_like.memories.ReplayMemory\n  init_args: {frame_stack: -1}\n"
+    )
+    with pytest.raises(ConfigError, match=r"x.yaml:10: memory: frame_stack is -1"):
+        load_experiment(file)
 
 
 def test_another_run_name_changes_all_paths(file: Path) -> None:

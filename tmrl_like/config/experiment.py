@@ -235,7 +235,8 @@ class Experiment(Settings):
         agent: makes the learning algorithm from observation_space, action_space and device; one that takes an
             actor_cls is given `actor`.
         memory: makes the replay memory from nb_steps and device.
-        sample_compressor: takes out of a sample, before sending, what the memory can rebuild.
+        sample_compressor: takes out of a sample, before sending, what the memory can rebuild; where a file does
+            not name one, it is what the memory's class gives as its own.
         obs_preprocessor: applied to each observation right before the model, on the worker and in the memory.
         agent_scheduler: called as f(agent, epoch) at the start of each epoch.
         spaces: returns (observation_space, action_space), for a trainer's machine that cannot make the

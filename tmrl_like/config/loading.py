@@ -59,6 +59,8 @@ def load_experiment(path: str | Path, overrides: Overrides = (), parts: Collecti
     for name in PARTS:
         if document.data.get(name) is not None:
             values[name] = _part(document, name) if name in parts else functools.partial(_not_imported, name)
+    if "sample_compressor" in parts and "sample_compressor" not in document.data:
+        values["sample_compressor"] = _memorys_own_compressor(document)
     return _made(document, (), Experiment, values)  # type: ignore[no-any-return]
 
 
@@ -218,6 +220,18 @@ def _part(document: Document, name: str) -> Any:
                     (name, "class_path"), f": {component.target.__qualname__} cannot be used here: it has no {method}()"
                 )
     return component.factory()
+
+
+def _memorys_own_compressor(document: Document) -> Any:
+    """What the memory's class makes of its arguments; None where it has no compressor of its own."""
+    memory = resolve_component(document, ("memory",), PARTS["memory"])
+    make = getattr(memory.target, "compressor", None)
+    if not callable(make):
+        return None
+    try:
+        return make(**memory.arguments)
+    except ConfigError as error:
+        raise document.error(("memory",), f": {error}") from None
 
 
 def _complete_part(document: Document, name: str) -> Any:

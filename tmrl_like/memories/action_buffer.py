@@ -38,4 +38,4 @@ class DropActionBuffer:
         Raises:
             MemoryContractError: the observation is no tuple, or not longer than the action buffer.
         """
-        return act, without_action_buffer(obs, self.act_buf_len, "DropActionBuffer"), rew, terminated, truncated, info
+        return act, without_action_buffer(obs, self.act_buf_len), rew, terminated, truncated, info

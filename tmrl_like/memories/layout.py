@@ -63,7 +63,7 @@ class DropHistory:
             MemoryContractError: the observation is not what `act_buf_len` and `frame_stack` say.
         """
         if self.act_buf_len:
-            obs = without_action_buffer(obs, self.act_buf_len, "DropHistory")
+            obs = without_action_buffer(obs, self.act_buf_len)
         if isinstance(self.frame_stack, Mapping):
             obs = self._newest_of_items(obs, self.frame_stack)
         elif self.frame_stack:
@@ -87,7 +87,7 @@ class DropHistory:
         return items if type(obs) is dict else tuple(items)
 
 
-def without_action_buffer(obs: Observation, act_buf_len: int, who: str) -> tuple[Any, ...]:
+def without_action_buffer(obs: Observation, act_buf_len: int) -> tuple[Any, ...]:
     """The observation shortened by `act_buf_len` items.
 
     Raises:
@@ -95,8 +95,8 @@ def without_action_buffer(obs: Observation, act_buf_len: int, who: str) -> tuple
     """
     if type(obs) is not tuple or len(obs) <= act_buf_len:
         raise MemoryContractError(
-            f"{who}({act_buf_len}) got an observation that is {_describe(obs)}; it needs a tuple "
-            f"that ends in {act_buf_len} actions (act_in_obs and act_buf_len of the environment)"
+            f"the compressor got an observation that is {_describe(obs)}; with act_buf_len {act_buf_len} it must be a "
+            f"tuple that ends in {act_buf_len} actions (act_in_obs and act_buf_len of the environment)"
         )
     return obs[: len(obs) - act_buf_len]
 

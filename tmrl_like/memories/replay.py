@@ -174,7 +174,7 @@ class ReplayMemory(MemoryDataloading):
         if self.act_buf_len and not isinstance(nodes[_OBS], TupleNode):
             raise MemoryContractError(
                 f"act_buf_len is {self.act_buf_len}, but obs is no tuple: the environment's observation is a tuple "
-                "that ends in the action buffer, and DropActionBuffer leaves the rest of it"
+                "that ends in the action buffer, and the compressor leaves the rest of it"
             )
         capacity = self._lanes.capacity
         fields = [FieldColumns(name, node, capacity) for name, node in zip(_NAMES, nodes, strict=False)]

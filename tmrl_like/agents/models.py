@@ -21,11 +21,10 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from tmrl_like.actor import ActorModule
+from tmrl_like.agents.functions import EnsembleReluMLP, SquashedGaussian
 from tmrl_like.errors import ConfigError
 from tmrl_like.util import cached_property
 
-_HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
-_LOG_2 = math.log(2.0)
 _MAX_SCALE = 1e6  # wider bounds say nothing about the size of the values
 OBS_RANGE = 3.0  # torch initialises layers small: inputs of this size give a first layer that resolves them
 _MAX_DIMS = 2  # vectors and short histories of vectors; more is an image
@@ -59,14 +58,9 @@ class Flatten:
         leaves = [get(obs) for get in self._getters]
         return torch.from_numpy(np.concatenate(leaves, axis=None, dtype=np.float32, casting="unsafe"))
 
-    def rescale(self, obs_range: float, action_space: gymnasium.Space[Any] | None = None) -> Rescale:
-        """The scaling of a network's input: observations to [-obs_range, obs_range], then actions to [-1, 1]."""
-        limit = np.full(self.size, obs_range or np.nan)
-        if action_space is None:
-            return Rescale(self.low, self.high, limit)
-        center, half = action_bounds(action_space)
-        low, high = np.append(self.low, center - half), np.append(self.high, center + half)
-        return Rescale(low, high, np.append(limit, np.ones_like(half)))
+    def rescale(self, obs_range: float) -> Rescale:
+        """The scaling of a network's input: observations to [-obs_range, obs_range]; 0 leaves them."""
+        return Rescale(self.low, self.high, np.full(self.size, obs_range or np.nan))
 
 
 class Rescale(nn.Module):
@@ -82,12 +76,13 @@ class Rescale(nn.Module):
         useful = (half > 0) & (half < _MAX_SCALE) & np.isfinite(limit)
         scale = np.where(useful, limit / np.where(useful, half, 1.0), 1.0)
         shift = np.where(useful, -limit - np.where(useful, low, 0.0) * scale, 0.0)  # low goes to -limit
+        self.changes = bool(useful.any())
         self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.float32), persistent=False)
         self.register_buffer("shift", torch.as_tensor(shift, dtype=torch.float32), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., O] -> [..., O]."""
-        return torch.addcmul(self.shift, x, self.scale)
+        return torch.addcmul(self.shift, x, self.scale) if self.changes else x
 
 
 class SamplingActor(ActorModule):
@@ -164,10 +159,9 @@ class SquashedGaussianActor(SamplingActor):
         """Draw actions and their log-density; see `SamplingActor.sample`."""
         mean_BA, log_std_BA = self(obs)
         noise_BA = torch.randn_like(mean_BA)
-        u_BA = torch.addcmul(mean_BA, noise_BA, log_std_BA.exp())
-        act_BA = torch.addcmul(self.act_center, self.act_half, torch.tanh(u_BA))
-        log_prob_B = squashed_log_prob(u_BA, noise_BA, log_std_BA) - self._log_half_sum
-        return act_BA.view(-1, *self.action_space.shape), log_prob_B  # type: ignore[misc]
+        bounds = self.act_center, self.act_half
+        act_BA, log_prob_B = SquashedGaussian.apply(mean_BA, log_std_BA, noise_BA, *bounds)  # type: ignore[no-untyped-call]
+        return act_BA.view(-1, *self.action_space.shape), log_prob_B - self._log_half_sum  # type: ignore[misc]
 
     @torch.inference_mode()
     def act(self, obs: Any, test: bool = False) -> np.ndarray[Any, Any]:
@@ -209,16 +203,6 @@ class SquashedGaussianActor(SamplingActor):
             x = F.relu(self.norms[i](x) if self.norms else x, inplace=True)
         mean, log_std = self.head(x).chunk(2, dim=-1)
         return mean, log_std.clamp(self.log_std_min, self.log_std_max)
-
-
-def squashed_log_prob(u_BA: Tensor, noise_BA: Tensor, log_std_BA: Tensor) -> Tensor:
-    """Log-density of tanh(u), u = mean + std * noise; [B].
-
-    Haarnoja et al. 2018, appendix C, eq. 21:  log pi(a|s) = log mu(u|s) - sum_i log(1 - tanh(u_i)^2),
-    with  log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u)),  which is exact where 1 - tanh^2 rounds to 0.
-    """
-    per_dimension_BA = 2.0 * (u_BA + F.softplus(-2.0 * u_BA)) - 0.5 * noise_BA.square() - log_std_BA
-    return per_dimension_BA.sum(dim=-1) - u_BA.shape[-1] * (2.0 * _LOG_2 + _HALF_LOG_2PI)
 
 
 class EnsembleLinear(nn.Module):
@@ -286,11 +270,12 @@ class EnsembleCritic(nn.Module):
     ) -> None:
         """Build the networks; spaces and errors as in `SquashedGaussianActor`."""
         super().__init__()
-        center, _ = action_bounds(action_space)
+        center, half = action_bounds(action_space)
         self.n_critics = n_critics
         self.dropout = dropout
         self.flatten = Flatten(observation_space)
-        self.rescale = self.flatten.rescale(obs_range, action_space)
+        self.rescale = self.flatten.rescale(obs_range)
+        self.rescale_act = Rescale(center - half, center + half, np.ones_like(half))
         widths = [self.flatten.size + len(center), *hidden_sizes]
         self.hidden = nn.ModuleList(EnsembleLinear(n_critics, i, o) for i, o in itertools.pairwise(widths))
         self.head = EnsembleHead(n_critics, widths[-1])
@@ -307,7 +292,16 @@ class EnsembleCritic(nn.Module):
         Returns:
             float32 [N, B] (or [M, B]).
         """
-        x_BI = self.rescale(torch.cat((self.flatten(obs), act.flatten(1).float()), dim=1))
+        features_BF, act_BA = self.rescale(self.flatten(obs)), self.rescale_act(act.flatten(1).float())
+        if self.norms or self.dropout:
+            return self._layer_by_layer(torch.cat((features_BF, act_BA), dim=1), members)
+        parameters = (p for layer in (*self.hidden, self.head) for p in (layer.weight, layer.bias))
+        chosen = parameters if members is None else (p[members] for p in parameters)
+        q_NB: Tensor = EnsembleReluMLP.apply(features_BF, act_BA, *chosen)  # type: ignore[no-untyped-call]
+        return q_NB
+
+    def _layer_by_layer(self, x_BI: Tensor, members: Tensor | None) -> Tensor:
+        """[B, I] -> [N, B]."""
         n = self.n_critics if members is None else len(members)
         x = x_BI.expand(n, *x_BI.shape)  # [N, B, I]
         for i, layer in enumerate(self.hidden):

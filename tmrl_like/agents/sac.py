@@ -1,12 +1,11 @@
 """Soft Actor-Critic and its ensemble form REDQ: one class."""
 
 # Capital suffixes name a tensor's dimensions.
-# ruff: noqa: N803, N806
+# ruff: noqa: N806
 from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
-from functools import partial
 from typing import Any
 
 import gymnasium
@@ -15,15 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from tmrl_like.actor import ActorModule
-from tmrl_like.agents.losses import actor_loss, critic_loss, entropy_excess, soft_target, temperature_loss
+from tmrl_like.agents.losses import actor_loss, critic_loss, critic_loss_gradient, soft_target, temperature_loss
 from tmrl_like.agents.models import EnsembleCritic, SamplingActor, SquashedGaussianActor, action_bounds
+from tmrl_like.agents.optimizers import OPTIMIZERS, clear_gradients, make_optimizer, step
 from tmrl_like.errors import ConfigError
 from tmrl_like.nn import copy_shared, no_grad
 from tmrl_like.training import TrainingAgent
 from tmrl_like.types import Batch
 from tmrl_like.util import cached_property
-
-_OPTIMIZERS: dict[str, type[torch.optim.Adam]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 
 
 class SACAgent(TrainingAgent):
@@ -64,7 +62,9 @@ class SACAgent(TrainingAgent):
         policy_delay: int = 1,
         optimizer: str = "adam",
         betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
         weight_decay: float = 0.0,
+        amsgrad: bool = False,
     ) -> None:
         """Build networks and optimisers.
 
@@ -92,7 +92,9 @@ class SACAgent(TrainingAgent):
             policy_delay: the actor is trained in every `policy_delay`-th step.
             optimizer: "adam" or "adamw", for actor and critics.
             betas: decay rates of Adam's two moments, for actor and critics.
+            eps: what Adam adds to its denominator, for actor and critics.
             weight_decay: of actor and critics; an L2 term with "adam", decoupled with "adamw".
+            amsgrad: divide by the largest second moment so far, for actor and critics.
 
         Raises:
             ConfigError: an argument out of its range, or a space that the networks cannot learn from.
@@ -119,10 +121,10 @@ class SACAgent(TrainingAgent):
         self.critic = critic_cls(observation_space, action_space, n_critics=n_critics).to(device)
         self.critic_target = no_grad(deepcopy(self.critic))
         self.temperature = Temperature(entropy_coef).to(device)
-        adam = partial(_adam, optimizer, betas=betas, weight_decay=weight_decay)
-        self.actor_optimizer = adam(self.actor, lr_actor)
-        self.critic_optimizer = adam(self.critic, lr_critic)
-        self.temperature_optimizer = _adam("adam", self.temperature, lr_entropy)
+        options = {"betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
+        self.actor_optimizer = make_optimizer(optimizer, self.actor, lr_actor, **options)
+        self.critic_optimizer = make_optimizer(optimizer, self.critic, lr_critic, **options)
+        self.temperature_optimizer = make_optimizer("adam", self.temperature, lr_entropy)
 
     critic_frozen = cached_property(lambda self: no_grad(copy_shared(self.critic)))
     """The critics in training, seen without gradients for their parameters."""
@@ -161,9 +163,12 @@ class SACAgent(TrainingAgent):
     def _train_critics(self, batch: Batch) -> dict[str, Tensor]:
         target_B = self._target(batch)
         q_NB = self.critic(batch.obs, batch.act)
-        loss = critic_loss(q_NB, target_B)
-        _descend(self.critic_optimizer, loss)
-        return {"loss_critic": loss.detach(), "q_mean": q_NB.detach().mean(), "q_target_mean": target_B.mean()}
+        clear_gradients(self.critic_optimizer)
+        values_NB = q_NB.detach()
+        q_NB.backward(critic_loss_gradient(values_NB, target_B))  # spares the loss's own graph
+        step(self.critic_optimizer)
+        loss = critic_loss(values_NB, target_B)
+        return {"loss_critic": loss, "q_mean": values_NB.mean(), "q_target_mean": target_B.mean()}
 
     @torch.no_grad()
     def _target(self, batch: Batch) -> Tensor:
@@ -193,21 +198,20 @@ class SACAgent(TrainingAgent):
         q_B = q_NB.mean(dim=0) if self._subset else q_NB.amin(dim=0)
         entropy_coef = self.temperature().detach()
         loss = actor_loss(log_prob_B, q_B, entropy_coef)
-        _descend(self.actor_optimizer, loss)
-        metrics = {
-            "loss_actor": loss.detach(),
-            "entropy_nats": -log_prob_B.detach().mean(),
-            "entropy_coef": entropy_coef,
-        }
+        clear_gradients(self.actor_optimizer)
+        loss.backward()  # type: ignore[no-untyped-call]
+        step(self.actor_optimizer)
+        entropy = -log_prob_B.detach().mean()
+        metrics = {"loss_actor": loss.detach(), "entropy_nats": entropy, "entropy_coef": entropy_coef}
         if self.learn_entropy_coef:
-            metrics["loss_entropy_coef"] = self._train_temperature(log_prob_B)
+            metrics["loss_entropy_coef"] = self._train_temperature(entropy)
         return metrics
 
-    def _train_temperature(self, log_prob_B: Tensor) -> Tensor:
+    def _train_temperature(self, entropy: Tensor) -> Tensor:
         log_coef = self.temperature.log_coef
-        log_coef.grad = entropy_excess(log_prob_B, self.target_entropy)  # spares a backward pass
-        loss = temperature_loss(log_coef.detach(), log_prob_B, self.target_entropy)
-        self.temperature_optimizer.step()
+        loss = temperature_loss(log_coef.detach(), entropy, self.target_entropy)
+        log_coef.grad = entropy - self.target_entropy  # the loss's derivative
+        step(self.temperature_optimizer)
         return loss
 
     @torch.no_grad()
@@ -257,20 +261,6 @@ class Temperature(nn.Module):
         return self.log_coef.exp()
 
 
-def _adam(
-    name: str, module: nn.Module, lr: float, betas: tuple[float, float] = (0.9, 0.999), weight_decay: float = 0.0
-) -> torch.optim.Adam:
-    return _OPTIMIZERS[name](module.parameters(), lr=lr, betas=betas, weight_decay=weight_decay, fused=True)
-
-
-def _descend(optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
-    for group in optimizer.param_groups:  # what zero_grad does, without its profiling hooks
-        for parameter in group["params"]:
-            parameter.grad = None
-    loss.backward()  # type: ignore[no-untyped-call]
-    optimizer.step()
-
-
 def _check_options(
     n_critics: int,
     critics_in_target: int,
@@ -288,7 +278,7 @@ def _check_options(
         (0.0 <= actor_polyak < 1.0, f"actor_polyak={actor_polyak}, expected 0 to below 1"),
         (entropy_coef > 0.0, f"entropy_coef={entropy_coef}, expected more than 0"),
         (policy_delay >= 1, f"policy_delay={policy_delay}, expected at least 1"),
-        (optimizer in _OPTIMIZERS, f"optimizer={optimizer!r}, expected {' or '.join(map(repr, _OPTIMIZERS))}"),
+        (optimizer in OPTIMIZERS, f"optimizer={optimizer!r}, expected {' or '.join(map(repr, OPTIMIZERS))}"),
     ]
     for fine, message in rules:
         if not fine:

@@ -7,6 +7,7 @@ import functools
 import os
 from typing import Any
 
+from tmrl_like.agents.process import tune_process
 from tmrl_like.cli.app import INTERRUPTED
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.logs import limit_threads, set_up_logging
@@ -36,6 +37,7 @@ def main(arguments: Arguments) -> int:
     parts = (*_PARTS, "spaces" if document.data.get("spaces") else "env")
     experiment = load_experiment(arguments.experiment, arguments.overrides, parts)
     seed_everything(experiment.seed, threads)
+    tune_process()
     section = _with_flags(experiment.trainer, arguments)
     with make_trainer(experiment, _sinks(experiment, section, arguments.supervised)) as trainer:
         stopper.on_stop = trainer.stop

@@ -63,6 +63,8 @@ def make_worker(experiment: Experiment, **options: Any) -> RolloutWorker:
         "model_history": section.model_history,
         "obs_preprocessor": experiment.obs_preprocessor,
         "crc_debug": experiment.crc_debug,
+        "realtime_priority": section.realtime_priority,
+        "cpu_affinity": section.cpu_affinity,
         "hang_timeout_s": section.hang_timeout_s,
         "max_policy_age_s": section.max_policy_age_s,
         "safe_action": section.safe_action,

@@ -75,6 +75,9 @@ class WorkerSection:
         safe_action: drives instead of a policy that is too old or missing, and of an action that is not finite;
             none: the environment's default action.
         torch_threads: processor threads of the actor; one disturbs the control loop least.
+        realtime_priority: of the real-time class, 1 to 99, for the thread that steps the environment; none: the
+            ordinary class. Needs a permission; without it, that is said, and the worker runs all the same.
+        cpu_affinity: numbers of the processors for that thread, from 0; none: all.
         synchronous: collect no further than training keeps up; not for real-time environments.
         max_steps_per_update: with `synchronous`, environment steps per policy received.
         outbox_max_mb: samples kept in memory until the trainer has stored them, in MiB.
@@ -91,6 +94,8 @@ class WorkerSection:
     max_policy_age_s: float = math.inf
     safe_action: Any = None
     torch_threads: int = 1
+    realtime_priority: int | None = None
+    cpu_affinity: list[int] | None = None
     synchronous: bool = False
     max_steps_per_update: float = 100.0
     outbox_max_mb: int = 512
@@ -101,6 +106,8 @@ class WorkerSection:
         _at_least(self, 0, "test_episode_interval", "model_history")
         _at_least(self, 1, "min_samples_per_worker_packet", "max_samples_per_episode", "torch_threads")
         _at_least(self, 1, "outbox_max_mb", "spool_max_mb")
+        fine = self.realtime_priority is None or 1 <= self.realtime_priority <= 99
+        _require(fine, "realtime_priority", self.realtime_priority, "1 to 99, or none")
         _above_0(self, "hang_timeout_s", "max_policy_age_s", "max_steps_per_update")
 
 

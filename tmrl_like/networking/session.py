@@ -131,6 +131,11 @@ class Session:
             raise self._failure
 
     @property
+    def thread_id(self) -> int:
+        """Native id of the connection's thread."""
+        return self._thread.native_id or 0
+
+    @property
     def failed(self) -> bool:
         """Whether something ended this session; `check` raises it."""
         return self._failure is not None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +25,7 @@ from tmrl_like.networking.dead_man import DeadMan, to_action
 from tmrl_like.networking.outbox import Outbox, OutboxOptions
 from tmrl_like.networking.policy_intake import PolicyFiles, PolicyIntake
 from tmrl_like.networking.policy_probe import PolicyProbe
+from tmrl_like.networking.realtime import RealTime
 from tmrl_like.networking.session import Session
 from tmrl_like.networking.spaces import describe_spaces
 from tmrl_like.networking.spool import new_worker_name, open_spool
@@ -68,6 +70,8 @@ class RolloutWorker:
         outbox: OutboxOptions | None = None,
         spool_dir: str | Path | None = None,
         options: TransportOptions | None = None,
+        realtime_priority: int | None = None,
+        cpu_affinity: Sequence[int] | None = None,
         hang_timeout_s: float = 30.0,
         on_hang: Callable[[str], None] | None = None,
         max_policy_age_s: float = math.inf,
@@ -99,6 +103,9 @@ class RolloutWorker:
             spool_dir: folder where samples are also kept until they are stored, so that they outlive this
                 process; workers of one machine may share it. None: they are kept in memory alone.
             options: limits of the transport.
+            realtime_priority: of the real-time class (1 to 99) for the thread that steps the environment; None: the
+                ordinary class. What is not permitted is said, and the worker runs without.
+            cpu_affinity: processors for that thread; None: all.
             hang_timeout_s: a step that takes longer is reported as a hang.
             on_hang: called with a line about the hang, from another thread.
             max_policy_age_s: for how long after it was received (by this worker's clock) a policy may drive. After
@@ -116,6 +123,8 @@ class RolloutWorker:
         _check_arguments(min_samples_per_worker_packet, max_samples_per_episode, model_history, max_policy_age_s)
         self._actor_module_cls = actor_module_cls
         self._device = device
+        self._realtime = RealTime(realtime_priority, cpu_affinity)
+        self._running = contextlib.ExitStack()  # what ends with a run
         self._env = SupervisedEnv(env_cls, hang_timeout_s, on_hang)
         dead_man = self._make_dead_man(math.inf if standalone else max_policy_age_s, safe_action)
         actor = self._make_actor()
@@ -461,8 +470,11 @@ class RolloutWorker:
     def _run_begins(self) -> None:
         self._runner = threading.current_thread()
         self._idle.clear()
+        links = [self._session.thread_id] if self._session is not None else []
+        self._running.enter_context(self._realtime.applied(threading.get_native_id(), links))
 
     def _run_ended(self) -> None:
+        self._running.close()
         self._idle.set()
         if not self._closed:
             self._loop.stopping.clear()

@@ -119,6 +119,7 @@ class Rig:
         self._stack = stack
         self.workers: list[RolloutWorker] = []
         self._runs: list[threading.Thread] = []
+        self._trainings: dict[Trainer, threading.Thread] = {}
         KeyFolder(folder / "keys").server_keys()  # before several parts want to make them at once
 
     # threads of the test
@@ -137,8 +138,11 @@ class Rig:
 
     def trainer(self, **options) -> Trainer:
         trainer = self._stack.enter_context(self.place.make_trainer(**options))
-        self._start(trainer.run)
+        self._trainings[trainer] = self._start(trainer.run)
         return trainer
+
+    def trains(self, trainer: Trainer) -> bool:
+        return self._trainings[trainer].is_alive()
 
     def _start(self, call, *args, **kwargs) -> threading.Thread:
         thread = threading.Thread(target=call, args=args, kwargs=kwargs, daemon=True)

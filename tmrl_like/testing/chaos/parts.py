@@ -23,8 +23,9 @@ class Part:
     """One process, by command or by function, that can be killed and started again. Use it as a context manager.
 
     A function runs in a process that has the package (and torch) imported already, where the system can fork:
-    it is up within 0.1 s. Kill and freeze reach the process itself and none of its children; leaving the context
-    ends all of them. A part does not outlive the process that made it.
+    it is up within 0.1 s, and does not outlive the process that made it. A command does, unless it minds that its
+    standard input closes, as `tmrl-like … --supervised` does. Kill and freeze reach the process itself and none of
+    its children; leaving the context ends all of them.
     """
 
     def __init__(

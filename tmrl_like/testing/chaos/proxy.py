@@ -18,7 +18,7 @@ from functools import partial
 
 _CHUNK_BYTES = 1 << 16
 _MAX_WAITING_BYTES = 1 << 20
-_ANSWER_WITHIN_S = 5.0
+_END_WITHIN_S = 5.0
 _BACKLOG = 128
 
 
@@ -114,7 +114,7 @@ class LinkProxy:
         """Break all connections and free the port. Twice is fine."""
         self._closing = True
         self._wake()
-        self._thread.join(_ANSWER_WITHIN_S)
+        self._thread.join(_END_WITHIN_S)
 
     def __enter__(self) -> LinkProxy:
         return self
@@ -128,7 +128,8 @@ class LinkProxy:
         done = threading.Event()
         self._orders.put((action, done))
         self._wake()
-        done.wait(_ANSWER_WITHIN_S)
+        while not done.wait(0.1) and self._thread.is_alive():
+            pass
 
     def _wake(self) -> None:
         with contextlib.suppress(OSError):  # full: a wake-up is pending; closed: nobody waits

@@ -284,7 +284,7 @@ def test_a_part_does_not_outlive_the_process_that_made_it(tmp_path, until):
     script = tmp_path / "script.py"
     script.write_text(code)
     with Part([str(script)]) as owner:
-        until(lambda: size(path) > 3, 20)
+        until(lambda: size(path) > 3, 60)
         owner.kill()
         settled = []
         until(lambda: settled.append(size(path)) or time.sleep(0.1) or size(path) == settled[-1])

@@ -22,6 +22,7 @@ import pytest
 
 import tmrl_like
 from tmrl_like.errors import CredentialsError, DecodingError
+from tmrl_like.testing.chaos import LinkProxy
 from tmrl_like.testing.transports import introduce, receive_at, receive_of, send_of, until
 from tmrl_like.transport import Identity, KeyFolder, PeerLink, ServerLink, TransportOptions
 from tmrl_like.transport.credentials import _curve_pair
@@ -171,6 +172,16 @@ def test_something_else_that_answers_at_the_address_is_an_error(machines: Machin
     with socket.create_server(("127.0.0.1", 0)) as listener, closing(_Http(listener)) as http:
         peer = machines.connect(http)  # type: ignore[arg-type]
         assert "not the server" in refusal_of(peer, 10)
+
+
+def test_a_forwarder_whose_server_is_away_is_no_other_server(machines: Machines) -> None:
+    """It accepts connections and drops them: the server may come yet."""
+    with LinkProxy("127.0.0.1", 1) as forwarder:
+        peer = machines.connect(forwarder)  # type: ignore[arg-type]
+        until = time.monotonic() + 30
+        while forwarder.accepted < 8 and time.monotonic() < until:
+            assert peer.receive(0.2) is None
+        assert forwarder.accepted >= 8
 
 
 # other protocols

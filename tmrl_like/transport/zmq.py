@@ -24,6 +24,7 @@ from tmrl_like.transport.credentials import KeyFolder, PeerKeys
 log = logging.getLogger(__name__)
 
 _BROKEN_HANDSHAKES_BEFORE_GIVING_UP = 6
+_GREETING_WITHIN_S = 1.0
 _REDIAL_AFTER_S = 0.3
 _KEYS_CHECK_S = 1.0
 _COPY_BELOW_BYTES = 1 << 19
@@ -172,6 +173,7 @@ class ZmqPeerLink:
     def __init__(self, host: str, port: int, keys: PeerKeys, options: TransportOptions | None = None) -> None:
         self._options = options or TransportOptions()
         self._where = f"{host}:{port}"
+        self._address = (host, port)
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         _apply(self._socket, self._options)
@@ -235,11 +237,22 @@ class ZmqPeerLink:
                 self._broken_handshakes += not self._proved
             else:  # connected, or trying to
                 self._dead_since = None
-        if self._broken_handshakes >= _BROKEN_HANDSHAKES_BEFORE_GIVING_UP:
+        if self._broken_handshakes >= _BROKEN_HANDSHAKES_BEFORE_GIVING_UP and self._somebody_speaks():
             raise CredentialsError(
                 f"what listens at {self._where} is not the server that this machine's key is for: check "
                 "the address, or join that server with a line from its `tmrl-like keys invite NAME`"
             )
+
+    def _somebody_speaks(self) -> bool:
+        """Whether what accepts connections there says anything; a forwarder whose server is away does not."""
+        self._broken_handshakes = 0
+        try:
+            with socket.create_connection(self._address, _GREETING_WITHIN_S) as sock:
+                sock.settimeout(_GREETING_WITHIN_S)
+                sock.sendall(b"\r\n\r\n")  # for those that do not speak first, as our servers do
+                return bool(sock.recv(1))
+        except OSError:
+            return False
 
     def _redial_if_dead(self) -> None:
         """Libzmq reconnects after a lost connection, but not after one that broke the protocol."""

@@ -8,6 +8,8 @@ from typing import Any
 import OpenSSL
 from tlspyo.client import Client, ClientProtocol, TLSClientFactory
 from twisted.internet import reactor, ssl, task
+from twisted.internet.interfaces import IHandshakeListener
+from zope.interface import implementer
 
 from tmrl_like.errors import DecodingError
 from tmrl_like.transport.frames import Piece
@@ -104,14 +106,14 @@ class Endpoint(Client):  # type: ignore[misc]
         self._ever_joined = True
         self._factory.resetDelay()
 
-    def broken(self, reason: Any, at_once: bool) -> None:
+    def broken(self, reason: Any, said_no: bool) -> None:
         """A connection ended before the server accepted it: is it the right server, and the right key?
 
-        A wrong certificate is a proof. Otherwise somebody must have said no at once, several times; a server
-        that is frozen does not.
+        A wrong certificate is a proof. Otherwise somebody must have said no at once, several times: a server that is
+        frozen does not, nor does a forwarder whose server is away, which just closes.
         """
         foreign = isinstance(reason.value, OpenSSL.SSL.Error) and "certificate verify failed" in str(reason.value)
-        self._broken_handshakes += at_once and not self._ever_joined
+        self._broken_handshakes += said_no and not self._ever_joined
         if foreign or self._broken_handshakes >= BROKEN_HANDSHAKES_BEFORE_GIVING_UP:
             self.give_up("other server")
 
@@ -133,6 +135,7 @@ class _Dialler(TLSClientFactory):  # type: ignore[misc]
         return Conversation(self._client, self._client.numbers)
 
 
+@implementer(IHandshakeListener)
 class Conversation(Flow, ClientProtocol):  # type: ignore[misc]
     """One connection to the relay."""
 
@@ -144,6 +147,7 @@ class Conversation(Flow, ClientProtocol):  # type: ignore[misc]
         self.proved = False
         self._endpoint = endpoint
         self._made_at = 0.0
+        self._speaks_tls = False
         self._deadline: Any = None
 
     # from the network
@@ -155,6 +159,10 @@ class Conversation(Flow, ClientProtocol):  # type: ignore[misc]
         self._made_at = time.monotonic()
         self._deadline = reactor.callLater(self._endpoint.job.options.handshake_timeout_s, self.kill)
 
+    def handshakeCompleted(self) -> None:  # noqa: N802 - Twisted's name
+        """TLS stands: somebody who has the certificate is there."""
+        self._speaks_tls = True
+
     def connectionLost(self, reason: Any) -> None:  # noqa: N802 - Twisted's name
         super().connectionLost(reason)
         self._endpoint.ended()
@@ -164,7 +172,9 @@ class Conversation(Flow, ClientProtocol):  # type: ignore[misc]
             self._endpoint.parent.tell(local.Left(self.number))
         else:
             took_s = time.monotonic() - self._made_at
-            self._endpoint.broken(reason, at_once=took_s < self._endpoint.job.options.handshake_timeout_s / 2)
+            answered = self._speaks_tls or isinstance(reason.value, OpenSSL.SSL.Error)
+            at_once = took_s < self._endpoint.job.options.handshake_timeout_s / 2
+            self._endpoint.broken(reason, said_no=answered and at_once)
 
     def dataReceived(self, data: bytes) -> None:  # noqa: N802 - Twisted's name
         self.heard()

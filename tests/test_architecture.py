@@ -18,7 +18,7 @@ FLOORS = (
     ("wire", "transport", "config", "metrics"),
     (
         *("envs", "actor", "nn", "memory_dataloading", "memories", "training", "training_offline", "agents"),
-        *("weights", "policy_store", "pacing", "checkpoint"),
+        *("weights", "freshness", "policy_store", "pacing", "checkpoint"),
     ),
     ("networking",),
     ("cli", "testing", "__main__"),

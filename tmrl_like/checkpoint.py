@@ -95,6 +95,8 @@ def load_checkpoint(training: TrainingOffline, path: Path, memory_only: bool = F
         memory = (path / manifest.memory).read_bytes()
         state = _load_tensors(path / manifest.training)
         training.memory.load_state_dict(memory_state.decode(memory))
+        if "stale" in state:
+            training.stale.load_state_dict(state["stale"])
         if memory_only:
             training.total_samples = len(training.memory)
         else:
@@ -196,6 +198,7 @@ def _training_state(training: TrainingOffline, extra: dict[str, Any]) -> dict[st
         "epoch": training.epoch,
         "total_updates": training.total_updates,
         "total_samples": training.total_samples,
+        "stale": training.stale.state_dict(),
         "torch_rng": torch.get_rng_state(),
         "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         "python_rng": random.getstate(),

@@ -14,11 +14,12 @@ import torch
 
 from tmrl_like.actor import ActorModule
 from tmrl_like.errors import ConfigError, MissingExtraError
+from tmrl_like.freshness import StaleFilter, StoredAges
 from tmrl_like.memory_dataloading import MemoryDataloading
 from tmrl_like.metrics.rounds import RoundMetrics
 from tmrl_like.pacing import Pacer
 from tmrl_like.training import TrainingAgent
-from tmrl_like.types import Delivery, EpisodeStats
+from tmrl_like.types import Buffer, Delivery, EpisodeStats
 
 log = logging.getLogger("tmrl_like.trainer")
 
@@ -38,8 +39,12 @@ class TrainerInterface(Protocol):
     def published_at(self, version: int) -> float | None:
         """Unix time at which a version was published; None where unknown."""
 
+    @property
+    def newest_version(self) -> int:
+        """The version published last; 0: none."""
+
     def fleet(self) -> dict[str, float]:
-        """Metrics of the workers' condition."""
+        """Metrics of the workers' condition, and of what they did since the last call."""
 
 
 class Observer(Protocol):
@@ -77,6 +82,9 @@ class TrainingOffline:
         start_training: samples to receive before the first training step.
         device: where batches and the agent are; None: "cuda" when there is one, else "cpu".
         max_minutes: end training after this much time (math.inf: never).
+        max_sample_age_s: samples that are older when they would enter the memory are dropped, a packet at a time,
+            and count for nothing: neither for `start_training` nor as environment steps.
+        max_policy_lag_versions: so are samples whose policy is older by more than so many versions.
     """
 
     env_cls: Any = None
@@ -94,6 +102,8 @@ class TrainingOffline:
     start_training: int = 0
     device: str | None = None
     max_minutes: float = math.inf
+    max_sample_age_s: float = math.inf
+    max_policy_lag_versions: float = math.inf
 
     epoch: int = field(default=0, init=False)
     total_updates: int = field(default=0, init=False)
@@ -110,6 +120,7 @@ class TrainingOffline:
         assert self.training_agent_cls is not None
         self.device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
         self.pacer = Pacer(self.max_training_steps_per_env_step, self.start_training)
+        self.stale = StaleFilter(self.max_sample_age_s, self.max_policy_lag_versions)
         self.observation_space, self.action_space = _spaces_of(self.env_cls)
         self.memory = self.memory_cls(nb_steps=self.steps, device=self.device)
         self.agent = self.training_agent_cls(
@@ -117,6 +128,7 @@ class TrainingOffline:
         )
         self.total_samples = len(self.memory)
         self.should_stop: Callable[[], bool] = lambda: False
+        self._stored_ages = StoredAges(self.memory.memory_size)
         self._observer: Observer | None = None
         self._started_at = time.monotonic()
 
@@ -178,9 +190,7 @@ class TrainingOffline:
         deliveries = interface.retrieve(timeout_s)
         for delivery in deliveries:
             if len(delivery.buffer):
-                metrics.add_samples(delivery.buffer, interface.published_at)
-                self.memory.append(delivery.buffer)
-                self.total_samples += len(delivery.buffer)
+                self._store(delivery.buffer, interface, metrics)
             metrics.add_episodes(delivery.episodes)
             if self._observer is not None:
                 for stats in delivery.episodes:
@@ -188,12 +198,23 @@ class TrainingOffline:
         if deliveries:
             interface.confirm(deliveries)
 
+    def _store(self, received: Buffer, interface: TrainerInterface, metrics: RoundMetrics) -> None:
+        buffer = self.stale.admit(received, interface.newest_version)
+        if buffer is None:
+            return
+        metrics.add_samples(buffer, interface.published_at, interface.newest_version)
+        self.memory.append(buffer)
+        self.total_samples += len(buffer)
+        for block in buffer.blocks:
+            self._stored_ages.add(block.timing.observed_at_s)
+
     def _close_round(self, interface: TrainerInterface, metrics: RoundMetrics) -> dict[str, Any]:
         return metrics.close(
             total_updates=self.total_updates,
             total_samples=self.total_samples,
             memory_transitions=len(self.memory),
-            fleet=interface.fleet(),
+            dropped_stale_samples=self.stale.dropped_samples,
+            further=self._stored_ages.metrics() | interface.fleet(),
         )
 
     # -- ending --------------------------------------------------------------------------------------

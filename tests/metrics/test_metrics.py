@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ import torch
 from tmrl_like.errors import MissingExtraError
 from tmrl_like.metrics.rounds import RoundMetrics
 from tmrl_like.metrics.sinks import ConsoleSink, JsonLinesSink, TensorBoardSink, WandbSink
-from tmrl_like.types import EpisodeStats
+from tmrl_like.types import ActionSource, Buffer, EpisodeStats, StepTiming
+from tmrl_like.wire.messages import SamplePacket
+from tmrl_like.wire.packet import PacketWriter, decode_body
 
 ROUND = {
     "kind": "round",
@@ -35,7 +38,8 @@ def episode(worker: str, return_: float, test: bool = True) -> EpisodeStats:
 
 
 def closed(metrics: RoundMetrics) -> dict[str, Any]:
-    return metrics.close(total_updates=6, total_samples=3, memory_transitions=2, fleet={"workers": 2})
+    counts = {"total_updates": 6, "total_samples": 3, "memory_transitions": 2, "dropped_stale_samples": 0}
+    return metrics.close(**counts, further={"workers": 2})
 
 
 def test_losses_are_averaged_over_the_round_whether_tensors_or_numbers() -> None:
@@ -54,6 +58,24 @@ def test_an_agent_may_report_a_number_first_and_a_tensor_later() -> None:
     metrics.add_step({"loss": 0.0})
     metrics.add_step({"loss": torch.tensor(4.0)})
     assert closed(metrics)["loss"] == 2.0
+
+
+def test_ages_and_staleness_are_of_the_samples_and_who_drove_is_a_share() -> None:
+    metrics, writer = RoundMetrics(0, 0), PacketWriter()
+    now = time.time()
+    for k in range(11):
+        source = ActionSource.SAFE if k in (0, 1, 2) else ActionSource.POLICY
+        timing = StepTiming(now - 10, 0.001 * k, 0.0, 0 if k < 2 else 3, source)
+        writer.append((0, 0, 0, 0, 0, {}), timing, is_reset=k == 0)
+    body = writer.encode()
+    block = decode_body(SamplePacket("w", 1, 1, 0, 11, len(body), zlib.crc32(body), compressed=False), body)
+    metrics.add_samples(Buffer(blocks=[block]), {3: now - 30}.get, newest_version=8)
+    record = closed(metrics)
+    assert record["sample_age_p50_s"] == pytest.approx(10, abs=1)
+    assert record["policy_age_p999_s"] == pytest.approx(20, abs=1)
+    assert record["policy_staleness_p50_versions"] == record["policy_staleness_p999_versions"] == 5
+    assert record["inference_p50_s"] == pytest.approx(0.0055, rel=1e-2)
+    assert record["safe_action_share"] == pytest.approx(0.2)
 
 
 def test_every_episode_of_every_worker_counts() -> None:

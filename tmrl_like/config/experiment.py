@@ -125,6 +125,8 @@ class TrainerSection:
         update_buffer_interval: training steps between two looks for new samples.
         max_training_steps_per_env_step: training pauses above this ratio.
         sleep_between_buffer_retrieval_attempts: longest wait for new samples at a time, in seconds.
+        max_sample_age_s: samples that are older when they would enter the memory are dropped and counted.
+        max_policy_lag_versions: samples whose policy is older by more than so many versions are dropped and counted.
         worker_stalled_after_s: a worker that drives one policy for so long while newer ones are published is told.
         device: where training computes; none: cuda where there is one, else cpu.
         torch_threads: processor threads for training; none: all cores but one.
@@ -148,6 +150,8 @@ class TrainerSection:
     update_buffer_interval: int = 100
     max_training_steps_per_env_step: float = 1.0
     sleep_between_buffer_retrieval_attempts: float = 1.0
+    max_sample_age_s: float = math.inf
+    max_policy_lag_versions: float = math.inf
     worker_stalled_after_s: float = 30.0
     device: str | None = None
     torch_threads: int | None = None
@@ -165,7 +169,7 @@ class TrainerSection:
         _at_least(self, 1, "epochs", "rounds", "steps", "update_model_interval", "update_buffer_interval")
         _at_least(self, 0, "start_training")
         _above_0(self, "max_minutes", "max_training_steps_per_env_step", "sleep_between_buffer_retrieval_attempts")
-        _above_0(self, "worker_stalled_after_s")
+        _above_0(self, "max_sample_age_s", "max_policy_lag_versions", "worker_stalled_after_s")
         if self.torch_threads is not None:
             _at_least(self, 1, "torch_threads")
 
@@ -294,6 +298,12 @@ def _refuse_standstill(worker: WorkerSection, trainer: TrainerSection) -> None:
             f"{trainer.update_model_interval} and trainer.max_training_steps_per_env_step "
             f"{trainer.max_training_steps_per_env_step:g} expected {least:g} or more, else both wait for each other"
         )
+    for name in ("max_sample_age_s", "max_policy_lag_versions"):
+        if getattr(trainer, name) < math.inf:
+            raise ConfigError(
+                f"trainer.{name} is {getattr(trainer, name):g}; with worker.synchronous expected .inf: a worker that "
+                "waits for training must not have its samples dropped"
+            )
 
 
 def _is_loopback(host: str) -> bool:

@@ -29,6 +29,7 @@ class RoundMetrics:
         self._episodes: list[EpisodeStats] = []
         self._sample_age_s: list[Any] = []
         self._policy_age_s: list[Any] = []
+        self._staleness_versions: list[Any] = []
         self._inference_s: list[Any] = []
         self._period_error_s: list[Any] = []
         self._safe: list[Any] = []
@@ -49,12 +50,13 @@ class RoundMetrics:
         for name, value in metrics.items():
             self._steps[name].append(value)
 
-    def add_samples(self, buffer: Buffer, published_at: Callable[[int], float | None]) -> None:
+    def add_samples(self, buffer: Buffer, published_at: Callable[[int], float | None], newest_version: int = 0) -> None:
         """Samples that enter the memory now.
 
         Args:
             buffer: what arrived.
             published_at: Unix time at which a policy version was published, None where unknown.
+            newest_version: the one published last; 0: none.
         """
         now = time.time()
         self._samples += len(buffer)
@@ -64,6 +66,8 @@ class RoundMetrics:
             self._inference_s.append(timing.inference_s[~block.is_reset])
             self._period_error_s.append(timing.period_error_s[~block.is_reset])
             self._safe.append(timing.source[~block.is_reset] == ActionSource.SAFE)
+            published = timing.policy_version[timing.policy_version > 0]
+            self._staleness_versions.append(np.maximum(newest_version - published, 0))
             for version in np.unique(timing.policy_version):
                 published_s = published_at(int(version))
                 if published_s is not None:
@@ -80,9 +84,14 @@ class RoundMetrics:
         return self._episodes
 
     def close(
-        self, total_updates: int, total_samples: int, memory_transitions: int, fleet: dict[str, float]
+        self,
+        total_updates: int,
+        total_samples: int,
+        memory_transitions: int,
+        dropped_stale_samples: int,
+        further: dict[str, float],
     ) -> dict[str, Any]:
-        """Summarise the round as one flat record."""
+        """Summarise the round as one flat record; `further` metrics go into it as they are."""
         duration_s = max(time.monotonic() - self._started, 1e-9)
         record: dict[str, Any] = {
             "epoch": self._epoch,
@@ -95,9 +104,11 @@ class RoundMetrics:
             "env_steps_per_s": self._samples / duration_s,
             "training_steps_per_env_step": total_updates / max(total_samples, 1),
             "memory_transitions": memory_transitions,
+            "dropped_stale_samples_total": dropped_stale_samples,
         }
         record |= _percentiles("sample_age", self._sample_age_s)
         record |= _percentiles("policy_age", self._policy_age_s)
+        record |= _percentiles("policy_staleness", self._staleness_versions, "versions")
         record |= _percentiles("inference", self._inference_s)
         record |= _percentiles("period_error", self._period_error_s)
         safe = _joined(self._safe)
@@ -105,17 +116,17 @@ class RoundMetrics:
             record["safe_action_share"] = float(safe.mean())
         record |= _episode_summary("test", [e for e in self._episodes if e.test])
         record |= _episode_summary("train", [e for e in self._episodes if not e.test])
-        record |= fleet
+        record |= further
         record |= {name: _mean(values) for name, values in self._steps.items()}
         return record
 
 
-def _percentiles(name: str, parts: list[Any]) -> dict[str, float]:
+def _percentiles(name: str, parts: list[Any], unit: str = "s") -> dict[str, float]:
     values = _joined(parts)
     if not len(values):
         return {}
     p50, p99, p999 = np.percentile(values, (50, 99, 99.9))
-    return {f"{name}_p50_s": float(p50), f"{name}_p99_s": float(p99), f"{name}_p999_s": float(p999)}
+    return {f"{name}_p50_{unit}": float(p50), f"{name}_p99_{unit}": float(p99), f"{name}_p999_{unit}": float(p999)}
 
 
 def _joined(parts: list[Any]) -> Any:

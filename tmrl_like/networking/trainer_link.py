@@ -153,6 +153,11 @@ class TrainerLink:
         self._session.wake()
         return publication.version
 
+    @property
+    def newest_version(self) -> int:
+        """The version published last; 0: none."""
+        return self._version
+
     def published_at(self, version: int) -> float | None:
         """Unix time of a version's publication; None where unknown."""
         return self._published.get(version)

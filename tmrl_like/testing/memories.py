@@ -136,10 +136,18 @@ class ActionBufferEnv:
         return np.stack(self._frames)
 
 
-def packed(steps: Sequence[Step], stream: str = "", compress: Any = None, with_originals: bool = True) -> Buffer:
+_TIMING = StepTiming(1.0, 0.001, 0.0, 1)
+
+
+def packed(
+    steps: Sequence[Step],
+    stream: str = "",
+    compress: Any = None,
+    with_originals: bool = True,
+    timing: StepTiming = _TIMING,
+) -> Buffer:
     """The steps as the trainer gets them: through a packet's encoding and back."""
     writer = PacketWriter(with_originals)
-    timing = StepTiming(1.0, 0.001, 0.0, 1)
     for step in steps:
         sample = tuple(step.sample if compress is None else compress(step.sample))
         writer.append((*sample, step.original) if with_originals else sample, timing, step.is_reset)

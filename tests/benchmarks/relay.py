@@ -164,7 +164,6 @@ class _Sender:
 
 
 def run_worker(port: int, keys: Path, transport: str, kind: str, seconds: float, pipe: Any) -> None:
-    from tmrl_like.networking.outbox import _Sealed
     from tmrl_like.types import StepTiming
     from tmrl_like.wire.packet import PacketWriter
 
@@ -177,13 +176,13 @@ def run_worker(port: int, keys: Path, transport: str, kind: str, seconds: float,
     per_packet = PACKET
     outbox = sender.outbox
     if kind != "tuples":
-        sealed = []
+        writers = []
         for start in range(0, len(samples), per_packet):
             writer = PacketWriter()
             for sample, timing in zip(samples[start : start + per_packet], timings[start:], strict=False):
                 writer.append(sample, timing)
-            sealed.append(_Sealed(writer, (), 1))
-        bodies = _pre_encode(outbox, sealed)
+            writers.append(writer)
+        bodies = _pre_encode(outbox, writers)
     pipe.send("ready")
     pipe.recv()
     cpu, started = cpu_s(), time.perf_counter()
@@ -214,12 +213,12 @@ def _wait(outbox: Any) -> bool:
     return False
 
 
-def _pre_encode(outbox: Any, sealed: list[Any]) -> list[tuple[int, int, bytes, bool]]:
+def _pre_encode(outbox: Any, writers: list[Any]) -> list[tuple[int, int, bytes, bool]]:
     bodies = []
-    for item in sealed:
-        body = item.writer.encode()
+    for writer in writers:
+        body = writer.encode()
         data, compressed = outbox._compress(body)
-        bodies.append((item.writer.samples, len(body), data, compressed))
+        bodies.append((writer.samples, len(body), data, compressed))
     return bodies
 
 

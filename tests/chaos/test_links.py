@@ -40,7 +40,7 @@ def test_links_that_freeze_and_then_break_cost_no_sample(rigs, seed, figure, tra
     assert found.exactly_once, str(found)
 
 
-@counts(short=0, zmq=20, tlspyo=10)
+@counts(short=0, zmq=10, tlspyo=5)
 def test_a_trainers_link_that_freezes_and_breaks_costs_no_sample(rigs, seed, figure, transport, count):
     rig, rng = rigs(transport), random.Random(seed)
     rig.server()

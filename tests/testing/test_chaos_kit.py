@@ -152,6 +152,9 @@ def test_a_refusing_proxy_refuses_until_it_allows(proxy, connection):
     assert is_broken(connection)
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(proxy.address, timeout=5)
+    used = time.process_time()
+    time.sleep(0.3)
+    assert time.process_time() - used < 0.05, "it spins while it refuses"
     proxy.allow()
     with socket.create_connection(proxy.address, timeout=5) as again:
         assert ask(again) == b"hello"

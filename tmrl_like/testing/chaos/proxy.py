@@ -41,6 +41,7 @@ class LinkProxy:
         self._listener = _listening(0)
         self._pairs: list[_Pair] = []
         self._frozen = False
+        self._refusing = False
         self._link = _Quality()
         self._accepted = 0
         self._orders: queue.SimpleQueue[tuple[Callable[[], object], threading.Event]] = queue.SimpleQueue()
@@ -161,7 +162,8 @@ class LinkProxy:
 
     def _arrange(self, now: float) -> float | None:
         """Say what each socket waits for; returns after how many seconds something held back is due."""
-        self._watch(self._listener, 0 if self._frozen else selectors.EVENT_READ, self._accept)
+        accepts = not (self._frozen or self._refusing)
+        self._watch(self._listener, accepts * selectors.EVENT_READ, self._accept)
         due = math.inf
         for pair in self._pairs:
             for sock, mask in pair.wishes(now):
@@ -214,9 +216,11 @@ class LinkProxy:
         self._watch(self._listener, 0, self._accept)
         self._listener.close()
         self._listener = _bound(port)
+        self._refusing = True
 
     def _allow(self) -> None:
         self._listener.listen(_BACKLOG)
+        self._refusing = False
 
 
 class _Pair:

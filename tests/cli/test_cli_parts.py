@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from cli_commands import TINY, Command
 from tiny import TinyActor, TinyEnv
@@ -64,10 +65,35 @@ def test_parts_start_in_any_order_work_together_and_end_when_told(start: Start, 
         assert part.ends(15.0) == code, part.output
 
 
-def test_a_hanging_environment_ends_the_worker_with_a_line(start: Start, free_port: int) -> None:
-    worker = start("worker", TINY, f"--server.port={free_port}", "--env.hangs", "true", "--worker.hang_timeout_s", "1")
-    assert worker.ends() == 1
-    assert "error: the environment has not come back from step or reset for 1 s" in worker.output.splitlines()[-1]
+def test_an_environment_that_hangs_for_good_ends_the_worker_with_a_line(
+    command_line: CommandLine, free_port: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tmrl_like.envs.supervision._MAX_BACKOFF_S", 0.0)
+    options = ("--env.hangs", "true", "--worker.hang_timeout_s", "0.1")
+    assert command_line("worker", TINY, f"--server.port={free_port}", *options) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "error: the environment hangs: step() has not come back for 0.1 s (5 faults in a row; giving up)" in last
+
+
+def test_ctrl_c_ends_a_worker_whose_environment_hangs(start: Start, free_port: int) -> None:
+    worker = start("worker", TINY, f"--server.port={free_port}", "--env.hangs", "true")
+    worker.wait_for("no server answers")
+    worker.process.send_signal(signal.SIGINT)
+    assert worker.ends(4.0) == 0, worker.output
+
+
+@pytest.mark.skipif(os.name != "posix", reason="SIGKILL")
+def test_a_worker_that_is_killed_leaves_no_process_of_its_environment_behind(start: Start, free_port: int) -> None:
+    worker = start("worker", TINY, f"--server.port={free_port}", "--env.stubborn_child", "true")
+    worker.wait_for("no server answers")
+    deadline = time.monotonic() + 20.0
+    while not any("reaper" in argument for p in worker.family() for argument in p.cmdline()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    family = worker.family()
+    assert len(family) == 2
+    worker.process.kill()
+    assert psutil.wait_procs(family, timeout=10.0)[1] == []
 
 
 def test_a_part_without_its_parent_ends(tmp_path: Path, free_port: int) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -23,8 +25,13 @@ class TinyEnv(gymnasium.Env[Any, Any]):
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
 
-    def __init__(self, step_s: float = 0.002, hangs: bool = False, ends_by: str = "") -> None:
+    def __init__(
+        self, step_s: float = 0.002, hangs: bool = False, ends_by: str = "", stubborn_child: bool = False
+    ) -> None:
         self.step_s, self.hangs, self.ends_by = step_s, hangs, ends_by
+        if stubborn_child:
+            code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(3600)"
+            self.child = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
         self.steps = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:

@@ -565,19 +565,36 @@ def test_an_environment_that_always_raises_ends_the_worker_with_the_cause(monkey
         worker.run()
 
 
-def test_an_environment_that_hangs_is_reported(caplog, until):
-    lines = []
-    worker = RolloutWorker(
-        partial(CountingEnv, hang_at=3, hang_s=2.5),
-        LinearActor,
-        standalone=True,
-        hang_timeout_s=0.2,
-        on_hang=lines.append,
-    )
-    worker.run(nb_episodes=1)
-    worker.close()
-    assert len(lines) == 1
-    assert "has not come back" in lines[0]
+def test_an_environment_that_hangs_loses_and_doubles_nothing_on_the_way_to_the_trainer(house, until):
+    house.server()
+    trainer = house.trainer()
+    made = []
+
+    def make_env():
+        made.append(CountingEnv(hang_at=0 if made else 15, hang_s=3600))
+        return made[-1]
+
+    worker = house.worker(make_env, hang_timeout_s=0.2)
+    house.start(worker.run, nb_episodes=4)
+    episodes, steps = [], {}
+
+    def collect():
+        for d in trainer.link.retrieve(0.05):
+            episodes.extend(d.episodes)
+            for sample in d.buffer:
+                steps.setdefault(d.buffer.stream, []).append(tuple(sample.obs.tolist()))
+        return len(episodes) == 4
+
+    until(collect)
+    assert [(e.steps, e.truncated, bool(e.fault)) for e in episodes] == [
+        (10, False, False),
+        (4, True, True),
+        (10, False, False),
+        (10, False, False),
+    ]
+    before, after = steps.values()
+    assert before == [(1, n) for n in range(11)] + [(2, n) for n in range(5)]
+    assert after == [(1, n) for n in range(11)] + [(2, n) for n in range(11)]
 
 
 def test_synchronous_collection_waits_for_the_trainer(house, until):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import random
 from pathlib import Path
 from typing import Any
 
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.logs import limit_threads, set_up_logging
-from tmrl_like.cli.stopping import Stopper, end_now
+from tmrl_like.cli.stopping import Stopper
 from tmrl_like.config.experiment import Experiment
 from tmrl_like.config.loading import load_experiment, load_settings
 from tmrl_like.networking.outbox import OutboxOptions
@@ -66,9 +65,9 @@ def make_worker(experiment: Experiment, **options: Any) -> RolloutWorker:
         "realtime_priority": section.realtime_priority,
         "cpu_affinity": section.cpu_affinity,
         "hang_timeout_s": section.hang_timeout_s,
+        "own_thread": section.own_thread,
         "max_policy_age_s": section.max_policy_age_s,
         "safe_action": section.safe_action,
-        "on_hang": functools.partial(end_now, 1),
     }
     return RolloutWorker(experiment.env, experiment.actor, **standard | options)
 

@@ -69,7 +69,9 @@ class WorkerSection:
         max_samples_per_episode: a longer episode is cut and counts as truncated.
         test_episode_interval: a test episode before every so many training episodes; 0: none.
         model_history: keep every k-th policy received; 0: none.
-        hang_timeout_s: a step of the environment that takes longer ends the worker.
+        hang_timeout_s: a step or reset of the environment that takes longer is a fault.
+        own_thread: let the environment live in a thread of its own; false: in the main thread, which windows
+            may need on macOS, and without a way out of a hang.
         max_policy_age_s: for how long after it was received a policy may drive; after that, and before there is
             any, `safe_action` drives. With .inf there is no limit, and the untrained actor explores.
         safe_action: drives instead of a policy that is too old or missing, and of an action that is not finite;
@@ -91,6 +93,7 @@ class WorkerSection:
     test_episode_interval: int = 10
     model_history: int = 0
     hang_timeout_s: float = 30.0
+    own_thread: bool = True
     max_policy_age_s: float = math.inf
     safe_action: Any = None
     torch_threads: int = 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 from gymnasium import spaces
 
 from tmrl_like.errors import ConfigError, EnvironmentFaultError
+
+_RTGYM_ENDS_WITHIN_S = 1.0
 
 RTGYM_IDS = ("real-time-gym-v1", "real-time-gym-ts-v1")
 
@@ -80,13 +83,22 @@ class GenericGymEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._convert(obs), rew, terminated, truncated, info
 
     def close(self) -> None:
-        """Close the environment, and an rtgym interface that has a `close` method."""
+        """Close the environment, and an rtgym interface that has a `close` method; ends rtgym's thread."""
         try:
             super().close()
         finally:
+            self._end_rtgym_thread()
             interface = self._faults.interface if self._faults else None
             if interface is not None and hasattr(interface, "close"):
                 interface.close()
+
+    def _end_rtgym_thread(self) -> None:
+        """Let rtgym's thread end after its step. rtgym would do so only when the interpreter ends."""
+        end = getattr(self.env.unwrapped, "__del__", None)
+        if self._faults is not None and end is not None:
+            thread = threading.Thread(target=end, name="tmrl-rtgym-end", daemon=True)
+            thread.start()
+            thread.join(_RTGYM_ENDS_WITHIN_S)
 
     def _convert(self, obs: Any) -> Any:
         return _obs_to_float32(obs) if self._converts else obs

@@ -1,4 +1,9 @@
-"""Keeps a user's environment running: faults become one exception, hangs are told, what broke is built anew."""
+"""Keeps a user's environment running: what raises or hangs becomes one exception, what broke is built anew.
+
+The environment lives in a thread of its own, the control thread: it is made there, and whatever uses it runs
+there while the caller waits. So the caller can leave a call that does not come back, thread and all, and go
+on with a new thread and a new environment.
+"""
 
 from __future__ import annotations
 
@@ -7,50 +12,79 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
+from tmrl_like.envs.control_thread import ControlThread, Job
 from tmrl_like.envs.generic import neutral_action
+from tmrl_like.envs.processes import EnvProcesses, ProcessGuard
 from tmrl_like.errors import EnvironmentFaultError
 
 log = logging.getLogger("tmrl_like.worker")
 
-_HANG_CHECK_S = 1.0
+_T = TypeVar("_T")
+
+_LOOK_S = 0.25
+_STOP_WITHIN_S = 1.0
+_CLOSE_WITHIN_S = 5.0
+_CLOSE_LOST_WITHIN_S = 1.0
 _MAX_FAULTS_IN_A_ROW = 5
 _FIRST_BACKOFF_S = 0.5
 _MAX_BACKOFF_S = 10.0
 
 
+class StoppedError(Exception):
+    """`stopping` was set; unwinds to whoever runs episodes."""
+
+
+class _LeftBehindError(BaseException):
+    """Nobody waits any more for what this thread does: it unwinds, and touches nothing."""
+
+
 class SupervisedEnv:
-    """An environment with a watchdog, which can be made again.
+    """An environment that can be left when it hangs, and made again.
 
     Attributes:
         env: the environment now; another one after `rebuild`.
         time_step_s: nominal duration of a time-step; 0 where the environment does not run in real time.
         overrun_after_s: a period that long broke its deadline; infinite where there is none.
         carries_history: its action buffer lives through resets, and so through episodes nobody stores.
+        stopping: set it to end what `run` runs; what hangs is left after a second.
     """
 
-    def __init__(
-        self, make_env: Callable[[], Any], hang_timeout_s: float = 30.0, on_hang: Callable[[str], None] | None = None
-    ) -> None:
-        """Make the environment.
+    def __init__(self, make_env: Callable[[], Any], hang_timeout_s: float = 30.0, own_thread: bool = True) -> None:
+        """Make the environment, however long that takes.
 
         Args:
             make_env: makes it, now and after each fault.
-            hang_timeout_s: a call that takes longer is told as a hang, once.
-            on_hang: called with a line about it, from the watchdog's thread.
+            hang_timeout_s: a call that takes longer is a fault.
+            own_thread: let the environment live in a thread of its own; without, it lives in those that
+                call, and a hang can only be told.
         """
+        self.stopping = threading.Event()
         self._make_env = make_env
         self._hang_timeout_s = hang_timeout_s
-        self._on_hang = on_hang
+        self._thread = ControlThread() if own_thread else None
+        self._left: set[int] = set()  # threads that nobody waits for
+        self._call_token: list[Any] = [0.0]  # start and, until somebody takes it, the call that is under way
         self._faults = 0
-        self._called_at: float | None = None
         self._closed = False
-        self._take(make_env())
-        threading.Thread(target=self._watch, name="tmrl-watchdog", daemon=True).start()
+        self._is_open = False  # `env` was made and not closed
+        self._is_lost = False  # `env` was left in a call
+        self._guard = ProcessGuard()
+        self._processes: EnvProcesses | None = None
+        started = time.monotonic()
+        try:
+            self._make(math.inf)
+        except BaseException:
+            self._end_thread()
+            raise
+        self._make_within_s = max(hang_timeout_s, 3 * (time.monotonic() - started))
+        if not own_thread:
+            threading.Thread(target=self._tell_hangs, name="tmrl-watchdog", daemon=True).start()
 
-    def _take(self, env: Any) -> None:
+    def _adopt(self, env: Any) -> None:
         self.env = env
+        self._is_open, self._is_lost = True, False
         inner = getattr(env, "unwrapped", env)
         time_step_s = getattr(env, "time_step_s", None) or getattr(inner, "time_step_duration", None)
         self.time_step_s = float(time_step_s or 0.0)
@@ -66,6 +100,13 @@ class SupervisedEnv:
         if action is None:
             action = getattr(getattr(self.env, "unwrapped", None), "default_action", None)
         return neutral_action(self.env.action_space) if action is None else action
+
+    @property
+    def thread_id(self) -> int:
+        """Native id of the control thread, another one after a hang; without one, of the calling thread."""
+        return threading.get_native_id() if self._thread is None else self._thread.native_id
+
+    # -- in the control thread -----------------------------------------------------------------------
 
     def reset(self) -> tuple[Any, dict[str, Any]]:
         """As the environment's.
@@ -86,72 +127,228 @@ class SupervisedEnv:
         return obs, rew, terminated, truncated, info
 
     def _call(self, call: Callable[..., Any], *args: Any) -> Any:
-        self._called_at = time.monotonic()
+        if self._left and threading.get_ident() in self._left:
+            raise _LeftBehindError
+        token = self._call_token = [time.monotonic(), call]
         try:
             return call(*args)
         except EnvironmentFaultError:
             raise
         except Exception as error:
-            raise EnvironmentFaultError(
-                f"the environment raised in {call.__name__}(): {type(error).__name__}: {error}"
-            ) from error
+            raise EnvironmentFaultError(f"the environment raised in {call.__name__}(): {_name(error)}") from error
         finally:
-            self._called_at = None
+            if _take(token) is None:
+                raise _LeftBehindError
+
+    # -- in the caller's thread ----------------------------------------------------------------------
+
+    def run(self, call: Callable[[], _T]) -> _T:
+        """Make a call that uses the environment in the control thread, and wait for it.
+
+        Returns:
+            What the call returned.
+
+        Raises:
+            EnvironmentFaultError: the environment did not come back in time.
+            StoppedError: `stopping` was set, and the call did not end.
+        """
+        thread = self._thread
+        if thread is None or thread.is_current:
+            return call()
+        if self._closed:
+            raise StoppedError
+        job = thread.start(call)
+        try:
+            self._wait(job, thread)
+        except (KeyboardInterrupt, SystemExit):
+            self._stop(job, thread)
+            raise
+        result: _T = job.result()
+        return result
+
+    def _stop(self, job: Job, thread: ControlThread) -> None:
+        """End a job that the caller does not want any more, or leave it."""
+        was_stopping = self.stopping.is_set()
+        self.stopping.set()
+        try:
+            self._wait(job, thread)
+        except (StoppedError, EnvironmentFaultError):
+            pass
+        except BaseException:  # Ctrl-C again
+            self._leave_thread()
+            raise
+        finally:
+            if not was_stopping:
+                self.stopping.clear()
+
+    def _wait(self, job: Job, thread: ControlThread) -> None:
+        stop_at = math.inf
+        while not job.wait(min(_LOOK_S, self._hang_timeout_s / 4)):
+            if thread is not self._thread:
+                raise StoppedError
+            now, token = time.monotonic(), self._call_token
+            if self.stopping.is_set():
+                stop_at = min(stop_at, now + _STOP_WITHIN_S)
+            if now >= stop_at and (_take(token) is not None or now >= stop_at + _STOP_WITHIN_S):
+                self._leave_thread()
+                raise StoppedError
+            if now - token[0] >= self._hang_timeout_s and (hanging := _take(token)) is not None:
+                self._leave_thread()
+                raise EnvironmentFaultError(_describe_hang(hanging, self._hang_timeout_s))
+            if self._processes is not None:
+                self._processes.look()
+
+    def _leave_thread(self) -> None:
+        """Wait no more for what the control thread does; go on with a new one."""
+        assert self._thread is not None
+        self._left.add(self._thread.ident)
+        self._thread.leave()
+        self._is_lost = True
+        self._thread = ControlThread()
+        self._left.discard(self._thread.ident)  # the ident of a thread that has ended may come again
 
     def episode_ended_well(self) -> None:
         """Faults before this are forgiven."""
         self._faults = 0
 
-    def rebuild(self, error: EnvironmentFaultError, stopping: threading.Event) -> bool:
+    def revive(self) -> None:
+        """Make the environment again if it was left in an earlier call.
+
+        Raises:
+            EnvironmentFaultError: it cannot be made.
+        """
+        if self._is_lost and not self._closed:
+            self._dispose(_CLOSE_WITHIN_S)
+            self._make(self._make_within_s)
+
+    def rebuild(self, error: EnvironmentFaultError) -> None:
         """End what is left of the environment and make a new one, a little later after each fault in a row.
 
         Args:
             error: what the environment raised.
-            stopping: ends the wait.
-
-        Returns:
-            False when `stopping` was set; there is no new environment then.
 
         Raises:
-            EnvironmentFaultError: too many faults in a row, or it cannot be made again.
+            EnvironmentFaultError: too many faults in a row.
+            StoppedError: `stopping` was set; there is no new environment.
         """
-        self._faults += 1
-        log.error("%s", error, exc_info=error if self._faults == 1 else None)
-        if self._faults >= _MAX_FAULTS_IN_A_ROW:
-            raise EnvironmentFaultError(f"{error} ({self._faults} episodes in a row; giving up)") from error
-        self._close_env()
-        backoff_s = min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** (self._faults - 1))
-        log.warning("episode ended as a fault; making the environment anew in %.1f s", backoff_s)
-        if stopping.wait(backoff_s):
-            return False
-        self._take(self._make_env())
-        return True
+        while True:
+            self._faults += 1
+            log.error("%s", error, exc_info=error if self._faults == 1 and error.__cause__ else None)
+            self._dispose(_CLOSE_WITHIN_S)
+            if self._faults >= _MAX_FAULTS_IN_A_ROW:
+                raise EnvironmentFaultError(f"{error} ({self._faults} faults in a row; giving up)") from error
+            backoff_s = min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** (self._faults - 1))
+            log.warning("making the environment anew in %.1f s", backoff_s)
+            if self.stopping.wait(backoff_s):
+                raise StoppedError
+            try:
+                return self._make(self._make_within_s)
+            except EnvironmentFaultError as again:
+                error = again
+            except StoppedError:
+                raise
+            except Exception as again:
+                error = EnvironmentFaultError(f"the environment raised while it was made: {_name(again)}")
+                error.__cause__ = again
 
     def close(self) -> None:
-        """Close the environment; what it raises is logged. Twice is fine."""
-        if not self._closed:
-            self._closed = True
-            self._close_env()
+        """Close the environment, and end what it started; what it raises is logged. Twice is fine."""
+        if self._closed:
+            return
+        self._closed = True
+        self.stopping.set()
+        self._dispose(_CLOSE_LOST_WITHIN_S if self._is_lost else _CLOSE_WITHIN_S)
+        self._guard.close()
+        self._end_thread()
 
-    def _close_env(self) -> None:
+    def _make(self, within_s: float) -> None:
+        """Make the environment in the control thread.
+
+        Raises:
+            EnvironmentFaultError: it is not there after `within_s`; if it comes later, it is closed.
+            StoppedError: `stopping` was set before it was there.
+        """
+        token: list[Any] = [time.monotonic(), self._make_env]
+
+        def make() -> Any:
+            self._processes = processes = EnvProcesses(self._guard, self._thread is not None)
+            env = self._make_env()
+            if _take(token) is None:
+                env.close()
+                raise _LeftBehindError
+            processes.made()
+            return env
+
+        if self._thread is None:
+            self._adopt(make())
+            return
+        job = self._thread.start(make)
+        until = time.monotonic() + within_s
         try:
-            self.env.close()
-        except Exception as error:
-            log.warning("closing the environment failed: %s", error)
+            while not job.wait(_LOOK_S):
+                if self.stopping.is_set():
+                    raise StoppedError
+                if time.monotonic() >= until:
+                    raise EnvironmentFaultError(_describe_hang(self._make_env, within_s))
+        except BaseException:
+            if _take(token) is not None:
+                self._leave_thread()
+            else:
+                job.wait(math.inf)
+                self._adopt(job.result())
+            raise
+        self._adopt(job.result())
 
-    def _watch(self) -> None:
-        """Tell, once per call, that the environment does not come back."""
-        told: float | None = None
+    def _dispose(self, within_s: float) -> None:
+        """Close the environment if it is open, and end the processes that it started."""
+        if self._is_open:
+            self._is_open, self._is_lost = False, True
+            try:
+                self._close_env(within_s)
+            except Exception as error:
+                log.warning("closing the environment failed: %s", _name(error))
+        if self._processes is not None:
+            self._processes.end()
+
+    def _close_env(self, within_s: float) -> None:
+        if self._thread is None or self._thread.is_current:
+            self.env.close()
+            return
+        if self._thread.is_busy:
+            self._leave_thread()
+        job = self._thread.start(self.env.close)
+        if not job.wait(within_s):
+            self._leave_thread()
+            raise TimeoutError(f"not done after {within_s:g} s")
+        job.result()
+
+    def _end_thread(self) -> None:
+        if self._thread is not None:
+            self._thread.leave()
+
+    def _tell_hangs(self) -> None:
+        """Tell, once per call, that the environment does not come back: where its thread is not our own."""
+        told: list[Any] = []
         while not self._closed:
-            time.sleep(min(_HANG_CHECK_S, self._hang_timeout_s / 4))
-            since = self._called_at
-            if since in (None, told) or time.monotonic() - since < self._hang_timeout_s:
-                continue
-            told = since
-            line = (
-                f"the environment has not come back from step or reset for {self._hang_timeout_s:.0f} s: its "
-                "interface hangs; end this worker and start it again"
-            )
-            log.critical("%s", line)
-            if self._on_hang is not None:
-                self._on_hang(line)
+            time.sleep(min(_LOOK_S, self._hang_timeout_s / 4))
+            token = self._call_token
+            if token is not told and len(token) == 2 and time.monotonic() - token[0] >= self._hang_timeout_s:
+                told = token
+                log.critical("the environment hangs; end this worker and start it again")
+
+
+def _take(token: list[Any]) -> Any:
+    """Take what is in a token, which only one thread can; None: another one did."""
+    try:
+        return token.pop(1)
+    except IndexError:
+        return None
+
+
+def _describe_hang(call: Any, waited_s: float) -> str:
+    name = getattr(call, "__name__", None) or getattr(getattr(call, "func", None), "__name__", "its constructor")
+    return f"the environment hangs: {name}() has not come back for {waited_s:.3g} s"
+
+
+def _name(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tmrl_like.actor import ActorModule
-from tmrl_like.envs.supervision import SupervisedEnv
-from tmrl_like.errors import EnvironmentFaultError, MemoryContractError
+from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
+from tmrl_like.errors import MemoryContractError
 from tmrl_like.networking.actions import is_finite
 from tmrl_like.networking.dead_man import DeadMan
 from tmrl_like.networking.outbox import Outbox
@@ -25,15 +25,19 @@ log = logging.getLogger("tmrl_like.worker")
 _REWARD_TYPES = (float, np.float32, np.float64, np.float16)
 
 
-class StoppedError(Exception):
-    """`stopping` was set; unwinds to whoever runs episodes."""
+@dataclass(slots=True)
+class _Episode:
+    test: bool
+    started_at: float  # time.monotonic()
+    return_: float = 0.0
+    steps: int = 0
 
 
 class ControlLoop:
     """Drives one environment with one actor, in the thread that calls it.
 
     Attributes:
-        env: the environment, with its watchdog.
+        env: the environment, supervised.
         actor: the instance that acts now; `PolicyIntake` has the other one.
         dead_man: what drives when the policy must not.
         policy_version: of the weights that act now; 0: never updated.
@@ -43,7 +47,6 @@ class ControlLoop:
         inference_s: duration of the newest decision.
         env_s: duration of the newest `env.step`.
         observed_at: `time.perf_counter()` of the newest observation.
-        stopping: set it to end an episode after its current step.
     """
 
     def __init__(
@@ -87,12 +90,12 @@ class ControlLoop:
         self.env_steps = 0
         self.overruns = 0
         self.inference_s = self.env_s = self.observed_at = 0.0
-        self.stopping = threading.Event()
         self._intake = intake
         self._outbox = outbox
         self._name = name
         self.dead_man = dead_man
         self._check = check
+        self._episode = _Episode(False, 0.0)
         self._episode_overruns = 0
         self._history_is_broken = False
         self._no_reward: Any = 0.0  # of a reset: 0 in the type of the environment's rewards
@@ -131,7 +134,6 @@ class ControlLoop:
         self._history_is_broken = not collect_samples and self.env.carries_history
         obs, info = self.env.reset()
         self.observed_at = time.perf_counter()
-        self._episode_overruns = 0
         if collect_samples:
             timing = StepTiming(time.time(), 0.0, 0.0, self.policy_version)
             self._store(None, act, obs, self._no_reward, False, False, info, timing, is_reset=True)
@@ -200,39 +202,48 @@ class ControlLoop:
         collect_samples: bool,
         after_step: Callable[[], None] | None = None,
     ) -> EpisodeStats:
-        """The one loop behind every way to run: reset, then step to the end."""
+        """The one loop behind every way to run: reset, then step to the end.
+
+        Raises:
+            EnvironmentFaultError: the environment raised. What to do then: `end_in_fault`.
+            StoppedError: told to stop.
+        """
         if self._check is not None:
             self._check()
         limit = self.max_samples_per_episode if max_samples is None else max_samples
-        started, ret, steps = time.monotonic(), 0.0, 0
+        episode = self._episode = _Episode(test, time.monotonic())
+        self._episode_overruns = 0
         terminated = truncated = False
-        fault = ""
-        try:
-            obs, _ = self.reset(collect_samples)
-            while not (terminated or truncated):
-                obs, rew, terminated, truncated, _ = self.step(obs, test, collect_samples, steps + 1 >= limit)
-                ret += float(rew)
-                steps += 1
-                if self.stopping.is_set():
-                    raise StoppedError
-                if after_step is not None:
-                    after_step()
-            self.env.episode_ended_well()
-        except EnvironmentFaultError as error:
-            fault, truncated = str(error), True
-            if not self.env.rebuild(error, self.stopping):
-                raise StoppedError from None
-            self._outbox.start_new_run()
+        obs, _ = self.reset(collect_samples)
+        while not (terminated or truncated):
+            obs, rew, terminated, truncated, _ = self.step(obs, test, collect_samples, episode.steps + 1 >= limit)
+            episode.return_ += float(rew)
+            episode.steps += 1
+            if self.env.stopping.is_set():
+                raise StoppedError
+            if after_step is not None:
+                after_step()
+        self.env.episode_ended_well()
+        return self._end_episode(bool(terminated), bool(truncated))
+
+    def end_in_fault(self, fault: str) -> EpisodeStats:
+        """End the episode that the environment broke off; what follows does not continue it."""
+        stats = self._end_episode(False, True, fault)
+        self._outbox.start_new_run()
+        return stats
+
+    def _end_episode(self, terminated: bool, truncated: bool, fault: str = "") -> EpisodeStats:
+        episode = self._episode
         stats = EpisodeStats(
             worker=self._name,
-            test=test,
-            return_=ret,
-            steps=steps,
-            terminated=bool(terminated),
-            truncated=bool(truncated),
+            test=episode.test,
+            return_=episode.return_,
+            steps=episode.steps,
+            terminated=terminated,
+            truncated=truncated,
             finished_at_s=time.time(),
             policy_version=self.policy_version,
-            duration_s=time.monotonic() - started,
+            duration_s=time.monotonic() - episode.started_at,
             overruns=self._episode_overruns,
             fault=fault,
         )

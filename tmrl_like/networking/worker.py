@@ -8,19 +8,20 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from tmrl_like.actor import ActorModule
 from tmrl_like.config.paths import default_keys_folder
-from tmrl_like.envs.supervision import SupervisedEnv
-from tmrl_like.errors import ConfigError, TransportError
-from tmrl_like.networking.control_loop import ControlLoop, StoppedError
+from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
+from tmrl_like.errors import ConfigError, EnvironmentFaultError, TransportError
+from tmrl_like.networking.control_loop import ControlLoop
 from tmrl_like.networking.dead_man import DeadMan, to_action
 from tmrl_like.networking.outbox import Outbox, OutboxOptions
 from tmrl_like.networking.policy_intake import PolicyFiles, PolicyIntake
@@ -35,15 +36,27 @@ from tmrl_like.types import EpisodeStats, ObsPreprocessor, SampleCompressor
 
 log = logging.getLogger("tmrl_like.worker")
 
-_TICK_S = 0.01
-_REWARD_TYPES = (float, np.float32, np.float64, np.float16)
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Order:
+    """An episode to run."""
+
+    test: bool
+    collect: bool
+    verbose: bool = False
+    max_samples: float | None = None
+    after_step: Callable[[], None] | None = None
 
 
 class RolloutWorker:
     """Drives an environment with the newest policy and sends the samples to the server.
 
-    The environment's thread (the one that calls `run`) acts, steps and appends. Encoding, sending,
-    receiving and loading weights, and writing them to disk happen in the connection's thread.
+    The environment lives in a thread of its own, which acts, steps and appends while the caller of `run`
+    waits. Encoding, sending, receiving and loading weights, and writing them to disk happen in the
+    connection's thread. An environment that raises or hangs is closed and made again.
     Construction connects and collects nothing. Use it as a context manager, or call `close`.
     """
 
@@ -73,7 +86,7 @@ class RolloutWorker:
         realtime_priority: int | None = None,
         cpu_affinity: Sequence[int] | None = None,
         hang_timeout_s: float = 30.0,
-        on_hang: Callable[[str], None] | None = None,
+        own_thread: bool = True,
         max_policy_age_s: float = math.inf,
         safe_action: Any = None,
     ) -> None:
@@ -106,8 +119,9 @@ class RolloutWorker:
             realtime_priority: of the real-time class (1 to 99) for the thread that steps the environment; None: the
                 ordinary class. What is not permitted is said, and the worker runs without.
             cpu_affinity: processors for that thread; None: all.
-            hang_timeout_s: a step that takes longer is reported as a hang.
-            on_hang: called with a line about the hang, from another thread.
+            hang_timeout_s: a step or reset that takes longer is a fault, and the environment is built anew.
+            own_thread: let the environment live in a thread of its own. Without, it lives in the thread that
+                calls, which some windows need (on macOS: the main thread), and a hang is only reported.
             max_policy_age_s: for how long after it was received (by this worker's clock) a policy may drive. After
                 that, and before there is any, `safe_action` drives. Neither experts nor standalone workers have
                 a limit. `math.inf`: no limit, and the untrained actor explores until a policy comes.
@@ -124,8 +138,7 @@ class RolloutWorker:
         self._actor_module_cls = actor_module_cls
         self._device = device
         self._realtime = RealTime(realtime_priority, cpu_affinity)
-        self._running = contextlib.ExitStack()  # what ends with a run
-        self._env = SupervisedEnv(env_cls, hang_timeout_s, on_hang)
+        self._env = SupervisedEnv(env_cls, hang_timeout_s, own_thread)
         dead_man = self._make_dead_man(math.inf if standalone else max_policy_age_s, safe_action)
         actor = self._make_actor()
         if model_path is not None and Path(model_path).is_file():
@@ -248,20 +261,18 @@ class RolloutWorker:
             EnvironmentFaultError: the environment fails again and again.
         """
         self._loop.expert = expert
-        self._run_begins()
-        try:
+
+        def orders() -> Iterator[_Order]:
             for episode in _count_to(nb_episodes):
                 if test_episode_interval and episode % test_episode_interval == 0 and not expert:
-                    self._report(self.run_episode(), verbose=True)
-                self._report(self.collect_train_episode(), verbose)
-                if self._loop.stopping.is_set():
-                    break
-        except KeyboardInterrupt:
+                    yield _Order(test=True, collect=False, verbose=True)
+                yield _Order(test=False, collect=True, verbose=verbose)
+
+        try:
+            self._drive(orders())
+        except (KeyboardInterrupt, StoppedError):
             log.info("stopped by the user")
-        except StoppedError:
-            pass
         finally:
-            self._run_ended()
             self.send_and_clear_buffer()
 
     def run_episodes(
@@ -277,25 +288,21 @@ class RolloutWorker:
         Returns:
             The statistics of all episodes.
         """
-        all_stats = []
-        self._run_begins()
+        all_stats: list[EpisodeStats] = []
+        order = _Order(test=not train, collect=False, verbose=True, max_samples=max_samples_per_episode)
         try:
-            for _ in _count_to(nb_episodes):
-                all_stats.append(self.run_episode(max_samples_per_episode, train))
-                self._report(all_stats[-1], verbose=True)
+            self._drive((order for _ in _count_to(nb_episodes)), all_stats.append)
         except (KeyboardInterrupt, StoppedError):
             log.info("stopped by the user")
-        finally:
-            self._run_ended()
         return all_stats
 
     def run_episode(self, max_samples: float | None = None, train: bool = False) -> EpisodeStats:
         """Run one episode without sending samples; its return is reported to the trainer as a test."""
-        return self._loop.run_episode(max_samples, test=not train, collect_samples=False)
+        return self._run_one(_Order(test=not train, collect=False, max_samples=max_samples))
 
     def collect_train_episode(self, max_samples: float | None = None) -> EpisodeStats:
         """Run one episode, exploring, and send its samples."""
-        return self._loop.run_episode(max_samples, test=False, collect_samples=True)
+        return self._run_one(_Order(test=False, collect=True, max_samples=max_samples))
 
     def run_synchronous(
         self,
@@ -329,25 +336,89 @@ class RolloutWorker:
             while ahead():
                 self._check()
                 self._intake.wait_for_new(0.2)
-                if self._loop.stopping.is_set():
+                if self._env.stopping.is_set():
                     raise StoppedError
             self._loop.refresh_policy()
 
-        self._run_begins()
-        try:
+        after_step = None if end_episodes else wait_for_trainer
+
+        def orders() -> Iterator[_Order]:
             for episode in itertools.count():
                 if self.env_steps - start >= nb_steps + initial_steps:
-                    break
+                    return
                 if test_episode_interval and episode % test_episode_interval == 0:
-                    self._report(self.run_episode(), verbose=True)
-                stats = self._loop.run_episode(None, False, True, after_step=None if end_episodes else wait_for_trainer)
-                self._report(stats, verbose)
+                    yield _Order(test=True, collect=False, verbose=True)
+                yield _Order(test=False, collect=True, verbose=verbose, after_step=after_step)
                 wait_for_trainer()
+
+        try:
+            self._drive(orders())
         except (KeyboardInterrupt, StoppedError):
             log.info("stopped by the user")
         finally:
-            self._run_ended()
             self.send_and_clear_buffer()
+
+    def _in_real_time(self) -> contextlib.AbstractContextManager[None]:
+        waiting = [threading.get_native_id()]
+        links = [self._session.thread_id] if self._session is not None else []
+        return self._realtime.applied(self._env.thread_id, waiting + links)
+
+    def _in_control_thread(self, call: Callable[[], _T]) -> _T:
+        self._env.revive()
+        return self._env.run(call)
+
+    def _run_one(self, order: _Order) -> EpisodeStats:
+        stats: list[EpisodeStats] = []
+        self._drive(iter([order]), stats.append, tuned=False)
+        return stats[0]
+
+    def _drive(
+        self,
+        orders: Iterator[_Order],
+        on_episode: Callable[[EpisodeStats], None] | None = None,
+        tuned: bool = True,
+    ) -> None:
+        """Run episodes, whatever the environment does.
+
+        Args:
+            orders: which; drawn from in the control thread.
+            on_episode: called after each.
+            tuned: with what is asked of the system and of Python for a long run.
+
+        Raises:
+            EnvironmentFaultError: it fails again and again.
+            StoppedError: told to stop.
+        """
+        order = _Order(test=False, collect=False)
+
+        def end(stats: EpisodeStats) -> None:
+            if order.verbose:
+                _report(stats)
+            if on_episode is not None:
+                on_episode(stats)
+
+        def run_episodes() -> None:
+            nonlocal order
+            for order in orders:
+                end(self._loop.run_episode(order.max_samples, order.test, order.collect, order.after_step))
+                if self._env.stopping.is_set():
+                    raise StoppedError
+
+        self._runner = threading.current_thread()
+        self._idle.clear()
+        try:
+            self._env.revive()
+            while True:
+                try:
+                    with self._in_real_time() if tuned else contextlib.nullcontext():
+                        return self._env.run(run_episodes)
+                except EnvironmentFaultError as error:
+                    end(self._loop.end_in_fault(str(error)))
+                    self._env.rebuild(error)
+        finally:
+            self._idle.set()
+            if not self._closed:
+                self._env.stopping.clear()
 
     def run_env_benchmark(self, nb_steps: int, test: bool = False, verbose: bool = True) -> dict[str, Any]:
         """Measure the environment's time-steps with the actor in the loop.
@@ -363,15 +434,8 @@ class RolloutWorker:
         """
         if not 0 < nb_steps < math.inf:
             raise ConfigError(f"nb_steps is {nb_steps}; it must be a positive number")
-        times: list[tuple[float, float, float]] = []
         overruns = self.overruns
-        obs, _ = self.reset(collect_samples=False)
-        while len(times) < nb_steps:
-            before = self._loop.observed_at
-            obs, _, terminated, truncated, _ = self.step(obs, test, collect_samples=False)
-            times.append((self._loop.observed_at - before, self._loop.inference_s, self._loop.env_s))
-            if terminated or truncated:
-                obs, _ = self.reset(collect_samples=False)
+        times = self._in_control_thread(partial(self._time_steps, nb_steps, test))
         result: dict[str, Any] = {"steps": nb_steps, "overruns": self.overruns - overruns}
         for name, column in zip(("period", "inference", "env_step"), np.array(times).T * 1e3, strict=True):
             for q in (50, 99, 99.9):
@@ -382,16 +446,17 @@ class RolloutWorker:
             log.info("environment benchmark: %s", result)
         return result
 
-    def _report(self, stats: EpisodeStats, verbose: bool) -> None:
-        if verbose:
-            log.info(
-                "%s episode: return %.2f in %d steps%s (policy %d)",
-                "test" if stats.test else "training",
-                stats.return_,
-                stats.steps,
-                ", terminated" if stats.terminated else "",
-                stats.policy_version,
-            )
+    def _time_steps(self, nb_steps: int, test: bool) -> list[tuple[float, float, float]]:
+        """Period, inference and environment's share of each step, in seconds."""
+        times: list[tuple[float, float, float]] = []
+        obs, _ = self._loop.reset(collect_samples=False)
+        while len(times) < nb_steps:
+            before = self._loop.observed_at
+            obs, _, terminated, truncated, _ = self._loop.step(obs, test, collect_samples=False)
+            times.append((self._loop.observed_at - before, self._loop.inference_s, self._loop.env_s))
+            if terminated or truncated:
+                obs, _ = self._loop.reset(collect_samples=False)
+        return times
 
     # -- one step ------------------------------------------------------------------------------------
 
@@ -408,7 +473,7 @@ class RolloutWorker:
         Returns:
             Observation and info.
         """
-        return self._loop.reset(collect_samples)
+        return self._in_control_thread(partial(self._loop.reset, collect_samples))
 
     def step(
         self, obs: Any, test: bool, collect_samples: bool, last_step: bool = False
@@ -424,7 +489,7 @@ class RolloutWorker:
         Returns:
             As `gymnasium.Env.step`.
         """
-        return self._loop.step(obs, test, collect_samples, last_step)
+        return self._in_control_thread(partial(self._loop.step, obs, test, collect_samples, last_step))
 
     # -- weights and samples, by hand ----------------------------------------------------------------
 
@@ -444,7 +509,7 @@ class RolloutWorker:
         Returns:
             1 if there were new weights, else 0.
         """
-        while blocking and not self._intake.wait_for_new(0.2) and not self._loop.stopping.is_set():
+        while blocking and not self._intake.wait_for_new(0.2) and not self._env.stopping.is_set():
             self._check()
         changed = self._loop.refresh_policy()
         if changed and verbose:
@@ -465,19 +530,7 @@ class RolloutWorker:
 
     def stop(self) -> None:
         """End the current (or next) run after its current step. Any thread, or a signal handler."""
-        self._loop.stopping.set()
-
-    def _run_begins(self) -> None:
-        self._runner = threading.current_thread()
-        self._idle.clear()
-        links = [self._session.thread_id] if self._session is not None else []
-        self._running.enter_context(self._realtime.applied(threading.get_native_id(), links))
-
-    def _run_ended(self) -> None:
-        self._running.close()
-        self._idle.set()
-        if not self._closed:
-            self._loop.stopping.clear()
+        self._env.stopping.set()
 
     def close(self) -> None:
         """Send what is left, leave the server, close the environment. Twice is fine."""
@@ -502,6 +555,17 @@ class RolloutWorker:
     def _check(self) -> None:
         if self._session is not None:
             self._session.check()
+
+
+def _report(stats: EpisodeStats) -> None:
+    log.info(
+        "%s episode: return %.2f in %d steps%s (policy %d)",
+        "test" if stats.test else "training",
+        stats.return_,
+        stats.steps,
+        ", terminated" if stats.terminated else ", fault" if stats.fault else "",
+        stats.policy_version,
+    )
 
 
 def _check_arguments(min_samples: int, max_samples: float, model_history: int, max_policy_age_s: float) -> None:

@@ -1,0 +1,346 @@
+"""Environments that raise, hang, leave processes behind and cannot be made: the worker goes on."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import numpy as np
+import psutil
+import pytest
+from rtgym import DEFAULT_CONFIG_DICT
+from test_envs import Interface
+
+from tmrl_like.envs import GenericGymEnv
+from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
+from tmrl_like.errors import EnvironmentFaultError
+from tmrl_like.networking import RolloutWorker
+from tmrl_like.testing.fakes import CountingEnv, LinearActor
+from tmrl_like.util import partial
+from tmrl_like.wire import messages as m
+from tmrl_like.wire.packet import decode_body
+
+HANG_S = 0.4
+STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(3600)"
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tmrl_like.envs.supervision._MAX_BACKOFF_S", 0.0)
+    monkeypatch.setattr("tmrl_like.envs.supervision._CLOSE_WITHIN_S", 0.3)
+    monkeypatch.setattr("tmrl_like.envs.supervision._STOP_WITHIN_S", 0.2)
+    monkeypatch.setattr("tmrl_like.envs.generic._RTGYM_ENDS_WITHIN_S", 0.1)
+    monkeypatch.setattr("tmrl_like.envs.processes._TERM_WITHIN_S", 0.2)
+
+
+@pytest.fixture(autouse=True)
+def no_control_thread_stays(until: Callable[..., None]) -> Iterator[None]:
+    Hanging.made = []
+    before = set(threading.enumerate())
+    yield
+
+    def all_ended() -> bool:
+        for env in Hanging.made:
+            env._free.set()
+        return not [t for t in set(threading.enumerate()) - before if t.name == "tmrl-control"]
+
+    until(all_ended)
+    for env in Hanging.made:
+        for end in env._sockets:
+            end.close()
+
+
+class Hanging(CountingEnv):
+    """Hangs in one call, in one of several ways; the first `bad` instances do."""
+
+    made: ClassVar[list[Hanging]] = []
+
+    def __init__(self, where: str, how: str, bad: int = 1, at: int = 2) -> None:
+        super().__init__(episode_steps=4)
+        self._where, self._how, self._at = where, how, at
+        self._is_bad = len(Hanging.made) < bad
+        self._calls = 0
+        self._free = threading.Event()
+        self.closed_by = ""
+        self._sockets = socket.socketpair()
+        self._child: subprocess.Popen[bytes] | None = None
+        Hanging.made.append(self)
+        self._maybe_hang("__init__", 1)
+
+    def reset(self, **options: Any) -> Any:
+        self._maybe_hang("reset", self._at)
+        return super().reset(**options)
+
+    def step(self, action: Any) -> Any:
+        self._maybe_hang("step", self._at)
+        return super().step(action)
+
+    def close(self) -> None:
+        self.closed_by = threading.current_thread().name
+        self._maybe_hang("close", 1)
+        self._sockets[1].close()
+        self._sockets[0].close()
+
+    def _maybe_hang(self, where: str, at: int) -> None:
+        if where != self._where or not self._is_bad:
+            return
+        self._calls += 1
+        if self._calls != at:
+            return
+        if self._how == "lock":
+            self._free.wait()
+        elif self._how == "sleep":
+            while not self._free.is_set():
+                time.sleep(0.05)
+        elif self._how == "socket":
+            self._sockets[0].recv(1)
+        elif self._how == "process":
+            self._child = subprocess.Popen([sys.executable, "-c", STUBBORN], stdout=subprocess.DEVNULL)
+            self._child.wait()
+        elif self._how == "raise":
+            raise ConnectionError("no answer")
+
+
+def make_worker(make_env: Callable[[], Any], **options: Any) -> RolloutWorker:
+    return RolloutWorker(make_env, LinearActor, standalone=True, hang_timeout_s=HANG_S, **options)
+
+
+def stored(worker: RolloutWorker) -> dict[int, list[tuple[float, ...]]]:
+    """Observations (episode, step) in the outbox, by run."""
+    found: dict[int, list[tuple[float, ...]]] = {}
+
+    def take(data: bytes) -> bool:
+        message, bundled = m.decode(data)
+        for packet, body in m.decode_bundle(bundled) if isinstance(message, m.Bundle) else [(message, bundled)]:
+            assert isinstance(packet, m.SamplePacket)
+            if packet.samples:
+                block = decode_body(packet, body)
+                found.setdefault(packet.run, []).extend(tuple(s.obs.tolist()) for s in block.samples())
+        return True
+
+    worker._outbox.seal()
+    worker._outbox.pump(take, True)
+    return found
+
+
+EPISODES = [(e, s) for e in (1, 2) for s in range(5)]
+
+
+@pytest.mark.parametrize("how", ["lock", "sleep", "socket", "process", "raise"])
+@pytest.mark.parametrize(("where", "at"), [("step", 7), ("reset", 2)])
+def test_an_episode_that_breaks_off_is_a_fault_and_the_worker_goes_on(where: str, at: int, how: str) -> None:
+    with make_worker(partial(Hanging, where=where, how=how, at=at)) as worker:
+        episodes = [worker.collect_train_episode() for _ in range(2)]
+        assert [bool(e.fault) for e in episodes] == [False, True]
+        assert episodes[1].truncated
+        assert not episodes[1].terminated
+        assert episodes[1].steps == (2 if where == "step" else 0)
+        words = "ConnectionError: no answer" if how == "raise" else f"{where}() has not come back for 0.4 s"
+        assert words in episodes[1].fault
+        worker.run(nb_episodes=2, verbose=False)
+        first, second = stored(worker).values()
+        assert first == EPISODES[: 8 if where == "step" else 5]
+        assert second == EPISODES
+        assert worker.env_steps == 4 + episodes[1].steps + 8
+        broken, healthy = Hanging.made
+        assert broken.closed_by == "tmrl-control"
+        assert healthy.closed_by == ""
+
+
+def test_what_a_thread_that_was_left_does_later_touches_nothing(until: Callable[..., None]) -> None:
+    with make_worker(partial(Hanging, where="step", how="lock", at=3)) as worker:
+        assert worker.collect_train_episode().fault
+        before = stored(worker)
+        threads = threading.active_count()
+        Hanging.made[0]._free.set()
+        until(lambda: threading.active_count() < threads)
+        assert Hanging.made[0].total_steps == 3
+        assert worker.env_steps == 2
+        assert stored(worker) == {}
+        assert list(before.values()) == [[(1, 0), (1, 1), (1, 2)]]
+
+
+@pytest.mark.parametrize("version", ["real-time-gym-v1", "real-time-gym-ts-v1"])
+@pytest.mark.parametrize("where", ["send_control", "reset", "get_obs_rew_terminated_info"])
+def test_an_interface_that_hangs_in_rtgyms_thread_is_left(version: str, where: str, until: Callable[..., None]) -> None:
+    made: list[Any] = []
+    free = threading.Event()
+
+    class Stuck(Interface):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+            self.closed = False
+
+        def _maybe_raise(self, method: str) -> None:
+            if method == where and len(made) == 1:
+                self._calls += 1
+                if self._calls == 4 or (where == "reset" and self._calls == 2):
+                    free.wait()
+
+        def close(self) -> None:
+            self.closed = True
+
+    class Actor(LinearActor):
+        def act(self, obs: Any, test: bool = False) -> Any:
+            return np.zeros(1, np.float32)
+
+    config = DEFAULT_CONFIG_DICT | {"interface": Stuck, "time_step_duration": 0.01, "start_obs_capture": 0.01}
+    config |= {"ep_max_length": 3, "time_step_timeout_factor": 1e4}
+    threads = threading.active_count()
+    make_env = partial(GenericGymEnv, id=version, gym_kwargs={"config": config})
+    with RolloutWorker(make_env, Actor, standalone=True, hang_timeout_s=HANG_S) as worker:
+        faults = [bool(e.fault) for e in worker.run_episodes(nb_episodes=3)]
+    free.set()
+    assert faults == [False, True, False]
+    assert [i.closed for i in made] == [True, True]
+    until(lambda: threading.active_count() <= threads)
+
+
+def test_an_environment_that_hangs_in_close_too_is_left() -> None:
+    class Deaf(Hanging):
+        def close(self) -> None:
+            self._free.wait()
+
+    with make_worker(partial(Deaf, where="step", how="lock")) as worker:
+        assert worker.run_episode().fault
+        assert not worker.run_episode().fault
+        started = time.monotonic()
+    assert time.monotonic() - started < 2
+
+
+@pytest.mark.parametrize("how", ["lock", "raise"])
+def test_an_environment_that_cannot_be_made_twice_is_made_the_third_time(how: str, until: Callable[..., None]) -> None:
+    class Slow(Hanging):
+        def __init__(self) -> None:
+            where = ("step", "__init__", "__init__", "nowhere")[len(Hanging.made)]
+            super().__init__(where, how, bad=3, at=2)
+
+    with make_worker(Slow) as worker:
+        assert worker.run_episode().fault
+        assert not worker.run_episode().fault
+        assert len(Hanging.made) == 4
+        late = Hanging.made[1:3]
+        for env in late:
+            env._free.set()
+        until(lambda: how == "raise" or all(env.closed_by for env in late))
+
+
+@pytest.mark.parametrize("where", ["step", "reset", "close", "__init__"])
+def test_an_environment_that_hangs_again_and_again_ends_the_worker(where: str) -> None:
+    class Always(Hanging):
+        def __init__(self) -> None:
+            how_many = len(Hanging.made)
+            super().__init__("step" if where == "close" or not how_many else where, "lock", bad=99, at=1)
+
+        def close(self) -> None:
+            if where == "close":
+                self._free.wait()
+
+    worker = make_worker(Always)
+    with pytest.raises(EnvironmentFaultError, match=r"has not come back for 0.4 s \(5 faults in a row; giving up\)"):
+        worker.run(verbose=False)
+    worker.close()
+
+
+def test_processes_of_an_environment_end_with_it_and_others_stay(until: Callable[..., None]) -> None:
+    class WithChildren(CountingEnv):
+        def __init__(self) -> None:
+            super().__init__(raise_at=2 if not made else 0)
+            made.append(self)
+            self.children = [start_stubborn()]
+
+        def reset(self, **options: Any) -> Any:
+            self.children.append(start_stubborn())
+            return super().reset(**options)
+
+    made: list[WithChildren] = []
+    stranger = start_stubborn()
+    guarded: list[psutil.Process] = []
+    try:
+        with RolloutWorker(WithChildren, LinearActor, standalone=True) as worker:
+            late_stranger = start_stubborn()
+            assert worker.run_episode().fault
+            assert all(c.poll() is not None for c in made[0].children)
+            worker.run_episode()
+            assert all(c.poll() is None for c in made[1].children)
+            guarded.append(psutil.Process(worker._env._guard.pid))
+        assert all(c.poll() is not None for c in made[1].children)
+        assert stranger.poll() is None
+        assert late_stranger.poll() is None
+        until(lambda: not guarded[0].is_running())
+    finally:
+        for process in (stranger, late_stranger):
+            process.kill()
+            process.wait()
+
+
+def start_stubborn() -> subprocess.Popen[bytes]:
+    process = subprocess.Popen([sys.executable, "-S", "-c", STUBBORN], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    with process.stdout:
+        process.stdout.readline()  # it ignores SIGTERM from now on
+    return process
+
+
+def test_a_step_by_hand_that_hangs_raises_and_the_next_reset_has_a_new_environment() -> None:
+    with make_worker(partial(Hanging, where="step", how="lock", at=2)) as worker:
+        obs, _ = worker.reset(collect_samples=False)
+        worker.step(obs, test=True, collect_samples=False)
+        with pytest.raises(EnvironmentFaultError, match=r"step\(\) has not come back"):
+            worker.step(obs, test=True, collect_samples=False)
+        assert worker.reset(collect_samples=False)[0].tolist() == [1.0, 0.0]
+        assert len(Hanging.made) == 2
+
+
+def test_a_stop_leaves_an_environment_that_hangs_and_the_next_run_has_a_new_one(until: Callable[..., None]) -> None:
+    with RolloutWorker(partial(Hanging, where="step", how="lock"), LinearActor, standalone=True) as worker:
+        thread = threading.Thread(target=worker.run, kwargs={"verbose": False})
+        thread.start()
+        until(lambda: Hanging.made[0]._calls == 2)
+        worker.stop()
+        thread.join(2)
+        assert not thread.is_alive()
+        assert not worker.run_episode().fault
+
+
+def test_the_environment_is_made_stepped_and_closed_in_one_thread() -> None:
+    seen: dict[str, int] = {}
+
+    class Picky(CountingEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            seen["made"] = threading.get_ident()
+
+        def step(self, action: Any) -> Any:
+            seen["step"] = threading.get_ident()
+            return super().step(action)
+
+        def close(self) -> None:
+            seen["close"] = threading.get_ident()
+
+    for own_thread in (True, False):
+        with make_worker(Picky, own_thread=own_thread) as worker:
+            worker.run_episode()
+        assert len(set(seen.values())) == 1
+        assert (threading.get_ident() in seen.values()) is not own_thread
+
+
+def test_without_a_thread_of_its_own_a_hang_is_told(caplog: Any) -> None:
+    make_env = partial(CountingEnv, hang_at=3, hang_s=0.6)
+    with make_worker(make_env, own_thread=False) as worker:
+        assert not worker.run_episode().fault
+    assert sum("the environment hangs" in r.message for r in caplog.records) == 1
+
+
+def test_an_environment_that_is_closed_runs_no_more() -> None:
+    env = SupervisedEnv(CountingEnv)
+    env.close()
+    env.close()
+    with pytest.raises(StoppedError):
+        env.run(env.reset)

@@ -161,6 +161,14 @@ class MemoryDataloading(ABC):
         """
         return None
 
+    def feed_back(self, drawn: Any, td_error: Any) -> None:  # noqa: B027 - most memories need not know
+        """Take the agent's errors on a batch, for memories that draw by them.
+
+        Args:
+            drawn: the batch's.
+            td_error: [B], array or tensor; only their size counts.
+        """
+
     # ---- appending
 
     def append(self, buffer: Buffer) -> None:
@@ -224,12 +232,15 @@ class MemoryDataloading(ABC):
             PipelineMismatchError: CRC debugging found a difference.
         """
         drawn = self._draw()
-        batch = self.collate([next(drawn) for _ in range(self.batch_size)], self.device)
+        return self._collated([next(drawn) for _ in range(self.batch_size)])
+
+    def _collated(self, transitions: list[tuple[Any, ...]]) -> Batch:
+        batch = self.collate(transitions, self.device)
         if len(batch) != len(Batch._fields):
             raise MemoryContractError(
                 f"{type(self).__name__}.collate returned {len(batch)} items; expected {', '.join(Batch._fields)}"
             )
-        return Batch(*batch)
+        return batch if isinstance(batch, Batch) else Batch(*batch)
 
     def __getitem__(self, item: int) -> tuple[Any, ...]:
         """One transition as the agent sees it, preprocessed: (last_obs, act, rew, obs, terminated, truncated).

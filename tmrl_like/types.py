@@ -55,15 +55,57 @@ class Transition(NamedTuple):
     info: dict[str, Any]  # the `info` of the newer sample, the very object that the buffer held
 
 
-class Batch(NamedTuple):
-    """What a `TrainingAgent` trains on: tensors on the training device, first dimension B."""
-
+class _BatchFields(NamedTuple):
     obs: Any  # structure of [B, ...], dtypes of the observation (after obs_preprocessor)
     act: Any  # [B, *action shape]
     rew: Any  # float32 [B]
     next_obs: Any  # structure of [B, ...]
     terminated: Any  # float32 [B], 1.0 where the episode reached a terminal state
     truncated: Any  # float32 [B], 1.0 where the episode was cut
+
+
+class Batch(_BatchFields):
+    """What a `TrainingAgent` trains on: tensors on the training device, first dimension B.
+
+    A tuple of six: obs (structure of [B, ...], dtypes of the observation after obs_preprocessor), act
+    [B, *action shape], rew float32 [B], next_obs (as obs), terminated float32 [B] (1.0 where the episode reached a
+    terminal state), truncated float32 [B] (1.0 where it was cut). What a memory adds on demand is beside the six:
+
+    Attributes:
+        discount: float32 [B], where the memory sums up several rewards (n-step returns): what the value of
+            next_obs counts in the target, gamma ** steps, in the place of the agent's gamma. None: one step.
+        weight: float32 [B], importance of each transition in the loss, where the memory draws some more often
+            than others. None: all count the same.
+        drawn: what `MemoryDataloading.feed_back` needs to know which transitions these are. None: it does not.
+    """
+
+    discount: Any = None
+    weight: Any = None
+    drawn: Any = None
+
+    def __new__(
+        cls,
+        obs: Any,
+        act: Any,
+        rew: Any,
+        next_obs: Any,
+        terminated: Any,
+        truncated: Any,
+        *,
+        discount: Any = None,
+        weight: Any = None,
+        drawn: Any = None,
+    ) -> Batch:
+        """Put the six together; the rest by name."""
+        batch = super().__new__(cls, obs, act, rew, next_obs, terminated, truncated)
+        batch.discount, batch.weight, batch.drawn = discount, weight, drawn
+        return batch
+
+    def _replace(self, **changes: Any) -> Batch:
+        """A copy with some of the six changed."""
+        batch = super()._replace(**changes)
+        vars(batch).update(vars(self))
+        return batch
 
 
 class ActionSource(IntEnum):

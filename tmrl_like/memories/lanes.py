@@ -95,15 +95,18 @@ class Lanes:
         written: samples ever stored; the next one goes to row `written % capacity`.
         parent: int32 [capacity], see above.
         is_reset: bool [capacity].
+        following: int32 [capacity], the next row of the same episode, or the row itself where there is none (yet);
+            None unless asked for.
     """
 
-    def __init__(self, capacity: int, *histories: History) -> None:
+    def __init__(self, capacity: int, *histories: History, looks_ahead: bool = False) -> None:
         """An empty index for transitions that need these histories; memory is taken up as rows are written."""
         self.capacity = capacity
         self.written = 0
         self.oldest = 0
         self.parent = np.zeros(capacity, np.int32)
         self.is_reset = np.zeros(capacity, np.bool_)
+        self.following = np.zeros(capacity, np.int32) if looks_ahead else None
         self._histories = histories
         self._parent_is_itself = histories[0].reset_fills
         self._whole = np.zeros(capacity, np.int32)  # rows that a whole transition ends in, in any order
@@ -143,6 +146,15 @@ class Lanes:
             walked[k + 1] = np.where(self.is_reset.take(row), row, self.parent.take(row))
         return walked
 
+    def walk_ahead(self, rows: Rows, steps: int) -> Rows:
+        """Follow each row to the next of its episode, `steps` times: int [steps + 1, *rows.shape]."""
+        assert self.following is not None
+        walked = np.empty((steps + 1, *rows.shape), np.intp)
+        walked[0] = rows
+        for k in range(steps):
+            walked[k + 1] = self.following.take(walked[k])
+        return walked
+
     def extend(self, stream: str, is_reset: np.ndarray[Any, np.dtype[np.bool_]]) -> tuple[Rows, int | None]:
         """Make room for the next n <= capacity samples of a stream.
 
@@ -161,6 +173,8 @@ class Lanes:
         previous = None if before is None else before % self.capacity
         self.parent[rows] = self._parents(rows, previous, is_reset)
         self.is_reset[rows] = is_reset
+        if self.following is not None:
+            self._link(self.following, rows, previous, is_reset)
         if lane is None:
             lane = self._lanes[stream] = Lane(stream, [0] * len(self._histories))
         self._admit(rows[self._whole_ends(lane, previous is not None, is_reset)])
@@ -195,6 +209,13 @@ class Lanes:
             else:
                 parents[0] = rows[0] if previous is None else self.parent[previous]
         return parents
+
+    def _link(self, following: np.ndarray[Any, Any], rows: Rows, previous: int | None, is_reset: Any) -> None:
+        following[rows] = rows
+        before = np.concatenate(([rows[0] if previous is None else previous], rows[:-1]))
+        continues = ~is_reset
+        continues[0] &= previous is not None
+        following[before[continues]] = rows[continues]
 
     def _whole_ends(self, lane: Lane, has_previous: bool, is_reset: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Which of the new rows end a whole transition (bool [n]); also moves `lane.known` on."""

@@ -25,6 +25,7 @@ from tmrl_like.memories.collate import to_tensor
 from tmrl_like.memories.columns import Array, Column, FieldColumns, field_slices
 from tmrl_like.memories.lanes import Lanes, Rows, action_history, frame_history
 from tmrl_like.memories.layout import DropHistory, FramePadding, FrameStack, largest_stack, stack_sizes
+from tmrl_like.memories.nstep import Ahead, discounted_sum, joined, look_ahead
 from tmrl_like.memory_dataloading import MemoryDataloading
 from tmrl_like.types import Batch, Block, Buffer, Info, ObsPreprocessor, Sample, SamplePreprocessor, Transition
 from tmrl_like.wire.columns import Columns, columns_of
@@ -72,6 +73,8 @@ class ReplayMemory(MemoryDataloading):
         last_act_on_reset: bool = False,
         frame_stack: FrameStack = 0,
         frame_padding: FramePadding = "reset",
+        n_steps: int = 1,
+        gamma: float | None = None,
     ) -> None:
         """Set up an empty memory; columns are reserved when the first samples arrive.
 
@@ -95,6 +98,10 @@ class ReplayMemory(MemoryDataloading):
                 item of a dict or tuple; 0: none.
             frame_padding: what the environment puts before an episode's first frame: "reset", that frame again,
                 or "zero".
+            n_steps: how many rewards a transition sums up (see `memories.nstep`). From 2 on `rew` is their
+                discounted sum, next_obs, terminated and truncated are the last step's, and `Batch.discount`
+                says what the value of next_obs counts.
+            gamma: discount per step; needed for n_steps above 1, and then the agent's.
 
         Raises:
             ConfigError: a number that cannot be.
@@ -110,6 +117,13 @@ class ReplayMemory(MemoryDataloading):
         DropHistory(self.act_buf_len, frame_stack)  # checks both
         if frame_padding not in ("reset", "zero"):
             raise ConfigError(f"frame_padding is {frame_padding!r}; expected reset or zero")
+        if n_steps < 1 or (n_steps > 1 and gamma is None) or not 0.0 <= (1.0 if gamma is None else gamma) <= 1.0:
+            raise ConfigError(
+                f"n_steps is {n_steps} and gamma {gamma}; the first is 1 or more, and above 1 it needs the agent's "
+                "gamma, 0 to 1"
+            )
+        self.n_steps = int(n_steps)
+        self.gamma = None if gamma is None else float(gamma)
         self.frame_stack = frame_stack
         self.frame_padding = frame_padding
         self._clear(max(1, int(memory_size)))
@@ -130,9 +144,8 @@ class ReplayMemory(MemoryDataloading):
         histories = [action_history(self.act_buf_len, self.reset_act_buf, self._repeats_last_act)]
         if largest_stack(self.frame_stack) > 1:
             histories.append(frame_history(largest_stack(self.frame_stack)))
-        self._lanes = Lanes(capacity, *histories)
+        self._lanes = Lanes(capacity, *histories, looks_ahead=self.n_steps > 1)
         self._fields: list[FieldColumns] = []  # as `_NAMES`; empty before the first step of an episode
-        self._stacks: list[int] = []
         self._resets_only: list[Buffer] = []  # what came before the first step: columns need its dtypes
         self._checked: dict[tuple[int, bool], tuple[Node, list[slice]]] = {}  # structures that fit, by id
         self._originals: dict[int, Any] = {}  # CRC debugging: row -> what the environment produced
@@ -162,13 +175,9 @@ class ReplayMemory(MemoryDataloading):
         for block in _blocks(buffer):
             for segment, is_reset in _with_resets(block):
                 if not is_reset.all():
-                    self._set_fields(self._columns_for(_nodes(segment.schema)))
+                    self._fields = self._columns_for(_nodes(segment.schema))
                     return True
         return False
-
-    def _set_fields(self, fields: list[FieldColumns]) -> None:
-        self._stacks = stack_sizes(self.frame_stack, fields[_OBS].node)  # frames per leaf of an observation
-        self._fields = fields
 
     def _columns_for(self, nodes: Sequence[Node]) -> list[FieldColumns]:
         if self.act_buf_len and not isinstance(nodes[_OBS], TupleNode):
@@ -176,6 +185,7 @@ class ReplayMemory(MemoryDataloading):
                 f"act_buf_len is {self.act_buf_len}, but obs is no tuple: the environment's observation is a tuple "
                 "that ends in the action buffer, and the compressor leaves the rest of it"
             )
+        stack_sizes(self.frame_stack, nodes[_OBS])  # refuses what has none
         capacity = self._lanes.capacity
         fields = [FieldColumns(name, node, capacity) for name, node in zip(_NAMES, nodes, strict=False)]
         for field in fields[_REW:]:
@@ -254,23 +264,52 @@ class ReplayMemory(MemoryDataloading):
         """
         if not 0 <= item < len(self):
             raise IndexError(f"item {item} of a memory with {len(self)} transitions")
-        newest = self._lanes.whole[item : item + 1].astype(np.intp)
-        walk: list[int] = self._lanes.walk(newest, max(1, self.act_buf_len))[:, 0].tolist()
+        row = int(self._lanes.whole[item])
+        if self.n_steps == 1:
+            return self._one_step(row)
+        steps = [self._one_step(row) for row in self._episode_from(row)]
+        return Transition._make((*joined(steps, self._gamma), Info(original=self._joined_originals(steps))))
+
+    def _one_step(self, row: int) -> Transition:
+        """The transition that ends in a row."""
+        walk: list[int] = self._lanes.walk(np.array([row]), max(1, self.act_buf_len))[:, 0].tolist()
         act, _, rew, terminated, truncated = self._fields
         last_obs, new_obs = self._observation(walk[1]), self._observation(walk[0])
         if self.act_buf_len:
             last_obs, new_obs = last_obs + self._action_buffer(walk[1:]), new_obs + self._action_buffer(walk[:-1])
-        info = Info(original=self._originals.get(walk[0]))
-        flags = terminated.value(walk[0]), truncated.value(walk[0])
-        return Transition(last_obs, act.value(walk[0]), rew.value(walk[0]), new_obs, *flags, info)
+        info = Info(original=self._originals.get(row))
+        flags = terminated.value(row), truncated.value(row)
+        return Transition(last_obs, act.value(row), rew.value(row), new_obs, *flags, info)
+
+    def _episode_from(self, row: int) -> Iterator[int]:
+        """A row, and those after it in the same episode, up to `n_steps` of them."""
+        for _ in range(self.n_steps):
+            yield row
+            after = int(self._lanes.walk_ahead(np.array([row]), 1)[1, 0])
+            if after == row or any(bool(flag.value(row)) for flag in self._fields[_REW + 1 :]):
+                return
+            row = after
+
+    def _joined_originals(self, steps: Sequence[Transition]) -> tuple[Any, ...] | None:
+        originals = [step.info.original for step in steps if isinstance(step.info, Info) and step.info.original]
+        return joined(originals, self._gamma) if len(originals) == len(steps) else None
+
+    @property
+    def _gamma(self) -> float:
+        return 1.0 if self.gamma is None else self.gamma
+
+    @property
+    def _stacks(self) -> list[int]:
+        """How many frames are stacked in each leaf of an observation."""
+        return stack_sizes(self.frame_stack, self._fields[_OBS].node) if self.frame_stack else []
 
     def _observation(self, row: int) -> Any:
         """What the environment observed at a row, without the action buffer."""
-        field = self._fields[_OBS]
-        if not any(self._stacks):
+        field, stacks = self._fields[_OBS], self._stacks
+        if not any(stacks):
             return field.value(row)
-        frames = self._lanes.walk_frames(np.array([row]), max(self._stacks) - 1)[:, 0].tolist()
-        pairs = zip(field.columns, self._stacks, strict=True)
+        frames = self._lanes.walk_frames(np.array([row]), max(stacks) - 1)[:, 0].tolist()
+        pairs = zip(field.columns, stacks, strict=True)
         return field.tree([self._stack(c, frames[:size]) if size else c.value(row) for c, size in pairs])
 
     def _stack(self, column: Column, newest_first: list[int]) -> Array:
@@ -290,10 +329,18 @@ class ReplayMemory(MemoryDataloading):
             MemoryContractError: there is no whole transition yet (see `ready`).
             PipelineMismatchError: CRC debugging found a difference.
         """
-        if self.crc_debug or not self._preprocessors_are_batched() or not len(self):
+        if not len(self):
             return super().sample()
-        batch = self._gather(np.asarray(self.sample_indices(), np.intp))
-        return self._preprocess_batch(batch)
+        items = np.asarray(self.sample_indices(), np.intp)
+        if self.crc_debug or not self._preprocessors_are_batched():
+            return self._one_by_one(items)
+        return self._preprocess_batch(self._gather(items))
+
+    def _one_by_one(self, items: Rows) -> Batch:
+        batch = self._collated([self[item] for item in items.tolist()])
+        if self.n_steps > 1:
+            batch.discount = self._discount(self._ahead(self._lanes.whole.take(items).astype(np.intp)))
+        return batch
 
     def sample_indices(self) -> Array:
         """Draw `batch_size` items, uniformly: int64 [batch_size]."""
@@ -301,25 +348,55 @@ class ReplayMemory(MemoryDataloading):
 
     def _gather(self, items: Rows) -> Batch:
         """The transitions `items`, int [B], as tensors."""
-        length = self.act_buf_len
-        walk = self._lanes.walk(self._lanes.whole.take(items).astype(np.intp), max(1, length))
-        last_obs, obs = self._gather_observations(walk[[1, 0]])
-        # the action itself, the buffer of the older observation, that of the newer one; buffers oldest first
-        steps = [0, *range(length, 0, -1), *range(length - 1, -1, -1)]
-        act, *buffers = self._gather_field(self._fields[_ACT], walk[steps])
-        if length:
-            last_obs, obs = (*last_obs, *buffers[:length]), (*obs, *buffers[length:])
-        rew, terminated, truncated = (self._gather_numbers(field, walk[0]) for field in self._fields[_REW:])
+        rows = self._lanes.whole.take(items).astype(np.intp)
+        if self.n_steps > 1:
+            return self._gather_n_steps(rows)
+        walk = self._lanes.walk(rows, max(1, self.act_buf_len))
+        last_obs, act, obs = self._gather_structures(walk[1:], rows, walk[:-1])
+        rew, terminated, truncated = (self._gather_numbers(field, rows) for field in self._fields[_REW:])
         return Batch(last_obs, act, rew, obs, terminated, truncated)
+
+    def _gather_n_steps(self, rows: Rows) -> Batch:
+        """The transitions that begin with the step to each of `rows`, int [B]."""
+        ahead = self._ahead(rows)
+        before = self._lanes.walk(rows, max(1, self.act_buf_len))[1:]
+        last_obs, act, obs = self._gather_structures(before, rows, self._lanes.walk(ahead.ends, len(before) - 1))
+        rewards = self._fields[_REW].columns[0].array.take(ahead.rows, axis=0).reshape(ahead.rows.shape)
+        rew = to_tensor(discounted_sum(rewards, ahead.is_taken, self._gamma).astype(np.float32), self.device)
+        terminated, truncated = (self._gather_numbers(field, ahead.ends) for field in self._fields[_REW + 1 :])
+        return Batch(last_obs, act, rew, obs, terminated, truncated, discount=self._discount(ahead))
+
+    def _ahead(self, rows: Rows) -> Ahead:
+        flags = (field.columns[0].array for field in self._fields[_REW + 1 :])
+        return look_ahead(self._lanes, rows, self.n_steps, *flags)
+
+    def _discount(self, ahead: Ahead) -> Any:
+        powers = np.array([self._gamma**k for k in range(self.n_steps + 1)], np.float32)
+        return to_tensor(powers.take(ahead.counts), self.device)
+
+    def _gather_structures(self, before: Rows, rows: Rows, after: Rows) -> tuple[Any, Any, Any]:
+        """Older observation, action and newer observation of B transitions.
+
+        Args:
+            before: int [max(1, act_buf_len), B], a walk from the rows of the older observations.
+            rows: int [B], rows of the actions.
+            after: int, as `before`, from the rows of the newer observations.
+        """
+        length = self.act_buf_len
+        last_obs, obs = self._gather_observations(np.stack((before[0], after[0])))
+        if not length:
+            return last_obs, self._gather_field(self._fields[_ACT], rows[None])[0], obs
+        act, *buffers = self._gather_field(self._fields[_ACT], np.concatenate((rows[None], before[::-1], after[::-1])))
+        return (*last_obs, *buffers[:length]), act, (*obs, *buffers[length:])
 
     def _gather_observations(self, rows: Rows) -> list[Any]:
         """`rows` int [2, B] -> 2 observations of tensors [B, ...] without action buffers."""
-        field = self._fields[_OBS]
-        if not any(self._stacks):
+        field, stacks = self._fields[_OBS], self._stacks
+        if not any(stacks):
             return self._gather_field(field, rows)
-        oldest_first = self._lanes.walk_frames(rows, max(self._stacks) - 1)[::-1].transpose(1, 2, 0)
+        oldest_first = self._lanes.walk_frames(rows, max(stacks) - 1)[::-1].transpose(1, 2, 0)
         leaves = []
-        for column, size in zip(field.columns, self._stacks, strict=True):
+        for column, size in zip(field.columns, stacks, strict=True):
             stacked = column.array.take(oldest_first[..., -size:] if size else rows, axis=0)
             if size and self.frame_padding == "zero":
                 _blank_padding(stacked, oldest_first[..., -size:])
@@ -343,7 +420,9 @@ class ReplayMemory(MemoryDataloading):
         if self.obs_preprocessor is not None:
             obs, next_obs = self.obs_preprocessor(batch.obs), self.obs_preprocessor(batch.next_obs)
             batch = batch._replace(obs=obs, next_obs=next_obs)
-        return batch if self.sample_preprocessor is None else Batch(*self._sample_preprocessed(tuple(batch)))
+        if self.sample_preprocessor is None:
+            return batch
+        return batch._replace(**dict(zip(Batch._fields, self._sample_preprocessed(tuple(batch)), strict=True)))
 
     # ---- checkpoints and data sets
 
@@ -380,8 +459,7 @@ class ReplayMemory(MemoryDataloading):
             nodes = [_node_decoder.decode(node) for node in contents["nodes"]]
         except msgspec.MsgspecError as error:
             raise CheckpointError(f"the structure of the samples does not decode: {error}") from None
-        if nodes:
-            self._set_fields([FieldColumns(n, node, self.memory_size) for n, node in zip(_NAMES, nodes, strict=False)])
+        self._fields = [FieldColumns(n, node, self.memory_size) for n, node in zip(_NAMES, nodes, strict=False)]
         self._resets_only = [Buffer(samples, stream) for stream, samples in contents["resets_only"]]
         if contents["capacity"] == self.memory_size and len(contents["runs"]):
             self._lanes.start_at(int(contents["runs"][0, 0]))

@@ -17,10 +17,11 @@ from tmrl_like.checkpoint import has_checkpoint, load_checkpoint, save_checkpoin
 from tmrl_like.config import config_constants as cfg
 from tmrl_like.errors import CheckpointError, ConfigError, PolicyError
 from tmrl_like.files import write_atomically
+from tmrl_like.memories import Prioritised, ReplayMemory
 from tmrl_like.nn import copy_shared, no_grad
 from tmrl_like.pacing import Pacer
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
-from tmrl_like.training_offline import TrainingOffline
+from tmrl_like.training_offline import TrainingOffline, train_step
 from tmrl_like.types import Buffer
 from tmrl_like.util import cached_property, partial, prod
 
@@ -263,3 +264,37 @@ def test_spaces_may_be_given_instead_of_an_environment() -> None:
     env = CountingEnv()
     pair = (env.observation_space, env.action_space)
     assert TrainingOffline(pair, ListMemory, CountingAgent).action_space is env.action_space
+
+
+def replay_training(agent_cls: Any = CountingAgent, **memory: Any) -> TrainingOffline:
+    training = TrainingOffline(CountingEnv, partial(ReplayMemory, batch_size=4, **memory), agent_cls)
+    training.memory.append(samples(20))
+    return training
+
+
+def test_the_memory_is_told_the_errors_that_it_draws_by() -> None:
+    class Agent(CountingAgent):
+        def train(self, batch: Any) -> dict[str, Any]:
+            return super().train(batch) | {"td_error": torch.full((4,), 5.0)}
+
+    training = replay_training(Agent, prioritised=Prioritised(alpha=1.0))
+    batch = training.memory.sample()
+    assert "td_error" not in train_step(training.agent, training.memory, batch)
+    assert training.memory._priorities.powers[batch.drawn].tolist() == pytest.approx([5.0] * 4)  # type: ignore[attr-defined]
+
+
+def test_an_agent_that_tells_no_errors_is_refused_by_a_memory_that_draws_by_them() -> None:
+    training = replay_training(prioritised=Prioritised())
+    with pytest.raises(ConfigError, match="returns no td_error"):
+        train_step(training.agent, training.memory, training.memory.sample())
+    plain = replay_training()
+    assert train_step(plain.agent, plain.memory, plain.memory.sample())
+
+
+def test_memory_and_agent_must_discount_alike() -> None:
+    class Agent(CountingAgent):
+        gamma = 0.9
+
+    with pytest.raises(ConfigError, match=r"gamma is 0\.5 in the memory and 0\.9 in the agent"):
+        replay_training(Agent, n_steps=3, gamma=0.5)
+    replay_training(Agent, n_steps=3, gamma=0.9)

@@ -32,11 +32,14 @@ class TrainingAgent(ABC):
         """Do one training step.
 
         Args:
-            batch: see `Batch`; it unpacks as (obs, act, rew, next_obs, terminated, truncated).
+            batch: see `Batch`; it unpacks as (obs, act, rew, next_obs, terminated, truncated). Where
+                `batch.discount` is not None it stands for gamma; where `batch.weight` is not None the loss of
+                each transition is multiplied by it.
 
         Returns:
             Metrics of this step: numbers or 0-dimensional tensors. Tensors may stay on the device;
-            they are read once per round.
+            they are read once per round. Where `batch.drawn` is not None, `td_error` [B] is among them: how far
+            the agent was off on each transition; it goes to the memory and into no metric.
         """
 
     @abstractmethod

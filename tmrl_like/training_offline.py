@@ -19,7 +19,7 @@ from tmrl_like.memory_dataloading import MemoryDataloading
 from tmrl_like.metrics.rounds import RoundMetrics
 from tmrl_like.pacing import Pacer
 from tmrl_like.training import TrainingAgent
-from tmrl_like.types import Buffer, Delivery, EpisodeStats
+from tmrl_like.types import Batch, Buffer, Delivery, EpisodeStats
 
 log = logging.getLogger("tmrl_like.trainer")
 
@@ -126,6 +126,7 @@ class TrainingOffline:
         self.agent = self.training_agent_cls(
             observation_space=self.observation_space, action_space=self.action_space, device=self.device
         )
+        _check_gamma(self.memory, self.agent)
         self.total_samples = len(self.memory)
         self.should_stop: Callable[[], bool] = lambda: False
         self._stored_ages = StoredAges(self.memory.memory_size)
@@ -164,7 +165,7 @@ class TrainingOffline:
     def _run_round(self, interface: TrainerInterface, metrics: RoundMetrics) -> None:
         self._wait_for_samples(interface, metrics)
         for step, batch in enumerate(self.memory, start=1):
-            metrics.add_step(self.agent.train(batch))
+            metrics.add_step(train_step(self.agent, self.memory, batch))
             self.total_updates += 1
             if self.total_updates % self.update_model_interval == 0:
                 interface.broadcast_model(self.agent.get_actor())
@@ -227,6 +228,31 @@ class TrainingOffline:
     def _check_stop(self) -> None:
         if self.finished:
             raise StopTraining
+
+
+def train_step(agent: TrainingAgent, memory: MemoryDataloading, batch: Batch) -> dict[str, Any]:
+    """Train on a batch, and tell the memory the errors that it draws by; returns the metrics.
+
+    Raises:
+        ConfigError: the memory draws by errors, and the agent returns none.
+    """
+    metrics = agent.train(batch)
+    if batch.drawn is None:
+        return metrics
+    if "td_error" not in metrics:
+        raise ConfigError(
+            f"{type(memory).__name__} draws by TD errors, but {type(agent).__name__}.train returns no td_error: leave "
+            "prioritised sampling off, or return |error| per transition under that name"
+        )
+    memory.feed_back(batch.drawn, metrics["td_error"])
+    return {name: value for name, value in metrics.items() if name != "td_error"}
+
+
+def _check_gamma(memory: MemoryDataloading, agent: TrainingAgent) -> None:
+    """One discount for the rewards that the memory sums up and the values that the agent adds."""
+    gammas = getattr(memory, "gamma", None), getattr(agent, "gamma", None)
+    if None not in gammas and gammas[0] != gammas[1]:
+        raise ConfigError(f"gamma is {gammas[0]} in the memory and {gammas[1]} in the agent: give both the same")
 
 
 def _check_fields(training: TrainingOffline) -> None:

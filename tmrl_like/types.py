@@ -68,7 +68,7 @@ class Batch(_BatchFields):
     """What a `TrainingAgent` trains on: tensors on the training device, first dimension B.
 
     A tuple of six: obs (structure of [B, ...], dtypes of the observation after obs_preprocessor), act
-    [B, *action shape], rew float32 [B], next_obs (as obs), terminated float32 [B] (1.0 where the episode reached a
+    `[B, *action shape]`, rew float32 [B], next_obs (as obs), terminated float32 [B] (1.0 where the episode reached a
     terminal state), truncated float32 [B] (1.0 where it was cut). What a memory adds on demand is beside the six:
 
     Attributes:

@@ -336,3 +336,37 @@ def test_tuning_the_process_flushes_denormals():
         assert (torch.tensor(1e-38) * 1e-3).item() == 0.0
     finally:
         torch.set_flush_denormal(False)
+
+
+def test_the_discount_of_a_batch_stands_for_gamma():
+    batch = random_batch()
+    agents = [small(gamma=0.5), small(gamma=0.9)]
+    batch.discount = torch.full((32,), 0.5)
+    assert torch.equal(*[seeded(agent._target, batch) for agent in agents])
+    batch.discount = None
+    assert not torch.equal(*[seeded(agent._target, batch) for agent in agents])
+
+
+def test_a_transition_without_weight_teaches_the_critics_nothing():
+    trained = []
+    for rew in (0.0, 100.0):
+        agent, batch = small(), random_batch()
+        batch.weight = torch.tensor([0.0] + [1.0] * 31)
+        batch.rew[0] = rew
+        seeded(agent._train_critics, batch)
+        trained.append(parameters_of(agent.critic))
+    assert same(*trained)
+
+
+def test_errors_are_told_where_the_memory_draws_by_them():
+    agent, batch = small(), random_batch()
+    assert "td_error" not in agent.train(batch)
+    batch.drawn = np.arange(32)
+    td_error = agent.train(batch)["td_error"]
+    assert td_error.shape == (32,)
+    assert td_error.min() >= 0
+
+
+def seeded(call, *arguments):
+    torch.manual_seed(0)
+    return call(*arguments)

@@ -165,17 +165,21 @@ class SACAgent(TrainingAgent):
         q_NB = self.critic(batch.obs, batch.act)
         clear_gradients(self.critic_optimizer)
         values_NB = q_NB.detach()
-        q_NB.backward(critic_loss_gradient(values_NB, target_B))  # spares the loss's own graph
+        q_NB.backward(critic_loss_gradient(values_NB, target_B, batch.weight))  # spares the loss's own graph
         step(self.critic_optimizer)
-        loss = critic_loss(values_NB, target_B)
-        return {"loss_critic": loss, "q_mean": values_NB.mean(), "q_target_mean": target_B.mean()}
+        loss = critic_loss(values_NB, target_B, batch.weight)
+        metrics = {"loss_critic": loss, "q_mean": values_NB.mean(), "q_target_mean": target_B.mean()}
+        if batch.drawn is not None:
+            metrics["td_error"] = (values_NB - target_B).abs().mean(dim=0)
+        return metrics
 
     @torch.no_grad()
     def _target(self, batch: Batch) -> Tensor:
         next_act_BA, next_log_prob_B = self._sample(batch.next_obs)
         next_q_MB = self.critic_target(batch.next_obs, next_act_BA, self._draw_critics())
         entropy_coef = self.temperature()
-        return soft_target(batch.rew, batch.terminated, next_q_MB, next_log_prob_B, entropy_coef, self.gamma)
+        gamma = self.gamma if batch.discount is None else batch.discount
+        return soft_target(batch.rew, batch.terminated, next_q_MB, next_log_prob_B, entropy_coef, gamma)
 
     def _sample(self, obs: Any) -> tuple[Tensor, Tensor]:
         """Actions in the action space's units, and their log-density [B] over actions scaled to [-1, 1].

@@ -24,6 +24,7 @@ from tmrl_like.errors import EnvironmentFaultError, MemoryContractError
 from tmrl_like.memory_dataloading import MemoryDataloading
 from tmrl_like.networking.outbox import OutboxOptions
 from tmrl_like.networking.worker import RolloutWorker
+from tmrl_like.training_offline import train_step
 from tmrl_like.types import Buffer
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import SampleBlock, decode_body
@@ -126,7 +127,7 @@ def _report_training(experiment: Experiment, worker: RolloutWorker, memory: Memo
     agent = agent_factory(experiment)(
         observation_space=env.observation_space, action_space=env.action_space, device="cpu"
     )
-    metrics = agent.train(memory.sample())
+    metrics = train_step(agent, memory, memory.sample())
     worker.actor.load_weights(agent.get_actor().weights())
     numbers = ", ".join(f"{name} {float(value):.3g}" for name, value in metrics.items())
     print(f"agent: one training step: {numbers}; its weights fit the worker's actor")

@@ -15,11 +15,13 @@ if TYPE_CHECKING:
     from tmrl_like.memories.crc import check_transition as check_transition
     from tmrl_like.memories.layout import DropHistory as DropHistory
     from tmrl_like.memories.layout import compressor_of as compressor_of
+    from tmrl_like.memories.priorities import Prioritised as Prioritised
     from tmrl_like.memories.replay import ReplayMemory as ReplayMemory
 
 _HOME_OF = {
     "DropActionBuffer": "action_buffer",
     "DropHistory": "layout",
+    "Prioritised": "priorities",
     "ReplayMemory": "replay",
     "check_transition": "crc",
     "compressor_of": "layout",

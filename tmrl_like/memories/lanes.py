@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -88,6 +88,16 @@ class Lane:
     runs: deque[Run] = field(default_factory=deque)
 
 
+class Watcher(Protocol):
+    """Told which rows end whole transitions."""
+
+    def admit(self, rows: Rows) -> None:
+        """These do from now on."""
+
+    def discard(self, rows: Rows) -> None:
+        """These do not any more."""
+
+
 class Lanes:
     """The index of a ring of `capacity` rows.
 
@@ -99,7 +109,9 @@ class Lanes:
             None unless asked for.
     """
 
-    def __init__(self, capacity: int, *histories: History, looks_ahead: bool = False) -> None:
+    def __init__(
+        self, capacity: int, *histories: History, looks_ahead: bool = False, watcher: Watcher | None = None
+    ) -> None:
         """An empty index for transitions that need these histories; memory is taken up as rows are written."""
         self.capacity = capacity
         self.written = 0
@@ -107,6 +119,7 @@ class Lanes:
         self.parent = np.zeros(capacity, np.int32)
         self.is_reset = np.zeros(capacity, np.bool_)
         self.following = np.zeros(capacity, np.int32) if looks_ahead else None
+        self._watcher = watcher
         self._histories = histories
         self._parent_is_itself = histories[0].reset_fills
         self._whole = np.zeros(capacity, np.int32)  # rows that a whole transition ends in, in any order
@@ -123,6 +136,15 @@ class Lanes:
     def whole(self) -> np.ndarray[Any, np.dtype[np.int32]]:
         """The rows that whole transitions end in: int32 [len(self)], a view."""
         return self._whole[: self._count]
+
+    def items_of(self, rows: Rows) -> Rows:
+        """Where rows that end whole transitions stand in `whole`."""
+        return self._place.take(rows).astype(np.intp) - 1
+
+    def numbers_of(self, rows: Rows) -> Rows:
+        """The sequence numbers of the samples that are in these rows now."""
+        newest = self.written - 1
+        return newest - (newest - rows) % self.capacity
 
     @property
     def runs(self) -> Iterator[Run]:
@@ -290,6 +312,8 @@ class Lanes:
         self._whole[self._count : count] = rows
         self._place[rows] = np.arange(self._count + 1, count + 1)
         self._count = count
+        if self._watcher is not None:
+            self._watcher.admit(rows)
 
     def _discard(self, rows: Rows) -> None:
         """Take rows out of the list; rows from its end fill the holes."""
@@ -302,3 +326,5 @@ class Lanes:
         self._whole[holes] = movers
         self._place[movers] = holes + 1
         self._count = count
+        if self._watcher is not None:
+            self._watcher.discard(rows)

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import torch
 
 from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError
 from tmrl_like.memories.action_buffer import DropActionBuffer
@@ -26,6 +27,7 @@ from tmrl_like.memories.columns import Array, Column, FieldColumns, field_slices
 from tmrl_like.memories.lanes import Lanes, Rows, action_history, frame_history
 from tmrl_like.memories.layout import DropHistory, FramePadding, FrameStack, largest_stack, stack_sizes
 from tmrl_like.memories.nstep import Ahead, discounted_sum, joined, look_ahead
+from tmrl_like.memories.priorities import Priorities, Prioritised
 from tmrl_like.memory_dataloading import MemoryDataloading
 from tmrl_like.types import Batch, Block, Buffer, Info, ObsPreprocessor, Sample, SamplePreprocessor, Transition
 from tmrl_like.wire.columns import Columns, columns_of
@@ -75,6 +77,7 @@ class ReplayMemory(MemoryDataloading):
         frame_padding: FramePadding = "reset",
         n_steps: int = 1,
         gamma: float | None = None,
+        prioritised: Prioritised | None = None,
     ) -> None:
         """Set up an empty memory; columns are reserved when the first samples arrive.
 
@@ -102,6 +105,7 @@ class ReplayMemory(MemoryDataloading):
                 discounted sum, next_obs, terminated and truncated are the last step's, and `Batch.discount`
                 says what the value of next_obs counts.
             gamma: discount per step; needed for n_steps above 1, and then the agent's.
+            prioritised: draw transitions by the agent's TD errors; None: uniformly.
 
         Raises:
             ConfigError: a number that cannot be.
@@ -123,6 +127,7 @@ class ReplayMemory(MemoryDataloading):
                 "gamma, 0 to 1"
             )
         self.n_steps = int(n_steps)
+        self.prioritised = prioritised
         self.gamma = None if gamma is None else float(gamma)
         self.frame_stack = frame_stack
         self.frame_padding = frame_padding
@@ -144,7 +149,8 @@ class ReplayMemory(MemoryDataloading):
         histories = [action_history(self.act_buf_len, self.reset_act_buf, self._repeats_last_act)]
         if largest_stack(self.frame_stack) > 1:
             histories.append(frame_history(largest_stack(self.frame_stack)))
-        self._lanes = Lanes(capacity, *histories, looks_ahead=self.n_steps > 1)
+        self._priorities = None if self.prioritised is None else Priorities(capacity, self.prioritised)
+        self._lanes = Lanes(capacity, *histories, looks_ahead=self.n_steps > 1, watcher=self._priorities)
         self._fields: list[FieldColumns] = []  # as `_NAMES`; empty before the first step of an episode
         self._resets_only: list[Buffer] = []  # what came before the first step: columns need its dtypes
         self._checked: dict[tuple[int, bool], tuple[Node, list[slice]]] = {}  # structures that fit, by id
@@ -331,7 +337,30 @@ class ReplayMemory(MemoryDataloading):
         """
         if not len(self):
             return super().sample()
-        items = np.asarray(self.sample_indices(), np.intp)
+        if self._priorities is None:
+            return self._batch(np.asarray(self.sample_indices(), np.intp))
+        rows, weights = self._priorities.draw(self.rng, self.batch_size, len(self))
+        batch = self._batch(self._lanes.items_of(rows))
+        batch.weight, batch.drawn = to_tensor(weights, self.device), self._lanes.numbers_of(rows)
+        return batch
+
+    def feed_back(self, drawn: Any, td_error: Any) -> None:
+        """Draw transitions by these errors from now on; those that the ring has overwritten since do not count.
+
+        Raises:
+            MemoryContractError: not one error per transition.
+        """
+        if self._priorities is None:
+            return
+        errors = td_error.detach().cpu().numpy() if isinstance(td_error, torch.Tensor) else np.asarray(td_error)
+        if errors.shape != drawn.shape:
+            raise MemoryContractError(
+                f"td_error has the shape {errors.shape}; expected {drawn.shape}, one per transition"
+            )
+        is_there = drawn >= self._lanes.oldest
+        self._priorities.update(drawn[is_there] % self._lanes.capacity, errors[is_there])
+
+    def _batch(self, items: Rows) -> Batch:
         if self.crc_debug or not self._preprocessors_are_batched():
             return self._one_by_one(items)
         return self._preprocess_batch(self._gather(items))
@@ -343,7 +372,9 @@ class ReplayMemory(MemoryDataloading):
         return batch
 
     def sample_indices(self) -> Array:
-        """Draw `batch_size` items, uniformly: int64 [batch_size]."""
+        """Draw `batch_size` items, uniformly or by priority: int64 [batch_size]."""
+        if self._priorities is not None:
+            return self._lanes.items_of(self._priorities.draw(self.rng, self.batch_size, len(self))[0])
         return self.rng.integers(0, len(self), self.batch_size)
 
     def _gather(self, items: Rows) -> Batch:
@@ -443,6 +474,7 @@ class ReplayMemory(MemoryDataloading):
             "nodes": [msgspec.msgpack.encode(field.node) for field in self._fields],
             "columns": [[column.array[:filled].copy() for column in field.columns] for field in self._fields],
             "resets_only": [(buffer.stream, list(buffer.memory)) for buffer in self._resets_only],
+            "priorities": None if self._priorities is None else self._priorities.state(filled),
             "originals": [self._originals.get(number % lanes.capacity) for number in numbers],
         }
 
@@ -468,6 +500,8 @@ class ReplayMemory(MemoryDataloading):
                 numbers = np.arange(first, min(end, first + self.memory_size))
                 self._restore(contents, contents["streams"][stream], numbers)
         self._lanes.replace_whole(contents["whole"])
+        if self._priorities is not None and contents.get("priorities"):
+            self._priorities.load_counters(contents["priorities"])
 
     def _restore(self, contents: dict[str, Any], stream: str, numbers: Rows) -> None:
         source = numbers % contents["capacity"]
@@ -475,6 +509,8 @@ class ReplayMemory(MemoryDataloading):
         for field, saved in zip(self._fields, contents["columns"], strict=True):
             for column, array in zip(field.columns, saved, strict=True):
                 column.array[rows] = array[source]
+        if self._priorities is not None and contents.get("priorities"):
+            self._priorities.load_powers(rows, contents["priorities"]["powers"][source])
         if contents["originals"]:
             oldest = int(contents["runs"][0, 0])
             self._originals.update(zip(rows.tolist(), contents["originals"][numbers[0] - oldest :], strict=False))

@@ -1,6 +1,6 @@
-"""Networks for observations made of vectors: a squashed Gaussian actor and an ensemble of critics.
+"""Networks for observations made of vectors and pictures: a squashed Gaussian actor and an ensemble of critics.
 
-Shape names: B batch, O flat observation, A flat action, H hidden width, N critics.
+Shape names: B batch, F features of an observation, A flat action, H hidden width, N critics.
 """
 
 # Capital suffixes name a tensor's dimensions.
@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -22,67 +22,9 @@ from torch import Tensor, nn
 
 from tmrl_like.actor import ActorModule
 from tmrl_like.agents.functions import EnsembleReluMLP, SquashedGaussian
+from tmrl_like.agents.observations import OBS_RANGE, Encoder, Rescale, box_bounds
 from tmrl_like.errors import ConfigError
 from tmrl_like.util import cached_property
-
-_MAX_SCALE = 1e6  # wider bounds say nothing about the size of the values
-OBS_RANGE = 3.0  # torch initialises layers small: inputs of this size give a first layer that resolves them
-_MAX_DIMS = 2  # vectors and short histories of vectors; more is an image
-
-
-class Flatten:
-    """Structure of vectors -> one float32 tensor [B, O], leaves in the order of the space.
-
-    A Dict's keys follow the space, not the observation. What is flat already passes through.
-    """
-
-    def __init__(self, space: gymnasium.Space[Any]) -> None:
-        """Read the layout of `space`.
-
-        Raises:
-            ConfigError: a leaf is not a Box, or is an image; its place in the space is named.
-        """
-        leaves = list(_leaves(space))
-        self._getters = [_getter(path) for path, _ in leaves]
-        self.low, self.high = (np.concatenate(b) for b in zip(*(_bounds(leaf) for _, leaf in leaves), strict=True))
-        self.size = len(self.low)
-
-    def __call__(self, obs: Any) -> Tensor:
-        """Structure of [B, ...] (or [B, O]) -> [B, O] float32."""
-        if isinstance(obs, Tensor) and obs.ndim == 2:
-            return obs.float()
-        return torch.cat([_rows(get(obs)) for get in self._getters], dim=1).float()
-
-    def one(self, obs: Any) -> Tensor:
-        """One raw observation of numpy arrays -> [O] float32, without a tensor per leaf."""
-        leaves = [get(obs) for get in self._getters]
-        return torch.from_numpy(np.concatenate(leaves, axis=None, dtype=np.float32, casting="unsafe"))
-
-    def rescale(self, obs_range: float) -> Rescale:
-        """The scaling of a network's input: observations to [-obs_range, obs_range]; 0 leaves them."""
-        return Rescale(self.low, self.high, np.full(self.size, obs_range or np.nan))
-
-
-class Rescale(nn.Module):
-    """Bounded entries of a flat vector to [-limit, limit]; entries without useful bounds pass as they are."""
-
-    scale: Tensor  # [O] float32
-    shift: Tensor  # [O] float32
-
-    def __init__(self, low: np.ndarray[Any, Any], high: np.ndarray[Any, Any], limit: np.ndarray[Any, Any]) -> None:
-        """All arrays float [O]."""
-        super().__init__()
-        half = high.astype(np.float64) / 2 - low.astype(np.float64) / 2
-        useful = (half > 0) & (half < _MAX_SCALE) & np.isfinite(limit)
-        scale = np.where(useful, limit / np.where(useful, half, 1.0), 1.0)
-        shift = np.where(useful, -limit - np.where(useful, low, 0.0) * scale, 0.0)  # low goes to -limit
-        self.changes = bool(useful.any())
-        self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.float32), persistent=False)
-        self.register_buffer("shift", torch.as_tensor(shift, dtype=torch.float32), persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., O] -> [..., O]."""
-        return torch.addcmul(self.shift, x, self.scale) if self.changes else x
 
 
 class SamplingActor(ActorModule):
@@ -126,7 +68,7 @@ class SquashedGaussianActor(SamplingActor):
         """Build the network.
 
         Args:
-            observation_space: Box of at most two dimensions, or Tuples and Dicts of these.
+            observation_space: vectors and pictures, see `Encoder`.
             action_space: Box with finite bounds, of any shape.
             hidden_sizes: width of each hidden layer.
             layer_norm: normalise each hidden layer before its ReLU.
@@ -139,9 +81,8 @@ class SquashedGaussianActor(SamplingActor):
         """
         super().__init__(observation_space, action_space)
         center, half = action_bounds(action_space)
-        self.flatten = Flatten(observation_space)
-        self.rescale = self.flatten.rescale(obs_range)
-        widths = [self.flatten.size, *hidden_sizes]
+        self.encoder = Encoder(observation_space, obs_range)
+        widths = [self.encoder.size, *hidden_sizes]
         self.hidden = nn.ModuleList(nn.Linear(i, o) for i, o in itertools.pairwise(widths))
         self.norms = nn.ModuleList(nn.LayerNorm(width) for width in hidden_sizes if layer_norm)
         self.head = nn.Linear(widths[-1], 2 * len(center))
@@ -153,7 +94,7 @@ class SquashedGaussianActor(SamplingActor):
 
     def forward(self, obs: Any) -> tuple[Tensor, Tensor]:
         """Structure of [B, ...] -> mean and log standard deviation of u, each [B, A]."""
-        return self._gaussian(self.flatten(obs))
+        return self._gaussian(self.encoder(obs))
 
     def sample(self, obs: Any) -> tuple[Tensor, Tensor]:
         """Draw actions and their log-density; see `SamplingActor.sample`."""
@@ -166,20 +107,19 @@ class SquashedGaussianActor(SamplingActor):
     @torch.inference_mode()
     def act(self, obs: Any, test: bool = False) -> np.ndarray[Any, Any]:
         """Choose an action; see `ActorModule.act`. `test` takes u's mean. Returns float32 [*action shape]."""
-        return self._act_flat(self.flatten(obs)[0], test)
+        return self._act(self.encoder(obs)[0], test)
 
     def act_(self, obs: Any, test: bool = False) -> Any:
         """Choose an action for one raw observation; on the CPU without a tensor per leaf."""
-        if self.device != "cpu" or type(self).act is not SquashedGaussianActor.act:
+        if self.device != "cpu" or self.encoder.pictures or type(self).act is not SquashedGaussianActor.act:
             return super().act_(obs, test)
         with torch.inference_mode():
-            return self._act_flat(self.flatten.one(obs), test)
+            return self._act(self.encoder.one(obs), test)
 
-    def _act_flat(self, obs_O: Tensor, test: bool) -> np.ndarray[Any, Any]:
-        """Matrix-vector products and in-place steps: on a CPU each operation avoided counts."""
+    def _act(self, x: Tensor, test: bool) -> np.ndarray[Any, Any]:
+        """Features [F] -> action. Matrix-vector products and in-place steps: on a CPU each operation avoided counts."""
         *hidden, (head_weight, head_bias) = self._linear_parameters
         norms = self.norms
-        x = self.rescale.forward(obs_O)  # skips the module's hooks
         for i, (weight, bias) in enumerate(hidden):
             x = torch.addmv(bias, weight, x)
             x = (norms[i](x) if norms else x).relu_()
@@ -196,8 +136,7 @@ class SquashedGaussianActor(SamplingActor):
     )
 
     def _gaussian(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """[B, O] -> mean and log standard deviation, each [B, A]."""
-        x = self.rescale(x)
+        """[B, F] -> mean and log standard deviation, each [B, A]."""
         for i, layer in enumerate(self.hidden):
             x = layer(x)
             x = F.relu(self.norms[i](x) if self.norms else x, inplace=True)
@@ -251,7 +190,7 @@ class EnsembleNorm(nn.Module):
 
 
 class EnsembleCritic(nn.Module):
-    """N action values Q_i(s, a), computed together.
+    """N action values Q_i(s, a), computed together. Pictures go through one encoder for all N.
 
     Dropout and layer normalisation follow Hiraoka et al., "Dropout Q-Functions for Doubly Efficient
     Reinforcement Learning", 2022: linear, dropout, layer normalisation, ReLU.
@@ -273,10 +212,9 @@ class EnsembleCritic(nn.Module):
         center, half = action_bounds(action_space)
         self.n_critics = n_critics
         self.dropout = dropout
-        self.flatten = Flatten(observation_space)
-        self.rescale = self.flatten.rescale(obs_range)
+        self.encoder = Encoder(observation_space, obs_range)
         self.rescale_act = Rescale(center - half, center + half, np.ones_like(half))
-        widths = [self.flatten.size + len(center), *hidden_sizes]
+        widths = [self.encoder.size + len(center), *hidden_sizes]
         self.hidden = nn.ModuleList(EnsembleLinear(n_critics, i, o) for i, o in itertools.pairwise(widths))
         self.head = EnsembleHead(n_critics, widths[-1])
         self.norms = nn.ModuleList(EnsembleNorm(n_critics, width) for width in hidden_sizes if layer_norm)
@@ -292,7 +230,7 @@ class EnsembleCritic(nn.Module):
         Returns:
             float32 [N, B] (or [M, B]).
         """
-        features_BF, act_BA = self.rescale(self.flatten(obs)), self.rescale_act(act.flatten(1).float())
+        features_BF, act_BA = self.encoder(obs), self.rescale_act(act.flatten(1).float())
         if self.norms or self.dropout:
             return self._layer_by_layer(torch.cat((features_BF, act_BA), dim=1), members)
         parameters = (p for layer in (*self.hidden, self.head) for p in (layer.weight, layer.bias))
@@ -321,47 +259,9 @@ def action_bounds(space: gymnasium.Space[Any]) -> tuple[np.ndarray[Any, Any], np
     """
     if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
         raise ConfigError(f"the action space is {space}; this agent needs a Box of floats with finite bounds")
-    low, high = _bounds(space)
+    low, high = box_bounds(space)
     if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
         raise ConfigError(f"the action space {space} has no finite bounds; give it a low and a high for each entry")
     center, half = (low + high) / 2, (high - low) / 2
     outside = (center + half > high) | (center - half < low)  # by rounding
     return center, np.where(outside, half - np.spacing(np.maximum(abs(low), abs(high))), half)
-
-
-Path = tuple[int | str, ...]
-
-
-def _leaves(space: gymnasium.Space[Any], path: Path = ()) -> Iterator[tuple[Path, spaces.Box]]:
-    if isinstance(space, spaces.Tuple):
-        for i, part in enumerate(space.spaces):
-            yield from _leaves(part, (*path, i))
-    elif isinstance(space, spaces.Dict):
-        for key, part in space.spaces.items():
-            yield from _leaves(part, (*path, key))
-    elif isinstance(space, spaces.Box) and len(space.shape) <= _MAX_DIMS:
-        yield path, space
-    else:
-        name = "the observation space" + "".join(f"[{key!r}]" for key in path)
-        raise ConfigError(
-            f"{name} is {space}; this network takes a Box of at most {_MAX_DIMS} dimensions, or Tuples and Dicts "
-            "of these: reduce it in obs_preprocessor, or give the agent your own actor and critic classes"
-        )
-
-
-def _getter(path: Path) -> Callable[[Any], Any]:
-    def get(obs: Any) -> Any:
-        for key in path:
-            obs = obs[key]
-        return obs
-
-    return get
-
-
-def _rows(leaf: Tensor) -> Tensor:
-    """[B, ...] -> [B, the rest]; [B] -> [B, 1]."""
-    return leaf if leaf.ndim == 2 else leaf.reshape(leaf.shape[0], -1)
-
-
-def _bounds(space: spaces.Box) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    return space.low.astype(np.float32).ravel(), space.high.astype(np.float32).ravel()

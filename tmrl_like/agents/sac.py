@@ -157,7 +157,9 @@ class SACAgent(TrainingAgent):
         """Concatenate the observations once, where actor and critics would each do it several times."""
         if type(self.actor) is not SquashedGaussianActor or type(self.critic) is not EnsembleCritic:
             return batch
-        flatten = self.actor.flatten
+        if self.actor.encoder.pictures:
+            return batch
+        flatten = self.actor.encoder.flatten
         return batch._replace(obs=flatten(batch.obs), next_obs=flatten(batch.next_obs))
 
     def _train_critics(self, batch: Batch) -> dict[str, Tensor]:

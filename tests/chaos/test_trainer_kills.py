@@ -49,7 +49,7 @@ def kill_trainers(rig: Rig, rng: random.Random, count: int) -> tuple[Killed, Aud
     for _ in range(count):
         before = checkpoint_of(rig.place)
         if rng.random() < 0.7:
-            time.sleep(rng.uniform(0.0, 8.0 if count > 1 else 3.0))  # a killed trainer's seat is taken over after 3 s
+            time.sleep(rng.uniform(0.0, 8.0 if count > 1 else 1.5))  # a killed trainer's seat is taken over after 3 s
         else:
             wait_until(lambda: drafts(rig.place), 20, "a checkpoint is being written", every_s=0.0002)
         trainer.kill()

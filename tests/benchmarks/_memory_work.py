@@ -1,0 +1,77 @@
+"""What `memory.py` gives to every memory it measures, here and in tmrl's own environment: needs numpy only."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ACT_BUF_LEN = 4
+FRAMES = 4
+BATCH = 256
+EPISODE = 40
+PAYLOAD_BYTES = 8 + 16 + 4 + 2  # action, four numbers observed, reward, two flags
+
+
+def drone_columns(n: int) -> dict[str, Any]:
+    """n steps of drone flights, the first of each episode a reset: arrays [n, ...]."""
+    rng = np.random.default_rng(0)
+    number = np.arange(n) % EPISODE
+    return {
+        "act": rng.uniform(-2, 2, (n, 2)).astype(np.float32),
+        "obs": rng.uniform(-1, 1, (4, n, 1)).astype(np.float32),
+        "rew": rng.uniform(-1, 0, n).astype(np.float32),
+        "terminated": number == EPISODE - 1,
+        "truncated": np.zeros(n, np.bool_),
+        "is_reset": number == 0,
+    }
+
+
+def image_columns(n: int) -> dict[str, Any]:
+    """n steps of an environment that shows its last `FRAMES` frames; the newest of each: uint8 [n, 64, 64]."""
+    frames = np.random.default_rng(0).integers(0, 256, (n, 64, 64), np.uint8)
+    return {**drone_columns(n), "obs": frames}
+
+
+def drone_rows(columns: dict[str, Any], whole_obs: bool = False) -> list[tuple[Any, ...]]:
+    """The same as samples (act, obs, rew, terminated, truncated, info); with action buffer if `whole_obs`."""
+    acts = [row.copy() for row in columns["act"]]
+    observed = zip(*([row.copy() for row in leaf] for leaf in columns["obs"]), strict=True)
+    flags = zip(columns["rew"], columns["terminated"].tolist(), columns["truncated"].tolist(), strict=True)
+    rows = []
+    for k, (obs, (rew, terminated, truncated)) in enumerate(zip(observed, flags, strict=True)):
+        buffered = tuple(acts[max(0, k - i)].copy() for i in range(ACT_BUF_LEN - 1, -1, -1)) if whole_obs else ()
+        rows.append((acts[k], (*obs, *buffered), rew, terminated, truncated, {}))
+    return rows
+
+
+def per_second(call: Callable[[], Any], seconds: float) -> float:
+    """How often `call` runs in a second."""
+    call()
+    count, started = 0, time.perf_counter()
+    while (passed := time.perf_counter() - started) < seconds:
+        call()
+        count += 1
+    return count / passed
+
+
+def milliseconds(call: Callable[[], Any], times: int = 15) -> float:
+    """Median duration of `call`."""
+    durations = []
+    for _ in range(times):
+        started = time.perf_counter()
+        call()
+        durations.append(time.perf_counter() - started)
+    return statistics.median(durations) * 1e3
+
+
+def resident_bytes() -> int:
+    """Memory that this process holds; 0 where the system does not say (it does on Linux)."""
+    gc.collect()
+    statm = Path("/proc/self/statm")
+    return int(statm.read_text().split()[1]) * 4096 if statm.exists() else 0

@@ -1,0 +1,120 @@
+"""tmrl's memories, measured on request: run by `memory.py --peer PYTHON`, in tmrl's own environment.
+
+Reads one line at a time, `build NAME N`, `rate SECONDS` or `append`, and answers each with one line of JSON.
+Loads tmrl's memory modules without the rest of the package, which would download and configure a game: torch,
+numpy and pandas are enough beside `pip install --no-deps tmrl==0.7.1`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import types
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+from _memory_work import (
+    ACT_BUF_LEN,
+    BATCH,
+    FRAMES,
+    drone_columns,
+    drone_rows,
+    image_columns,
+    milliseconds,
+    per_second,
+    resident_bytes,
+)
+
+
+def skip_package_setup() -> None:
+    """Let modules of tmrl be imported without running the package's own first."""
+    spec = importlib.util.find_spec("tmrl")
+    if spec is None:
+        raise SystemExit("this Python has no tmrl: pip install --no-deps tmrl==0.7.1")
+    package = types.ModuleType("tmrl")
+    package.__path__ = list(spec.submodule_search_locations or ())
+    sys.modules["tmrl"] = package
+
+
+def buffer(rows: list[tuple[Any, ...]]) -> Any:
+    class Buffer:
+        stat_train_return = stat_test_return = 0.0
+        stat_train_steps = stat_test_steps = 0
+        memory = rows
+
+        def __len__(self) -> int:
+            return len(rows)
+
+    return Buffer()
+
+
+def tutorial_memory(base: Any) -> Any:
+    """A memory as users write it: lists, and action buffers joined from them."""
+
+    class Memory(base):  # type: ignore[misc]
+        def append_buffer(self, buffer: Any) -> None:
+            columns = [list(column) for column in zip(*buffer.memory, strict=True)]
+            self.data = [old + new for old, new in zip(self.data, columns, strict=True)] if self.data else columns
+            to_trim = len(self.data[0]) - self.memory_size
+            if to_trim > 0:
+                self.data = [column[to_trim:] for column in self.data]
+
+        def __len__(self) -> int:
+            return max(0, len(self.data[0]) - ACT_BUF_LEN - 1) if self.data else 0
+
+        def get_transition(self, item: int) -> tuple[Any, ...]:
+            acts, obs, rews, terminated, truncated, infos = self.data
+            new = item + ACT_BUF_LEN + 1
+            last_obs = (*obs[new - 1], *acts[new - ACT_BUF_LEN : new])
+            new_obs = (*obs[new], *acts[new - ACT_BUF_LEN + 1 : new + 1])
+            ended = [terminated[k] or truncated[k] for k in range(item, new)]
+            assert len(ended) == ACT_BUF_LEN + 1
+            return last_obs, acts[new], rews[new], new_obs, terminated[new], truncated[new], infos[new]
+
+    return Memory
+
+
+def build(name: str, n: int) -> Any:
+    options: dict[str, Any] = {"memory_size": n, "batch_size": BATCH, "nb_steps": 1, "device": "cpu"}
+    if name == "images":
+        memory = import_module("tmrl.custom.custom_memories").MemoryTMFull(imgs_obs=FRAMES, act_buf_len=1, **options)
+        columns = image_columns(n)
+        speeds = [row.copy() for row in columns["rew"].reshape(n, 1)]
+        observed = [(s, s, s, frame) for s, frame in zip(speeds, columns["obs"], strict=True)]
+        rest = (columns["rew"], columns["terminated"].tolist(), columns["truncated"].tolist())
+        memory.append(buffer(list(zip(list(columns["act"]), observed, *rest, [{} for _ in speeds], strict=True))))
+        return memory
+    if name == "tutorial":
+        memory = tutorial_memory(import_module("tmrl.memory").TorchMemory)(**options)
+    else:
+        memory = import_module("tmrl.custom.custom_memories").GenericTorchMemory(**options)
+    memory.append(buffer(drone_rows(drone_columns(n), whole_obs=name == "drone")))
+    return memory
+
+
+def main() -> None:
+    skip_package_setup()
+    import_module("tmrl.custom.custom_memories")  # before memory is counted
+    memory: Any = None
+    for line in sys.stdin:
+        command, *arguments = line.split()
+        answer = 0.0
+        if command == "build":
+            memory = None
+            before = resident_bytes()
+            memory = build(arguments[0], int(arguments[1]))
+            answer = (resident_bytes() - before) / int(arguments[1])
+        elif command == "rate":
+            answer = per_second(memory.sample, float(arguments[0]))
+        elif command == "append":
+            packet = buffer(drone_rows(drone_columns(100), whole_obs=True))
+            answer = milliseconds(partial(memory.append, packet))
+        print("answer", json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

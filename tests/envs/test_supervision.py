@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,7 +20,7 @@ from test_envs import Interface
 
 from tmrl_like.envs import GenericGymEnv
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
-from tmrl_like.errors import EnvironmentFaultError
+from tmrl_like.errors import EnvironmentFaultError, PolicyError
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.util import partial
@@ -278,6 +280,38 @@ def test_processes_of_an_environment_end_with_it_and_others_stay(until: Callable
         for process in (stranger, late_stranger):
             process.kill()
             process.wait()
+
+
+@pytest.mark.parametrize("method", [m for m in ("fork", "forkserver") if m in multiprocessing.get_all_start_methods()])
+def test_children_of_multiprocessing_end_too_and_what_it_keeps_for_itself_stays(method: str) -> None:
+    made: list[Any] = []
+
+    class WithChild(CountingEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            self.child = multiprocessing.get_context(method).Process(target=time.sleep, args=(3600,))
+            self.child.start()
+            made.append(psutil.Process(self.child.pid))
+
+    with RolloutWorker(WithChild, LinearActor, standalone=True) as worker:
+        assert not worker.run_episode().fault
+        assert made[0].is_running()
+        others = set(psutil.Process().children()) - {made[0], psutil.Process(worker._env._guard.pid)}
+    assert not psutil.pid_exists(made[0].pid) or made[0].status() == psutil.STATUS_ZOMBIE
+    assert all(process.is_running() for process in others)
+
+
+def test_a_worker_that_cannot_be_made_leaves_no_environment_behind(tmp_path: Path) -> None:
+    (tmp_path / "weights").write_bytes(b"of something else")
+    closed: list[bool] = []
+
+    class Closable(CountingEnv):
+        def close(self) -> None:
+            closed.append(True)
+
+    with pytest.raises(PolicyError):
+        RolloutWorker(Closable, LinearActor, standalone=True, model_path=tmp_path / "weights")
+    assert closed == [True]
 
 
 def start_stubborn() -> subprocess.Popen[bytes]:

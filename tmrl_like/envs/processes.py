@@ -72,7 +72,7 @@ class EnvProcesses:
     def _add(self, pid: int) -> None:
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(pid)
-            if not any(name in argument for argument in process.cmdline() for name in _PYTHONS_OWN):
+            if process.ppid() != os.getpid() or not any(name in " ".join(process.cmdline()) for name in _PYTHONS_OWN):
                 self._seen[pid] = process
                 self._guard.add(pid)
 

@@ -139,45 +139,47 @@ class RolloutWorker:
         self._device = device
         self._realtime = RealTime(realtime_priority, cpu_affinity)
         self._env = SupervisedEnv(env_cls, hang_timeout_s, own_thread)
-        dead_man = self._make_dead_man(math.inf if standalone else max_policy_age_s, safe_action)
-        actor = self._make_actor()
-        if model_path is not None and Path(model_path).is_file():
-            actor = actor.load(model_path, device)
-            dead_man.renew(time.perf_counter())
-            log.info("loaded weights from %s", model_path)
-        self.standalone = standalone
-        outbox = outbox or OutboxOptions()
-        outbox = replace(outbox, min_samples=max(outbox.min_samples, min_samples_per_worker_packet))
-        spool = None if spool_dir is None or standalone else open_spool(Path(spool_dir), name, outbox.spool_max_bytes)
-        self.name = name or (spool.worker if spool else new_worker_name())
-        probe = PolicyProbe(self.env.observation_space, self.env.action_space, obs_preprocessor)
-        self._intake = PolicyIntake(self._make_actor, probe)
-        self._files = PolicyFiles(_path(model_path), _path(model_path_history), model_history)
-        self._outbox = Outbox(self.name, crc_debug, outbox, spool)
-        self._loop = ControlLoop(
-            self._env,
-            actor,
-            self._intake,
-            self._outbox,
-            self.name,
-            dead_man,
-            sample_compressor,
-            obs_preprocessor,
-            max_samples_per_episode,
-            crc_debug,
-            self._check,
-        )
-        self._closed = False
-        self._idle = threading.Event()  # no run is under way
-        self._idle.set()
-        self._runner: threading.Thread | None = None
-        self._session: Session | None = None
-        if not standalone:
-            try:
+        with contextlib.ExitStack() as undo:  # what a failure below must not leave behind
+            undo.callback(self._env.close)
+            dead_man = self._make_dead_man(math.inf if standalone else max_policy_age_s, safe_action)
+            actor = self._make_actor()
+            if model_path is not None and Path(model_path).is_file():
+                actor = actor.load(model_path, device)
+                dead_man.renew(time.perf_counter())
+                log.info("loaded weights from %s", model_path)
+            self.standalone = standalone
+            outbox = outbox or OutboxOptions()
+            outbox = replace(outbox, min_samples=max(outbox.min_samples, min_samples_per_worker_packet))
+            spool = (
+                None if spool_dir is None or standalone else open_spool(Path(spool_dir), name, outbox.spool_max_bytes)
+            )
+            self.name = name or (spool.worker if spool else new_worker_name())
+            probe = PolicyProbe(self.env.observation_space, self.env.action_space, obs_preprocessor)
+            self._intake = PolicyIntake(self._make_actor, probe)
+            self._files = PolicyFiles(_path(model_path), _path(model_path_history), model_history)
+            self._outbox = Outbox(self.name, crc_debug, outbox, spool)
+            undo.callback(self._outbox.close)
+            self._loop = ControlLoop(
+                self._env,
+                actor,
+                self._intake,
+                self._outbox,
+                self.name,
+                dead_man,
+                sample_compressor,
+                obs_preprocessor,
+                max_samples_per_episode,
+                crc_debug,
+                self._check,
+            )
+            self._closed = False
+            self._idle = threading.Event()  # no run is under way
+            self._idle.set()
+            self._runner: threading.Thread | None = None
+            self._session: Session | None = None
+            if not standalone:
                 self._connect(server_ip or LOCALHOST, server_port, transport, keys_dir, options)
-            except BaseException:
-                self._outbox.close()
-                raise
+            undo.pop_all()
 
     def _connect(
         self, host: str, port: int, transport: str, keys_dir: str | Path | None, options: TransportOptions | None

@@ -43,6 +43,13 @@ def step(optimizer: torch.optim.Adam) -> None:
         optimizer.step()  # makes the state
 
 
+def fingerprint(optimizer: torch.optim.Optimizer) -> Any:
+    """What a captured step has fixed: options, and which tensors hold the state. It changes when these do."""
+    options = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+    first: dict[str, Any] = next(iter(optimizer.state.values()), {})
+    return options, [value.data_ptr() for value in first.values() if isinstance(value, Tensor)]
+
+
 def _step_group(
     kernel: Any, group: dict[str, Any], trained: list[nn.Parameter], states: list[dict[str, Tensor]]
 ) -> None:

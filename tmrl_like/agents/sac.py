@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from tmrl_like.actor import ActorModule
+from tmrl_like.agents.acceleration import accelerate
 from tmrl_like.agents.losses import actor_loss, critic_loss, critic_loss_gradient, soft_target, temperature_loss
 from tmrl_like.agents.models import EnsembleCritic, SamplingActor, SquashedGaussianActor, action_bounds
-from tmrl_like.agents.optimizers import OPTIMIZERS, clear_gradients, make_optimizer, step
+from tmrl_like.agents.optimizers import OPTIMIZERS, clear_gradients, fingerprint, make_optimizer, step
 from tmrl_like.errors import ConfigError
 from tmrl_like.nn import copy_shared, no_grad
 from tmrl_like.training import TrainingAgent
@@ -65,6 +66,7 @@ class SACAgent(TrainingAgent):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         amsgrad: bool = False,
+        acceleration: str = "off",
     ) -> None:
         """Build networks and optimisers.
 
@@ -95,6 +97,7 @@ class SACAgent(TrainingAgent):
             eps: what Adam adds to its denominator, for actor and critics.
             weight_decay: of actor and critics; an L2 term with "adam", decoupled with "adamw".
             amsgrad: divide by the largest second moment so far, for actor and critics.
+            acceleration: "off", "auto", "compile", "graph" or "compile+graph"; see `tmrl_like.agents.acceleration`.
 
         Raises:
             ConfigError: an argument out of its range, or a space that the networks cannot learn from.
@@ -125,6 +128,8 @@ class SACAgent(TrainingAgent):
         self.actor_optimizer = make_optimizer(optimizer, self.actor, lr_actor, **options)
         self.critic_optimizer = make_optimizer(optimizer, self.critic, lr_critic, **options)
         self.temperature_optimizer = make_optimizer("adam", self.temperature, lr_entropy)
+        networks = self.actor, self.critic, self.critic_target, self.critic_frozen
+        self._accelerated = accelerate(self._update, acceleration, device, self._fixed_in_a_graph, networks)
 
     critic_frozen = cached_property(lambda self: no_grad(copy_shared(self.critic)))
     """The critics in training, seen without gradients for their parameters."""
@@ -141,13 +146,19 @@ class SACAgent(TrainingAgent):
     def train(self, batch: Batch) -> dict[str, Any]:
         """Do one step on a batch; see `TrainingAgent.train`. The metrics are 0-dimensional tensors."""
         self.updates += 1
-        batch = self._flatten(batch)
+        return self._accelerated(self._flatten(batch), self.updates % self.policy_delay == 0)
+
+    def _update(self, batch: Batch, with_actor: bool) -> dict[str, Tensor]:
         metrics = self._train_critics(batch)
-        if self.updates % self.policy_delay == 0:
+        if with_actor:
             metrics |= self._train_actor(batch.obs)
             self._average_actor()
         self._follow_critics()
         return metrics
+
+    def _fixed_in_a_graph(self) -> Any:
+        optimizers = self.actor_optimizer, self.critic_optimizer, self.temperature_optimizer
+        return [fingerprint(optimizer) for optimizer in optimizers]
 
     def get_actor(self) -> ActorModule:
         """Return the actor in training, or its moving average: its parameters change with each step."""

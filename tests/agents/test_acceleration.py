@@ -1,0 +1,142 @@
+"""Graphs with a stand-in for CUDA's; torch.compile with the backend that only traces."""
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+from gymnasium import spaces
+
+from tmrl_like.agents import EnsembleCritic, REDQAgent, SACAgent, SquashedGaussianActor
+from tmrl_like.agents.acceleration import Fastest, Graphed, accelerate, tensors_of
+from tmrl_like.errors import ConfigError
+from tmrl_like.types import Batch
+
+OBS = spaces.Tuple((spaces.Box(-1.0, 1.0, (2,)), spaces.Box(-1.0, 1.0, (1,))))
+ACT = spaces.Box(-2.0, 2.0, (2,))
+
+
+class StandIn:
+    """Records a call and repeats it, as a CUDA graph does: with the tensors it was recorded with."""
+
+    def __init__(self):
+        self.captures = self.warm_ups = 0
+
+    def warm_up(self, call):
+        self.warm_ups += 1
+        return call()
+
+    def capture(self, call):
+        self.captures += 1
+        return call
+
+
+def agent(cls=SACAgent, **options):
+    torch.manual_seed(0)
+    nets = {"hidden_sizes": (16, 16)}
+    return cls(
+        OBS,
+        ACT,
+        actor_cls=partial(SquashedGaussianActor, **nets),
+        critic_cls=partial(EnsembleCritic, **nets),
+        **options,
+    )
+
+
+def graphed(agent):
+    agent._accelerated = Graphed(agent._update, StandIn(), agent._fixed_in_a_graph)
+    return agent, agent._accelerated._backend
+
+
+def batch(seed=0, size=32, **extra):
+    g = torch.Generator().manual_seed(seed)
+    obs, next_obs = ((torch.rand(size, 2, generator=g), torch.rand(size, 1, generator=g)) for _ in range(2))
+    act, rew = torch.rand(size, 2, generator=g), torch.rand(size, generator=g)
+    return Batch(obs, act, rew, next_obs, torch.zeros(size), torch.zeros(size), **extra)
+
+
+def train(agent, steps, **extra):
+    torch.manual_seed(1)
+    return [{k: v.item() for k, v in agent.train(batch(seed, **extra)).items()} for seed in range(steps)]
+
+
+@pytest.mark.parametrize("cls", [SACAgent, partial(REDQAgent, n_critics=4, policy_delay=3)], ids=["SAC", "REDQ"])
+def test_graphs_change_no_result(cls):
+    plain = agent(cls)
+    replayed, backend = graphed(agent(cls))
+    assert train(plain, 30) == train(replayed, 30)
+    assert backend.captures == (1 if cls is SACAgent else 2)
+    for a, b in zip(plain.actor.parameters(), replayed.actor.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_replay_s_metrics_are_the_caller_s_to_keep():
+    replayed, _ = graphed(agent())
+    results = [replayed.train(batch(seed)) for seed in range(6)]
+    assert len({metrics["loss_critic"].data_ptr() for metrics in results}) == 6
+
+
+def test_another_form_of_batch_gets_a_graph_of_its_own():
+    replayed, backend = graphed(agent())
+    train(replayed, 6)
+    train(replayed, 6, size=16)
+    train(replayed, 6, weight=torch.ones(32))
+    assert backend.captures == 3
+    assert train(replayed, 1) != train(replayed, 1, weight=torch.zeros(32))
+
+
+def test_a_changed_learning_rate_and_a_loaded_checkpoint_make_new_graphs():
+    replayed, backend = graphed(agent())
+    train(replayed, 6)
+    replayed.critic_optimizer.param_groups[0]["lr"] = 0.0
+    before = copy.deepcopy(replayed.critic.state_dict())
+    train(replayed, 6)
+    assert all(torch.equal(before[name], value) for name, value in replayed.critic.state_dict().items())
+    assert backend.captures == 2
+    replayed.critic_optimizer.load_state_dict(copy.deepcopy(replayed.critic_optimizer.state_dict()))
+    train(replayed, 6)
+    assert backend.captures == 3
+
+
+def test_the_fastest_candidate_is_found_and_kept():
+    now = [0.0]
+    calls = []
+
+    def candidate(name, takes):
+        def step(batch, flag):
+            now[0] += takes
+            calls.append(name)
+            return {}
+
+        return step
+
+    fastest = Fastest({"off": candidate("off", 3.0), "graph": candidate("graph", 1.0)}, lambda: None, lambda: now[0])
+    for _ in range(200):
+        fastest(batch(), True)
+    assert fastest.chosen == "graph"
+    assert set(calls[-50:]) == {"graph"}
+    assert calls.count("off") < 100
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, while it traces
+def test_networks_can_be_traced_by_torch_compile(monkeypatch):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    compiled, plain = agent(acceleration="compile"), agent()
+    for one, other in zip(train(compiled, 2), train(plain, 2), strict=True):
+        assert one == pytest.approx(other, rel=1e-4)
+
+
+def test_on_a_processor_auto_is_off_and_a_graph_is_refused():
+    def step(batch, flag):
+        return {}
+
+    assert accelerate(step, "auto", "cpu", list) is step
+    with pytest.raises(ConfigError, match="'graph' needs device cuda"):
+        accelerate(step, "graph", "cpu", list)
+    with pytest.raises(ConfigError, match="acceleration='fast', expected 'off'"):
+        agent(acceleration="fast")
+
+
+def test_all_tensors_of_a_batch_are_found():
+    nested = batch(weight=torch.ones(32))._replace(obs={"a": (torch.ones(1), [torch.ones(2)])})
+    assert sorted(t.shape[0] for t in tensors_of(nested)) == [1, 2, *[32] * 7]

@@ -186,7 +186,7 @@ def test_a_checkpoint_brings_back_what_was_learnt_counted_and_drawn(tmp_path: Pa
     one.agent.train(one.memory.sample())
     save_checkpoint(one, tmp_path, {"note": 1})
     two = training()
-    assert load_checkpoint(two, tmp_path) == {"note": 1}
+    assert load_checkpoint(two, tmp_path).extra == {"note": 1}
     assert (two.total_updates, two.total_samples, two.epoch) == (5, 20, 2)
     assert two.agent.steps == 1
     assert len(two.memory) == 19

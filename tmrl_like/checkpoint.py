@@ -4,9 +4,11 @@ A checkpoint is a folder::
 
     manifest.json         names the files of the newest complete checkpoint; replaced in one step
     training-N.pt         agent, counters, random generators: tensors and plain values
+    replay-N/             the samples of a memory that keeps them as they arrive (`memories.durable`), or
     memory-N.bin          the replay memory, as the memory itself encodes it
 
-A kill at any moment leaves the manifest of the last complete checkpoint and its files.
+A kill at any moment leaves the manifest of the last complete checkpoint and its files, and in replay-N every
+sample that was committed. `take_snapshot` belongs to the training thread; `Snapshot.write` to any.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ from __future__ import annotations
 import contextlib
 import inspect
 import io
-import logging
 import random
+import secrets
+import zlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +31,30 @@ import torch
 from tmrl_like.errors import CheckpointError, DecodingError
 from tmrl_like.files import write_atomically
 from tmrl_like.memories import state as memory_state
+from tmrl_like.memories.durable import has_replay, remove_replay
+from tmrl_like.memory_dataloading import MemoryDataloading
 from tmrl_like.training_offline import TrainingOffline
+from tmrl_like.types import Receipt
 
-log = logging.getLogger("tmrl_like.trainer")
-
-FORMAT = 1
+FORMAT = 2
+_READ = (1, 2)
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
 
 class Manifest(msgspec.Struct):
-    """What a checkpoint folder holds."""
+    """What a checkpoint folder holds.
+
+    Attributes:
+        format: of the folder.
+        number: counts checkpoints.
+        training: file of the agent's state.
+        memory: file of the samples; "": they are in the memory's own files.
+        training_steps: done when it was taken.
+        samples: received when it was taken.
+        appended: of these, how many the memory's own files had been given.
+        run: which training it belongs to; samples of another one are not joined with its agent.
+        checksum: CRC-32 of the agent's file.
+    """
 
     format: int
     number: int
@@ -44,36 +62,105 @@ class Manifest(msgspec.Struct):
     memory: str
     training_steps: int
     samples: int
+    appended: int = 0
+    run: str = ""
+    checksum: int | None = None
 
 
-def save_checkpoint(training: TrainingOffline, path: Path, extra: Mapping[str, Any] | None = None) -> None:
-    """Write a checkpoint.
+@dataclass(eq=False)
+class Snapshot:
+    """The whole training as it was at one moment; training may go on meanwhile."""
+
+    training: dict[str, Any]  # tensors and plain values, none of them shared with the training
+    side: Any  # what a memory that keeps itself has beside its samples
+    memory: Any  # the memory's state; its bytes; or None: it keeps itself
+    manifest: Manifest  # without number and files
+    replaces_replay: bool  # the memory keeps no files of its own (any more)
+
+    def write(self, path: Path) -> None:
+        """Write it to the checkpoint folder `path`.
+
+        Raises:
+            CheckpointError: it cannot be written (disk full, no permission); the previous one stays whole.
+            EncodingError: the memory's state holds something that cannot be stored; the message names where.
+        """
+        previous = _read_manifest(path)
+        manifest = self.manifest
+        manifest.number = previous.number + 1 if previous else 1
+        manifest.training = f"training-{manifest.number}.pt"
+        buffer = io.BytesIO()
+        torch.save(self.training | {"memory_side": memory_state.encode(self.side)}, buffer)
+        manifest.checksum = zlib.crc32(buffer.getbuffer())
+        try:
+            write_atomically(path / manifest.training, buffer.getvalue())
+            if self.memory is not None:
+                manifest.memory = f"memory-{manifest.number}.bin"
+                pieces = [self.memory] if isinstance(self.memory, bytes) else memory_state.encode_pieces(self.memory)
+                write_atomically(path / manifest.memory, *pieces)
+            write_atomically(path / "manifest.json", msgspec.json.encode(manifest))
+        except OSError as error:
+            _remove_others(path, previous)
+            raise CheckpointError(f"cannot write the checkpoint to {path}: {error}") from None
+        _remove_others(path, manifest)
+        if self.replaces_replay:
+            remove_replay(path)
+
+
+def take_snapshot(training: TrainingOffline, extra: Mapping[str, Any] | None = None, run: str = "") -> Snapshot:
+    """Copy what a checkpoint holds. A memory that keeps itself is not copied.
+
+    Args:
+        training: what to save; between two training steps.
+        extra: further plain values to keep with it.
+        run: which training it is.
+
+    Raises:
+        EncodingError: the memory's state holds something that cannot be stored; the message names where.
+    """
+    memory = training.memory
+    kept = memory.kept
+    appended = 0 if kept is None else kept.appended
+    manifest = Manifest(FORMAT, 0, "", "", training.total_updates, training.total_samples, appended, run)
+    state = _copied(_training_state(training, dict(extra or {})))
+    if kept is not None:
+        return Snapshot(state, memory.side_state(), None, manifest, replaces_replay=False)
+    return Snapshot(state, None, _memory_snapshot(memory), manifest, not memory.keeps_files)
+
+
+def _memory_snapshot(memory: MemoryDataloading) -> Any:
+    """Of the base class's own making the state is a copy that can be encoded later; of others we do not know."""
+    state = memory.state_dict()
+    is_copy = type(memory).state_dict is MemoryDataloading.state_dict and memory.contents_are_copies
+    return state if is_copy else memory_state.encode(state)
+
+
+def save_checkpoint(
+    training: TrainingOffline, path: Path, extra: Mapping[str, Any] | None = None, run: str = ""
+) -> None:
+    """Take a snapshot and write it.
 
     Args:
         training: what to save.
         path: the checkpoint's folder.
         extra: further plain values to keep with it.
+        run: which training it is.
 
     Raises:
         CheckpointError: it cannot be written (disk full, no permission); the previous one stays whole.
     """
-    previous = _read_manifest(path)
-    number = previous.number + 1 if previous else 1
-    manifest = Manifest(
-        FORMAT, number, f"training-{number}.pt", f"memory-{number}.bin", training.total_updates, training.total_samples
-    )
-    buffer = io.BytesIO()
-    torch.save(_training_state(training, dict(extra or {})), buffer)
-    try:
-        write_atomically(path / manifest.training, buffer.getvalue())
-        write_atomically(path / manifest.memory, memory_state.encode(training.memory.state_dict()))
-        write_atomically(path / "manifest.json", msgspec.json.encode(manifest))
-    except OSError as error:
-        raise CheckpointError(f"cannot write the checkpoint to {path}: {error}") from None
-    _remove_others(path, manifest)
+    take_snapshot(training, extra, run).write(path)
 
 
-def load_checkpoint(training: TrainingOffline, path: Path, memory_only: bool = False) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Restored:
+    """What a checkpoint said beside the training itself."""
+
+    extra: dict[str, Any]
+    run: str
+    receipts: list[Receipt] | None  # of the samples in the memory; None: the memory has not kept any
+
+
+def load_checkpoint(training: TrainingOffline, path: Path, memory_only: bool = False) -> Restored:
     """Restore a checkpoint into a freshly built `training`.
 
     Args:
@@ -83,37 +170,69 @@ def load_checkpoint(training: TrainingOffline, path: Path, memory_only: bool = F
         memory_only: restore the replay memory, start everything else anew.
 
     Returns:
-        The `extra` values saved with it.
+        The `extra` values saved with it, and more.
 
     Raises:
         CheckpointError: damaged, of another format, or of another agent.
     """
-    manifest = _read_manifest(path)
-    if manifest is None:
-        raise CheckpointError(f"there is no checkpoint in {path}")
     try:
-        memory = (path / manifest.memory).read_bytes()
-        state = _load_tensors(path / manifest.training)
-        training.memory.load_state_dict(memory_state.decode(memory))
-        if "stale" in state:
-            training.stale.load_state_dict(state["stale"])
-        if memory_only:
-            training.total_samples = len(training.memory)
-        else:
-            _load_training_state(training, state)
+        return _load(training, path, memory_only)
     except CheckpointError:
+        training.memory.close()
         raise
     except (OSError, DecodingError, RuntimeError, KeyError, ValueError, TypeError, EOFError) as error:
+        training.memory.close()
         raise CheckpointError(
             f"the checkpoint in {path} does not fit or is damaged ({_first_line(error)}); restore the settings it was "
             "made with, or start anew with another run name"
         ) from error
-    return dict(state["extra"])
+
+
+def _load(training: TrainingOffline, path: Path, memory_only: bool) -> Restored:
+    manifest = _read_manifest(path)
+    memory = training.memory
+    is_kept = memory.recover(path)
+    kept = memory.kept
+    if manifest is None and not is_kept:
+        raise CheckpointError(f"there is no checkpoint in {path}")
+    if manifest is None or (kept is not None and kept.run != manifest.run):  # ended before its first checkpoint
+        training.stale.resume_at(kept.written if kept else 0)
+        training.total_samples = max(len(memory), kept.appended if kept else 0)
+        return Restored({}, kept.run if kept else new_run(), memory.receipts)
+    state = _load_tensors(path / manifest.training, manifest.checksum)
+    if not is_kept:
+        _load_memory(memory, path, manifest)
+    if "stale" in state:
+        training.stale.load_state_dict(state["stale"])
+    if kept is not None:
+        training.stale.resume_at(kept.written)
+    if memory_only:
+        training.total_samples = len(memory)
+    else:
+        _load_training_state(training, state)
+        if kept is not None:
+            memory.load_side_state(memory_state.decode(state["memory_side"]))
+            training.total_samples += kept.appended - manifest.appended
+    return Restored(dict(state["extra"]), manifest.run, memory.receipts if is_kept else None)
+
+
+def _load_memory(memory: MemoryDataloading, path: Path, manifest: Manifest) -> None:
+    if not manifest.memory:
+        raise CheckpointError(
+            f"the samples of the checkpoint in {path} are not there, or not for a {type(memory).__name__}: restore the "
+            "settings it was made with, or start anew with another run name"
+        )
+    memory.load_state_dict(memory_state.decode((path / manifest.memory).read_bytes()))
+
+
+def new_run() -> str:
+    """A name for a training that starts anew."""
+    return secrets.token_hex(8)
 
 
 def has_checkpoint(path: Path) -> bool:
     """Whether `path` holds a checkpoint."""
-    return (path / "manifest.json").is_file()
+    return (path / "manifest.json").is_file() or has_replay(path)
 
 
 def object_state(holder: Any) -> dict[str, Any]:
@@ -182,6 +301,18 @@ def _restored(current: Any, saved: Mapping[str, Any]) -> Any:
     return value
 
 
+def _copied(value: Any) -> Any:
+    """Tensors copied to the CPU, containers too: nothing that training changes afterwards shows."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        items = [_copied(item) for item in value]
+        return tuple(items) if type(value) is tuple else items
+    return value
+
+
 def _into(current: Any, value: torch.Tensor) -> torch.Tensor:
     """In place where possible: an optimiser may hold the very tensor."""
     if isinstance(current, torch.Tensor) and current.shape == value.shape:
@@ -203,6 +334,7 @@ def _training_state(training: TrainingOffline, extra: dict[str, Any]) -> dict[st
         "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         "python_rng": random.getstate(),
         "numpy_rng": (kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, cached),
+        "memory_rng": memory_state.encode(training.memory.rng.bit_generator.state),
         "extra": extra,
     }
 
@@ -218,6 +350,8 @@ def _load_training_state(training: TrainingOffline, state: Mapping[str, Any]) ->
     random.setstate(state["python_rng"])
     kind, keys, *rest = state["numpy_rng"]
     np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
+    if "memory_rng" in state:
+        training.memory.rng.bit_generator.state = memory_state.decode(state["memory_rng"])
 
 
 def _read_manifest(path: Path) -> Manifest | None:
@@ -229,13 +363,14 @@ def _read_manifest(path: Path) -> Manifest | None:
         raise CheckpointError(
             f"{path} is no checkpoint that can be read ({error}); move it away to start anew"
         ) from None
-    if manifest.format != FORMAT:
+    if manifest.format not in _READ:
         raise CheckpointError(f"the checkpoint in {path} has format {manifest.format}, this tmrl_like reads {FORMAT}")
     return manifest
 
 
-def _remove_others(path: Path, manifest: Manifest) -> None:
-    keep = {manifest.training, manifest.memory}
+def _remove_others(path: Path, manifest: Manifest | None) -> None:
+    """Remove what the manifest does not name: earlier checkpoints, drafts."""
+    keep = {manifest.training, manifest.memory} if manifest else set()
     for pattern in ("training-*.pt", "memory-*.bin", ".*.tmp"):
         for file in path.glob(pattern):
             if file.name not in keep:
@@ -243,12 +378,13 @@ def _remove_others(path: Path, manifest: Manifest) -> None:
                     file.unlink()
 
 
-def _load_tensors(path: Path) -> dict[str, Any]:
+def _load_tensors(path: Path, checksum: int | None) -> dict[str, Any]:
     """Tensors and plain values only: torch refuses anything else with `weights_only`."""
+    data = path.read_bytes()
+    if checksum is not None and zlib.crc32(data) != checksum:
+        raise ValueError(f"the checksum of {path.name} does not match")
     try:
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except OSError:
-        raise
+        state: dict[str, Any] = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises its own kinds, among them one of a module we do not import
         raise ValueError(_first_line(error)) from error
     return state

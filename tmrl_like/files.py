@@ -1,11 +1,15 @@
-"""Writing files so that a kill, a full disk or a reader at the wrong moment never meets half of one."""
+"""Files that a kill, a full disk or a reader at the wrong moment never leaves half written."""
 
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import secrets
 from pathlib import Path
+from typing import Any
+
+_PIECE = bytes(1 << 20)
 
 
 def write_atomically(path: Path, *content: bytes | memoryview, private: bool = False) -> None:
@@ -36,3 +40,42 @@ def write_atomically(path: Path, *content: bytes | memoryview, private: bool = F
         with contextlib.suppress(OSError):
             draft.unlink()
         raise
+
+
+def reserve(path: Path, size: int) -> None:
+    """Make a file of `size` zeros whose blocks on the disk are its own: writing into it needs no more space.
+
+    Raises:
+        OSError: it does not fit, or it exists already; nothing is left behind.
+    """
+    allocate = getattr(os, "posix_fallocate", None)
+    with path.open("xb", buffering=0) as file:
+        try:
+            if allocate is not None:
+                allocate(file.fileno(), 0, size)
+            else:
+                for start in range(0, size, len(_PIECE)):
+                    _write_whole(file, memoryview(_PIECE)[: size - start])
+        except OSError:
+            file.close()
+            path.unlink()
+            raise
+
+
+def _write_whole(file: Any, data: memoryview) -> None:
+    while len(data):
+        data = data[file.write(data) :]
+
+
+def map_file(path: Path, size: int) -> mmap.mmap:
+    """A file of `size` bytes as memory: what is written to it outlives this process, however it ends.
+
+    Raises:
+        OSError: it cannot be opened.
+        ValueError: it has another size.
+    """
+    with path.open("r+b", buffering=0) as file:
+        found = os.fstat(file.fileno()).st_size
+        if found != size:
+            raise ValueError(f"{path.name} has {found} bytes instead of {size}")
+        return mmap.mmap(file.fileno(), size)

@@ -46,7 +46,8 @@ class StaleFilter:
                 raise ConfigError(f"{name} is {limit}; it must be above 0")
         self._max_age_s = max_age_s
         self._max_lag_versions = max_lag_versions
-        self._gaps: dict[str, int] = {}  # per stream: how many samples had been dropped at its latest gap
+        self._gaps: dict[str, int | str] = {}  # per stream: how many samples had been dropped at its latest gap
+        self._resumed_at: str | None = None
         self._has_said = False
         self.dropped_samples = 0
 
@@ -54,7 +55,7 @@ class StaleFilter:
         """What the memory may store of a packet: all of it, under the name of its stream, or None."""
         reason = self._staleness(buffer, newest_version)
         if not reason:
-            gap = self._gaps.get(buffer.stream)
+            gap = self._gaps.get(buffer.stream, self._resumed_at)
             return buffer if gap is None else buffer.renamed(f"{buffer.stream}/{gap}")
         if not self._has_said:
             self._has_said = True
@@ -92,6 +93,16 @@ class StaleFilter:
         """Go on where `state` was taken."""
         self.dropped_samples = int(state["dropped_samples"])
         self._gaps = dict(state["gaps"])
+
+    def resume_at(self, written: int) -> None:
+        """The memory holds more than this filter's state knows of: what comes continues nothing in it.
+
+        Args:
+            written: samples ever written to the memory.
+        """
+        if min(self._max_age_s, self._max_lag_versions) < math.inf:
+            self._resumed_at = f"resumed at {written}"
+            self._gaps = dict.fromkeys(self._gaps, self._resumed_at)
 
 
 @dataclass(slots=True)

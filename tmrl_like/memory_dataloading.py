@@ -15,9 +15,9 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,7 +27,19 @@ from tmrl_like.memories import state as memory_state
 from tmrl_like.memories.collate import collate_batch
 from tmrl_like.memories.crc import check_transition
 from tmrl_like.memories.streams import StreamSorter
-from tmrl_like.types import Batch, Buffer, Info, ObsPreprocessor, SampleCompressor, SamplePreprocessor, Transition
+from tmrl_like.types import (
+    Batch,
+    Buffer,
+    Info,
+    ObsPreprocessor,
+    Receipt,
+    SampleCompressor,
+    SamplePreprocessor,
+    Transition,
+)
+
+if TYPE_CHECKING:
+    from tmrl_like.memories.durable import Kept
 
 logger = logging.getLogger(__name__)
 
@@ -318,6 +330,58 @@ class MemoryDataloading(ABC):
             raise MemoryContractError(_wrong_number("sample_preprocessor", result, _SIX))
         return tuple(result)
 
+    # ---- samples that survive a kill as they arrive
+
+    @property
+    def kept(self) -> Kept | None:
+        """What lies in files and survives this process; None: a checkpoint must hold the samples."""
+        return None
+
+    @property
+    def receipts(self) -> list[Receipt]:
+        """The newest packet of each worker process among the samples that are kept."""
+        return []
+
+    @property
+    def keeps_files(self) -> bool:
+        """Whether samples lie in files, or will from the first step of an episode on."""
+        return False
+
+    def keep_in(self, folder: Path, run: str = "", receipts: Sequence[Receipt] = ()) -> None:  # noqa: B027
+        """Keep the samples in files of `folder` from now on, those of `receipts` among them.
+
+        A memory that cannot do so, like this one, does nothing.
+
+        Raises:
+            CheckpointError: another process has the folder.
+        """
+
+    def recover(self, folder: Path) -> bool:
+        """Take over the samples that an earlier process kept in `folder`; False: there are none.
+
+        Raises:
+            CheckpointError: they are damaged, or not for this memory.
+        """
+        return False
+
+    def commit(self, receipts: Sequence[Receipt]) -> bool:
+        """All samples of these packets have been appended: keep them.
+
+        Returns:
+            True when from now on they, and all before them, survive a kill of this process.
+        """
+        return False
+
+    def side_state(self) -> Any:
+        """A copy of what a checkpoint must hold beside the samples that are kept; None: nothing."""
+        return None
+
+    def load_side_state(self, state: Any) -> None:  # noqa: B027
+        """Take over what `side_state` gave, after `recover`; samples may have come since."""
+
+    def close(self) -> None:  # noqa: B027
+        """Let go of files. Twice is fine."""
+
     # ---- checkpoints and data sets
 
     def contents(self) -> dict[str, Any]:
@@ -327,6 +391,14 @@ class MemoryDataloading(ABC):
         deep, what lies deeper (single samples) is shared and taken to be final.
         """
         return {name: _snapshot(getattr(self, name)) for name in self.state_attributes}
+
+    @property
+    def contents_are_copies(self) -> bool:
+        """Whether `contents` gives a copy that may be written by another thread while the memory goes on.
+
+        Override it where you override `contents`.
+        """
+        return type(self).contents is MemoryDataloading.contents
 
     def set_contents(self, contents: dict[str, Any]) -> None:
         """Take over what `contents` gave."""

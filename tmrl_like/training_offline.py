@@ -30,8 +30,8 @@ class TrainerInterface(Protocol):
     def retrieve(self, timeout_s: float = 0.0) -> Sequence[Delivery]:
         """Take what has arrived; waits up to `timeout_s` for something to arrive."""
 
-    def confirm(self, deliveries: Sequence[Delivery]) -> None:
-        """Their samples are in the memory now."""
+    def confirm(self, deliveries: Sequence[Delivery], stored: bool = False) -> None:
+        """Their samples are in the memory now; `stored`: all that are in it survive a kill."""
 
     def broadcast_model(self, model: ActorModule) -> int:
         """Publish weights to all workers, without waiting; returns their version."""
@@ -197,7 +197,8 @@ class TrainingOffline:
                 for stats in delivery.episodes:
                     self._observer.on_episode(stats, self.total_samples)
         if deliveries:
-            interface.confirm(deliveries)
+            receipts = [delivery.receipt for delivery in deliveries if delivery.receipt is not None]
+            interface.confirm(deliveries, self.memory.commit(receipts))
 
     def _store(self, received: Buffer, interface: TrainerInterface, metrics: RoundMetrics) -> None:
         buffer = self.stale.admit(received, interface.newest_version)

@@ -230,6 +230,16 @@ class Buffer:
         return iter(self.memory)
 
 
+class Receipt(NamedTuple):
+    """What an acknowledgement of a packet names; it is kept with the samples, so that none comes twice."""
+
+    worker: str
+    session: int  # which process of that worker
+    sequence: int  # packets up to this one have been taken, in order
+    breaks: int = 0  # how often packets of that process were missing for good
+    lost_samples: int = 0  # how many samples it has dropped, as it says itself
+
+
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """What arrived at the trainer in one packet.
@@ -237,12 +247,12 @@ class Delivery:
     Attributes:
         buffer: the samples; may be empty.
         episodes: finished episodes, test episodes among them.
-        receipt: what an acknowledgement names; opaque to training.
+        receipt: what an acknowledgement names; None where there is none to be sent.
     """
 
     buffer: Buffer
     episodes: tuple[EpisodeStats, ...] = ()
-    receipt: Any = None
+    receipt: Receipt | None = None
 
 
 def _as_sample(row: Sequence[Any]) -> Sample:

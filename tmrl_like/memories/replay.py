@@ -24,11 +24,11 @@ from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError
 from tmrl_like.memories.action_buffer import DropActionBuffer
 from tmrl_like.memories.collate import to_tensor
 from tmrl_like.memories.columns import Array, Column, FieldColumns, field_slices
+from tmrl_like.memories.kept import MemoryInFiles
 from tmrl_like.memories.lanes import Lanes, Rows, action_history, frame_history
 from tmrl_like.memories.layout import DropHistory, FramePadding, FrameStack, largest_stack, stack_sizes
 from tmrl_like.memories.nstep import Ahead, discounted_sum, joined, look_ahead
 from tmrl_like.memories.priorities import Priorities, Prioritised
-from tmrl_like.memory_dataloading import MemoryDataloading
 from tmrl_like.types import Batch, Block, Buffer, Info, ObsPreprocessor, Sample, SamplePreprocessor, Transition
 from tmrl_like.wire.columns import Columns, columns_of
 from tmrl_like.wire.schema import Node, TupleNode, schema_of
@@ -40,7 +40,7 @@ _CHECKED_STRUCTURES = 256
 _node_decoder: msgspec.msgpack.Decoder[Node] = msgspec.msgpack.Decoder(Node)
 
 
-class ReplayMemory(MemoryDataloading):
+class ReplayMemory(MemoryInFiles):
     """A replay memory for any environment whose observations and actions are arrays and numbers.
 
     Use it with its own compressor on the worker: `compressor_of(memory_cls)`, which an experiment does by
@@ -157,6 +157,10 @@ class ReplayMemory(MemoryDataloading):
         self._originals: dict[int, Any] = {}  # CRC debugging: row -> what the environment produced
 
     @property
+    def _settings(self) -> dict[str, bool]:
+        return {"repeats_last_act": self._repeats_last_act}
+
+    @property
     def _repeats_last_act(self) -> bool:
         return self.last_act_on_reset and not self.reset_act_buf
 
@@ -173,8 +177,10 @@ class ReplayMemory(MemoryDataloading):
             return
         early, self._resets_only = self._resets_only, []
         for waiting in (*early, buffer):
+            self._begin(len(waiting))
             for block in _blocks(waiting):
                 self._store(waiting.stream, block)
+            self._appended += len(waiting)
 
     def _reserve(self, buffer: Buffer) -> bool:
         """Reserve columns for the structure of the first sample that is no reset; False if there is none."""
@@ -182,6 +188,7 @@ class ReplayMemory(MemoryDataloading):
             for segment, is_reset in _with_resets(block):
                 if not is_reset.all():
                     self._fields = self._columns_for(_nodes(segment.schema))
+                    self._create_files()
                     return True
         return False
 
@@ -204,6 +211,7 @@ class ReplayMemory(MemoryDataloading):
         for first in range(0, len(block.is_reset), self._lanes.capacity):
             is_reset = block.is_reset[first : first + self._lanes.capacity]
             rows, previous = self._lanes.extend(stream, is_reset)
+            self._mark(rows, stream, is_reset)
             start = -first
             for segment, fields in zip(block.segments, slices, strict=True):
                 self._write(rows, start, segment, fields)
@@ -229,6 +237,7 @@ class ReplayMemory(MemoryDataloading):
             field.check_fits(node, is_lossless=not only_resets)
         if not only_resets:
             self._fields[_REW].widen(nodes[_REW])
+            self._refile(self._fields[_REW].columns[0])
 
     def _write(self, rows: Rows, start: int, segment: Columns, fields: list[slice]) -> None:
         """Write the part of a segment that falls on `rows`; its first sample is at position `start` of them."""
@@ -478,6 +487,11 @@ class ReplayMemory(MemoryDataloading):
             "originals": [self._originals.get(number % lanes.capacity) for number in numbers],
         }
 
+    @property
+    def contents_are_copies(self) -> bool:
+        """See `MemoryDataloading`."""
+        return type(self).contents is ReplayMemory.contents
+
     def set_contents(self, contents: dict[str, Any]) -> None:
         """Take over what `contents` gave. `memory_size` and `act_buf_len` may have changed since.
 
@@ -502,6 +516,28 @@ class ReplayMemory(MemoryDataloading):
         self._lanes.replace_whole(contents["whole"])
         if self._priorities is not None and contents.get("priorities"):
             self._priorities.load_counters(contents["priorities"])
+        self._create_files()
+
+    def side_state(self) -> Any:
+        """See `MemoryDataloading`: priorities."""
+        lanes = self._lanes
+        if self._priorities is None:
+            return None
+        return {
+            "capacity": lanes.capacity,
+            "written": lanes.written,
+            "priorities": self._priorities.state(min(lanes.written, lanes.capacity)),
+        }
+
+    def load_side_state(self, state: Any) -> None:
+        """See `MemoryDataloading`. Samples that have come since are new: they have the largest priority."""
+        lanes = self._lanes
+        if self._priorities is None or state is None or state["capacity"] != lanes.capacity:
+            return
+        self._priorities.load_counters(state["priorities"])
+        self._priorities.admit(lanes.whole.astype(np.intp))
+        rows = np.arange(lanes.oldest, min(lanes.written, state["written"])) % lanes.capacity
+        self._priorities.load_powers(rows, state["priorities"]["powers"][rows])
 
     def _restore(self, contents: dict[str, Any], stream: str, numbers: Rows) -> None:
         source = numbers % contents["capacity"]

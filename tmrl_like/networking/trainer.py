@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 import tmrl_like.config.config_constants as cfg
-from tmrl_like.checkpoint import has_checkpoint, load_checkpoint, save_checkpoint
-from tmrl_like.errors import CheckpointError, ConfigError
+from tmrl_like.errors import ConfigError
 from tmrl_like.metrics.sinks import ConsoleSink, JsonLinesSink, Sink, WandbSink
+from tmrl_like.networking.checkpoints import Checkpoints, Resume
 from tmrl_like.networking.spaces import describe_spaces
 from tmrl_like.networking.trainer_link import TrainerLink
 from tmrl_like.training_offline import TrainingOffline
@@ -25,8 +25,6 @@ from tmrl_like.transport import DEFAULT_PORT, LOCALHOST, KeyFolder, TransportOpt
 from tmrl_like.types import EpisodeStats
 
 log = logging.getLogger("tmrl_like.trainer")
-
-Resume = Literal["all", "memory", "none"]
 
 
 class Trainer:
@@ -62,8 +60,8 @@ class Trainer:
             training_cls: makes the training, e.g. `partial(TrainingOffline, memory_cls=…, …)`.
             server_ip: the server's address; None: this machine.
             model_path: the newest published weights are kept there; None: nowhere.
-            checkpoint_path: folder of the checkpoint, written after each epoch and read at start if it is
-                there; None: no checkpoints.
+            checkpoint_path: folder of the checkpoint, written after each epoch beside training, and read at
+                start if it is there; a `ReplayMemory` keeps its samples there as they arrive; None: no checkpoints.
             dump_run_instance_fn: f(training, checkpoint_path), instead of our own format.
             load_run_instance_fn: f(checkpoint_path) -> training, instead of our own format.
             updater_fn: f(training loaded from a checkpoint, training_cls) -> training, e.g. to change
@@ -89,27 +87,28 @@ class Trainer:
         if not worker_stalled_after_s > 0:
             raise ConfigError(f"worker_stalled_after_s is {worker_stalled_after_s}; it must be above 0")
         self._training_cls = training_cls
-        self._checkpoint_path = None if checkpoint_path is None else Path(checkpoint_path)
-        self._dump = dump_run_instance_fn
-        self._load = load_run_instance_fn
-        self._updater = updater_fn
-        self._resume = resume
+        path = None if checkpoint_path is None else Path(checkpoint_path)
+        self._checkpoints = Checkpoints(path, dump_run_instance_fn, load_run_instance_fn)
         self._metrics_path = Path(metrics_path or cfg.RUN_FOLDER / "metrics.jsonl")
         self._extra_sinks = sinks
         self._stop = threading.Event()
-        self.training, bookkeeping = self._build()
-        self.training.should_stop = self._stop.is_set
-        host = server_ip or LOCALHOST
-        self.link = TrainerLink(
-            connect(transport, host, server_port, KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER)), options),
-            f"{host}:{server_port}",
-            name or f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(2)}",
-            describe_spaces(self.training.observation_space, self.training.action_space),
-            None if model_path is None else Path(model_path),
-            bookkeeping,
-            has_checkpoints=self._checkpoint_path is not None,
-            worker_stalled_after_s=worker_stalled_after_s,
-        )
+        self.training, bookkeeping = self._checkpoints.build(training_cls, resume, updater_fn)
+        try:
+            self.training.should_stop = self._stop.is_set
+            host = server_ip or LOCALHOST
+            self.link = TrainerLink(
+                connect(transport, host, server_port, KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER)), options),
+                f"{host}:{server_port}",
+                name or f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(2)}",
+                describe_spaces(self.training.observation_space, self.training.action_space),
+                None if model_path is None else Path(model_path),
+                bookkeeping,
+                has_checkpoints=path is not None,
+                worker_stalled_after_s=worker_stalled_after_s,
+            )
+        except BaseException:
+            self.training.memory.close()
+            raise
 
     def run(self) -> None:
         """Train until the epochs are done, time is up, or Ctrl-C; blocks.
@@ -153,7 +152,9 @@ class Trainer:
     def close(self) -> None:
         """Leave the server. Twice is fine."""
         self.stop()
+        self._checkpoints.close()
         self.link.close()
+        self.training.memory.close()
 
     def __enter__(self) -> Trainer:
         return self
@@ -184,48 +185,17 @@ class Trainer:
         while training.epoch < training.epochs and not training.finished:
             training.run_epoch(self.link, observer)
             self.link.broadcast_model(training.agent.get_actor())
-            self.save_checkpoint()
+            self._checkpoints.save(training, self.link)
+        self._checkpoints.finish(training, self.link)
 
     # -- checkpoints ---------------------------------------------------------------------------------
 
     def save_checkpoint(self) -> None:
-        """Write a checkpoint now, if this trainer keeps any. A full disk is said, and does not stop training."""
-        path = self._checkpoint_path
-        if path is None:
-            return
-        started = time.monotonic()
-        bookkeeping = self.link.bookkeeping()
-        try:
-            if self._dump is not None:
-                self._dump(self.training, path)
-            else:
-                save_checkpoint(self.training, path, bookkeeping)
-        except (CheckpointError, OSError) as error:
-            log.error("%s; training goes on", error)
-        else:
-            self.link.checkpoint_written(bookkeeping)
-            log.info("checkpoint written in %.2f s", time.monotonic() - started)
+        """Write a checkpoint now, if this trainer keeps any, and wait until it is written.
 
-    def _build(self) -> tuple[TrainingOffline, dict[str, Any]]:
-        path = self._checkpoint_path
-        exists = path is not None and (path.exists() if self._load else has_checkpoint(path))
-        if path is None or not exists or self._resume == "none":
-            return self._training_cls(), {}
-        if self._load is not None:
-            training, bookkeeping = self._load(path), {}
-        else:
-            training = self._training_cls()
-            bookkeeping = load_checkpoint(training, path, memory_only=self._resume == "memory")
-        log.info(
-            "resumed from %s: epoch %d, %d training steps, %d samples",
-            path,
-            training.epoch,
-            training.total_updates,
-            training.total_samples,
-        )
-        if self._updater is not None:
-            training = self._updater(training, self._training_cls)
-        return training, bookkeeping
+        A full disk is said, and does not stop training.
+        """
+        self._checkpoints.save(self.training, self.link, wait=True)
 
 
 class _Observer:

@@ -17,7 +17,7 @@ from tmrl_like.files import write_atomically
 from tmrl_like.networking.fleet import Fleet
 from tmrl_like.networking.session import Session
 from tmrl_like.transport.base import PeerLink
-from tmrl_like.types import Buffer, Delivery, EpisodeStats
+from tmrl_like.types import Buffer, Delivery, EpisodeStats, Receipt
 from tmrl_like.weights import serialize_weights
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import decode_body
@@ -37,7 +37,7 @@ class _Process:
 
     received: int = 0  # packets up to this number were taken, in order
     confirmed: int = 0  # … and are in the memory
-    stored: int = 0  # … and in a checkpoint
+    stored: int = 0  # … and on the disk
     breaks: int = 0  # how often packets were missing for good
     lost_samples: int = 0
     asked_again_at: float = 0.0
@@ -77,8 +77,8 @@ class TrainerLink:
             spaces: compared with the workers'.
             model_path: where the newest weights are kept; None: nowhere.
             bookkeeping: what a checkpoint's memory holds already (`bookkeeping()` of the trainer before).
-            has_checkpoints: workers keep samples until `checkpoint_written` says that they are stored;
-                otherwise only until they are in the memory.
+            has_checkpoints: workers keep samples until `confirm` or `checkpoint_written` says that they are
+                stored; otherwise only until they are in the memory.
             worker_stalled_after_s: a worker that drives one version for so long while newer ones are published
                 is told.
         """
@@ -118,25 +118,35 @@ class TrainerLink:
             self._inbox_bytes = 0
         return deliveries
 
-    def confirm(self, deliveries: Sequence[Delivery]) -> None:
-        """Acknowledge: their samples are in the memory."""
+    def confirm(self, deliveries: Sequence[Delivery], stored: bool = False) -> None:
+        """Acknowledge: their samples are in the memory.
+
+        Args:
+            deliveries: what `retrieve` gave.
+            stored: all samples in the memory survive a kill: workers may forget them.
+        """
         with self._lock:
-            for delivery in deliveries:
-                key, sequence = delivery.receipt
-                process = self._processes[key]
-                process.confirmed = max(process.confirmed, sequence)
-                if not self._has_checkpoints:
-                    process.stored = process.confirmed
-                self._acks.setdefault(key, False)
+            for receipt in [delivery.receipt for delivery in deliveries if delivery.receipt is not None]:
+                process = self._processes[receipt[:2]]
+                process.confirmed = max(process.confirmed, receipt.sequence)
+                self._acks.setdefault(receipt[:2], False)
+            if stored or not self._has_checkpoints:
+                for key, process in list(self._processes.items()):
+                    self._note_stored(key, process.confirmed)
         self._session.wake()
 
     def checkpoint_written(self, bookkeeping: dict[str, Any]) -> None:
         """What `bookkeeping` names is on disk: workers may forget it."""
         with self._lock:
             for worker, session, confirmed, *_ in bookkeeping["processes"]:
-                self._processes[(worker, session)].stored = confirmed
-                self._acks.setdefault((worker, session), False)
+                self._note_stored((worker, session), confirmed)
         self._session.wake()
+
+    def _note_stored(self, key: tuple[str, int], sequence: int) -> None:
+        process = self._processes[key]
+        if process.stored < sequence:
+            process.stored = sequence
+            self._acks.setdefault(key, False)
 
     def broadcast_model(self, model: ActorModule) -> int:
         """Publish the weights as they are now; copies them, and does not wait.
@@ -178,7 +188,7 @@ class TrainerLink:
     def bookkeeping(self) -> dict[str, Any]:
         """What is in the memory, per worker process: plain values for a checkpoint."""
         with self._lock:
-            done = [[*key, p.confirmed, p.breaks, p.lost_samples] for key, p in self._processes.items()]
+            done = [[*key, p.confirmed, p.breaks, p.lost_samples] for key, p in list(self._processes.items())]
         return {"version": self._version, "processes": done}
 
     def _restore(self, bookkeeping: dict[str, Any]) -> None:
@@ -250,7 +260,8 @@ class TrainerLink:
         process.lost_samples = packet.lost_samples
         buffer = self._buffer_of(packet, body, process)
         episodes = tuple(_to_stats(packet.worker, e) for e in packet.episodes)
-        self._arriving.append(Delivery(buffer, episodes, (key, packet.sequence)))
+        receipt = Receipt(*key, packet.sequence, process.breaks, process.lost_samples)
+        self._arriving.append(Delivery(buffer, episodes, receipt))
 
     def _buffer_of(self, packet: m.SamplePacket, body: memoryview, process: _Process) -> Buffer:
         """Decode; a packet that cannot be decoded is counted, and what follows does not continue what was before."""

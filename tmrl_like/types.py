@@ -111,9 +111,10 @@ class Batch(_BatchFields):
 class ActionSource(IntEnum):
     """What chose an action."""
 
-    POLICY = 0  # the actor; also of the first sample of an episode, whose action nobody chose
+    POLICY = 0  # the actor; also of the first sample of its episodes, whose action nobody chose
     SAFE = 1  # the safe action, because the policy was too old, missing, or not finite
     HUMAN = 2
+    EXPERT = 3  # an actor that ignores policies, in all samples of its episodes: a demonstration
 
 
 class StepTiming(NamedTuple):

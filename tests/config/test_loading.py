@@ -11,7 +11,7 @@ import yaml
 from tmrl_like.config.experiment import Experiment, ServerSection, Settings, TrainerSection, WorkerSection
 from tmrl_like.config.loading import TOP_LEVEL, dump_experiment, load_experiment, load_settings, open_experiment
 from tmrl_like.errors import ConfigError
-from tmrl_like.memories import DropHistory
+from tmrl_like.memories import DropActionBuffer, DropHistory
 
 MODULE = "parts_for_tests"
 TEXT = f"""
@@ -78,6 +78,19 @@ def test_a_memory_that_ships_needs_no_compressor_beside_it(file: Path) -> None:
     assert load_experiment(file, parts=["sample_compressor"]).sample_compressor == DropHistory(2, {3: 4, "camera": 2})
     file.write_text(file.read_text() + "sample_compressor: null\n")
     assert load_experiment(file).sample_compressor is None
+
+
+def test_memories_nest(file: Path) -> None:
+    inner = "{class_path: tmrl_like.memories.ReplayMemory, init_args: {act_buf_len: 2, batch_size: 8}}"
+    file.write_text(
+        TEXT[: TEXT.index("memory:")]
+        + "memory:\n  class_path: tmrl_like.memories.WithDemonstrations\n"
+        + f"  init_args: {{memory: {inner}, share: 0.25}}\n"
+    )
+    experiment = load_experiment(file)
+    assert experiment.sample_compressor == DropActionBuffer(2)
+    memory = experiment.memory(nb_steps=1, device="cpu")
+    assert (memory.share, memory.batch_size, memory.demonstrations.act_buf_len) == (0.25, 8, 2)
 
 
 def test_a_memory_without_a_compressor_of_its_own_leaves_samples_whole(file: Path) -> None:

@@ -23,6 +23,7 @@ from tmrl_like.networking.outbox import OutboxOptions
 from tmrl_like.testing.chaos import LinkProxy
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from tmrl_like.training_offline import TrainingOffline
+from tmrl_like.types import ActionSource
 from tmrl_like.util import partial
 
 SOON = OutboxOptions(max_age_s=0.0)
@@ -154,6 +155,20 @@ def test_experts_send_samples_and_ignore_weights(house, until):
     until(lambda: server.counters.policies == 1)
     retrieve(trainer, 50)
     assert worker.policy_version == 0
+
+
+def test_an_experts_samples_say_so_and_continue_no_policys(house, until):
+    house.server()
+    trainer, worker = house.trainer(), house.worker(partial(CountingEnv, 5))
+    buffers = []
+    for expert in (False, True, True):
+        worker.run(nb_episodes=1, expert=expert)
+    until(lambda: buffers.extend(d.buffer for d in trainer.link.retrieve(0.05)) or sum(map(len, buffers)) == 18)
+    told = [(b.stream, {s.info.timing.source for s in b}) for b in buffers if len(b)]
+    streams = {source: {stream for stream, sources in told if sources == {source}} for _, (source,) in told}
+    assert set(streams) == {ActionSource.POLICY, ActionSource.EXPERT}
+    assert [len(names) for names in streams.values()] == [1, 1]
+    assert streams[ActionSource.POLICY] != streams[ActionSource.EXPERT]
 
 
 def _batch():

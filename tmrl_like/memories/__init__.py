@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tmrl_like.memories.action_buffer import DropActionBuffer as DropActionBuffer
     from tmrl_like.memories.crc import check_transition as check_transition
+    from tmrl_like.memories.demonstrations import WithDemonstrations as WithDemonstrations
     from tmrl_like.memories.layout import DropHistory as DropHistory
     from tmrl_like.memories.layout import compressor_of as compressor_of
     from tmrl_like.memories.priorities import Prioritised as Prioritised
@@ -23,6 +24,7 @@ _HOME_OF = {
     "DropHistory": "layout",
     "Prioritised": "priorities",
     "ReplayMemory": "replay",
+    "WithDemonstrations": "demonstrations",
     "check_transition": "crc",
     "compressor_of": "layout",
 }

@@ -41,7 +41,6 @@ class ControlLoop:
         actor: the instance that acts now; `PolicyIntake` has the other one.
         dead_man: what drives when the policy must not.
         policy_version: of the weights that act now; 0: never updated.
-        expert: ignore weights that arrive.
         env_steps: steps since the start.
         overruns: time-steps that missed their deadline since the start.
         inference_s: duration of the newest decision.
@@ -86,7 +85,7 @@ class ControlLoop:
         self.crc_debug = crc_debug
         self.policy_version = 0
         self.policy_published_at_s = 0.0
-        self.expert = False
+        self._source = ActionSource.POLICY
         self.env_steps = 0
         self.overruns = 0
         self.inference_s = self.env_s = self.observed_at = 0.0
@@ -99,6 +98,17 @@ class ControlLoop:
         self._episode_overruns = 0
         self._history_is_broken = False
         self._no_reward: Any = 0.0  # of a reset: 0 in the type of the environment's rewards
+
+    @property
+    def expert(self) -> bool:
+        """Whether weights that arrive are ignored. Samples of an expert and of others are no one run."""
+        return self._source is ActionSource.EXPERT
+
+    @expert.setter
+    def expert(self, expert: bool) -> None:
+        if expert != self.expert and self.env_steps:
+            self._outbox.start_new_run()
+        self._source = ActionSource.EXPERT if expert else ActionSource.POLICY
 
     def act(self, obs: Any, test: bool = False) -> Any:
         """Choose an action for a raw observation."""
@@ -117,7 +127,7 @@ class ControlLoop:
             return dead_man.take_over(f"the policy's action is not finite: {act!r:.80}"), ActionSource.SAFE
         if dead_man.is_driving:
             dead_man.hand_back()
-        return act, ActionSource.POLICY
+        return act, self._source
 
     def reset(self, collect_samples: bool) -> tuple[Any, dict[str, Any]]:
         """Start an episode.
@@ -135,7 +145,7 @@ class ControlLoop:
         obs, info = self.env.reset()
         self.observed_at = time.perf_counter()
         if collect_samples:
-            timing = StepTiming(time.time(), 0.0, 0.0, self.policy_version)
+            timing = StepTiming(time.time(), 0.0, 0.0, self.policy_version, self._source)
             self._store(None, act, obs, self._no_reward, False, False, info, timing, is_reset=True)
         return obs, info
 

@@ -49,6 +49,7 @@ test-long: $(VENV)/.installed
 	$(BIN)/pytest -m long
 
 learn: $(VENV)/.installed
+	$(PIP) -e '.[mujoco]'
 	$(BIN)/pytest -m learn
 
 chaos: $(VENV)/.installed

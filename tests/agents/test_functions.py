@@ -38,7 +38,9 @@ def gradients(function, inputs, reduce):
 @pytest.mark.parametrize("reduce", [lambda q: q.amin(0).sum(), lambda q: q.mean(0).square().sum()], ids=["min", "mean"])
 @pytest.mark.parametrize("wanted", ["parameters", "action", "action and parameters", "all", "features"])
 @pytest.mark.parametrize("sizes", [(7, 16, 12), (7, 16)])
-def test_an_ensemble_s_gradients_are_those_of_autograd(sizes, wanted, reduce):
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_ensemble_s_gradients_are_those_of_autograd(monkeypatch, threads, sizes, wanted, reduce):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     features, act, parameters = torch.randn(32, 5).double(), torch.randn(32, 2).double(), network(sizes=sizes)
     features.requires_grad_("features" in wanted or wanted == "all")
     act.requires_grad_("action" in wanted or wanted == "all")

@@ -26,7 +26,7 @@ class EnsembleReluMLP(torch.autograd.Function):
 
     The backward pass leaves out what nobody asks for: gradients of frozen parameters, of the observation, and,
     where only the action's gradient is wanted, rows without any. Under a minimum over critics, each row has a
-    gradient in one of them only.
+    gradient in one of them only (used with one thread: several are busier with whole matrices).
     """
 
     @staticmethod
@@ -90,13 +90,17 @@ def _backward_to_action(
     *hidden, (head_weight, _) = _pairs(parameters)
     weights = [weight for weight, _ in hidden]
     weights[0] = weights[0][:, n_features:]
-    if grad_NB.device.type == "cpu" and grad_NB.count_nonzero() < _FEW * grad_NB.numel():
+    if grad_NB.device.type == "cpu" and torch.get_num_threads() == 1 and _few_are_nonzero(grad_NB):
         return _rows_to_action(grad_NB, layers, weights, head_weight)
     grad_NBH = grad_NB.unsqueeze(-1) * head_weight
     for layer, weight in zip(layers[:0:-1], weights[::-1], strict=True):
         _through_relu(grad_NBH, layer)
         grad_NBH = torch.bmm(grad_NBH, weight.mT)
     return grad_NBH.sum(dim=0)
+
+
+def _few_are_nonzero(grad_NB: Tensor) -> bool:
+    return bool(grad_NB.count_nonzero() < _FEW * grad_NB.numel())
 
 
 def _rows_to_action(

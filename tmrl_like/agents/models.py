@@ -218,6 +218,7 @@ class EnsembleCritic(nn.Module):
         self.hidden = nn.ModuleList(EnsembleLinear(n_critics, i, o) for i, o in itertools.pairwise(widths))
         self.head = EnsembleHead(n_critics, widths[-1])
         self.norms = nn.ModuleList(EnsembleNorm(n_critics, width) for width in hidden_sizes if layer_norm)
+        self._layers = [p for layer in (*self.hidden, self.head) for p in (layer.weight, layer.bias)]  # found once
 
     def forward(self, obs: Any, act: Tensor, members: Tensor | None = None) -> Tensor:
         """Value actions.
@@ -233,8 +234,7 @@ class EnsembleCritic(nn.Module):
         features_BF, act_BA = self.encoder(obs), self.rescale_act(act.flatten(1).float())
         if self.norms or self.dropout:
             return self._layer_by_layer(torch.cat((features_BF, act_BA), dim=1), members)
-        parameters = (p for layer in (*self.hidden, self.head) for p in (layer.weight, layer.bias))
-        chosen = parameters if members is None else (p[members] for p in parameters)
+        chosen = self._layers if members is None else (p[members] for p in self._layers)
         q_NB: Tensor = EnsembleReluMLP.apply(features_BF, act_BA, *chosen)  # type: ignore[no-untyped-call]
         return q_NB
 

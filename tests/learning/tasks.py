@@ -1,0 +1,177 @@
+"""Tasks that the agents must learn, without a network, and the curves of how they do.
+
+    python tests/learning/tasks.py [--tasks pendulum …] [--seeds 0 1 2] [--picture docs/figures/learning.png]
+
+Prints the returns of test episodes over environment steps and draws them. MuJoCo's task needs the extra `mujoco`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tmrl_like.actor import ActorModule
+from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
+from tmrl_like.agents.process import tune_process
+from tmrl_like.envs import GenericGymEnv
+from tmrl_like.envs.drone import MirroredFlights, TargetInView
+from tmrl_like.memories import DropActionBuffer, ReplayMemory
+from tmrl_like.testing.drone import SimulatedDroneEnv
+from tmrl_like.types import Buffer, Info, Sample
+from tmrl_like.util import partial
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What is learnt, how, and how well.
+
+    Attributes:
+        env: makes the environment from a seed, for its first reset.
+        steps: environment steps to learn it in.
+        goal: mean return that test episodes must reach in the end.
+        agent: options of `SACAgent`.
+        memory: options of `ReplayMemory`; `sample_preprocessor` is made from the seed.
+        first_steps: before training begins.
+        updates_per_step: training steps per environment step.
+        episodes: test episodes per evaluation.
+    """
+
+    env: Callable[[int], Any]
+    steps: int
+    goal: float
+    agent: dict[str, Any] = field(default_factory=dict)
+    memory: dict[str, Any] = field(default_factory=dict)
+    sample_preprocessor: Callable[[int], Any] = lambda seed: None
+    compressor: Callable[..., Any] = lambda *sample: sample
+    first_steps: int = 1000
+    updates_per_step: int = 1
+    episodes: int = 5
+    evaluations: int = 10
+
+
+FAST = {"lr_actor": 1e-3, "lr_critic": 1e-3, "lr_entropy": 1e-3}
+TASKS = {
+    "pendulum": Task(
+        env=lambda seed: GenericGymEnv("Pendulum-v1"), steps=8000, goal=-200.0, agent={"gamma": 0.98, **FAST}
+    ),
+    "inverted pendulum (MuJoCo)": Task(
+        env=lambda seed: GenericGymEnv("InvertedPendulum-v5"), steps=20_000, goal=950.0, agent=FAST
+    ),
+    "drone": Task(
+        env=lambda seed: SimulatedDroneEnv(seed=seed),
+        steps=2400,
+        goal=-6.0,
+        agent={"gamma": 0.95, "polyak": 0.98, **FAST, "lr_entropy": 2e-3, "entropy_coef": 0.1},
+        memory={"act_buf_len": 4, "reset_act_buf": False, "obs_preprocessor": TargetInView(), "batch_size": 128},
+        sample_preprocessor=MirroredFlights,
+        compressor=DropActionBuffer(4),
+        first_steps=200,
+        updates_per_step=6,
+        episodes=40,
+    ),
+}
+
+
+def learn(task: Task, seed: int) -> Iterator[tuple[int, list[float]]]:
+    """Train; yields environment steps so far and the returns of test episodes, ten times, at last when it is over."""
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    env, view = task.env(seed), task.memory.get("obs_preprocessor", lambda obs: obs)
+    env.reset(seed=seed)
+    env.action_space.seed(seed)
+    nets = {"hidden_sizes": (64, 64)}
+    agent = SACAgent(
+        env.observation_space,
+        env.action_space,
+        actor_cls=partial(SquashedGaussianActor, **nets),
+        critic_cls=partial(EnsembleCritic, **nets),
+        **task.agent,
+    )
+    memory = ReplayMemory(
+        memory_size=task.steps + 1000, sample_preprocessor=task.sample_preprocessor(seed), **task.memory
+    )
+    memory.seed(seed)
+    steps = trained = evaluated = 0
+    while evaluated < task.evaluations:
+        for samples in episode(env, agent.get_actor(), view, task.compressor, explore=steps < task.first_steps):
+            memory.append(Buffer(samples, "worker"))
+            steps += not samples[0].info.is_reset
+            while task.first_steps < steps and trained < task.updates_per_step * steps:
+                agent.train(memory.sample())
+                trained += 1
+            if steps >= task.steps * (evaluated + 1) // task.evaluations and evaluated < task.evaluations:
+                evaluated += 1
+                yield steps, returns(task, agent.get_actor(), view, 1000 * (seed + 1))
+
+
+def episode(env: Any, actor: ActorModule, view: Any, compress: Any, explore: bool) -> Iterator[list[Sample]]:
+    """The samples of an episode, one at a time; `explore` acts at random."""
+    obs, info = env.reset()
+    yield [Sample(*compress(env.default_action, obs, 0.0, False, False, Info(info, is_reset=True)))]
+    over = False
+    while not over:
+        action = env.action_space.sample() if explore else actor.act_(view(obs))
+        obs, rew, terminated, truncated, info = env.step(action)
+        yield [Sample(*compress(action, obs, rew, terminated, truncated, Info(info)))]
+        over = terminated or truncated
+
+
+def returns(task: Task, actor: ActorModule, view: Any, seed: int) -> list[float]:
+    """Returns of the test episodes of one evaluation."""
+    totals = []
+    for i in range(task.episodes):
+        env = task.env(seed + i)
+        obs, _ = env.reset(seed=seed + i)
+        totals.append(0.0)
+        over = False
+        while not over:
+            obs, rew, terminated, truncated, _ = env.step(actor.act_(view(obs), test=True))
+            totals[-1] += float(rew)
+            over = terminated or truncated
+        env.close()
+    return totals
+
+
+def draw(curves: dict[str, dict[int, list[tuple[int, float]]]], file: Path) -> None:
+    """One plot per task, one line per seed."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.5 * len(curves), 3.5), layout="constrained")
+    for axes, (name, seeds) in zip(np.atleast_1d(figure.subplots(1, len(curves))), curves.items(), strict=True):
+        for seed, points in seeds.items():
+            axes.plot(*zip(*points, strict=True), label=f"seed {seed}")
+        axes.axhline(TASKS[name].goal, color="grey", linestyle="--", label="goal")
+        axes.set(title=name, xlabel="environment steps", ylabel="mean return of test episodes")
+        axes.legend()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file, dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--picture", type=Path, help="where to draw the curves, as PNG")
+    arguments = parser.parse_args()
+    tune_process(threads=1)
+    curves: dict[str, dict[int, list[tuple[int, float]]]] = {name: {} for name in arguments.tasks}
+    for name in arguments.tasks:
+        for seed in arguments.seeds:
+            points = curves[name][seed] = []
+            for steps, totals in learn(TASKS[name], seed):
+                points.append((steps, float(np.mean(totals))))
+                print(f"{name}, seed {seed}: {steps} steps, return {points[-1][1]:.1f}", flush=True)
+    if arguments.picture:
+        draw(curves, arguments.picture)
+    print(json.dumps(curves))
+
+
+if __name__ == "__main__":
+    main()

@@ -11,9 +11,7 @@ Not stored: `info`. Its contents do not come back from `get_transition`.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from itertools import groupby
-from operator import eq
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -23,24 +21,23 @@ import torch
 from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError
 from tmrl_like.memories.action_buffer import DropActionBuffer
 from tmrl_like.memories.collate import to_tensor
-from tmrl_like.memories.columns import Array, Column, FieldColumns, field_slices
-from tmrl_like.memories.kept import MemoryInFiles
+from tmrl_like.memories.columns import Array, FieldColumns, field_slices
 from tmrl_like.memories.lanes import Lanes, Rows, action_history, frame_history
 from tmrl_like.memories.layout import DropHistory, FramePadding, FrameStack, largest_stack, stack_sizes
-from tmrl_like.memories.nstep import Ahead, discounted_sum, joined, look_ahead
+from tmrl_like.memories.nstep import joined
 from tmrl_like.memories.priorities import Priorities, Prioritised
+from tmrl_like.memories.rebuild import MemoryOfRows
+from tmrl_like.memories.samples import ACT, NAMES, OBS, REW, RowBlock, blocks_of, nodes_of, with_resets
 from tmrl_like.types import Batch, Block, Buffer, Info, ObsPreprocessor, Sample, SamplePreprocessor, Transition
-from tmrl_like.wire.columns import Columns, columns_of
-from tmrl_like.wire.schema import Node, TupleNode, schema_of
+from tmrl_like.wire.columns import Columns
+from tmrl_like.wire.schema import Node, TupleNode
 
-_NAMES = ("act", "obs", "rew", "terminated", "truncated")  # a sample without its info
-_ACT, _OBS, _REW = range(3)
 _INT32_MAX = 2**31 - 1
 _CHECKED_STRUCTURES = 256
 _node_decoder: msgspec.msgpack.Decoder[Node] = msgspec.msgpack.Decoder(Node)
 
 
-class ReplayMemory(MemoryInFiles):
+class ReplayMemory(MemoryOfRows):
     """A replay memory for any environment whose observations and actions are arrays and numbers.
 
     Use it with its own compressor on the worker: `compressor_of(memory_cls)`, which an experiment does by
@@ -151,7 +148,7 @@ class ReplayMemory(MemoryInFiles):
             histories.append(frame_history(largest_stack(self.frame_stack)))
         self._priorities = None if self.prioritised is None else Priorities(capacity, self.prioritised)
         self._lanes = Lanes(capacity, *histories, looks_ahead=self.n_steps > 1, watcher=self._priorities)
-        self._fields: list[FieldColumns] = []  # as `_NAMES`; empty before the first step of an episode
+        self._fields: list[FieldColumns] = []  # as `NAMES`; empty before the first step of an episode
         self._resets_only: list[Buffer] = []  # what came before the first step: columns need its dtypes
         self._checked: dict[tuple[int, bool], tuple[Node, list[slice]]] = {}  # structures that fit, by id
         self._originals: dict[int, Any] = {}  # CRC debugging: row -> what the environment produced
@@ -178,36 +175,36 @@ class ReplayMemory(MemoryInFiles):
         early, self._resets_only = self._resets_only, []
         for waiting in (*early, buffer):
             self._begin(len(waiting))
-            for block in _blocks(waiting):
+            for block in blocks_of(waiting):
                 self._store(waiting.stream, block)
             self._appended += len(waiting)
 
     def _reserve(self, buffer: Buffer) -> bool:
         """Reserve columns for the structure of the first sample that is no reset; False if there is none."""
-        for block in _blocks(buffer):
-            for segment, is_reset in _with_resets(block):
+        for block in blocks_of(buffer):
+            for segment, is_reset in with_resets(block):
                 if not is_reset.all():
-                    self._fields = self._columns_for(_nodes(segment.schema))
+                    self._fields = self._columns_for(nodes_of(segment.schema))
                     self._create_files()
                     return True
         return False
 
     def _columns_for(self, nodes: Sequence[Node]) -> list[FieldColumns]:
-        if self.act_buf_len and not isinstance(nodes[_OBS], TupleNode):
+        if self.act_buf_len and not isinstance(nodes[OBS], TupleNode):
             raise MemoryContractError(
                 f"act_buf_len is {self.act_buf_len}, but obs is no tuple: the environment's observation is a tuple "
                 "that ends in the action buffer, and the compressor leaves the rest of it"
             )
-        stack_sizes(self.frame_stack, nodes[_OBS])  # refuses what has none
+        stack_sizes(self.frame_stack, nodes[OBS])  # refuses what has none
         capacity = self._lanes.capacity
-        fields = [FieldColumns(name, node, capacity) for name, node in zip(_NAMES, nodes, strict=False)]
-        for field in fields[_REW:]:
+        fields = [FieldColumns(name, node, capacity) for name, node in zip(NAMES, nodes, strict=False)]
+        for field in fields[REW:]:
             if len(field.columns) != 1 or field.columns[0].array.size != capacity:
                 raise MemoryContractError(f"{field.name} is not a single number but {field.node}")
         return fields
 
-    def _store(self, stream: str, block: Block | _RowBlock) -> None:
-        slices = [self._slices(segment.schema, bool(resets.all())) for segment, resets in _with_resets(block)]
+    def _store(self, stream: str, block: Block | RowBlock) -> None:
+        slices = [self._slices(segment.schema, bool(resets.all())) for segment, resets in with_resets(block)]
         for first in range(0, len(block.is_reset), self._lanes.capacity):
             is_reset = block.is_reset[first : first + self._lanes.capacity]
             rows, previous = self._lanes.extend(stream, is_reset)
@@ -227,17 +224,17 @@ class ReplayMemory(MemoryInFiles):
         if key not in self._checked:
             if len(self._checked) >= _CHECKED_STRUCTURES:
                 self._checked.clear()
-            self._check_fields(_nodes(schema), only_resets)
-            self._checked[key] = schema, field_slices(_nodes(schema))
+            self._check_fields(nodes_of(schema), only_resets)
+            self._checked[key] = schema, field_slices(nodes_of(schema))
         return self._checked[key][1]
 
     def _check_fields(self, nodes: Sequence[Node], only_resets: bool) -> None:
         """What a reset sample brings may be cast: no transition ends there."""
-        for field, node in zip(self._fields[:_REW], nodes, strict=False):
+        for field, node in zip(self._fields[:REW], nodes, strict=False):
             field.check_fits(node, is_lossless=not only_resets)
         if not only_resets:
-            self._fields[_REW].widen(nodes[_REW])
-            self._refile(self._fields[_REW].columns[0])
+            self._fields[REW].widen(nodes[REW])
+            self._refile(self._fields[REW].columns[0])
 
     def _write(self, rows: Rows, start: int, segment: Columns, fields: list[slice]) -> None:
         """Write the part of a segment that falls on `rows`; its first sample is at position `start` of them."""
@@ -253,7 +250,7 @@ class ReplayMemory(MemoryInFiles):
         """With last_act_on_reset, the newest action of the buffer after a reset is the one before it."""
         before = np.concatenate(([rows[0] if previous is None else previous], rows[:-1]))
         for k in np.flatnonzero(is_reset).tolist():
-            for column in self._fields[_ACT].columns:
+            for column in self._fields[ACT].columns:
                 column.array[rows[k]] = column.array[before[k]]
 
     def _keep_originals(self, rows: Rows, samples: list[Sample]) -> None:
@@ -284,58 +281,6 @@ class ReplayMemory(MemoryInFiles):
             return self._one_step(row)
         steps = [self._one_step(row) for row in self._episode_from(row)]
         return Transition._make((*joined(steps, self._gamma), Info(original=self._joined_originals(steps))))
-
-    def _one_step(self, row: int) -> Transition:
-        """The transition that ends in a row."""
-        walk: list[int] = self._lanes.walk(np.array([row]), max(1, self.act_buf_len))[:, 0].tolist()
-        act, _, rew, terminated, truncated = self._fields
-        last_obs, new_obs = self._observation(walk[1]), self._observation(walk[0])
-        if self.act_buf_len:
-            last_obs, new_obs = last_obs + self._action_buffer(walk[1:]), new_obs + self._action_buffer(walk[:-1])
-        info = Info(original=self._originals.get(row))
-        flags = terminated.value(row), truncated.value(row)
-        return Transition(last_obs, act.value(row), rew.value(row), new_obs, *flags, info)
-
-    def _episode_from(self, row: int) -> Iterator[int]:
-        """A row, and those after it in the same episode, up to `n_steps` of them."""
-        for _ in range(self.n_steps):
-            yield row
-            after = int(self._lanes.walk_ahead(np.array([row]), 1)[1, 0])
-            if after == row or any(bool(flag.value(row)) for flag in self._fields[_REW + 1 :]):
-                return
-            row = after
-
-    def _joined_originals(self, steps: Sequence[Transition]) -> tuple[Any, ...] | None:
-        originals = [step.info.original for step in steps if isinstance(step.info, Info) and step.info.original]
-        return joined(originals, self._gamma) if len(originals) == len(steps) else None
-
-    @property
-    def _gamma(self) -> float:
-        return 1.0 if self.gamma is None else self.gamma
-
-    @property
-    def _stacks(self) -> list[int]:
-        """How many frames are stacked in each leaf of an observation."""
-        return stack_sizes(self.frame_stack, self._fields[_OBS].node) if self.frame_stack else []
-
-    def _observation(self, row: int) -> Any:
-        """What the environment observed at a row, without the action buffer."""
-        field, stacks = self._fields[_OBS], self._stacks
-        if not any(stacks):
-            return field.value(row)
-        frames = self._lanes.walk_frames(np.array([row]), max(stacks) - 1)[:, 0].tolist()
-        pairs = zip(field.columns, stacks, strict=True)
-        return field.tree([self._stack(c, frames[:size]) if size else c.value(row) for c, size in pairs])
-
-    def _stack(self, column: Column, newest_first: list[int]) -> Array:
-        frames = [np.asarray(column.value(row)) for row in newest_first]
-        if self.frame_padding == "zero":
-            repeats = [False, *map(eq, newest_first, newest_first[1:])]
-            frames = [np.zeros_like(f) if is_repeat else f for f, is_repeat in zip(frames, repeats, strict=True)]
-        return np.stack(frames[::-1])
-
-    def _action_buffer(self, newest_first: list[int]) -> tuple[Any, ...]:
-        return tuple([self._fields[_ACT].value(row) for row in reversed(newest_first)])
 
     def sample(self) -> Batch:
         """Draw one batch, by one gather per column unless it must go transition by transition.
@@ -385,73 +330,6 @@ class ReplayMemory(MemoryInFiles):
         if self._priorities is not None:
             return self._lanes.items_of(self._priorities.draw(self.rng, self.batch_size, len(self))[0])
         return self.rng.integers(0, len(self), self.batch_size)
-
-    def _gather(self, items: Rows) -> Batch:
-        """The transitions `items`, int [B], as tensors."""
-        rows = self._lanes.whole.take(items).astype(np.intp)
-        if self.n_steps > 1:
-            return self._gather_n_steps(rows)
-        walk = self._lanes.walk(rows, max(1, self.act_buf_len))
-        last_obs, act, obs = self._gather_structures(walk[1:], rows, walk[:-1])
-        rew, terminated, truncated = (self._gather_numbers(field, rows) for field in self._fields[_REW:])
-        return Batch(last_obs, act, rew, obs, terminated, truncated)
-
-    def _gather_n_steps(self, rows: Rows) -> Batch:
-        """The transitions that begin with the step to each of `rows`, int [B]."""
-        ahead = self._ahead(rows)
-        before = self._lanes.walk(rows, max(1, self.act_buf_len))[1:]
-        last_obs, act, obs = self._gather_structures(before, rows, self._lanes.walk(ahead.ends, len(before) - 1))
-        rewards = self._fields[_REW].columns[0].array.take(ahead.rows, axis=0).reshape(ahead.rows.shape)
-        rew = to_tensor(discounted_sum(rewards, ahead.is_taken, self._gamma).astype(np.float32), self.device)
-        terminated, truncated = (self._gather_numbers(field, ahead.ends) for field in self._fields[_REW + 1 :])
-        return Batch(last_obs, act, rew, obs, terminated, truncated, discount=self._discount(ahead))
-
-    def _ahead(self, rows: Rows) -> Ahead:
-        flags = (field.columns[0].array for field in self._fields[_REW + 1 :])
-        return look_ahead(self._lanes, rows, self.n_steps, *flags)
-
-    def _discount(self, ahead: Ahead) -> Any:
-        powers = np.array([self._gamma**k for k in range(self.n_steps + 1)], np.float32)
-        return to_tensor(powers.take(ahead.counts), self.device)
-
-    def _gather_structures(self, before: Rows, rows: Rows, after: Rows) -> tuple[Any, Any, Any]:
-        """Older observation, action and newer observation of B transitions.
-
-        Args:
-            before: int [max(1, act_buf_len), B], a walk from the rows of the older observations.
-            rows: int [B], rows of the actions.
-            after: int, as `before`, from the rows of the newer observations.
-        """
-        length = self.act_buf_len
-        last_obs, obs = self._gather_observations(np.stack((before[0], after[0])))
-        if not length:
-            return last_obs, self._gather_field(self._fields[_ACT], rows[None])[0], obs
-        act, *buffers = self._gather_field(self._fields[_ACT], np.concatenate((rows[None], before[::-1], after[::-1])))
-        return (*last_obs, *buffers[:length]), act, (*obs, *buffers[length:])
-
-    def _gather_observations(self, rows: Rows) -> list[Any]:
-        """`rows` int [2, B] -> 2 observations of tensors [B, ...] without action buffers."""
-        field, stacks = self._fields[_OBS], self._stacks
-        if not any(stacks):
-            return self._gather_field(field, rows)
-        oldest_first = self._lanes.walk_frames(rows, max(stacks) - 1)[::-1].transpose(1, 2, 0)
-        leaves = []
-        for column, size in zip(field.columns, stacks, strict=True):
-            stacked = column.array.take(oldest_first[..., -size:] if size else rows, axis=0)
-            if size and self.frame_padding == "zero":
-                _blank_padding(stacked, oldest_first[..., -size:])
-            leaves.append(to_tensor(stacked, self.device).unbind(0))
-        return [field.tree([leaf[k] for leaf in leaves]) for k in range(len(rows))]
-
-    def _gather_field(self, field: FieldColumns, rows: Rows) -> list[Any]:
-        """`rows` int [K, B] -> K structures of tensors [B, ...], each with memory of its own."""
-        leaves = [to_tensor(c.array.take(rows, axis=0), self.device).unbind(0) for c in field.columns]
-        return [field.tree([leaf[k] for leaf in leaves]) for k in range(len(rows))]
-
-    def _gather_numbers(self, field: FieldColumns, rows: Rows) -> Any:
-        """`rows` int [B] -> float32 [B]."""
-        numbers = field.columns[0].array.take(rows, axis=0).reshape(len(rows))
-        return to_tensor(numbers.astype(np.float32, copy=False), self.device)
 
     def _preprocessors_are_batched(self) -> bool:
         return all(f is None or getattr(f, "batched", False) for f in (self.obs_preprocessor, self.sample_preprocessor))
@@ -505,7 +383,7 @@ class ReplayMemory(MemoryInFiles):
             nodes = [_node_decoder.decode(node) for node in contents["nodes"]]
         except msgspec.MsgspecError as error:
             raise CheckpointError(f"the structure of the samples does not decode: {error}") from None
-        self._fields = [FieldColumns(n, node, self.memory_size) for n, node in zip(_NAMES, nodes, strict=False)]
+        self._fields = [FieldColumns(n, node, self.memory_size) for n, node in zip(NAMES, nodes, strict=False)]
         self._resets_only = [Buffer(samples, stream) for stream, samples in contents["resets_only"]]
         if contents["capacity"] == self.memory_size and len(contents["runs"]):
             self._lanes.start_at(int(contents["runs"][0, 0]))
@@ -550,42 +428,3 @@ class ReplayMemory(MemoryInFiles):
         if contents["originals"]:
             oldest = int(contents["runs"][0, 0])
             self._originals.update(zip(rows.tolist(), contents["originals"][numbers[0] - oldest :], strict=False))
-
-
-def _blank_padding(stacked: Array, rows: Rows) -> None:
-    """Put zeros where frames of `rows`, int [2, B, k], oldest first, are repeats of an episode's first one."""
-    is_repeat = rows[..., :-1] == rows[..., 1:]
-    if is_repeat.any():
-        stacked[:, :, :-1][is_repeat] = 0
-
-
-class _RowBlock:
-    """Single samples in the form of a packet's block."""
-
-    def __init__(self, samples: list[Sample]) -> None:
-        self._samples = samples
-        plain = [tuple(sample[: len(_NAMES)]) for sample in samples]
-        self.segments = tuple(columns_of(list(run)) for _, run in groupby(plain, schema_of))
-        self.is_reset = np.array([getattr(sample.info, "is_reset", False) for sample in samples], np.bool_)
-
-    def samples(self) -> list[Sample]:
-        return self._samples
-
-
-def _blocks(buffer: Buffer) -> Sequence[Block | _RowBlock]:
-    return buffer.blocks or (_RowBlock(buffer.memory),)
-
-
-def _with_resets(block: Block | _RowBlock) -> Iterator[tuple[Columns, Array]]:
-    """Each segment with its part of `is_reset`."""
-    start = 0
-    for segment in block.segments:
-        yield segment, block.is_reset[start : start + segment.rows]
-        start += segment.rows
-
-
-def _nodes(schema: Node) -> Sequence[Node]:
-    """The structures of a sample's fields, without info."""
-    if not isinstance(schema, TupleNode) or len(schema.items) < len(_NAMES):
-        raise MemoryContractError(f"a sample is a tuple ({', '.join(_NAMES)}, info), not {schema!r:.80}")
-    return schema.items[: len(_NAMES)]

@@ -23,6 +23,7 @@ _HOME_OF = {
     "test": "episodes",
     "benchmark": "benchmark",
     "check": "check",
+    "record": "record",
     "run": "run",
     "keys": "keys",
 }

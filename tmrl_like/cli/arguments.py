@@ -78,7 +78,17 @@ def _parser() -> _Parser:
     parser = _Parser(prog="tmrl-like", description=_ABOUT, epilog=_EXITS)
     parser.add_argument("--version", action="version", version=f"tmrl_like {tmrl_like.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
-    for add in (_add_run, _add_server, _add_worker, _add_trainer, _add_test, _add_benchmark, _add_check, _add_keys):
+    for add in (
+        _add_run,
+        _add_server,
+        _add_worker,
+        _add_trainer,
+        _add_test,
+        _add_benchmark,
+        _add_check,
+        _add_record,
+        _add_keys,
+    ):
         add(commands)
     for command in commands.choices.values():
         _add_log_level(command)
@@ -165,6 +175,22 @@ def _add_check(commands: Any) -> None:
         "A difference is shown with field, element and both values.",
     )
     parser.add_argument("--episodes", type=_count, default=3, metavar="N", help="episodes to run (3)")
+
+
+def _add_record(commands: Any) -> None:
+    parser = _command(
+        commands, "record", "write a data set that a run can start from (dataset_path), without server and trainer"
+    )
+    parser.add_argument("--out", required=True, metavar="DIR", help="where the data set goes: a folder, or a file")
+    parser.add_argument("--episodes", type=_count, default=10, metavar="N", help="episodes to record (10)")
+    policy = parser.add_mutually_exclusive_group()
+    policy.add_argument("--policy", metavar="FILE", help="weights to drive with (the run's newest)")
+    policy.add_argument("--random", action="store_true", help="draw actions from the action space")
+    policy.add_argument(
+        "--expert",
+        action="store_true",
+        help="the experiment's actor as it is, without weights; marked as demonstrations",
+    )
 
 
 def _add_keys(commands: Any) -> None:

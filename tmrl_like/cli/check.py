@@ -31,7 +31,7 @@ from tmrl_like.wire.packet import SampleBlock, decode_body
 
 _PARTS = ("env", "actor", "agent", "memory", "sample_compressor", "obs_preprocessor")
 _CHECKED_AT_MOST = 20_000
-_WITHOUT_LIMITS = OutboxOptions(  # nobody acknowledges what is sent here
+WITHOUT_LIMITS = OutboxOptions(  # nobody acknowledges what is sent here
     max_bytes=1 << 50, max_held_samples=1 << 50, window_bytes=1 << 50
 )
 
@@ -53,9 +53,9 @@ def main(arguments: Arguments) -> int:
     """Run some episodes through everything, and report."""
     Stopper().listen(arguments.supervised)
     experiment = dataclasses.replace(prepare(arguments, "check", _PARTS), crc_debug=True)
-    with make_standalone(experiment, None, outbox=_WITHOUT_LIMITS) as worker:
+    with make_standalone(experiment, None, outbox=WITHOUT_LIMITS) as worker:
         _check_spaces(worker)
-        traffic = _collect(worker, arguments.episodes)
+        traffic = collect_traffic(worker, arguments.episodes)
         _report_timing(worker, traffic)
         _report_traffic(traffic)
         memory = _fill(experiment, traffic)
@@ -77,7 +77,7 @@ def _check_spaces(worker: RolloutWorker) -> None:
     print(f"environment: observations {space}, actions {worker.env.action_space}")
 
 
-def _collect(worker: RolloutWorker, episodes: int) -> Traffic:
+def collect_traffic(worker: RolloutWorker, episodes: int) -> Traffic:
     """Run episodes; take the packets that would have left, and decode them."""
     sent: list[bytes] = []
     for number in range(1, episodes + 1):
@@ -161,4 +161,4 @@ def _outline(obs: Any) -> str:
     return type(obs).__name__
 
 
-__all__ = ["Traffic", "main"]
+__all__ = ["WITHOUT_LIMITS", "Traffic", "collect_traffic", "main"]

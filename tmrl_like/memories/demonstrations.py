@@ -176,6 +176,11 @@ class WithDemonstrations(MemoryDataloading):
             "experts": sorted(self._experts),
         }
 
+    @property
+    def contents_are_copies(self) -> bool:
+        """See `MemoryDataloading`."""
+        return self.own.contents_are_copies and self.demonstrations.contents_are_copies
+
     def set_contents(self, contents: dict[str, Any]) -> None:
         """Take over what `contents` gave."""
         self.own.load_state_dict(contents["own"])

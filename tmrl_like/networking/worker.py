@@ -238,6 +238,15 @@ class RolloutWorker:
         action = to_action(safe_action, self.env.action_space)
         return DeadMan(max_policy_age_s, lambda: action)
 
+    @property
+    def is_expert(self) -> bool:
+        """Whether weights that arrive are ignored, and samples are marked as an expert's; `run` sets it."""
+        return self._loop.expert
+
+    @is_expert.setter
+    def is_expert(self, expert: bool) -> None:
+        self._loop.expert = expert
+
     # -- running -------------------------------------------------------------------------------------
 
     def run(

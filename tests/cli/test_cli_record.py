@@ -1,0 +1,54 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli_commands import TINY
+from tiny import TinyActor, TinyEnv
+
+from tmrl_like.memories import ReplayMemory
+
+CommandLine = Callable[..., int]
+
+
+def test_what_a_random_policy_did_starts_a_run(tmp_path: Path, command_line: CommandLine, free_port: int) -> None:
+    assert command_line("record", TINY, "--random", "--episodes", "6", "--out", str(tmp_path / "data")) == 0
+    memory = ReplayMemory(dataset_path=tmp_path / "data")
+    actions = [float(memory.get_transition(k).act[0]) for k in range(len(memory))]
+    assert 6 * 3 <= len(actions) <= 6 * 10
+    assert len(set(actions)) > 10
+    path = f"--memory.init_args.dataset_path={tmp_path / 'data'}"
+    assert command_line("trainer", TINY, f"--server.port={free_port}", path, "--trainer.steps", "5") == 0
+
+
+def test_what_a_stored_policy_did_is_recorded(tmp_path: Path, command_line: CommandLine) -> None:
+    actor = TinyActor(TinyEnv.observation_space, TinyEnv.action_space)
+    actor.pedal.data.fill_(1.0)
+    actor.save(tmp_path / "policy")
+    out = ("--out", str(tmp_path / "data.tmrl"), "--episodes", "2")
+    assert command_line("record", TINY, "--policy", str(tmp_path / "policy"), *out) == 0
+    memory = ReplayMemory(dataset_path=tmp_path / "data.tmrl")
+    ends = [memory.get_transition(k).terminated for k in range(len(memory))]
+    assert ends == [False, False, True] * 2
+
+
+def test_an_expert_is_the_actor_as_it_is_and_its_samples_are_demonstrations(
+    tmp_path: Path, command_line: CommandLine
+) -> None:
+    experiment = tmp_path / "experts.yaml"
+    plain = "class_path: tmrl_like.memories.ReplayMemory\n  init_args: {batch_size: 8, memory_size: 1000}"
+    mixed = "class_path: tmrl_like.memories.WithDemonstrations\n  init_args: {memory: tmrl_like.memories.ReplayMemory}"
+    experiment.write_text(Path(TINY).read_text().replace(plain, mixed))
+    done = command_line("record", str(experiment), "--expert", "--episodes", "2", "--out", str(tmp_path))
+    assert done == 0
+    assert len(ReplayMemory(dataset_path=tmp_path)) == 20
+
+
+def test_no_policy_and_too_small_a_memory_are_one_line(
+    tmp_path: Path, command_line: CommandLine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command_line("record", TINY, "--out", str(tmp_path)) == 2
+    assert "there is no policy" in capsys.readouterr().err
+    small = "--memory.init_args.memory_size=5"
+    assert command_line("record", TINY, "--random", "--episodes", "2", "--out", str(tmp_path), small) == 2
+    assert "room for 5 samples" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []

@@ -76,9 +76,10 @@ def test_an_endless_reward_after_the_end_does_not_spoil_the_sum():
     frame_stack=st.integers(0, 4),
     reset_act_buf=st.booleans(),
     n_steps=st.integers(1, 6),
+    lost=st.sets(st.integers(0, 30), max_size=5),
 )
 def test_any_returns_of_any_workers_in_any_ring_are_those_of_the_episodes(
-    sizes, workers, memory_size, longest_episode, act_buf_len, frame_stack, reset_act_buf, n_steps
+    sizes, workers, memory_size, longest_episode, act_buf_len, frame_stack, reset_act_buf, n_steps, lost
 ):
     memory = ReplayMemory(
         memory_size=memory_size,
@@ -97,11 +98,16 @@ def test_any_returns_of_any_workers_in_any_ring_are_those_of_the_episodes(
         )
         streams.append(list(cut(env.take(100), sizes)))
     arrived = []
-    for worker, steps in interleaved(streams, seed=memory_size):
-        memory.append(packed(steps, f"w{worker}", lambda sample: compress(*sample)))
-        arrived += [(worker, step) for step in steps]
+    breaks = [0] * workers
+    for number, (worker, steps) in enumerate(interleaved(streams, seed=memory_size)):
+        if number in lost:
+            breaks[worker] += 1
+            continue
+        stream = f"w{worker}/{breaks[worker]}"
+        memory.append(packed(steps, stream, lambda sample: compress(*sample)))
+        arrived += [(stream, step) for step in steps]
     expected = n_step_returns(arrived, n_steps)
-    discounts = memory._gather(np.arange(len(memory))).discount if len(memory) and n_steps > 1 else None
+    batch = memory._gather(np.arange(len(memory))) if len(memory) else None
     for item in range(len(memory)):
         transition = memory.get_transition(item)
         steps = expected[tuple(transition.last_obs[0].tolist())]
@@ -110,7 +116,13 @@ def test_any_returns_of_any_workers_in_any_ring_are_those_of_the_episodes(
             rew = 0.0
             for k, step in enumerate(steps):
                 rew += GAMMA**k * float(step.sample.rew)
-            assert discounts[item] == np.float32(GAMMA ** len(steps))
+            assert batch.discount[item] == np.float32(GAMMA ** len(steps))
+        in_batch = (batch.obs, (batch.act,), (batch.rew,), batch.next_obs, (batch.terminated,), (batch.truncated,))
+        check_transition(
+            [tuple(map(np.asarray, leaves)) for leaves in (last_obs, [act], [np.float32(rew)], steps[-1].original[3])]
+            + [(np.asarray(np.float32(flag)),) for flag in steps[-1].original[4:]],
+            [tuple(leaf[item].numpy() for leaf in leaves) for leaves in in_batch],
+        )
         check_transition((last_obs, act, rew, *steps[-1].original[3:]), transition)
         memory[item]
 

@@ -25,7 +25,7 @@ def collate_batch(transitions: Sequence[Sequence[Any]], device: str) -> Batch:
         MemoryContractError: the transitions have not all the same structure, or hold something that no
             tensor can.
     """
-    if any(len(t) != _FIELDS for t in transitions):
+    if set(map(len, transitions)) != {_FIELDS}:
         raise MemoryContractError(f"a transition to collate has {_FIELDS} items: (last_obs, act, rew, obs, …)")
     last_obs, act, rew, obs, terminated, truncated = zip(*transitions, strict=True)
     return Batch(
@@ -66,7 +66,7 @@ def _stack_arrays(values: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any
 
 
 def _stack_container(first: Any, values: Sequence[Any], device: str, name: str) -> Any:
-    if any(type(value) is not type(first) or len(value) != len(first) for value in values):
+    if set(map(type, values)) != {type(first)} or set(map(len, values)) != {len(first)}:
         raise MemoryContractError(f"{name} has not the same structure in all transitions of a batch")
     if isinstance(first, Mapping):
         try:

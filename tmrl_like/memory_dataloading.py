@@ -26,6 +26,7 @@ from tmrl_like.files import write_atomically
 from tmrl_like.memories import state as memory_state
 from tmrl_like.memories.collate import collate_batch
 from tmrl_like.memories.crc import check_transition
+from tmrl_like.memories.minari import episodes_of, find_minari
 from tmrl_like.memories.streams import StreamSorter
 from tmrl_like.types import (
     Batch,
@@ -98,7 +99,8 @@ class MemoryDataloading(ABC):
                 `obs_preprocessor`; e.g. data augmentation.
             memory_size: samples to keep; the memory drops the oldest beyond.
             batch_size: transitions per batch, drawn uniformly with replacement.
-            dataset_path: a file or folder written by `save_dataset` of the same class; "" for none.
+            dataset_path: a file or folder written by `save_dataset` of the same class, or a Minari data set
+                (its folder or its HDF5 file); "" for none.
             crc_debug: compare every transition drawn with what the environment produced. Slow; the
                 worker's `crc_debug` must be on as well.
 
@@ -449,18 +451,30 @@ class MemoryDataloading(ABC):
         return file
 
     def load_dataset(self, path: str | os.PathLike[str]) -> None:
-        """Replace the contents by what `save_dataset` wrote.
+        """Replace the contents by what `save_dataset` wrote, or append the episodes of a Minari data set.
 
         Raises:
             ConfigError: there is no data set at `path`.
             CheckpointError: it is damaged or from another class.
+            MissingExtraError: a Minari data set, and h5py is not installed.
         """
+        minari = find_minari(Path(path))
+        if minari is not None:
+            self._append_episodes(minari)
+            return
         file = _dataset_file(Path(path))
         try:
             state = memory_state.decode(file.read_bytes())
         except (DecodingError, OSError) as error:
             raise CheckpointError(f"the data set {file} cannot be read: {error}") from None
         self._load(state, f"the data set {file}")
+        self._streams.start_behind_other_samples()
+        logger.info("data set %s: %d transitions", file, len(self))
+
+    def _append_episodes(self, file: Path) -> None:
+        for episode in episodes_of(file):
+            self.append(episode)
+        self.flush()
         self._streams.start_behind_other_samples()
         logger.info("data set %s: %d transitions", file, len(self))
 

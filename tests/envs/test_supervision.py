@@ -285,6 +285,9 @@ def test_processes_of_an_environment_end_with_it_and_others_stay(until: Callable
 @pytest.mark.parametrize("method", [m for m in ("fork", "forkserver") if m in multiprocessing.get_all_start_methods()])
 def test_children_of_multiprocessing_end_too_and_what_it_keeps_for_itself_stays(method: str) -> None:
     made: list[Any] = []
+    earlier = multiprocessing.get_context(method).Process(target=time.sleep, args=(0,))
+    earlier.start()  # the fork server is there already, and not the environment's
+    earlier.join()
 
     class WithChild(CountingEnv):
         def __init__(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -28,7 +29,8 @@ class EnvProcesses:
 
     On Linux these are the children of the environment's thread and of the threads that it started while it
     was made, whenever they were started. Elsewhere, or in a thread that others use too, they are the
-    children that appeared while it was made. With them count all their descendants.
+    children that appeared while it was made; so it is everywhere with those of multiprocessing's fork server.
+    With them count all their descendants.
     """
 
     def __init__(self, guard: ProcessGuard, in_own_thread: bool) -> None:
@@ -43,6 +45,7 @@ class EnvProcesses:
         self._by_thread = in_own_thread and (_TASKS / str(self._own_thread) / "children").exists()
         self._threads_before = _threads() if self._by_thread else set()
         self._children_before = set() if self._by_thread else _children()
+        self._forked_elsewhere_before = _forked_elsewhere()
         self._threads: set[int] | None = None  # None: the environment is being made
         self._is_made = False
         self._seen: dict[int, psutil.Process] = {}
@@ -77,9 +80,11 @@ class EnvProcesses:
                 self._guard.add(pid)
 
     def _direct(self) -> set[int]:
+        forked_elsewhere = set() if self._is_made else _forked_elsewhere() - self._forked_elsewhere_before
         if self._by_thread:
-            return {pid for thread in self._threads or self._threads_now() for pid in _children_of_thread(thread)}
-        return set() if self._is_made else _children() - self._children_before
+            threads = self._threads or self._threads_now()
+            return forked_elsewhere.union(*map(_children_of_thread, threads))
+        return set() if self._is_made else forked_elsewhere | _children() - self._children_before
 
     def _threads_now(self) -> set[int]:
         return {self._own_thread, *(_threads() - self._threads_before)} if self._by_thread else set()
@@ -234,6 +239,12 @@ class _Job:
 
 def _threads() -> set[int]:
     return {int(name) for name in os.listdir(_TASKS)}
+
+
+def _forked_elsewhere() -> set[int]:
+    """Processes that multiprocessing started for this one, and that are children of its fork server."""
+    started = {process.pid for process in multiprocessing.active_children() if process.pid is not None}
+    return started - _children() if started else set()
 
 
 def _children(pid: int | None = None) -> set[int]:

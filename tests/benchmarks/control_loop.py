@@ -11,9 +11,9 @@ is dead, and while 10 MB of weights arrive every second. The bare environment is
 alone, before and after the run. *drone*: rtgym's drone at 20, 100 and 200 Hz, with a trainer that computes all the
 time; its bare environment runs beside an equally busy process.
 
-A deadline is missed when an observation reaches the agent more than a fifth of a time-step after it was due; the
-drone's overruns are rtgym's: a step that takes twice its time. *Outside* is what a step takes beside `env.step` and
-the actor: from one return of `env.step` to the next call, minus `act_`.
+A deadline is missed when an observation reaches the agent more than a fifth of a time-step after it was due, and lost
+when it is a whole one; the drone's overruns are rtgym's: a step that takes twice its time. *Outside* is what a step
+takes beside `env.step` and the actor: from one return of `env.step` to the next call, minus `act_`.
 """
 
 from __future__ import annotations
@@ -444,18 +444,20 @@ def summary(name: str, kind: Kind, run: dict[str, Any], bare: list[dict[str, Any
     result: dict[str, Any] = {}
     bare_late = np.concatenate([times["late_s"] for times in bare])
     result[f"{name}_bare_misses_per_1000"] = 1e3 * float(np.mean(bare_late > limit_s))
+    result[f"{name}_bare_lost_per_1000"] = 1e3 * float(np.mean(bare_late > 1 / kind.hz))
     result[f"{name}_bare_steps"] = len(bare_late)
     result[f"{name}_bare_late_p99.9_ms"] = float(np.percentile(bare_late, 99.9)) * 1e3
     called, outside = outside_us(run["times"])
     step_called, late = run["times"]["called"], run["times"]["late_s"]
     for phase, (start, end) in {**run["phases"], "all": (0.0, float("inf"))}.items():
         own = outside[(called >= start) & (called < end)]
-        misses = late[(step_called >= start) & (step_called < end)] > limit_s
+        own_late = late[(step_called >= start) & (step_called < end)]
         for q in (50, 99.9):
             result[f"{name}_{phase}_outside_p{q:g}_us"] = float(np.percentile(own, q))
         result[f"{name}_{phase}_outside_max_us"] = float(own.max())
-        result[f"{name}_{phase}_misses_per_1000"] = 1e3 * float(np.mean(misses))
-        result[f"{name}_{phase}_misses"] = int(misses.sum())
+        result[f"{name}_{phase}_misses_per_1000"] = 1e3 * float(np.mean(own_late > limit_s))
+        result[f"{name}_{phase}_lost_per_1000"] = 1e3 * float(np.mean(own_late > 1 / kind.hz))
+        result[f"{name}_{phase}_lost"] = int(np.sum(own_late > 1 / kind.hz))
     gaps = between_episodes_us(run["times"])
     result[f"{name}_between_episodes_p50_us"] = float(np.median(gaps))
     result[f"{name}_between_episodes_max_us"] = float(gaps.max())
@@ -523,7 +525,7 @@ def measure_drone(hz: float, minutes: float, priority: int | None) -> dict[str, 
     with tempfile.TemporaryDirectory() as home:
         folder = Path(home)
         keys, file = folder / "keys", folder / "worker.npz"
-        bare = [bare_drone(folder, hz, 30 * minutes, priority)]
+        bare = [bare_drone(folder, hz, min(60.0, 30 * minutes), priority)]
         server = Process(run_server, (keys, 0))
         port = server.answer()
         with drone_trainer(folder, port):
@@ -534,7 +536,7 @@ def measure_drone(hz: float, minutes: float, priority: int | None) -> dict[str, 
         own = dict(np.load(file))
         worker.end()
         server.end()
-        bare.append(bare_drone(folder, hz, 30 * minutes, priority))
+        bare.append(bare_drone(folder, hz, min(60.0, 30 * minutes), priority))
     bare_gaps = np.concatenate([run["gaps"] for run in bare])
     return {
         f"{name}_steps": steps,

@@ -43,7 +43,7 @@ class Line:
         deliveries, self.deliveries = self.deliveries, []
         return deliveries
 
-    def confirm(self, deliveries) -> None:
+    def confirm(self, deliveries, stored=False) -> None:
         self.confirmed += [delivery.receipt for delivery in deliveries]
 
     def published_at(self, version):

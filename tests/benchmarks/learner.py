@@ -43,7 +43,7 @@ class Silence:
     def retrieve(self, timeout_s: float = 0.0) -> Sequence[Delivery]:
         return []
 
-    def confirm(self, deliveries: Sequence[Delivery]) -> None:
+    def confirm(self, deliveries: Sequence[Delivery], stored: bool = False) -> None:
         pass
 
     def broadcast_model(self, model: ActorModule) -> int:

@@ -41,7 +41,9 @@ def test_what_a_killed_worker_had_spooled_arrives_exactly_once(rigs, seed, figur
     worker.kill()
     spooled.update(spooled_in(folder))
     last = rig.trainer(checkpoint_path=rig.place.checkpoint)
+    incarnations = len(rig.produced())
     successor = rig.worker(1, spool_dir=folder, env=ENV)
+    wait_until(lambda: len(rig.produced()) > incarnations, 20, "the last worker collects")
     held = lambda: {tuple(map(int, row)) for row in last.training.memory.rows()}  # noqa: E731
     wait_until(lambda: spooled <= held(), 60, "what was spooled arrives")
     found = settled(rig, last, successor)

@@ -128,6 +128,23 @@ def test_training_does_not_wait_for_the_disk(house, tmp_path, until, slow_disk, 
     assert (last.training.total_updates, last.training.epoch, last.training.agent.steps) == (100, 5, 100)
 
 
+def test_closing_waits_for_the_thread_that_trains_and_for_its_checkpoint(house, tmp_path, until, slow_disk):
+    house.server()
+    worker = house.worker(partial(CountingEnv, step_s=0.0005))
+    trainer = house.trainer(checkpoint_path=tmp_path, training={"epochs": 1000})
+    house.start(worker.run)
+    running = house.start(trainer.run)
+    until(lambda: trainer.training.epoch == 2)
+    closing = house.start(trainer.close)
+    running.join(0.5)
+    assert running.is_alive()  # in the last checkpoint, which is held up by the one before
+    assert closing.is_alive()
+    slow_disk.set()
+    closing.join()
+    assert not running.is_alive()
+    assert house.trainer(checkpoint_path=tmp_path).training.epoch == trainer.training.epoch
+
+
 def test_a_full_disk_is_said_once_and_training_goes_on(house, tmp_path, monkeypatch, caplog):
     house.server()
     worker = house.worker(partial(CountingEnv, step_s=0.0005))

@@ -26,6 +26,8 @@ from tmrl_like.types import EpisodeStats
 
 log = logging.getLogger("tmrl_like.trainer")
 
+_LOOK_S = 0.25  # a wait without a limit cannot be interrupted by Ctrl-C on Windows
+
 
 class Trainer:
     """Trains where the hardware is, from what the workers send.
@@ -92,6 +94,9 @@ class Trainer:
         self._metrics_path = Path(metrics_path or cfg.RUN_FOLDER / "metrics.jsonl")
         self._extra_sinks = sinks
         self._stop = threading.Event()
+        self._idle = threading.Event()
+        self._idle.set()
+        self._runner: threading.Thread | None = None
         self.training, bookkeeping = self._checkpoints.build(training_cls, resume, updater_fn)
         try:
             self.training.should_stop = self._stop.is_set
@@ -150,8 +155,10 @@ class Trainer:
         self._stop.set()
 
     def close(self) -> None:
-        """Leave the server. Twice is fine."""
+        """End `run` if another thread is in it, and leave the server. Twice is fine."""
         self.stop()
+        while threading.current_thread() is not self._runner and not self._idle.wait(_LOOK_S):
+            pass
         self._checkpoints.close()
         self.link.close()
         self.training.memory.close()
@@ -173,11 +180,14 @@ class Trainer:
 
     def _run(self, sinks: list[Sink]) -> None:
         observer = _Observer([JsonLinesSink(self._metrics_path), *sinks])
+        self._runner = threading.current_thread()
+        self._idle.clear()
         try:
             with _interrupt_calls(self.stop):
                 self._run_epochs(observer)
         finally:
             observer.close()
+            self._idle.set()
 
     def _run_epochs(self, observer: _Observer) -> None:
         training = self.training

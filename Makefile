@@ -30,7 +30,7 @@ $(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) -e '.[test,dev,docs,plot,tensorboard]'
+	$(PIP) -e '.[test,dev,docs,plot,tensorboard,mujoco,box2d,vizdoom,desktop,carla]'
 	touch $(VENV)/.demo $@
 
 demo: $(VENV)/.demo
@@ -49,7 +49,6 @@ test-long: $(VENV)/.installed
 	$(BIN)/pytest -m long
 
 learn: $(VENV)/.installed
-	$(PIP) -e '.[mujoco]'
 	$(BIN)/pytest -m learn
 
 chaos: $(VENV)/.installed

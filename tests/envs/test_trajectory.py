@@ -1,0 +1,185 @@
+"""The reward of a recorded way: how many of its points were passed, and what ends an episode."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tmrl_like.envs.trajectory import TrajectoryReward, load_trajectory, resample, save_trajectory
+from tmrl_like.errors import ConfigError
+
+
+def line(points: int) -> np.ndarray:
+    return np.stack([np.arange(points), np.zeros(points)], axis=1).astype(np.float32)
+
+
+def judge(points: np.ndarray, **options) -> TrajectoryReward:
+    options = {"reward_per_point": 1.0, "end_of_track_reward": 0.0, "failure_countdown": 10**9} | options
+    return TrajectoryReward(points, **options)
+
+
+ways = st.integers(0, 2**32 - 1).map(
+    lambda seed: np.cumsum(np.random.default_rng(seed).normal(0.3, 1.0, (200, 2 + seed % 2)), axis=0)
+)
+
+
+# -- the reward --------------------------------------------------------------------------------------
+
+
+@given(ways)
+def test_the_demonstration_itself_earns_all_its_points(way):
+    points = resample(way, 0.5)
+    reward = judge(points, forward_limit=3, backward_limit=1)
+    judged = [reward(point) for point in points]
+    assert sum(r for r, _ in judged) == len(points) - 1
+    assert [terminated for _, terminated in judged] == [False] * (len(points) - 1) + [True]
+    assert reward.progress == 1.0
+
+
+@given(ways, st.integers(1, 8), st.integers(0, 8), st.integers(0, 2**32 - 1))
+def test_no_step_passes_more_points_than_the_limits_wherever_it_goes(way, forward, backward, seed):
+    points = resample(way, 0.5)
+    reward = judge(points, forward_limit=forward, backward_limit=backward)
+    drawn = np.random.default_rng(seed).choice(points, 60)
+    for position in drawn:
+        gained, terminated = reward(position)
+        assert -backward <= gained <= forward
+        if terminated:
+            break
+
+
+@given(ways, st.integers(0, 2**32 - 1))
+def test_what_was_earned_is_where_one_is_and_nothing_else(way, seed):
+    points = resample(way, 0.5)
+    reward = judge(points, forward_limit=5, backward_limit=5)
+    steps = np.random.default_rng(seed).normal(0.2, 0.5, (80, points.shape[1]))
+    total = 0.0
+    for position in points[0] + np.cumsum(steps, axis=0):
+        gained, terminated = reward(position)
+        total += gained
+        assert total == reward.index <= reward.furthest
+        if terminated:
+            break
+
+
+def test_a_short_cut_past_the_limit_earns_nothing():
+    there, back = line(50), line(50)[::-1] + np.array([0.0, 3.0], np.float32)
+    reward = judge(np.concatenate([there, back]), forward_limit=5, max_distance=1.0)
+    for position in there[:10]:
+        reward(position)
+    assert [reward(position)[0] for position in back[-10:]] == [0.0] * 10
+
+
+def test_far_from_the_way_nothing_is_passed():
+    reward = judge(line(50), max_distance=2.0)
+    assert reward([3.0, 1.9])[0] == 3.0
+    assert reward([9.0, 2.1])[0] == 0.0
+
+
+def test_a_position_that_is_not_a_number_earns_nothing():
+    reward = judge(line(50))
+    reward([5.0, 0.0])
+    assert reward([np.nan, 0.0]) == (0.0, False)
+
+
+def test_to_and_fro_is_worth_nothing():
+    reward = judge(line(50))
+    assert sum(reward([x, 0.0])[0] for x in [4, 8, 4, 8, 4, 8, 0]) == 0.0
+
+
+def test_of_points_at_the_same_distance_the_furthest_counts():
+    assert judge(line(50))([3.5, 0.0])[0] == 4.0
+
+
+# -- the end of an episode ---------------------------------------------------------------------------
+
+
+def test_standing_still_is_counted_down():
+    reward = judge(line(50), failure_countdown=3, min_steps=2)
+    assert [reward([0.0, 0.0])[1] for _ in range(5)] == [False] * 4 + [True]
+
+
+def test_only_new_points_stop_the_countdown():
+    reward = judge(line(50), failure_countdown=3, min_steps=0)
+    ends = [reward([x, 0.0])[1] for x in [5, 1, 4, 6, 2, 3, 6]]
+    assert ends == [False] * 6 + [True]
+
+
+def test_the_last_point_ends_the_episode_and_is_rewarded():
+    reward = TrajectoryReward(line(5), reward_per_point=0.5, end_of_track_reward=7.0, constant_penalty=-0.1)
+    assert reward([2.0, 0.0]) == (pytest.approx(0.9), False)
+    assert reward([4.0, 0.0]) == (pytest.approx(7.9), True)
+
+
+def test_a_reset_begins_anew():
+    reward = judge(line(50), failure_countdown=2, min_steps=0)
+    for x in (5, 5, 5):
+        _, terminated = reward([x, 0.0])
+    assert terminated
+    reward.reset()
+    assert reward.progress == 0.0
+    assert reward([5.0, 0.0]) == (5.0, False)
+
+
+@pytest.mark.parametrize(
+    "options", [{"forward_limit": 0}, {"backward_limit": -1}, {"failure_countdown": 0}, {"max_distance": 0.0}]
+)
+def test_limits_that_make_no_sense_are_refused(options):
+    with pytest.raises(ConfigError, match=next(iter(options))):
+        judge(line(5), **options)
+
+
+# -- the demonstration -------------------------------------------------------------------------------
+
+
+@given(ways, st.floats(0.2, 2.0))
+def test_points_lie_on_the_way_at_equal_spaces(way, spacing):
+    points = resample(way, spacing)
+    way = way.astype(np.float32)
+    length = np.linalg.norm(np.diff(way, axis=0), axis=1).sum()
+    assert points.dtype == np.float32
+    assert len(points) - 1 == pytest.approx(length / spacing, abs=0.51)
+    assert np.array_equal(points[[0, -1]], way[[0, -1]])
+    assert np.linalg.norm(np.diff(points, axis=0), axis=1).max() <= length / (len(points) - 1) * 1.001
+
+
+def test_standing_still_while_recording_adds_no_points():
+    way = np.repeat(line(10), 5, axis=0)
+    assert np.allclose(resample(way, 1.0), line(10))
+
+
+@given(ways)
+def test_a_trajectory_comes_back_from_its_file(tmp_path_factory, way):
+    file = tmp_path_factory.mktemp("trajectory") / "way.npz"
+    save_trajectory(file, points := resample(way, 0.5))
+    assert np.array_equal(load_trajectory(file), points)
+
+
+@pytest.mark.parametrize(
+    ("positions", "message"),
+    [
+        (np.zeros((5, 2)), "0 long"),
+        (np.zeros((1, 2)), r"\[N, 2\]"),
+        (np.zeros((5, 4)), r"\[N, 2\]"),
+        (np.array([["a", "b"]] * 5), r"\[N, 2\]"),
+        (np.array([[0.0, 0.0], [np.inf, 1.0]]), "not finite"),
+    ],
+)
+def test_what_is_no_way_is_refused(positions, message):
+    with pytest.raises(ConfigError, match=message) as refused:
+        resample(positions, 1.0)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_that_holds_no_trajectory_is_one_line(tmp_path):
+    pickled, other, cut = tmp_path / "pickled.npz", tmp_path / "other.npz", tmp_path / "cut.npz"
+    np.savez(pickled, points=np.array([{}], object))
+    np.savez(other, ways=line(5))
+    save_trajectory(cut, line(500))
+    cut.write_bytes(cut.read_bytes()[:-100])
+    garbage = tmp_path / "garbage.npz"
+    garbage.write_bytes(b"nothing of the kind")
+    for file in (pickled, other, cut, garbage, tmp_path / "missing.npz", tmp_path):
+        with pytest.raises(ConfigError, match="record") as refused:
+            load_trajectory(file)
+        assert "\n" not in str(refused.value)

@@ -1,0 +1,185 @@
+"""A demonstration of the way around a track, and the reward that it makes.
+
+The demonstration is cut into equally spaced points. The reward of a step is how many of them were passed.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tmrl_like.errors import ConfigError
+from tmrl_like.files import write_atomically
+
+Points = NDArray[np.float32]  # [N, D]; D = 2 or 3
+
+
+def resample(positions: Any, spacing: float) -> Points:
+    """Cut the way through `positions` into equal pieces.
+
+    Args:
+        positions: [T, D], in the order in which they were passed; standing still is fine.
+        spacing: length of a piece, in the unit of the positions; the last point of the way is kept, so that
+            pieces are a little longer or shorter than that.
+
+    Returns:
+        The points, float32 [N, D].
+
+    Raises:
+        ConfigError: the positions are no way, or one shorter than a piece.
+    """
+    way = _checked(np.asarray(positions), "the recorded positions")
+    if not spacing > 0.0:
+        raise ConfigError(f"the spacing of a trajectory must be positive, not {spacing}")
+    lengths = np.concatenate([[0.0], np.cumsum(np.linalg.norm(np.diff(way.astype(np.float64), axis=0), axis=1))])
+    pieces = round(lengths[-1] / spacing)
+    if pieces < 1:
+        raise ConfigError(f"the recorded way is {lengths[-1]:.3g} long, less than a piece of {spacing:g}: record more")
+    at = np.linspace(0.0, lengths[-1], pieces + 1)
+    return np.stack([np.interp(at, lengths, axis) for axis in way.T], axis=1).astype(np.float32)
+
+
+def save_trajectory(file: str | Path, points: Any) -> None:
+    """Write points [N, D] as an .npz file, in one step.
+
+    Raises:
+        ConfigError: they are no trajectory, or the file cannot be written.
+    """
+    content = io.BytesIO()
+    np.savez_compressed(content, points=_checked(np.asarray(points), "the points"))
+    try:
+        write_atomically(Path(file), content.getvalue())
+    except OSError as error:
+        raise ConfigError(f"the trajectory cannot be written to {file}: {error.strerror or error}") from None
+
+
+def load_trajectory(file: str | Path) -> Points:
+    """Read what `save_trajectory` wrote. Nothing in the file is code.
+
+    Raises:
+        ConfigError: there is no such file, or no trajectory in it.
+    """
+    try:
+        with np.load(io.BytesIO(Path(file).read_bytes()), allow_pickle=False) as content:
+            points = content["points"]
+    except FileNotFoundError:
+        raise ConfigError(f"there is no trajectory at {file}: record one with `tmrl-like record-reward`") from None
+    except Exception as error:  # zipfile, zlib and numpy each have their own
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"{file} is no trajectory, an .npz file with `points` ({reason}): record it anew") from None
+    return _checked(points, f"{file}: points")
+
+
+def _checked(points: NDArray[Any], what: str) -> Points:
+    if points.ndim != 2 or points.shape[1] not in (2, 3) or len(points) < 2 or points.dtype.kind not in "fiu":
+        found = f"{points.dtype} {list(points.shape)}"
+        raise ConfigError(f"{what} must be numbers [N, 2] or [N, 3] with N of 2 or more, not {found}: record them anew")
+    points = points.astype(np.float32)
+    if not np.isfinite(points).all():
+        raise ConfigError(f"{what} hold values that are not finite: record them anew")
+    return points
+
+
+class TrajectoryReward:
+    """Rewards progress along a demonstration.
+
+    The agent is *at* one of the points, at first the first one. After each step it is at the nearest of those
+    from `backward_limit` behind to `forward_limit` ahead, so a short cut past more than that gains nothing.
+    Reward is `reward_per_point` times the points passed; what going back loses, going there again regains, so
+    driving to and fro is worth nothing. An episode terminates at the last point, or after `failure_countdown`
+    steps in a row that did not get beyond the furthest point so far.
+
+    Attributes:
+        index: the point at which the agent is, 0 to `last`.
+        furthest: the furthest one since `reset`.
+        last: the last point of the demonstration.
+    """
+
+    def __init__(
+        self,
+        points: Any,
+        forward_limit: int = 50,
+        backward_limit: int = 10,
+        failure_countdown: int = 20,
+        min_steps: int = 70,
+        max_distance: float = math.inf,
+        reward_per_point: float = 0.01,
+        end_of_track_reward: float = 100.0,
+        constant_penalty: float = 0.0,
+    ) -> None:
+        """Prepare; begins at the first point.
+
+        Args:
+            points: [N, D], see `resample`.
+            forward_limit: points that one step can pass; no less than the fastest step does.
+            backward_limit: points that one step can fall back.
+            failure_countdown: steps in a row without progress that end an episode.
+            min_steps: steps of an episode before that is counted.
+            max_distance: further from all points within the limits than that, none is passed.
+            reward_per_point: for each point passed; lost for each fallen back.
+            end_of_track_reward: added at the last point.
+            constant_penalty: added at each step; negative.
+
+        Raises:
+            ConfigError: an argument that makes no sense.
+        """
+        self._points = _checked(np.asarray(points), "the points of a trajectory")
+        if forward_limit < 1 or backward_limit < 0 or failure_countdown < 1 or not max_distance > 0.0:
+            raise ConfigError(
+                "a trajectory's forward_limit and failure_countdown must be 1 or more, backward_limit 0 or more, "
+                f"max_distance positive, not {forward_limit}, {failure_countdown}, {backward_limit}, {max_distance:g}"
+            )
+        self._forward_limit, self._backward_limit = forward_limit, backward_limit
+        self._failure_countdown, self._min_steps = failure_countdown, min_steps
+        self._max_distance = max_distance
+        self._reward_per_point = reward_per_point
+        self._end_of_track_reward, self._constant_penalty = end_of_track_reward, constant_penalty
+        self.last = len(self._points) - 1
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin at the first point again."""
+        self.index = self.furthest = 0
+        self._steps = self._steps_without_progress = 0
+
+    @property
+    def progress(self) -> float:
+        """Share of the track that was driven since `reset`, 0 to 1."""
+        return self.furthest / self.last
+
+    def __call__(self, position: Any) -> tuple[float, bool]:
+        """Judge a step.
+
+        Args:
+            position: where it ended, [D].
+
+        Returns:
+            The reward, and whether the episode terminates.
+        """
+        before, self.index = self.index, self._nearest(np.asarray(position, np.float32))
+        self._count(self.index > self.furthest)
+        reward = (self.index - before) * self._reward_per_point + self._constant_penalty
+        if self.index == self.last:
+            return reward + self._end_of_track_reward, True
+        return reward, self._steps_without_progress >= self._failure_countdown
+
+    def _nearest(self, position: NDArray[np.float32]) -> int:
+        """The nearest point within the limits; the furthest of several."""
+        first = max(0, self.index - self._backward_limit)
+        ways = self._points[first : self.index + self._forward_limit + 1] - position
+        distances = np.einsum("nd,nd->n", ways, ways)
+        nearest = len(distances) - 1 - int(distances[::-1].argmin())
+        return first + nearest if distances[nearest] <= self._max_distance**2 else self.index
+
+    def _count(self, is_progress: bool) -> None:
+        self.furthest = max(self.furthest, self.index)
+        self._steps += 1
+        if is_progress or self._steps <= self._min_steps:
+            self._steps_without_progress = 0
+        else:
+            self._steps_without_progress += 1

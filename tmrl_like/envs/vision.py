@@ -1,0 +1,120 @@
+"""What an agent sees of a frame: a smaller picture, or distances to the road's edge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tmrl_like.errors import ConfigError, MissingExtraError
+
+Frame = NDArray[np.uint8]  # [H, W, 3]
+
+
+class Shrink:
+    """Crops a frame, makes it smaller and, unless colour is wanted, grey.
+
+    Attributes:
+        shape: of what it returns: (height, width), in colour (height, width, 3).
+    """
+
+    def __init__(
+        self, size: tuple[int, int] = (64, 64), crop: tuple[int, int, int, int] | None = None, grey: bool = True
+    ) -> None:
+        """Prepare.
+
+        Args:
+            size: height and width in pixels.
+            crop: first row, row after the last, first column, column after the last; None keeps everything.
+            grey: one value per pixel instead of three.
+
+        Raises:
+            MissingExtraError: OpenCV cannot be loaded.
+            ConfigError: a size or a crop without pixels.
+        """
+        height, width = size
+        top, bottom, left, right = crop or (0, None, 0, None)
+        if height < 1 or width < 1 or (crop and not (0 <= top < crop[1] and 0 <= left < crop[3])):
+            raise ConfigError(f"a picture of size {tuple(size)} cut out at crop {crop} has no pixels")
+        self._cv2 = load_opencv()
+        self._crop = (slice(top, bottom), slice(left, right))
+        self._size, self._grey = (width, height), grey
+        self.shape = (height, width) if grey else (height, width, 3)
+
+    def __call__(self, frame: Frame) -> NDArray[np.uint8]:
+        """A frame, uint8 [H, W, 3] in RGB, becomes uint8 [height, width] or [height, width, 3]."""
+        picture = frame[self._crop]
+        if self._grey:
+            picture = self._cv2.cvtColor(picture, self._cv2.COLOR_RGB2GRAY)
+        if picture.shape[:2] == self._size[::-1]:
+            return np.array(picture)
+        small: NDArray[np.uint8] = self._cv2.resize(picture, self._size, interpolation=self._cv2.INTER_AREA)
+        return small
+
+
+class RangeFinder:
+    """Measures how far the road goes in several directions.
+
+    A ray goes in steps of a pixel from `origin` to the first pixel that is not road, or to the edge of the
+    picture, or as far as `max_range`.
+
+    Attributes:
+        rays: number of rays.
+    """
+
+    def __init__(self, shape: tuple[int, int], origin: tuple[float, float], angles: Any, max_range: float) -> None:
+        """Prepare: which pixels each ray meets is worked out once.
+
+        Args:
+            shape: height and width of the pictures.
+            origin: row and column where the rays begin.
+            angles: in degrees; 0 is up, 90 to the right. [R]
+            max_range: in pixels.
+
+        Raises:
+            ConfigError: the origin is not in the picture, or there is nothing to measure.
+        """
+        height, width = shape
+        directions = np.deg2rad(np.asarray(angles, np.float64)).reshape(-1, 1)
+        if not (0 <= origin[0] < height and 0 <= origin[1] < width) or directions.size == 0 or max_range < 1:
+            raise ConfigError(
+                f"a range finder needs an origin in the picture {tuple(shape)}, an angle and a range of a pixel or "
+                f"more, not {tuple(origin)}, {directions.size} angles, {max_range:g}"
+            )
+        way = np.arange(int(max_range) + 1)
+        rows = np.floor(origin[0] - np.cos(directions) * way + 0.5).astype(np.intp)
+        columns = np.floor(origin[1] + np.sin(directions) * way + 0.5).astype(np.intp)
+        inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+        self._outside = height * width  # the pixel after the last is never road
+        self._pixels = np.where(inside, rows * width + columns, self._outside)
+        self._pixels = np.concatenate([self._pixels, np.full((len(directions), 1), self._outside)], axis=1)
+        self._road = np.zeros(height * width + 1, np.bool_)
+        self._max_range = np.float32(max_range)
+        self.rays = len(directions)
+
+    def __call__(self, road: NDArray[np.bool_]) -> NDArray[np.float32]:
+        """Measure.
+
+        Args:
+            road: [H, W], whether a pixel is road.
+
+        Returns:
+            Pixels of road along each ray, float32 [R], 0 to `max_range`.
+        """
+        self._road[: self._outside] = road.reshape(-1)
+        pixels: NDArray[np.float32] = self._road[self._pixels].argmin(axis=1).astype(np.float32)
+        return np.minimum(pixels, self._max_range, out=pixels)
+
+
+def load_opencv() -> Any:
+    """OpenCV's module.
+
+    Raises:
+        MissingExtraError: it cannot be loaded.
+    """
+    try:
+        import cv2
+    except ImportError as error:
+        raise MissingExtraError(f"pictures need opencv-python: {error}") from None
+    return cv2

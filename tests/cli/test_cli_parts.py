@@ -126,6 +126,16 @@ def test_a_test_drives_the_stored_policy(command_line: CommandLine, capsys: pyte
     assert "100%" in out
 
 
+def test_a_test_says_how_often_the_environment_failed(
+    command_line: CommandLine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TinyEnv, "failed", False)
+    assert command_line("test", TINY, "--untrained", "--episodes", "2", "--env.fails_once", "true") == 0
+    out = capsys.readouterr().out
+    assert "fault: the environment raised in step(): ConnectionError: no answer" in out
+    assert "faults of the environment: 1; made anew: 1" in out
+
+
 def test_a_finished_run_is_not_trained_on_by_accident(
     command_line: CommandLine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,9 @@ def test_progress_shows_returns_rates_ages_and_overruns() -> None:
     assert rows["training"] == "5,000 steps  100/s  4.20 per sample"
     assert rows["median age"] == "sample 50 ms, policy 1.5 s"
     assert rows["overruns"] == "3"
+    assert "faults" not in rows
+    progress.add(ROUND | {"env_faults_total": 3, "env_rebuilds_total": 2})
+    assert dict(progress.rows())["faults"] == "3 of the environment, made anew: 2"
 
 
 @pytest.mark.parametrize(

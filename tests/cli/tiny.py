@@ -24,10 +24,17 @@ class TinyEnv(gymnasium.Env[Any, Any]):
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
+    failed = False
 
     def __init__(
-        self, step_s: float = 0.002, hangs: bool = False, ends_by: str = "", stubborn_child: bool = False
+        self,
+        step_s: float = 0.002,
+        hangs: bool = False,
+        ends_by: str = "",
+        stubborn_child: bool = False,
+        fails_once: bool = False,
     ) -> None:
+        self.fails = fails_once and not TinyEnv.failed
         self.step_s, self.hangs, self.ends_by = step_s, hangs, ends_by
         if stubborn_child:
             code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(3600)"
@@ -42,6 +49,9 @@ class TinyEnv(gymnasium.Env[Any, Any]):
         time.sleep(3600 if self.hangs else self.step_s)
         if self.ends_by == "signal":
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.fails:
+            TinyEnv.failed = True
+            raise ConnectionError("no answer")
         self.steps += 1
         terminated = self.steps >= 3 and float(action[0]) > 0.8
         noise = float(np.random.uniform(0.0, 0.01))

@@ -152,6 +152,7 @@ def test_an_episode_that_breaks_off_is_a_fault_and_the_worker_goes_on(where: str
         broken, healthy = Hanging.made
         assert broken.closed_by == "tmrl-control"
         assert healthy.closed_by == ""
+        assert (worker.env_faults, worker.env_rebuilds) == (1, 1)
 
 
 def test_what_a_thread_that_was_left_does_later_touches_nothing(until: Callable[..., None]) -> None:
@@ -227,6 +228,7 @@ def test_an_environment_that_cannot_be_made_twice_is_made_the_third_time(how: st
         assert worker.run_episode().fault
         assert not worker.run_episode().fault
         assert len(Hanging.made) == 4
+        assert (worker.env_faults, worker.env_rebuilds) == (3, 1)
         late = Hanging.made[1:3]
         for env in late:
             env._free.set()

@@ -304,6 +304,8 @@ def test_a_worker_that_does_not_advance_is_told_once_and_so_is_its_recovery(capl
         "workers_stalled": 1,
         "overruns_total": 0,
         "safe_steps_total": 0,
+        "env_faults_total": 0,
+        "env_rebuilds_total": 0,
         "unacknowledged_samples": 0,
         "policy_lag_versions": 58,
     }
@@ -336,6 +338,28 @@ def test_the_share_of_missed_deadlines_is_of_the_steps_since_the_last_look():
     fleet.on_beat(beat(0, env_steps=50, overruns=50), 0)  # a new process under the old name
     fleet.on_beat(beat(0, env_steps=60, overruns=50), 0)
     assert fleet.metrics(0)["deadline_miss_share"] == 0.0
+
+
+def test_faults_of_environments_are_counted_over_the_fleet_and_each_is_told_once(caplog):
+    caplog.set_level("INFO")
+    fleet = Fleet(30.0)
+    for faults, rebuilds in ((0, 0), (1, 0), (1, 1), (1, 1)):
+        fleet.on_beat(beat(0, env_faults=faults, env_rebuilds=rebuilds), 0)
+    fleet.on_beat(beat(0, "other", env_faults=2, env_rebuilds=1), 0)
+    metrics = fleet.metrics(0)
+    assert (metrics["env_faults_total"], metrics["env_rebuilds_total"]) == (3, 2)
+    assert caplog.text.count("worker w: its environment failed; faults so far: 1") == 1
+    assert caplog.text.count("worker w: its environment was made anew") == 1
+
+
+def test_a_fault_of_a_workers_environment_arrives_at_the_trainer(house, until):
+    house.server()
+    trainer = house.trainer()
+    raise_at = iter((7, 0))
+    worker = house.worker(lambda: CountingEnv(step_s=0.001, raise_at=next(raise_at)), name="arm")
+    house.start(worker.run)
+    until(lambda: trainer.link.fleet()["env_rebuilds_total"] == 1)
+    assert trainer.link.fleet()["env_faults_total"] == worker.env_faults == 1
 
 
 def test_loading_that_fails_changes_nothing():

@@ -28,6 +28,8 @@ def main(arguments: Arguments) -> int:
         episodes = drive(worker, arguments.episodes, _report if arguments.supervised else _print)
     if not arguments.supervised and episodes:
         print_table(f"test of {name}", SUMMARY_COLUMNS, [summary_row("", episodes)])
+        if worker.env_faults:
+            print(f"faults of the environment: {worker.env_faults}; made anew: {worker.env_rebuilds}")
     return INTERRUPTED if stopper.requested else 0
 
 

@@ -153,7 +153,10 @@ class Progress:
         ]
         rows = [("samples", samples), ("training", training)]
         rows += [("median age", ", ".join(ages))] if ages else []
-        return [*rows, ("overruns", f"{r.get('overruns_total') or 0:.0f}")]
+        rows.append(("overruns", f"{r.get('overruns_total') or 0:.0f}"))
+        if faults := r.get("env_faults_total"):
+            rows.append(("faults", f"{faults:.0f} of the environment, made anew: {r['env_rebuilds_total']:.0f}"))
+        return rows
 
 
 def sparkline(values: Sequence[float], width: int = 40) -> str:

@@ -49,6 +49,8 @@ class SupervisedEnv:
         overrun_after_s: a period that long broke its deadline; infinite where there is none.
         carries_history: its action buffer lives through resets, and so through episodes nobody stores.
         stopping: set it to end what `run` runs; what hangs is left after a second.
+        faults: how often it broke off an episode, or could not be made anew, since construction.
+        rebuilds: how often it was made anew since construction.
     """
 
     def __init__(self, make_env: Callable[[], Any], hang_timeout_s: float = 30.0, own_thread: bool = True) -> None:
@@ -66,7 +68,8 @@ class SupervisedEnv:
         self._thread = ControlThread() if own_thread else None
         self._left: set[int] = set()  # threads that nobody waits for
         self._call_token: list[Any] = [0.0]  # start and, until somebody takes it, the call that is under way
-        self._faults = 0
+        self.faults = self.rebuilds = 0
+        self._faults_in_a_row = 0
         self._closed = False
         self._is_open = False  # `env` was made and not closed
         self._is_lost = False  # `env` was left in a call
@@ -209,7 +212,7 @@ class SupervisedEnv:
 
     def episode_ended_well(self) -> None:
         """Faults before this are forgiven."""
-        self._faults = 0
+        self._faults_in_a_row = 0
 
     def revive(self) -> None:
         """Make the environment again if it was left in an earlier call.
@@ -219,7 +222,7 @@ class SupervisedEnv:
         """
         if self._is_lost and not self._closed:
             self._dispose(_CLOSE_WITHIN_S)
-            self._make(self._make_within_s)
+            self._make_anew()
 
     def rebuild(self, error: EnvironmentFaultError) -> None:
         """End what is left of the environment and make a new one, a little later after each fault in a row.
@@ -232,17 +235,18 @@ class SupervisedEnv:
             StoppedError: `stopping` was set; there is no new environment.
         """
         while True:
-            self._faults += 1
-            log.error("%s", error, exc_info=error if self._faults == 1 and error.__cause__ else None)
+            self.faults += 1
+            self._faults_in_a_row += 1
+            log.error("%s", error, exc_info=error if self._faults_in_a_row == 1 and error.__cause__ else None)
             self._dispose(_CLOSE_WITHIN_S)
-            if self._faults >= _MAX_FAULTS_IN_A_ROW:
-                raise EnvironmentFaultError(f"{error} ({self._faults} faults in a row; giving up)") from error
-            backoff_s = min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** (self._faults - 1))
+            if self._faults_in_a_row >= _MAX_FAULTS_IN_A_ROW:
+                raise EnvironmentFaultError(f"{error} ({self._faults_in_a_row} faults in a row; giving up)") from error
+            backoff_s = min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** (self._faults_in_a_row - 1))
             log.warning("making the environment anew in %.1f s", backoff_s)
             if self.stopping.wait(backoff_s):
                 raise StoppedError
             try:
-                return self._make(self._make_within_s)
+                return self._make_anew()
             except EnvironmentFaultError as again:
                 error = again
             except StoppedError:
@@ -250,6 +254,10 @@ class SupervisedEnv:
             except Exception as again:
                 error = EnvironmentFaultError(f"the environment raised while it was made: {_name(again)}")
                 error.__cause__ = again
+
+    def _make_anew(self) -> None:
+        self._make(self._make_within_s)
+        self.rebuilds += 1
 
     def close(self) -> None:
         """Close the environment, and end what it started; what it raises is logged. Twice is fine."""

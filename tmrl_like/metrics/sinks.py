@@ -206,6 +206,8 @@ def describe_round(record: Record) -> str:
         parts.append(f"samples {record['sample_age_p50_s']:.2f} s old")
     if record.get("overruns_total"):
         parts.append(f"[red]{record['overruns_total']:.0f} overruns[/red]")
+    if record.get("env_faults_total"):
+        parts.append(f"[red]{record['env_faults_total']:.0f} environment faults[/red]")
     return f"epoch {record['epoch']} round {record['round']}: " + " · ".join(parts)
 
 

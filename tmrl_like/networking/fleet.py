@@ -50,6 +50,7 @@ class Fleet:
         now = time.monotonic()
         condition = _Condition(beat, now)
         _tell_alarm(beat, known.beat.alarm if known else "")
+        _tell_faults(beat, known.beat if known else m.Beat())
         self._count(beat, known)
         self._watch_version(condition, known, newest)
         self._conditions[beat.worker] = condition
@@ -104,6 +105,8 @@ class Fleet:
             "workers_stalled": sum(c.stalled for c in alive),
             "overruns_total": sum(b.overruns for b in known),
             "safe_steps_total": sum(b.safe_steps for b in known),
+            "env_faults_total": sum(b.env_faults for b in known),
+            "env_rebuilds_total": sum(b.env_rebuilds for b in known),
             "unacknowledged_samples": sum(b.unacknowledged_samples for b in beats),
             "policy_lag_versions": max((max(0, newest - b.policy_version) for b in beats if not b.expert), default=0),
         }
@@ -111,6 +114,13 @@ class Fleet:
         if self._told[0] > done[0]:
             metrics["deadline_miss_share"] = (self._told[1] - done[1]) / (self._told[0] - done[0])
         return metrics
+
+
+def _tell_faults(beat: m.Beat, before: m.Beat) -> None:
+    if beat.env_faults > before.env_faults:
+        log.warning("worker %s: its environment failed; faults so far: %d", beat.worker, beat.env_faults)
+    if beat.env_rebuilds > before.env_rebuilds:
+        log.info("worker %s: its environment was made anew", beat.worker)
 
 
 def _tell_alarm(beat: m.Beat, before: str) -> None:

@@ -228,6 +228,16 @@ class RolloutWorker:
         """Time-steps that missed their deadline since construction."""
         return self._loop.overruns
 
+    @property
+    def env_faults(self) -> int:
+        """How often the environment broke off an episode, or could not be made anew, since construction."""
+        return self._env.faults
+
+    @property
+    def env_rebuilds(self) -> int:
+        """How often the environment was made anew since construction."""
+        return self._env.rebuilds
+
     def _make_actor(self) -> ActorModule:
         actor = self._actor_module_cls(observation_space=self.env.observation_space, action_space=self.env.action_space)
         return actor.to_device(self._device)

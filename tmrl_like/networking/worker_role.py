@@ -67,6 +67,8 @@ class WorkerRole:
             lost_samples=self._outbox.lost_samples,
             alarm="; ".join(filter(None, (self._intake.alarm, loop.dead_man.alarm, self._outbox.alarm))),
             safe_steps=loop.dead_man.safe_steps,
+            env_faults=loop.env.faults,
+            env_rebuilds=loop.env.rebuilds,
         )
 
     def _on_policy_frame(self, frame: m.PolicyFrame, body: memoryview) -> None:

@@ -178,6 +178,8 @@ class Beat(Message):
     lost_samples: Count = 0
     alarm: Text = ""  # what the worker's user should know; empty: all is well
     safe_steps: Count = 0  # steps that the safe action drove
+    env_faults: Count = 0  # how often the environment raised, hung or could not be made anew
+    env_rebuilds: Count = 0  # how often it was made anew
 
 
 class Bye(Message):

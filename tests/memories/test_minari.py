@@ -1,8 +1,9 @@
-"""Minari's HDF5 files, in its own format; written by minari itself where it is installed."""
+"""Minari's HDF5 files, in its own format, and written by minari itself."""
 
 import json
 import sys
 
+import h5py
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -42,7 +43,6 @@ def put(group, items):
 
 
 def by_hand(folder):
-    h5py = pytest.importorskip("h5py")
     (folder / "data").mkdir()
     (folder / "data" / "metadata.json").write_text(json.dumps({"data_format": "hdf5", "total_episodes": len(LENGTHS)}))
     with h5py.File(folder / "data" / "main_data.hdf5", "w") as file:
@@ -51,8 +51,6 @@ def by_hand(folder):
 
 
 def by_minari(folder):
-    pytest.importorskip("h5py")
-    pytest.importorskip("minari")
     from minari.data_collector import EpisodeBuffer
     from minari.dataset.minari_storage import MinariStorage
 
@@ -83,7 +81,6 @@ def test_a_minari_data_set_starts_a_memory(tmp_path, write, memory_cls):
 
 
 def test_what_cannot_be_read_is_one_line(tmp_path):
-    h5py = pytest.importorskip("h5py")
     path = tmp_path / "main_data.hdf5"
     path.write_bytes(b"garbage")
     with pytest.raises(CheckpointError, match=r"main_data\.hdf5 cannot be read"):

@@ -216,13 +216,19 @@ def test_a_copy_that_shares_parameters_acts_with_the_newest_ones():
             spaces.Tuple((spaces.Box(-1, 1, (1,)), spaces.Dict({"film": spaces.Box(0, 1, (2, 2, 3, 64, 64))}))),
             r"observation space\[1\]\['film'\]",
         ),
-        (spaces.Dict({"gear": spaces.Discrete(5)}), r"\['gear'\] is Discrete\(5\)"),
+        (spaces.Dict({"gear": spaces.Discrete(20_000)}), r"\['gear'\] is Discrete\(20000\)"),
+        (spaces.Discrete(3, start=1 << 40), r"observation space is Discrete\(3, start=1099511627776\)"),
+        (spaces.Dict({"goal": spaces.Text(9)}), r"observation space\['goal'\] is Text\("),
+        (spaces.Tuple((spaces.Sequence(ACTIONS),)), r"observation space\[0\] is Sequence\("),
+        (spaces.Graph(ACTIONS, None), r"observation space is Graph\("),
+        (spaces.OneOf((spaces.Discrete(2), ACTIONS)), r"observation space is OneOf\("),
     ],
 )
 def test_observation_spaces_it_cannot_learn_from_are_refused_by_name(space, place):
     for cls in (SquashedGaussianActor, EnsembleCritic):
-        with pytest.raises(ConfigError, match=place):
+        with pytest.raises(ConfigError, match=place) as caught:
             cls(space, ACTIONS)
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,12 @@
-"""What networks see of an observation: vectors scaled by their bounds, pictures through convolutions.
+"""What networks see of an observation: numbers scaled by their bounds, choices as one-hot, pictures by convolutions.
 
-Shape names: B batch, O entries of all vectors, F features.
+Shape names: B batch, R numbers of an observation as the environment gives them, V entries that stand for them, F
+features.
 """
 
 # Capital suffixes name a tensor's dimensions.
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,29 +16,26 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from tmrl_like.agents.pictures import MAX_PICTURE_DIMS, PICTURE_FEATURES, SMALLEST_SIDE, PictureEncoder, is_picture
 from tmrl_like.errors import ConfigError
 
 OBS_RANGE = 3.0  # torch initialises layers small: inputs of this size give a first layer that resolves them
-PICTURE_FEATURES = 64
 _MAX_SCALE = 1e6  # wider bounds say nothing about the size of the values
 _MAX_DIMS = 2  # vectors and short histories of vectors; more is a picture
-_MAX_PICTURE_DIMS = 4  # a history of colour pictures
-_SMALLEST_SIDE = 8
-_COLOURS = (1, 3, 4)  # a last dimension of this size is a picture's channels
-_LARGE_SIDE = 36
-_LARGE = ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0))  # channels, kernel, stride, padding
-_SMALL = ((32, 3, 2, 1), (64, 3, 2, 1), (64, 3, 1, 1))
+_MOST_CHOICES = 10_000  # entries of a one-hot vector
+_EXACT = 1 << 24  # whole numbers up to here are exact in float32
 
 
 class Encoder(nn.Module):
-    """Observation -> features [B, F]: all vectors side by side, then what each picture shows."""
+    """Observation -> features [B, F]: all vectors and choices side by side, then what each picture shows."""
 
     def __init__(self, space: gymnasium.Space[Any], obs_range: float = OBS_RANGE) -> None:
         """Read the layout of `space`.
 
         Args:
-            space: Boxes, or Tuples and Dicts of these. A Box of three or four dimensions, or of two dimensions and
-                uint8, with sides of at least 8, is a picture: channels first or last, a history of pictures in front.
+            space: Box, Discrete, MultiDiscrete and MultiBinary, or Tuples and Dicts of these. A Box of three or four
+                dimensions, or of two dimensions and uint8, with sides of at least 8, is a picture: channels first or
+                last, a history of pictures in front. Each choice of a Discrete or MultiDiscrete becomes one-hot here.
             obs_range: bounded vectors are scaled to [-obs_range, obs_range]; 0 leaves them as they are.
 
         Raises:
@@ -48,17 +45,17 @@ class Encoder(nn.Module):
         leaves = list(_leaves(space))
         self.flatten = Flatten([leaf for leaf in leaves if not is_picture(leaf[1])])
         self.rescale = self.flatten.rescale(obs_range)
-        seen = [leaf for leaf in leaves if is_picture(leaf[1])]
+        seen = [(path, box) for path, box in leaves if is_picture(box)]
         self._getters = [_getter(path) for path, _ in seen]
         self.pictures = nn.ModuleList(PictureEncoder(box) for _, box in seen)
-        self.size = self.flatten.size + PICTURE_FEATURES * len(self.pictures)
+        self.size = self.rescale.size + PICTURE_FEATURES * len(self.pictures)
 
     def forward(self, obs: Any) -> Tensor:
-        """Structure of [B, ...] -> [B, F] float32; without pictures also [B, O] -> [B, F]."""
+        """Structure of [B, ...] -> [B, F] float32; without pictures also [B, R] -> [B, F]."""
         if not self.pictures:
             return self.rescale(self.flatten(obs))  # type: ignore[no-any-return]
         parts = [picture(get(obs)) for picture, get in zip(self.pictures, self._getters, strict=True)]
-        if self.flatten.size:
+        if self.rescale.size:
             parts.insert(0, self.rescale(self.flatten(obs)))
         return torch.cat(parts, dim=1)
 
@@ -67,67 +64,8 @@ class Encoder(nn.Module):
         return self.rescale.forward(self.flatten.one(obs))  # skips the module's hooks
 
 
-class PictureEncoder(nn.Module):
-    """A picture, or a history of pictures, -> features in [-1, 1].
-
-    Convolutions as in Mnih et al., "Human-level control through deep reinforcement learning", 2015 (smaller kernels
-    for pictures below 36 pixels); then a linear layer, layer normalisation and tanh as in Yarats et al., "Image
-    Augmentation Is All You Need", 2021.
-    """
-
-    def __init__(self, box: spaces.Box) -> None:
-        """Build the layers for pictures of this Box, whose bounds are scaled to [-1/2, 1/2]."""
-        super().__init__()
-        self._shape = box.shape
-        low, high = float(box.low.min()), float(box.high.max())
-        useful = 0.0 < high - low < _MAX_SCALE
-        self._scale = 1.0 / (high - low) if useful else 1.0
-        self._shift = -0.5 - low * self._scale if useful else 0.0
-        channels, height, width = self._channels_first(torch.zeros(1, *box.shape)).shape[1:]
-        plan = _LARGE if min(height, width) >= _LARGE_SIDE else _SMALL
-        sizes = [channels, *(layer[0] for layer in plan)]
-        layers = [
-            nn.Conv2d(size_in, size_out, kernel, stride, padding)
-            for (size_in, size_out), (_, kernel, stride, padding) in zip(itertools.pairwise(sizes), plan, strict=True)
-        ]
-        self.convolutions = nn.Sequential(*(part for layer in layers for part in (layer, nn.ReLU(inplace=True))))
-        with torch.no_grad():
-            n = self.convolutions(torch.zeros(1, channels, height, width)).numel()
-        self.project = nn.Sequential(nn.Linear(n, PICTURE_FEATURES), nn.LayerNorm(PICTURE_FEATURES), nn.Tanh())
-
-    def forward(self, picture: Tensor) -> Tensor:
-        """[B, ...] of the Box's dtype -> [B, features] float32."""
-        x = self._channels_first(picture).float() * self._scale + self._shift
-        features: Tensor = self.project(self.convolutions(x).flatten(1))
-        return features
-
-    def _channels_first(self, x: Tensor) -> Tensor:
-        """[B, ...] -> [B, C, height, width]; a history's pictures become channels."""
-        if len(self._shape) == 2:
-            return x.unsqueeze(1)
-        if _channels_are_last(self._shape):
-            x = x.movedim(-1, -3)
-        return x if len(self._shape) == 3 else x.flatten(1, 2)
-
-
-def is_picture(box: spaces.Box) -> bool:
-    """Whether a Box goes through convolutions: the rest are vectors and short histories of vectors."""
-    dims = len(box.shape)
-    if dims == 2:
-        return box.dtype == np.uint8 and min(box.shape) >= _SMALLEST_SIDE
-    return _MAX_DIMS < dims <= _MAX_PICTURE_DIMS and min(_sides(box.shape)) >= _SMALLEST_SIDE
-
-
-def _channels_are_last(shape: tuple[int, ...]) -> bool:
-    return shape[-1] in _COLOURS and min(shape[-3:-1]) > max(_COLOURS)
-
-
-def _sides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return shape[-3:-1] if _channels_are_last(shape) else shape[-2:]
-
-
 class Flatten:
-    """Structure of vectors -> one float32 tensor [B, O], leaves in the order of the space.
+    """Structure of vectors and choices -> one float32 tensor [B, R], leaves in the order of the space.
 
     A Dict's keys follow the space, not the observation. What is flat already passes through.
     """
@@ -135,51 +73,85 @@ class Flatten:
     def __init__(self, leaves: list[Leaf]) -> None:
         """Read the layout of some leaves of a space."""
         self._getters = [_getter(path) for path, _ in leaves]
-        nothing = np.zeros(0, np.float32)
-        bounds = [(nothing, nothing), *(box_bounds(box) for _, box in leaves)]
-        self.low, self.high = (np.concatenate(b) for b in zip(*bounds, strict=True))
-        self.size = len(self.low)
+        nothing = np.zeros(0), np.zeros(0), np.zeros(0, np.int64)
+        numbers = [nothing, *(_numbers_of(space) for _, space in leaves)]
+        self.low, self.high, self.choices = (np.concatenate(n) for n in zip(*numbers, strict=True))
 
     def __call__(self, obs: Any) -> Tensor:
-        """Structure of [B, ...] (or [B, O]) -> [B, O] float32."""
+        """Structure of [B, ...] (or [B, R]) -> [B, R] float32."""
         if isinstance(obs, Tensor) and obs.ndim == 2:
             return obs.float()
-        return torch.cat([_rows(get(obs)) for get in self._getters], dim=1).float()
+        return torch.cat([_rows(get(obs)).float() for get in self._getters], dim=1)
 
     def one(self, obs: Any) -> Tensor:
-        """One raw observation of numpy arrays -> [O] float32, without a tensor per leaf."""
+        """One raw observation of numpy arrays and numbers -> [R] float32, without a tensor per leaf."""
         leaves = [get(obs) for get in self._getters]
         return torch.from_numpy(np.concatenate(leaves, axis=None, dtype=np.float32, casting="unsafe"))
 
-    def rescale(self, obs_range: float) -> Rescale:
-        """The scaling of a network's input: observations to [-obs_range, obs_range]; 0 leaves them."""
-        return Rescale(self.low, self.high, np.full(self.size, obs_range or np.nan))
+    def rescale(self, obs_range: float) -> Rescale | OneHot:
+        """What makes a network's input of it: numbers to [-obs_range, obs_range] (0 leaves them), choices one-hot."""
+        limit = np.where(self.choices > 0, np.nan, obs_range or np.nan)
+        rescale = Rescale(self.low, self.high, limit)
+        return OneHot(rescale, self.low, self.choices) if self.choices.any() else rescale
 
 
 class Rescale(nn.Module):
     """Bounded entries of a flat vector to [-limit, limit]; entries without useful bounds pass as they are."""
 
-    scale: Tensor  # [O] float32
-    shift: Tensor  # [O] float32
+    scale: Tensor  # [R] float32
+    shift: Tensor  # [R] float32
 
     def __init__(self, low: np.ndarray[Any, Any], high: np.ndarray[Any, Any], limit: np.ndarray[Any, Any]) -> None:
-        """All arrays float [O]."""
+        """All arrays float [R]."""
         super().__init__()
         half = high.astype(np.float64) / 2 - low.astype(np.float64) / 2
         useful = (half > 0) & (half < _MAX_SCALE) & np.isfinite(limit)
         scale = np.where(useful, limit / np.where(useful, half, 1.0), 1.0)
         shift = np.where(useful, -limit - np.where(useful, low, 0.0) * scale, 0.0)  # low goes to -limit
+        self.size = len(low)
         self.changes = bool(useful.any())
         self.register_buffer("scale", torch.as_tensor(scale, dtype=torch.float32), persistent=False)
         self.register_buffer("shift", torch.as_tensor(shift, dtype=torch.float32), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., O] -> [..., O]."""
+        """[..., R] -> [..., R]."""
         return torch.addcmul(self.shift, x, self.scale) if self.changes else x
 
 
+class OneHot(nn.Module):
+    """A flat vector with choices in it: each choice becomes as many entries as it has values, one of them 1."""
+
+    source: Tensor  # [V] int64, which number an entry is made of
+    value: Tensor  # [V] float32, which value an entry stands for
+    is_choice: Tensor  # [V] bool
+
+    def __init__(self, rescale: Rescale, first: np.ndarray[Any, Any], choices: IntArray) -> None:
+        """Lay out the entries.
+
+        Args:
+            rescale: scales the numbers that are no choices.
+            first: float [R], a choice's smallest value.
+            choices: int [R], how many values a choice has; 0: it is a number.
+        """
+        super().__init__()
+        self.rescale = rescale
+        sizes = np.maximum(choices, 1)
+        source = np.repeat(np.arange(len(sizes)), sizes)
+        self.size = len(source)
+        count = np.arange(self.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        self.register_buffer("source", torch.from_numpy(source), persistent=False)
+        self.register_buffer("value", torch.from_numpy((first[source] + count).astype(np.float32)), persistent=False)
+        self.register_buffer("is_choice", torch.from_numpy(choices[source] > 0), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., R] -> [..., V]."""
+        is_chosen = (x.index_select(-1, self.source) == self.value).float()
+        return torch.where(self.is_choice, is_chosen, self.rescale(x).index_select(-1, self.source))
+
+
+IntArray = np.ndarray[Any, np.dtype[np.int64]]
 Path = tuple[int | str, ...]
-Leaf = tuple[Path, spaces.Box]
+Leaf = tuple[Path, gymnasium.Space[Any]]
 
 
 def _leaves(space: gymnasium.Space[Any], path: Path = ()) -> Iterator[Leaf]:
@@ -189,15 +161,44 @@ def _leaves(space: gymnasium.Space[Any], path: Path = ()) -> Iterator[Leaf]:
     elif isinstance(space, spaces.Dict):
         for key, part in space.spaces.items():
             yield from _leaves(part, (*path, key))
-    elif isinstance(space, spaces.Box) and (len(space.shape) <= _MAX_DIMS or is_picture(space)):
+    elif _is_learnable(space):
         yield path, space
     else:
         name = "the observation space" + "".join(f"[{key!r}]" for key in path)
         raise ConfigError(
-            f"{name} is {space}; this network takes vectors (a Box of at most {_MAX_DIMS} dimensions), pictures (at "
-            f"most {_MAX_PICTURE_DIMS} dimensions, sides of {_SMALLEST_SIDE} or more), and Tuples and Dicts of these: "
-            "reduce it in obs_preprocessor, or give the agent your own actor and critic classes"
+            f"{name} is {_on_one_line(space)}; this network takes vectors (a Box of at most {_MAX_DIMS} dimensions, "
+            f"MultiBinary), choices (Discrete, MultiDiscrete; at most {_MOST_CHOICES:,} values), pictures (a Box of at "
+            f"most {MAX_PICTURE_DIMS} dimensions, sides of {SMALLEST_SIDE} or more), and Tuples and Dicts of these: "
+            "convert it in the environment (gymnasium.wrappers.TransformObservation), or give the agent your own actor "
+            "and critic classes"
         )
+
+
+def _is_learnable(space: gymnasium.Space[Any]) -> bool:
+    if isinstance(space, spaces.Box):
+        return len(space.shape) <= _MAX_DIMS or is_picture(space)
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        values, first = choices_of(space)
+        return bool(values.sum() <= _MOST_CHOICES and abs(first).max(initial=0) < _EXACT - _MOST_CHOICES)
+    return isinstance(space, spaces.MultiBinary)
+
+
+def choices_of(space: spaces.Discrete | spaces.MultiDiscrete) -> tuple[IntArray, IntArray]:
+    """How many values each choice has, and its smallest one; int64 [K] each."""
+    values = space.n if isinstance(space, spaces.Discrete) else space.nvec
+    return np.array(values, np.int64).ravel(), np.array(space.start, np.int64).ravel()
+
+
+def _numbers_of(space: gymnasium.Space[Any]) -> tuple[np.ndarray[Any, Any], ...]:
+    """Of each number in a leaf: low, high, and how many values it chooses from (0: it is no choice); each [R]."""
+    if isinstance(space, spaces.Box):
+        low, high = box_bounds(space)
+        return low, high, np.zeros(low.shape, np.int64)
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        values, first = choices_of(space)
+        return first, first + values - 1, values
+    size = int(np.prod(space.shape or ()))  # a MultiBinary
+    return np.zeros(size), np.ones(size), np.zeros(size, np.int64)
 
 
 def _getter(path: Path) -> Callable[[Any], Any]:
@@ -217,3 +218,7 @@ def _rows(leaf: Tensor) -> Tensor:
 def box_bounds(space: spaces.Box) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Low and high, each float32, flat."""
     return space.low.astype(np.float32).ravel(), space.high.astype(np.float32).ravel()
+
+
+def _on_one_line(space: gymnasium.Space[Any]) -> str:
+    return " ".join(str(space).split())

@@ -114,9 +114,9 @@ class GuardedInterface(RealTimeGymInterface):  # type: ignore[misc]
             return otherwise
 
     def _remember(self, obs: Any) -> list[Any]:
-        """Keep the newest observation; without one, repeat the last (or zeros) to end the episode with."""
+        """Keep the newest observation; without one, repeat the last (or any) to end the episode with."""
         if obs is not None:
             self._last_obs = list(obs)
         elif self._last_obs is None:
-            self._last_obs = [np.zeros(s.shape, s.dtype) for s in getattr(self._space, "spaces", ())]
+            self._last_obs = [space.sample() for space in getattr(self._space, "spaces", ())]
         return self._last_obs

@@ -125,16 +125,18 @@ def to_batch_of_one(obs: Any, device: str = "cpu") -> Any:
 def fit_action(action: Any, space: gymnasium.Space[Any]) -> Any:
     """Give an action the shape of its space: a batch dimension of 1 or a squeezed one is put right.
 
+    An action of a Discrete space becomes a number: environments use it as a key.
+
     Raises:
         PolicyError: the number of elements differs.
     """
     shape = space.shape
     if isinstance(action, torch.Tensor):
         action = action.detach().cpu().numpy()
-    if shape is None or not isinstance(action, np.ndarray) or action.shape == shape:
+    if shape is None or not isinstance(action, np.ndarray) or (shape and action.shape == shape):
         return action
     try:
-        return action.reshape(shape)
+        return action.reshape(shape)[()] if isinstance(space, gymnasium.spaces.Discrete) else action.reshape(shape)
     except ValueError:
         raise PolicyError(f"act() returned an array of shape {action.shape}; the action space wants {shape}") from None
 

@@ -18,7 +18,14 @@ import numpy as np
 import torch
 
 from tmrl_like.actor import ActorModule
-from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
+from tmrl_like.agents import (
+    CategoricalActor,
+    DiscreteEnsembleCritic,
+    DiscreteSACAgent,
+    EnsembleCritic,
+    SACAgent,
+    SquashedGaussianActor,
+)
 from tmrl_like.agents.process import tune_process
 from tmrl_like.envs import GenericGymEnv
 from tmrl_like.envs.drone import MirroredFlights, TargetInView
@@ -36,7 +43,8 @@ class Task:
         env: makes the environment from a seed, for its first reset.
         steps: environment steps to learn it in.
         goal: mean return that test episodes must reach in the end.
-        agent: options of `SACAgent`.
+        classes: the agent's, the actor's and the critics'.
+        agent: options of the agent.
         memory: options of `ReplayMemory`; `sample_preprocessor` is made from the seed.
         first_steps: before training begins.
         updates_per_step: training steps per environment step.
@@ -46,6 +54,7 @@ class Task:
     env: Callable[[int], Any]
     steps: int
     goal: float
+    classes: tuple[Any, Any, Any] = (SACAgent, SquashedGaussianActor, EnsembleCritic)
     agent: dict[str, Any] = field(default_factory=dict)
     memory: dict[str, Any] = field(default_factory=dict)
     sample_preprocessor: Callable[[int], Any] = lambda seed: None
@@ -57,12 +66,28 @@ class Task:
 
 
 FAST = {"lr_actor": 1e-3, "lr_critic": 1e-3, "lr_entropy": 1e-3}
+CHOICES = DiscreteSACAgent, CategoricalActor, DiscreteEnsembleCritic
 TASKS = {
     "pendulum": Task(
         env=lambda seed: GenericGymEnv("Pendulum-v1"), steps=8000, goal=-200.0, agent={"gamma": 0.98, **FAST}
     ),
     "inverted pendulum (MuJoCo)": Task(
         env=lambda seed: GenericGymEnv("InvertedPendulum-v5"), steps=20_000, goal=950.0, agent=FAST
+    ),
+    "cart pole": Task(
+        env=lambda seed: GenericGymEnv("CartPole-v1"),
+        classes=CHOICES,
+        steps=15_000,
+        goal=350.0,
+        agent={"polyak": 0.99, **FAST},
+    ),
+    "frozen lake": Task(
+        env=lambda seed: GenericGymEnv("FrozenLake-v1", {"is_slippery": False}),
+        classes=CHOICES,
+        steps=6000,
+        goal=0.9,
+        agent={"polyak": 0.98, "gamma": 0.95, **FAST, "entropy_coef": 0.01, "learn_entropy_coef": False},
+        first_steps=3000,
     ),
     "drone": Task(
         env=lambda seed: SimulatedDroneEnv(seed=seed),
@@ -87,11 +112,12 @@ def learn(task: Task, seed: int) -> Iterator[tuple[int, list[float]]]:
     env.reset(seed=seed)
     env.action_space.seed(seed)
     nets = {"hidden_sizes": (64, 64)}
-    agent = SACAgent(
+    agent_cls, actor_cls, critic_cls = task.classes
+    agent = agent_cls(
         env.observation_space,
         env.action_space,
-        actor_cls=partial(SquashedGaussianActor, **nets),
-        critic_cls=partial(EnsembleCritic, **nets),
+        actor_cls=partial(actor_cls, **nets),
+        critic_cls=partial(critic_cls, **nets),
         **task.agent,
     )
     memory = ReplayMemory(

@@ -90,6 +90,12 @@ def test_a_configured_action_takes_the_form_of_its_space(value, space):
     assert space.contains(to_action(value, space))
 
 
+@pytest.mark.parametrize(("value", "space"), [(1.5, spaces.Discrete(3)), ([0.5, 1], spaces.MultiDiscrete([2, 2]))])
+def test_a_fraction_is_no_choice(value, space):
+    with pytest.raises(ConfigError, match="safe_action is"):
+        to_action(value, space)
+
+
 @pytest.mark.parametrize("value", [[2.0], [0.0, 0.0], "stop", [math.nan], [[0.0], [0.0, 1.0]]])
 def test_a_safe_action_outside_the_space_is_refused_before_anything_moves(value):
     with pytest.raises(ConfigError, match="safe_action is"):

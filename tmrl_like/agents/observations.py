@@ -8,7 +8,7 @@ features.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 import gymnasium
 import numpy as np
@@ -22,7 +22,7 @@ from tmrl_like.errors import ConfigError
 OBS_RANGE = 3.0  # torch initialises layers small: inputs of this size give a first layer that resolves them
 _MAX_SCALE = 1e6  # wider bounds say nothing about the size of the values
 _MAX_DIMS = 2  # vectors and short histories of vectors; more is a picture
-_MOST_CHOICES = 10_000  # entries of a one-hot vector
+MOST_CHOICES = 10_000  # entries of a one-hot vector
 _EXACT = 1 << 24  # whole numbers up to here are exact in float32
 
 
@@ -166,8 +166,8 @@ def _leaves(space: gymnasium.Space[Any], path: Path = ()) -> Iterator[Leaf]:
     else:
         name = "the observation space" + "".join(f"[{key!r}]" for key in path)
         raise ConfigError(
-            f"{name} is {_on_one_line(space)}; this network takes vectors (a Box of at most {_MAX_DIMS} dimensions, "
-            f"MultiBinary), choices (Discrete, MultiDiscrete; at most {_MOST_CHOICES:,} values), pictures (a Box of at "
+            f"{name} is {on_one_line(space)}; this network takes vectors (a Box of at most {_MAX_DIMS} dimensions, "
+            f"MultiBinary), choices (Discrete, MultiDiscrete; at most {MOST_CHOICES:,} values), pictures (a Box of at "
             f"most {MAX_PICTURE_DIMS} dimensions, sides of {SMALLEST_SIDE} or more), and Tuples and Dicts of these: "
             "convert it in the environment (gymnasium.wrappers.TransformObservation), or give the agent your own actor "
             "and critic classes"
@@ -177,10 +177,15 @@ def _leaves(space: gymnasium.Space[Any], path: Path = ()) -> Iterator[Leaf]:
 def _is_learnable(space: gymnasium.Space[Any]) -> bool:
     if isinstance(space, spaces.Box):
         return len(space.shape) <= _MAX_DIMS or is_picture(space)
-    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
-        values, first = choices_of(space)
-        return bool(values.sum() <= _MOST_CHOICES and abs(first).max(initial=0) < _EXACT - _MOST_CHOICES)
-    return isinstance(space, spaces.MultiBinary)
+    return isinstance(space, spaces.MultiBinary) or are_choices(space)
+
+
+def are_choices(space: gymnasium.Space[Any]) -> TypeGuard[spaces.Discrete | spaces.MultiDiscrete]:
+    """Whether a space is one choice or several that a network can learn from: not too many values, none too large."""
+    if not isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        return False
+    values, first = choices_of(space)
+    return bool(values.sum() <= MOST_CHOICES and abs(first).max(initial=0) < _EXACT - MOST_CHOICES)
 
 
 def choices_of(space: spaces.Discrete | spaces.MultiDiscrete) -> tuple[IntArray, IntArray]:
@@ -220,5 +225,6 @@ def box_bounds(space: spaces.Box) -> tuple[np.ndarray[Any, Any], np.ndarray[Any,
     return space.low.astype(np.float32).ravel(), space.high.astype(np.float32).ravel()
 
 
-def _on_one_line(space: gymnasium.Space[Any]) -> str:
+def on_one_line(space: gymnasium.Space[Any]) -> str:
+    """A space as text, for an error."""
     return " ".join(str(space).split())

@@ -113,12 +113,11 @@ class SACAgent(TrainingAgent):
         self.actor_polyak = actor_polyak
         self.learn_entropy_coef = learn_entropy_coef
         self.policy_delay = policy_delay
-        _, half_A = action_bounds(action_space)
-        self.target_entropy = -float(half_A.size) if target_entropy is None else target_entropy
-        self._log_half_sum = float(np.log(half_A.astype(np.float64)).sum())
+        usual_entropy = self._usual_entropy()
+        self.target_entropy = usual_entropy if target_entropy is None else target_entropy
         self.updates = 0
 
-        self.actor = actor_cls(observation_space, action_space)
+        self.actor: Any = actor_cls(observation_space, action_space)
         self.actor.to_device(device)
         self.actor_average = no_grad(deepcopy(self.actor)) if actor_polyak else None
         self.critic = critic_cls(observation_space, action_space, n_critics=n_critics).to(device)
@@ -134,10 +133,16 @@ class SACAgent(TrainingAgent):
     critic_frozen = cached_property(lambda self: no_grad(copy_shared(self.critic)))
     """The critics in training, seen without gradients for their parameters."""
 
+    _shipped: tuple[type, type] = SquashedGaussianActor, EnsembleCritic
+    _log_half_sum = cached_property(lambda self: float(np.log(_half_widths(self.action_space)).sum()))
     _critic_parameters = cached_property(lambda self: list(self.critic.parameters()))
     _actor_parameters = cached_property(lambda self: list(self.actor.parameters()))
     _average_parameters = cached_property(lambda self: list(self.actor_average.parameters()))
     _target_parameters = cached_property(lambda self: list(self.critic_target.parameters()))
+
+    def _usual_entropy(self) -> float:
+        """The target where none is given, in nats; raises ConfigError for an action space it cannot learn."""
+        return -float(_half_widths(self.action_space).size)
 
     @property
     def _subset(self) -> bool:
@@ -162,13 +167,12 @@ class SACAgent(TrainingAgent):
 
     def get_actor(self) -> ActorModule:
         """Return the actor in training, or its moving average: its parameters change with each step."""
-        return self.actor if self.actor_average is None else self.actor_average
+        actor: ActorModule = self.actor if self.actor_average is None else self.actor_average
+        return actor
 
     def _flatten(self, batch: Batch) -> Batch:
         """Concatenate the observations once, where actor and critics would each do it several times."""
-        if type(self.actor) is not SquashedGaussianActor or type(self.critic) is not EnsembleCritic:
-            return batch
-        if self.actor.encoder.pictures:
+        if (type(self.actor), type(self.critic)) != self._shipped or self.actor.encoder.pictures:
             return batch
         flatten = self.actor.encoder.flatten
         return batch._replace(obs=flatten(batch.obs), next_obs=flatten(batch.next_obs))
@@ -276,6 +280,11 @@ class Temperature(nn.Module):
     def forward(self) -> Tensor:
         """Return alpha, with its gradient."""
         return self.log_coef.exp()
+
+
+def _half_widths(space: gymnasium.Space[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Half the width of each action's bounds, [A]."""
+    return action_bounds(space)[1].astype(np.float64)
 
 
 def _check_options(

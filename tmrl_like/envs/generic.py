@@ -54,7 +54,7 @@ class GenericGymEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     @property
     def default_action(self) -> Any:
         """The action of a reset: rtgym's, or a neutral one (zeros, where the space has them)."""
-        return getattr(self.env.unwrapped, "default_action", self._default_action)
+        return typed_action(getattr(self.env.unwrapped, "default_action", self._default_action), self.env.action_space)
 
     @property
     def time_step_s(self) -> float | None:
@@ -123,6 +123,11 @@ def neutral_action(space: gymnasium.Space[Any]) -> Any:
     raise ConfigError(
         f"the action space {space} has no neutral action; give the environment a `default_action` attribute"
     )
+
+
+def typed_action(action: Any, space: gymnasium.Space[Any]) -> Any:
+    """An action as policies give it: of a Discrete space numpy's number, not Python's. All samples have one type."""
+    return space.dtype.type(action) if isinstance(space, spaces.Discrete) and type(action) is int else action
 
 
 def _make(id: str, kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:

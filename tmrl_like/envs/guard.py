@@ -14,6 +14,7 @@ import gymnasium
 import numpy as np
 from rtgym import RealTimeGymInterface
 
+from tmrl_like.envs.generic import typed_action
 from tmrl_like.errors import EnvironmentFaultError
 
 
@@ -95,7 +96,7 @@ class GuardedInterface(RealTimeGymInterface):  # type: ignore[misc]
         return self._call("get_action_space", gymnasium.spaces.Box(-1.0, 1.0, (1,)))  # type: ignore[no-any-return]
 
     def get_default_action(self) -> Any:
-        return self._call("get_default_action", np.zeros(1, np.float32))
+        return typed_action(self._call("get_default_action", np.zeros(1, np.float32)), self.get_action_space())
 
     def render(self) -> Any:
         return self._inner.render()

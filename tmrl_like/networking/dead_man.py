@@ -101,9 +101,12 @@ def _converted(value: Any, space: gymnasium.Space[Any]) -> Any:
         return tuple(_converted(v, s) for v, s in zip(value, space.spaces, strict=True))
     if isinstance(space, spaces.Dict) and isinstance(value, dict) and set(value) == set(space.spaces):
         return {key: _converted(value[key], s) for key, s in space.spaces.items()}
-    if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
+    if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         try:
-            return np.array(value, space.dtype)
-        except (ValueError, TypeError):
+            action = np.array(value, space.dtype)
+            if action.dtype.kind != "f" and (action != np.asarray(value)).any():
+                return value  # a fraction where whole numbers are wanted
+            return action[()] if isinstance(space, spaces.Discrete) else action
+        except (ValueError, TypeError, OverflowError):
             return value
     return value

@@ -1,0 +1,188 @@
+"""Whatever Gymnasium has: environment, wire, memory, batch and one training step, bit for bit."""
+
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rtgym import DEFAULT_CONFIG_DICT, RealTimeGymInterface
+
+from tmrl_like.agents import (
+    CategoricalActor,
+    DiscreteEnsembleCritic,
+    DiscreteSACAgent,
+    EnsembleCritic,
+    SACAgent,
+    SquashedGaussianActor,
+)
+from tmrl_like.cli.check import WITHOUT_LIMITS, collect_traffic
+from tmrl_like.envs import GenericGymEnv
+from tmrl_like.errors import ConfigError
+from tmrl_like.memories import DropActionBuffer, ReplayMemory
+from tmrl_like.networking import RolloutWorker
+from tmrl_like.networking.policy_probe import PolicyProbe
+from tmrl_like.training_offline import train_step
+from tmrl_like.types import Batch, Buffer
+
+NETS = {"hidden_sizes": (16,)}
+EPISODES = 2
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Any:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def through_everything(env_cls: Any, act_buf_len: int = 0, max_samples: float = 20) -> Batch:
+    """Act, encode, decode, store, compare every transition, train a step, load the weights; returns a batch."""
+    spaces_of = env_cls()
+    discrete = not isinstance(spaces_of.action_space, spaces.Box)
+    spaces_of.close()
+    actor_cls = partial(CategoricalActor if discrete else SquashedGaussianActor, **NETS)
+    critic_cls = partial(DiscreteEnsembleCritic if discrete else EnsembleCritic, **NETS)
+    memory = ReplayMemory(act_buf_len=act_buf_len, crc_debug=True, batch_size=8, memory_size=1000)
+    compressor = DropActionBuffer(act_buf_len) if act_buf_len else None
+    options: dict[str, Any] = {"crc_debug": True, "outbox": WITHOUT_LIMITS, "max_samples_per_episode": max_samples}
+    with RolloutWorker(env_cls, actor_cls, compressor, standalone=True, **options) as worker:
+        traffic = collect_traffic(worker, EPISODES)
+        for block in traffic.blocks:
+            memory.append(Buffer(stream="worker", blocks=(block,)))
+        for item in range(len(memory)):
+            memory[item]
+        assert memory.crc_checked == len(memory) > 0
+        agent_cls = DiscreteSACAgent if discrete else SACAgent
+        env = worker.env
+        agent = agent_cls(env.observation_space, env.action_space, actor_cls=actor_cls, critic_cls=critic_cls)
+        batch = memory.sample()
+        assert all(torch.isfinite(value).all() for value in train_step(agent, memory, batch).values())
+        worker.actor.load_weights(agent.get_actor().weights())
+        PolicyProbe(env.observation_space, env.action_space).check(worker.actor)
+    return batch
+
+
+@pytest.mark.parametrize("name", ["CartPole", "FrozenLake", "Taxi", "CliffWalking", "Blackjack", "Pendulum"])
+def test_a_registered_environment_goes_through_everything(name: str) -> None:
+    newest = max(id for id in gymnasium.registry if id.startswith(f"{name}-v"))
+    batch = through_everything(partial(GenericGymEnv, newest))
+    discrete = name != "Pendulum"
+    assert batch.act.dtype == (torch.int64 if discrete else torch.float32)
+    assert batch.act.shape == ((8,) if discrete else (8, 1))
+
+
+@pytest.mark.parametrize("continuous", [True, False])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_car_is_driven_by_its_pictures(continuous: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("Box2D")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    env_cls = partial(GenericGymEnv, "CarRacing-v3", {"continuous": continuous})
+    batch = through_everything(env_cls, max_samples=5)
+    assert batch.obs.shape == (8, 96, 96, 3)
+    assert batch.obs.dtype == torch.uint8
+
+
+class Fake(gymnasium.Env[Any, Any]):
+    """Observes and pays at random, in any spaces."""
+
+    def __init__(self, observation_space: Any, action_space: Any) -> None:
+        self.observation_space, self.action_space = observation_space, action_space
+        observation_space.seed(0)
+        self._steps = 0
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        self._steps = 0
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        assert action in self.action_space
+        self._steps += 1
+        return self.observation_space.sample(), 1.0, self._steps == 5, False, {}
+
+
+def leaves() -> st.SearchStrategy[Any]:
+    dtypes = st.sampled_from([np.float32, np.float64, np.uint8, np.int16])
+    sizes = st.lists(st.integers(1, 3), max_size=2).map(tuple)
+    return st.one_of(
+        st.builds(lambda shape, dtype: spaces.Box(0, 9, shape, dtype), sizes, dtypes),
+        st.builds(lambda n, start: spaces.Discrete(n, start=start), st.integers(1, 5), st.integers(-3, 3)),
+        st.builds(spaces.MultiDiscrete, st.lists(st.integers(1, 4), min_size=1, max_size=3)),
+        st.builds(spaces.MultiBinary, st.integers(1, 3)),
+        st.just(spaces.Box(0, 255, (8, 9, 3), np.uint8)),
+    )
+
+
+def structures() -> st.SearchStrategy[Any]:
+    def bigger(parts: Any) -> Any:
+        keys = st.text("abc", min_size=1, max_size=2)
+        return st.lists(parts, min_size=1, max_size=3).map(spaces.Tuple) | st.dictionaries(
+            keys, parts, min_size=1, max_size=3
+        ).map(spaces.Dict)
+
+    return st.recursive(leaves(), bigger, max_leaves=5)
+
+
+ACTIONS = [
+    spaces.Box(-1.0, 2.0, (2,)),
+    spaces.Box(0.0, 1.0, (2, 2), np.float64),
+    spaces.Discrete(3, start=4),
+    spaces.MultiDiscrete([2, 3]),
+]
+
+
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(structures(), st.sampled_from(ACTIONS))
+def test_any_mixture_of_spaces_goes_through_everything(observation_space: Any, action_space: Any) -> None:
+    gymnasium.registry.pop("Fake-v0", None)
+    gymnasium.register("Fake-v0", lambda: Fake(observation_space, action_space))
+    through_everything(partial(GenericGymEnv, "Fake-v0"))
+
+
+@pytest.mark.parametrize(
+    ("observation_space", "told"),
+    [
+        (spaces.Dict(goal=spaces.Text(5)), r"the observation space\['goal'\] is Text"),
+        (spaces.Sequence(spaces.Discrete(2)), "the observation space is Sequence"),
+        (spaces.Tuple([spaces.Dict(map=spaces.Graph(ACTIONS[0], None))]), r"space\[0\]\['map'\] is Graph"),
+        (spaces.OneOf([spaces.Discrete(2)]), "the observation space is OneOf"),
+    ],
+)
+def test_a_worker_that_could_not_learn_does_not_start(observation_space: Any, told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        RolloutWorker(lambda: Fake(observation_space, ACTIONS[0]), SquashedGaussianActor, standalone=True)
+
+
+class Lamp(RealTimeGymInterface):  # type: ignore[misc]
+    """Switched in real time, by a Discrete action; its default is a plain number."""
+
+    def get_observation_space(self) -> Any:
+        return spaces.Tuple((spaces.Discrete(3), spaces.Box(0.0, 1.0, (2,))))
+
+    def get_action_space(self) -> Any:
+        return spaces.Discrete(3)
+
+    def get_default_action(self) -> Any:
+        return 0
+
+    def send_control(self, control: Any) -> None:
+        self._level = control
+
+    def reset(self, seed: Any = None, options: Any = None) -> Any:
+        return [np.int64(0), np.zeros(2, np.float32)], {}
+
+    def get_obs_rew_terminated_info(self) -> Any:
+        return [np.int64(self._level), np.ones(2, np.float32)], 1.0, False, {}
+
+
+def test_choices_stand_in_the_action_buffer_of_a_real_time_environment() -> None:
+    config = {**DEFAULT_CONFIG_DICT, "interface": Lamp, "time_step_duration": 0.005, "start_obs_capture": 0.005}
+    config |= {"time_step_timeout_factor": 1e3, "ep_max_length": 10, "act_buf_len": 2}
+    batch = through_everything(partial(GenericGymEnv, "real-time-gym-ts-v1", {"config": config}), act_buf_len=2)
+    assert [leaf.dtype for leaf in batch.obs] == [torch.int64, torch.float32, torch.int64, torch.int64]

@@ -1,0 +1,173 @@
+"""The robot of config/robot.yaml, without its clock: memory and agent as they ship must learn it."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from tmrl_like.actor import ActorModule
+from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
+from tmrl_like.envs import robot
+from tmrl_like.envs.robot_driver import RobotCommand, RobotState
+from tmrl_like.envs.robot_physics import COMMAND, CYCLE_S, STATE, Arm, ArmOptions
+from tmrl_like.memories import DropActionBuffer, ReplayMemory
+from tmrl_like.types import Buffer, Info
+from tmrl_like.util import partial
+
+TIME_STEP_S, EPISODE_STEPS, ACTIONS = 0.05, 60, 2
+
+
+class ClocklessArm:
+    """The arm's driver, and its time: it moves while somebody sleeps, and nobody waits for that."""
+
+    def __init__(self, seed: int) -> None:
+        self._now_s = 0.0
+        self._arm = Arm(ArmOptions(seed=seed), 0.0)
+        self._newest = b""
+        self.sleep(0.1)
+
+    def monotonic(self) -> float:
+        return self._now_s
+
+    def sleep(self, duration_s: float) -> None:
+        for _ in range(round(duration_s / CYCLE_S)):
+            self._newest = self._arm.cycle(self._now_s) or self._newest
+            self._now_s += CYCLE_S
+
+    def connect(self) -> None: ...
+
+    def read_state(self) -> RobotState:
+        cycle, time_s, *numbers, is_stopped = STATE.unpack(self._newest)
+        return RobotState(cycle, time_s, tuple(numbers[:2]), tuple(numbers[2:]), is_stopped)
+
+    def send_command(self, command: RobotCommand) -> None:
+        self._arm.receive(self._now_s, COMMAND.pack(False, *command.velocity_rad_s))
+
+
+class ClocklessRobotEnv(gymnasium.Env[Any, Any]):
+    """`RobotEnv` as rtgym runs it, at once: an action that is chosen in one time-step acts in the next."""
+
+    def __init__(self, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._time = ClocklessArm(seed)
+        monkeypatch.setattr(robot, "time", self._time)
+        self._interface = robot.RobotInterface(self._time)
+        self._interface._random = np.random.default_rng(seed)
+        self.action_space = self._interface.get_action_space()
+        inner = self._interface.get_observation_space().spaces
+        self.observation_space = spaces.Tuple((*inner, *(self.action_space,) * ACTIONS))
+        self.default_action = self._interface.get_default_action()
+
+    def reset(self, **options: Any) -> Any:
+        self._steps = 0
+        self._actions = deque([self.default_action] * ACTIONS, maxlen=ACTIONS)
+        obs, info = self._interface.reset()
+        self._run_time_step(self.default_action)
+        return (*obs, *self._actions), info
+
+    def step(self, action: Any) -> Any:
+        self._steps += 1
+        self._actions.append(action)
+        obs, rew, terminated, info = self._result
+        truncated = not terminated and self._steps >= EPISODE_STEPS
+        if terminated or truncated:
+            self._interface.wait()
+        else:
+            self._run_time_step(action)
+        return (*obs, *self._actions), rew, terminated, truncated, info
+
+    def _run_time_step(self, action: Any) -> None:
+        self._interface.send_control(action)
+        self._time.sleep(TIME_STEP_S)
+        self._result = self._interface.get_obs_rew_terminated_info()
+
+
+def reach(
+    env: ClocklessRobotEnv, actor: ActorModule, view: robot.TargetInView, test: bool
+) -> tuple[list[Any], float, bool]:
+    """One episode: its samples, its return, whether the arm reached the target."""
+    compress = DropActionBuffer(ACTIONS)
+    obs, info = env.reset()
+    samples = [compress(env.default_action, obs, 0.0, False, False, Info(info, is_reset=True))]
+    total, terminated, truncated = 0.0, False, False
+    while not (terminated or truncated):
+        action = actor.act_(view(obs), test)
+        obs, rew, terminated, truncated, info = env.step(action)
+        samples.append(compress(action, obs, rew, terminated, truncated, Info(info)))
+        total += float(rew)
+    return samples, total, terminated
+
+
+@pytest.mark.learn
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_arm_reaches_its_targets_after_two_and_a_half_minutes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mujoco")
+    torch.manual_seed(seed)
+    torch.set_num_threads(1)
+    env, view = ClocklessRobotEnv(seed, monkeypatch), robot.TargetInView()
+    small = {"hidden_sizes": (64, 64)}
+    agent = SACAgent(
+        env.observation_space,
+        env.action_space,
+        "cpu",
+        actor_cls=partial(SquashedGaussianActor, **small),
+        critic_cls=partial(EnsembleCritic, **small),
+        gamma=0.95,
+        polyak=0.98,
+        lr_actor=1e-3,
+        lr_critic=1e-3,
+        lr_entropy=2e-3,
+        entropy_coef=0.1,
+    )
+    memory = ReplayMemory(
+        batch_size=128, act_buf_len=ACTIONS, reset_act_buf=True, obs_preprocessor=view, memory_size=10_000
+    )
+    memory.seed(seed)
+    steps = trained = 0
+    while steps < 3000:
+        samples, _, _ = reach(env, agent.get_actor(), view, test=False)
+        memory.append(Buffer(samples, "robot"))
+        steps += len(samples) - 1
+        while steps > 200 and trained < 4 * steps:
+            agent.train(memory.sample())
+            trained += 1
+    tests = [reach(ClocklessRobotEnv(1000 + i, monkeypatch), agent.get_actor(), view, test=True)[1:] for i in range(40)]
+    totals, reached = zip(*tests, strict=True)
+    print(f"seed {seed}: return {np.mean(totals):.2f}, reached {np.mean(reached):.0%}")
+    assert np.mean(reached) >= 0.8
+    assert np.mean(totals) > -10.0
+
+
+def test_the_view_of_the_target_is_the_same_for_arrays_and_batches() -> None:
+    view = robot.TargetInView()
+    obs = tuple(np.array(v, np.float32) for v in ((0.1, -0.2), (1.0, -1.0), (0.5, 0.1), (0.3, -0.004), (2.0, 0.0)))
+    alone = view(obs)
+    batch = view(tuple(torch.from_numpy(o)[None] for o in obs))
+    assert [a.shape for a in alone] == [o.shape for o in obs]
+    for one, many in zip(alone, batch, strict=True):
+        assert one.dtype == np.float32
+        assert torch.allclose(torch.from_numpy(one), many[0])
+    assert alone[2] == pytest.approx([0.7 * 0.3 / 0.31**0.5, -0.7 * 0.004 / 0.014**0.5])
+
+
+def test_what_is_learnt_without_a_clock_is_the_environment_that_ships(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mujoco")
+    env, real = ClocklessRobotEnv(0, monkeypatch), robot.RobotEnv()
+    assert env.observation_space == real.observation_space
+    assert env.action_space == real.action_space
+    obs, _ = env.reset()
+    for _ in range(EPISODE_STEPS):
+        assert obs in env.observation_space
+        obs, rew, terminated, truncated, _ = env.step(np.array((0.5, -0.5), np.float32))
+        assert rew == pytest.approx(-robot.STEP_COSTS - np.linalg.norm(obs[3]))
+        if terminated or truncated:
+            break
+    assert truncated
+    assert obs[0] == pytest.approx((1.5, 0.2), abs=0.2)
+    real.close()

@@ -1,0 +1,173 @@
+"""A robot arm that must put its tip on a target, in real time: 20 decisions a second, and it does not wait.
+
+The arm is behind a driver (`tmrl_like.envs.robot_driver`): a simulated one as it ships, yours if you name it. To
+begin an environment of your own, copy this file. Reward per step: minus the distance to the target in metres, minus
+0.1 for not being there; the episode terminates when the tip rests on the target.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium.spaces as spaces
+import numpy as np
+from rtgym import DEFAULT_CONFIG_DICT, RealTimeGymInterface
+
+from tmrl_like.envs.generic import GenericGymEnv
+from tmrl_like.envs.robot_driver import RobotCommand, RobotDriver, RobotState, SimulatedArm
+from tmrl_like.errors import EnvironmentFaultError
+
+MAX_SPEED = 2.0  # rad/s, each joint
+LINKS_M = (0.4, 0.3)  # from shoulder to elbow, from elbow to tip
+HOME_RAD = (0.0, 1.35)  # where each episode begins
+TARGETS_RAD = ((-1.4, 1.4), (0.5, 2.2))  # targets are tips of arms with such joints
+REACHED_M = 0.02
+AT_REST_RAD_S = 0.2
+STEP_COSTS = 0.1
+_NEAR_M = 0.01
+
+_HOME_GAIN = 5.0  # 1/s
+_AT_HOME_RAD = 0.05
+_HOME_WITHIN_S = 5.0
+_HOME_PERIOD_S = 0.02
+
+_Array = np.ndarray[Any, np.dtype[np.float32]]
+
+
+class RobotInterface(RealTimeGymInterface):  # type: ignore[misc]
+    """rtgym interface of an arm with two joints.
+
+    Observation, each float32 [2]: joint positions in rad, joint velocities in rad/s, the tip's place in m, the way to
+    the target in m as seen from the tip (along the forearm, to its left). Action: velocities of shoulder and elbow,
+    float32 [2] in [-2, 2] rad/s.
+    """
+
+    def __init__(self, driver: RobotDriver) -> None:
+        """Touches no robot; the first reset connects it. A trainer makes one, too, to see the spaces."""
+        self._driver = driver
+        self._random = np.random.default_rng()
+        self._target = np.zeros(2, np.float32)
+
+    def get_observation_space(self) -> spaces.Tuple[Any]:
+        bounds = (math.pi, 2 * MAX_SPEED, 1.0, 2 * sum(LINKS_M))
+        return spaces.Tuple([spaces.Box(-bound, bound, (2,)) for bound in bounds])
+
+    def get_action_space(self) -> spaces.Box:
+        return spaces.Box(-MAX_SPEED, MAX_SPEED, (2,))
+
+    def get_default_action(self) -> _Array:
+        return np.zeros(2, np.float32)
+
+    def send_control(self, control: Any) -> None:
+        if control is not None:
+            self._move(control)
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[list[Any], dict[str, Any]]:
+        if seed is not None:
+            self._random = np.random.default_rng(seed)
+        self._driver.connect()
+        state = self._go_home()
+        self._target = tip_m(self._random.uniform(*np.transpose(TARGETS_RAD)))
+        return self._observation(state), {}
+
+    def get_obs_rew_terminated_info(self) -> tuple[list[Any], np.float32, bool, dict[str, Any]]:
+        state = self._driver.read_state()
+        if state.is_stopped:
+            raise EnvironmentFaultError("the robot's emergency stop is on")
+        observation = self._observation(state)
+        distance_m = np.linalg.norm(observation[3])
+        rests = max(map(abs, state.velocity_rad_s)) < AT_REST_RAD_S
+        return observation, np.float32(-distance_m - STEP_COSTS), bool(distance_m < REACHED_M and rests), {}
+
+    def wait(self) -> None:
+        """Between two episodes the arm stands."""
+        self._move((0.0, 0.0))
+
+    def close(self) -> None:
+        self._driver.close()
+
+    def _move(self, velocity_rad_s: Any) -> None:
+        self._driver.send_command(RobotCommand((float(velocity_rad_s[0]), float(velocity_rad_s[1]))))
+
+    def _go_home(self) -> RobotState:
+        """Move to where episodes begin. An arm that does not get there is stopped: something is in its way."""
+        deadline_s = time.monotonic() + _HOME_WITHIN_S
+        while time.monotonic() < deadline_s:
+            state = self._driver.read_state()
+            way_rad = np.subtract(HOME_RAD, state.position_rad)
+            if np.abs(way_rad).max() < _AT_HOME_RAD and np.abs(state.velocity_rad_s).max() < AT_REST_RAD_S:
+                self._move((0.0, 0.0))
+                return state
+            self._move(np.clip(_HOME_GAIN * way_rad, -MAX_SPEED, MAX_SPEED))
+            time.sleep(_HOME_PERIOD_S)
+        self._driver.emergency_stop()
+        raise EnvironmentFaultError(f"the robot is not at home after {_HOME_WITHIN_S:g} s; emergency stop")
+
+    def _observation(self, state: RobotState) -> list[_Array]:
+        angle = sum(state.position_rad)  # of the forearm
+        along, left = (math.cos(angle), math.sin(angle)), (-math.sin(angle), math.cos(angle))
+        tip = tip_m(state.position_rad)
+        way = np.array((along, left)) @ (self._target - tip)
+        return [np.array(values, np.float32) for values in (state.position_rad, state.velocity_rad_s, tip, way)]
+
+
+class RobotEnv(GenericGymEnv):
+    """The arm at 20 Hz, with the last `act_buf_len` actions in its observation."""
+
+    def __init__(
+        self,
+        driver: Callable[[], RobotDriver] = SimulatedArm,
+        time_step_duration: float = 0.05,
+        ep_max_length: int = 60,
+        act_buf_len: int = 2,
+    ) -> None:
+        """Make the environment; its first reset connects the robot.
+
+        Args:
+            driver: makes the driver.
+            time_step_duration: seconds between two decisions.
+            ep_max_length: steps.
+            act_buf_len: actions in the observation: they cover the delay.
+        """
+        config = dict(DEFAULT_CONFIG_DICT)
+        config |= {
+            "interface": RobotInterface,
+            "interface_args": (driver(),),
+            "time_step_duration": time_step_duration,
+            "start_obs_capture": time_step_duration,
+            "time_step_timeout_factor": 1.0,
+            "ep_max_length": ep_max_length,
+            "act_buf_len": act_buf_len,
+            "reset_act_buf": True,  # the arm stands between two episodes
+            "wait_on_done": True,
+        }
+        super().__init__("real-time-gym-ts-v1", {"config": config})
+
+
+class TargetInView:
+    """Observation preprocessor: the last centimetres to the target, enlarged, take the place of the tip's.
+
+    (positions, velocities, tip, way, actions…) becomes (positions, velocities, near, way, actions…), same shapes, with
+    near = 0.7 way / sqrt(|way| + 0.01 m), by axis: steep close to the target and flat far from it.
+
+    Works on one observation (arrays) and on a batch of them (tensors [B, 2]).
+    """
+
+    batched = True
+
+    def __call__(self, obs: tuple[Any, ...]) -> tuple[Any, ...]:
+        position, velocity, _, way, *actions = obs
+        near = 0.7 * way / (abs(way) + _NEAR_M) ** 0.5
+        return (position, velocity, near, way, *actions)
+
+
+def tip_m(position_rad: Any) -> _Array:
+    """Where the tip is: x and y in m, float32 [2], from the joint positions [2]."""
+    shoulder, both = position_rad[0], position_rad[0] + position_rad[1]
+    upper_m, fore_m = LINKS_M
+    x = upper_m * math.cos(shoulder) + fore_m * math.cos(both)
+    y = upper_m * math.sin(shoulder) + fore_m * math.sin(both)
+    return np.array((x, y), np.float32)

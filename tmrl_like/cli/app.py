@@ -24,6 +24,7 @@ _HOME_OF = {
     "benchmark": "benchmark",
     "check": "check",
     "record": "record",
+    "record-reward": "record_reward",
     "run": "run",
     "keys": "keys",
 }

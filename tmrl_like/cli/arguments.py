@@ -87,6 +87,7 @@ def _parser() -> _Parser:
         _add_benchmark,
         _add_check,
         _add_record,
+        _add_record_reward,
         _add_keys,
     ):
         add(commands)
@@ -160,6 +161,7 @@ def _add_test(commands: Any) -> None:
     policy = parser.add_mutually_exclusive_group()
     policy.add_argument("--policy", metavar="FILE", help="weights to drive with (the run's newest)")
     policy.add_argument("--untrained", action="store_true", help="drive an untrained policy, for comparison")
+    parser.add_argument("--video", metavar="FILE", help="write the first episode's pictures to an .mp4 file")
 
 
 def _add_benchmark(commands: Any) -> None:
@@ -193,6 +195,22 @@ def _add_record(commands: Any) -> None:
     )
 
 
+def _add_record_reward(commands: Any) -> None:
+    parser = _command(
+        commands, "record-reward", "drive around the environment's track once, and write the way for its reward"
+    )
+    parser.add_argument("--output", required=True, metavar="FILE", help="where the way goes, an .npz file")
+    parser.add_argument(
+        "--driver",
+        choices=("script", "keyboard"),
+        default="script",
+        help="who drives; keyboard needs a display (script)",
+    )
+    parser.add_argument(
+        "--spacing", type=_length, default=1.0, metavar="N", help="between two points, in the environment's unit (1)"
+    )
+
+
 def _add_keys(commands: Any) -> None:
     about = "who may connect to this machine's server"
     parser = commands.add_parser(
@@ -220,6 +238,13 @@ def _count(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{number} is not 1 or more")
+    return number
+
+
+def _length(text: str) -> float:
+    number = float(text)
+    if not 0.0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not a length")
     return number
 
 

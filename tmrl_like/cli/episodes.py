@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.summary import SUMMARY_COLUMNS, episode_to_json, summary_row
 from tmrl_like.cli.tables import print_table
+from tmrl_like.cli.video import Video
 from tmrl_like.cli.worker import make_standalone, prepare
 from tmrl_like.config.experiment import Settings
 from tmrl_like.errors import ConfigError
@@ -23,9 +25,10 @@ def main(arguments: Arguments) -> int:
     stopper.listen(arguments.supervised)
     experiment = prepare(arguments, "test", ("env", "actor", "obs_preprocessor"))
     policy = None if arguments.untrained else find_policy(experiment, arguments.policy)
+    film = Video(arguments.video) if arguments.video else contextlib.nullcontext()
     name = "an untrained policy" if policy is None else f"the policy {policy}"
-    with make_standalone(experiment, policy) as worker:
-        episodes = drive(worker, arguments.episodes, _report if arguments.supervised else _print)
+    with film as video, make_standalone(experiment, policy) as worker:
+        episodes = drive(worker, arguments.episodes, _report if arguments.supervised else _print, video)
     if not arguments.supervised and episodes:
         print_table(f"test of {name}", SUMMARY_COLUMNS, [summary_row("", episodes)])
         if worker.env_faults:
@@ -33,12 +36,18 @@ def main(arguments: Arguments) -> int:
     return INTERRUPTED if stopper.requested else 0
 
 
-def drive(worker: RolloutWorker, number: int, on_episode: Callable[[int, EpisodeStats], None]) -> list[EpisodeStats]:
-    """Run `number` test episodes, or as many as there are before Ctrl-C."""
+def drive(
+    worker: RolloutWorker,
+    number: int,
+    on_episode: Callable[[int, EpisodeStats], None],
+    video: Video | None = None,
+) -> list[EpisodeStats]:
+    """Run `number` test episodes, or as many as there are before Ctrl-C; the first one is filmed."""
     episodes: list[EpisodeStats] = []
+    film = None if video is None else lambda: video.shoot(worker.env)
     try:
         while len(episodes) < number:
-            episodes.append(worker.run_episode())
+            episodes.append(worker.run_episode(after_step=None if episodes else film))
             on_episode(len(episodes), episodes[-1])
     except KeyboardInterrupt:
         pass

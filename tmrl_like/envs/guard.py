@@ -15,7 +15,7 @@ import numpy as np
 from rtgym import RealTimeGymInterface
 
 from tmrl_like.envs.generic import typed_action
-from tmrl_like.errors import EnvironmentFaultError
+from tmrl_like.errors import ConfigError, EnvironmentFaultError, MissingExtraError
 
 
 class FaultBox:
@@ -36,8 +36,11 @@ class FaultBox:
 
         Raises:
             EnvironmentFaultError: caused by the interface's own exception.
+            ConfigError, MissingExtraError: the interface's constructor raised it.
         """
         error, self.error = self.error, None
+        if self.where == "__init__" and isinstance(error, ConfigError | MissingExtraError):
+            raise error
         if error is not None:
             raise EnvironmentFaultError(
                 f"the environment's interface raised in {self.where}(): {type(error).__name__}: {error}"

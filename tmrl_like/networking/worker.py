@@ -317,9 +317,20 @@ class RolloutWorker:
             log.info("stopped by the user")
         return all_stats
 
-    def run_episode(self, max_samples: float | None = None, train: bool = False) -> EpisodeStats:
-        """Run one episode without sending samples; its return is reported to the trainer as a test."""
-        return self._run_one(_Order(test=not train, collect=False, max_samples=max_samples))
+    def run_episode(
+        self,
+        max_samples: float | None = None,
+        train: bool = False,
+        after_step: Callable[[], None] | None = None,
+    ) -> EpisodeStats:
+        """Run one episode without sending samples; its return is reported to the trainer as a test.
+
+        Args:
+            max_samples: as in the constructor; None: the constructor's.
+            train: explore (`act(test=False)`).
+            after_step: called after each step, in the environment's thread.
+        """
+        return self._run_one(_Order(test=not train, collect=False, max_samples=max_samples, after_step=after_step))
 
     def collect_train_episode(self, max_samples: float | None = None) -> EpisodeStats:
         """Run one episode, exploring, and send its samples."""

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_commands import TINY
+
+from tmrl_like.envs.trajectory import load_trajectory
+
+CommandLine = Callable[..., int]
+FILMED = "--env=filmed.Filmed"
+
+
+def test_the_first_test_episode_is_filmed(tmp_path: Path, command_line: CommandLine) -> None:
+    import cv2
+
+    file = tmp_path / "drive.mp4"
+    assert command_line("test", TINY, FILMED, "--untrained", "--episodes", "2", "--video", str(file)) == 0
+    video = cv2.VideoCapture(str(file))
+    pictures = []
+    while (read := video.read())[0]:
+        pictures.append(read[1])
+    assert video.get(cv2.CAP_PROP_FPS) == pytest.approx(10.0)
+    assert [p.shape for p in pictures] == [(384, 512, 3)] * 10  # enlarged
+    assert [p.mean() for p in pictures] == pytest.approx(20.0 * np.arange(1, 11), abs=6)
+
+
+def test_an_environment_without_a_picture_is_one_line_and_no_file(
+    tmp_path: Path, command_line: CommandLine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "drive.mp4"
+    assert command_line("test", TINY, "--untrained", "--video", str(file)) == 2
+    error = capsys.readouterr().err
+    assert "--video needs a picture" in error
+    assert len([line for line in error.splitlines() if "error" in line]) == 1
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("name", ["drive.avi", "missing/drive.mp4"])
+def test_a_video_that_cannot_be_written_is_one_line(
+    name: str, tmp_path: Path, command_line: CommandLine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command_line("test", TINY, FILMED, "--untrained", "--video", str(tmp_path / name)) == 2
+    assert "ending in .mp4, in a folder that exists" in capsys.readouterr().err
+
+
+def test_the_way_of_a_demonstration_is_recorded(
+    tmp_path: Path, command_line: CommandLine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "way.npz"
+    assert command_line("record-reward", TINY, FILMED, "--output", str(file)) == 0
+    assert "64 points from 100 positions" in capsys.readouterr().out
+    small = load_trajectory(file)
+    assert np.linalg.norm(small, axis=1) == pytest.approx(10.0, abs=0.05)
+    options = ("--driver", "keyboard", "--spacing", "2.5", "--env.step_s", "5")
+    assert command_line("record-reward", TINY, FILMED, *options, "--output", str(file)) == 0
+    large = load_trajectory(file)
+    assert np.linalg.norm(large, axis=1) == pytest.approx(25.0, abs=0.05)
+    assert len(large) == 64
+
+
+def test_mistakes_in_recording_are_one_line_each(
+    tmp_path: Path, command_line: CommandLine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = ("--output", str(tmp_path / "way.npz"))
+    for arguments, message in [
+        ((TINY, *out), "cannot record a demonstration"),
+        ((TINY, FILMED), "--output"),
+        ((TINY, FILMED, *out, "--driver", "ghost"), "there is no 'ghost'"),
+        ((TINY, FILMED, *out, "--spacing", "-1"), "not a length"),
+        ((TINY, FILMED, *out, "--spacing", "1000"), "less than a piece"),
+    ]:
+        assert command_line("record-reward", *arguments) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []

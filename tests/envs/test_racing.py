@@ -1,0 +1,338 @@
+"""The racing game: its own clock, what an agent sees of it, who drives it, and how it ends."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from tmrl_like.envs.racing import RacingEnv, RacingInterface, demonstration
+from tmrl_like.envs.racing_drivers import FollowTheRoad, demonstrate, record_lap
+from tmrl_like.envs.racing_game import STATE, TICK_S, RacingGame
+from tmrl_like.envs.supervision import SupervisedEnv
+from tmrl_like.envs.trajectory import save_trajectory
+from tmrl_like.errors import ConfigError, EnvironmentFaultError, MissingExtraError
+
+GREEN, GREY = (102, 230, 102), (102, 102, 102)
+REWARD = {"max_distance": 12.0, "reward_per_point": 1.0}
+
+
+def state(x: float = 0.0, y: float = 0.0, bend: float = 0.0, **values: Any) -> Any:
+    """A state of the game: a road 20 pixels wide that bends by so many pixels at its far end."""
+    made = np.zeros((), STATE)
+    made["position"] = (x, y)
+    made["frame"][:] = GREEN
+    for row in range(84):
+        middle = 48 + int(bend * (1 - row / 71) ** 2)
+        made["frame"][row, max(0, middle - 10) : max(0, middle + 11)] = GREY
+    for name, value in values.items():
+        made[name] = value
+    return made
+
+
+class Track:
+    """Stands for the game: shows one state after another, remembers the controls."""
+
+    def __init__(self, states: list[Any]) -> None:
+        self.states, self.at, self.controls = states, -1, (0.0, 0.0, 0.0)
+
+    def look(self) -> Any:
+        self.at = min(self.at + 1, len(self.states) - 1)
+        return self.states[self.at]
+
+    def drive(self, steering: float, gas: float, brake: float) -> None:
+        self.controls = (steering, gas, brake)
+
+    def restart(self) -> None:
+        self.at = -1
+
+    def close(self) -> None:
+        pass
+
+
+def interface(states: list[Any], **options: Any) -> RacingInterface:
+    made = RacingInterface(reward=REWARD, **options)
+    made._game = Track(states)  # type: ignore[assignment]
+    return made
+
+
+# -- the game in its process -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def game() -> Iterator[RacingGame]:
+    pytest.importorskip("Box2D")
+    made = RacingGame(1)
+    yield made
+    made.close()
+    assert not psutil.pid_exists(made.pid or 0) or psutil.Process(made.pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_the_clock_runs_while_nobody_steps_and_no_faster_than_it_should(game, until):
+    began, first = time.perf_counter(), game.look()["tick"]
+    until(lambda: game.look()["tick"] >= first + 20)
+    assert time.perf_counter() - began > 18 * TICK_S
+
+
+def test_a_command_stays_in_effect_until_the_next(game, until):
+    game.drive(0.0, 1.0, 0.0)
+    until(lambda: game.look()["speed"] > 5.0)
+    game.drive(0.0, 0.0, 1.0)
+    until(lambda: game.look()["speed"] < 1.0)
+
+
+def test_a_restart_puts_the_car_where_the_demonstration_begins(game, until):
+    game.drive(-1.0, 1.0, 0.0)
+    until(lambda: game.look()["speed"] > 5.0)
+    game.restart()
+    start = game.look()
+    assert start["speed"] < 0.5
+    assert np.linalg.norm(start["position"] - demonstration(1)[0]) < 3.0
+
+
+def test_at_the_start_the_road_goes_ahead_and_the_car_is_in_its_middle(game):
+    game.restart()
+    (_, scans), _ = interface([game.look()], history=1).reset()
+    left, ahead, right = scans[0, [0, 9, 18]] * 70
+    assert ahead > 40
+    assert left == pytest.approx(right, abs=2)
+    assert 8 <= left <= 12
+
+
+def test_a_game_that_stands_still_or_has_died_is_told(monkeypatch, until):
+    pytest.importorskip("Box2D")
+    game = RacingGame(1)
+    try:
+        if hasattr(signal, "SIGSTOP"):
+            monkeypatch.setattr("tmrl_like.envs.racing_game._SILENT_FOR_S", 0.3)
+            os.kill(game.pid, signal.SIGSTOP)
+            with pytest.raises(ConnectionError, match="stood still"):
+                until(lambda: game.look() is None)
+        psutil.Process(game.pid).kill()
+        until(lambda: not game._process.is_alive())
+        with pytest.raises(ConnectionError, match="died"):
+            game.look()
+        with pytest.raises(ConnectionError, match="died"):
+            game.restart()
+    finally:
+        game.close()
+        game.close()
+    assert game._process.exitcode is not None
+
+
+ORPHAN = """
+import os
+from tmrl_like.envs.racing_game import RacingGame
+
+if __name__ == "__main__":
+    print(RacingGame(1).pid, flush=True)
+    os._exit(1)
+"""
+
+
+def test_a_game_ends_with_the_process_that_started_it(tmp_path, until):
+    pytest.importorskip("Box2D")
+    script = tmp_path / "orphan.py"
+    script.write_text(ORPHAN)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, script], env=environment, stdout=subprocess.PIPE, timeout=60)
+    pid = int(done.stdout)
+    until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+
+
+@pytest.mark.long
+def test_a_game_that_is_killed_is_a_fault_and_is_started_again(monkeypatch):
+    pytest.importorskip("Box2D")
+    monkeypatch.setattr("tmrl_like.envs.supervision._MAX_BACKOFF_S", 0.0)
+    env = SupervisedEnv(lambda: RacingEnv(reward=REWARD))
+    try:
+        env.run(env.reset)
+        killed = multiprocessing.active_children()[0]
+        killed.kill()
+        with pytest.raises(EnvironmentFaultError, match="racing game has died") as fault:
+            for _ in range(100):
+                env.run(lambda: env.step(np.zeros(2, np.float32)))
+        env.rebuild(fault.value)
+        env.run(env.reset)
+        obs, _, terminated, truncated, _ = env.run(lambda: env.step(np.zeros(2, np.float32)))
+        assert env.env.observation_space.contains(obs)
+        assert not terminated
+        assert not truncated
+    finally:
+        env.close()
+    assert multiprocessing.active_children() == []
+
+
+# -- the interface -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "shape", "dtype"),
+    [
+        ({"observation": "lidar", "history": 3}, (3, 19), np.float32),
+        ({"observation": "image", "history": 4}, (4, 64, 64), np.uint8),
+        ({"observation": "image", "history": 2, "grey": False, "image_size": (48, 32)}, (2, 48, 32, 3), np.uint8),
+    ],
+)
+def test_observations_are_a_history_of_what_is_seen(options, shape, dtype):
+    seen = interface([state(bend=b, speed=30.0, slip=-60.0) for b in (0, 20, 40, 60)], **options)
+    space = seen.get_observation_space()
+    obs, _ = seen.reset()
+    stacks = [obs[1]]
+    for _ in range(3):
+        obs, *_ = seen.get_obs_rew_terminated_info()
+        assert space.contains(tuple(obs))
+        stacks.append(obs[1])
+    assert space[1].shape == stacks[0].shape == shape
+    assert stacks[0].dtype == dtype
+    assert obs[0] == pytest.approx([0.3, -1.0, 0.0, 0.0])
+    assert (stacks[0] == stacks[0][0]).all()  # before the first one: the first one
+    for before, after in itertools.pairwise(stacks):
+        assert np.array_equal(after[:-1], before[1:])
+        assert not np.array_equal(after[-1], before[-1])
+
+
+def test_scans_of_different_frames_do_not_share_memory():
+    seen = interface([state(), state(bend=40)], history=2)
+    first, _ = seen.reset()
+    kept = first[1].copy()
+    seen.get_obs_rew_terminated_info()
+    assert np.array_equal(first[1], kept)
+
+
+@pytest.mark.parametrize(
+    ("action", "controls"),
+    [
+        ((0.5, 1.0), (0.5, 0.5, 0.0)),
+        ((0.0, -0.5), (0.0, 0.0, 0.0)),
+        ((-1.0, -1.0), (-1.0, 0.0, 1.0)),
+        ((0.0, 0.25), (0.0, 0.25, 0.0)),
+        ((9.0, -9.0), (1.0, 0.0, 1.0)),
+    ],
+)
+def test_steering_and_pedal_are_analog(action, controls):
+    seen = interface([state()])
+    seen.send_control(np.array(action, np.float32))
+    assert seen._game.controls == pytest.approx(controls)
+
+
+def test_reward_is_progress_along_the_demonstration(tmp_path):
+    save_trajectory(tmp_path / "way.npz", np.stack([np.arange(30), np.zeros(30)], axis=1))
+    seen = interface([state(), state(3), state(7), state(29)], trajectory=tmp_path / "way.npz", track=5)
+    seen.reset()
+    steps = [seen.get_obs_rew_terminated_info()[1:3] for _ in range(3)]
+    assert steps == [(3.0, False), (4.0, False), (22.0 + 100.0, True)]
+    assert isinstance(steps[0][0], np.float32)
+
+
+def test_the_environment_has_rtgyms_spaces_and_starts_no_game_for_them():
+    pytest.importorskip("Box2D")
+    before = multiprocessing.active_children()
+    env = RacingEnv("image", history=3, act_buf_len=2)
+    assert [space.shape for space in env.observation_space] == [(4,), (3, 64, 64), (2,), (2,)]
+    assert env.time_step_s == 0.1
+    assert multiprocessing.active_children() == before
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"observation": "radar"}, "lidar or image"),
+        ({"track": 7}, "no demonstration of track 7"),
+        ({"trajectory": "nowhere.npz"}, "no trajectory at nowhere.npz"),
+        ({"reward": {"forward_limit": 0}}, "forward_limit"),
+    ],
+)
+def test_a_mistake_in_an_argument_is_one_line(options, message):
+    pytest.importorskip("Box2D")
+    with pytest.raises(ConfigError, match=message) as refused:
+        RacingEnv(**options)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_demonstration_of_another_kind_is_refused(tmp_path):
+    save_trajectory(tmp_path / "way.npz", np.ones((5, 3)))
+    with pytest.raises(ConfigError, match="two coordinates"):
+        demonstration(1, tmp_path / "way.npz")
+
+
+def test_without_the_game_the_extra_is_named(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match="box2d"):
+        RacingEnv()
+
+
+# -- who drives --------------------------------------------------------------------------------------
+
+
+def test_the_script_steers_to_where_the_road_goes_and_brakes_before_its_end():
+    driver = FollowTheRoad()
+    assert driver(state())[0] == pytest.approx(0.0, abs=0.05)
+    assert driver(state(bend=60))[0] > 0.2
+    assert driver(state(bend=-60))[0] < -0.2
+    assert driver(state(speed=0.0))[1] > 0.0 == driver(state(speed=0.0))[2]
+    assert driver(state(speed=90.0))[2] > 0.0 == driver(state(speed=90.0))[1]
+
+
+def test_a_lap_is_recorded_from_the_start_until_the_car_is_back(monkeypatch):
+    monkeypatch.setattr("tmrl_like.envs.racing_drivers.TICK_S", 0.0)
+    turns = np.linspace(0.0, 4 * np.pi, 200)
+    circle = Track([state(100 * np.cos(turn), 100 * np.sin(turn)) for turn in turns])
+    way = record_lap(circle, lambda seen: (0.1, 0.2, 0.0), 10.0)  # type: ignore[arg-type]
+    assert circle.controls == (0.1, 0.2, 0.0)
+    assert len(way) == pytest.approx(100, abs=3)
+    assert np.linalg.norm(way[-1] - way[0]) < 7.0
+
+
+def test_a_car_that_does_not_come_round_records_nothing():
+    with pytest.raises(ConfigError, match="did not come round"):
+        record_lap(Track([state()]), lambda seen: (0.0, 0.0, 0.0), 0.1)  # type: ignore[arg-type]
+
+
+def test_an_unknown_driver_and_a_keyboard_without_a_display_are_one_line(monkeypatch):
+    with pytest.raises(ConfigError, match="script or keyboard"):
+        demonstrate("ghost", 1)
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    if sys.platform == "linux" and importlib.util.find_spec("Box2D") and importlib.util.find_spec("pynput"):
+        with pytest.raises(ConfigError, match="needs a display") as refused:
+            demonstrate("keyboard", 1)
+        assert "\n" not in str(refused.value)
+
+
+@pytest.mark.long
+def test_the_script_drives_a_lap_that_the_reward_accepts():
+    pytest.importorskip("Box2D")
+    way = demonstrate("script", 1)
+    reward = RacingInterface(reward=REWARD | {"forward_limit": 10})._reward
+    assert any(reward(position)[1] for position in way)
+    assert reward.progress == 1.0
+
+
+# -- the experiments that ship -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["racing_lidar", "racing_image"])
+def test_an_experiment_that_ships_describes_its_memory_as_its_environment_is(name):
+    pytest.importorskip("Box2D")
+    from tmrl_like.config.loading import load_experiment
+
+    experiment = load_experiment(Path(__file__).parents[2] / "config" / f"{name}.yaml")
+    env, memory = experiment.env(), experiment.memory.keywords
+    history = env.observation_space[1].shape[0]
+    assert memory["act_buf_len"] == len(env.observation_space) - 2
+    assert memory.get("frame_stack", {1: 1}) == {1: history}
+    env.close()

@@ -1,0 +1,26 @@
+"""`tmrl-like record-reward`: a demonstration of the way around a track, for a reward from it."""
+
+from __future__ import annotations
+
+from tmrl_like.cli.arguments import Arguments
+from tmrl_like.cli.stopping import Stopper
+from tmrl_like.cli.worker import prepare
+from tmrl_like.envs.trajectory import resample, save_trajectory
+from tmrl_like.errors import ConfigError
+
+
+def main(arguments: Arguments) -> int:
+    """Let the experiment's environment be driven once, and write the way it took."""
+    Stopper().listen(arguments.supervised)
+    experiment = prepare(arguments, "record", ("env",))
+    env_cls = getattr(experiment.env, "func", experiment.env)
+    demonstrate = getattr(env_cls, "demonstrate", None)
+    if demonstrate is None:
+        raise ConfigError(
+            f"{arguments.experiment}: {env_cls.__name__} cannot record a demonstration: it has no `demonstrate`"
+        )
+    positions = demonstrate(arguments.driver, **getattr(experiment.env, "keywords", {}))
+    points = resample(positions, arguments.spacing)
+    save_trajectory(arguments.output, points)
+    print(f"{arguments.output}: {len(points)} points from {len(positions)} positions")
+    return 0

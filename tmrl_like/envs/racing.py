@@ -1,0 +1,232 @@
+"""A racing game in real time, driven from what its screen shows: Gymnasium's CarRacing, which does not wait.
+
+An environment to copy: `RacingInterface` says what an agent sees of the game, what it may do, and what that is worth;
+`RacingEnv` gives it a clock. The game itself is `racing_game.RacingGame`, a process of its own.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+from typing import Any, Literal
+
+import gymnasium.spaces as spaces
+import numpy as np
+from numpy.typing import NDArray
+from rtgym import DEFAULT_CONFIG_DICT, RealTimeGymInterface
+
+from tmrl_like.envs.generic import GenericGymEnv
+from tmrl_like.envs.racing_game import FRAME_SHAPE, RacingGame, require_game
+from tmrl_like.envs.trajectory import Points, TrajectoryReward, load_trajectory
+from tmrl_like.envs.vision import RangeFinder, Shrink
+from tmrl_like.errors import ConfigError
+
+Observation = Literal["lidar", "image"]
+
+ANGLES = np.linspace(-90.0, 90.0, 19)  # of the rays, in degrees; 0 is ahead
+_VIEW_ROWS = 84  # below are the game's own instruments
+_CAR = (71, 48)  # its row and column, in every frame
+_MAX_RANGE = 70.0  # pixels
+_FULL_GAS = 0.5  # the game's: with more the wheels spin
+_COASTING = -0.5  # the pedal's position between brake and gas
+_GREENER_BY = 40  # grass is that much more green than red; road, kerbs and the car are not
+_INSTRUMENTS = {"speed": 100.0, "slip": 20.0, "turn_rate": 5.0, "steering": 0.5}  # and what counts as 1
+
+
+class RacingInterface(RealTimeGymInterface):  # type: ignore[misc]
+    """rtgym interface of the racing game.
+
+    Observation: instruments, float32 [4] in [-1, 1] (speed, slip, turn rate, steering); then a history, newest last,
+    of range-finder scans, float32 [history, 19] in [0, 1] ("lidar"), or of pictures, uint8 [history, height, width],
+    in colour [history, height, width, 3] ("image"). Action: float32 [2] in [-1, 1]: steering (left to right), and
+    one pedal: full brake at -1, nothing at -0.5, full gas at 1, so that who knows nothing yet drives off.
+    """
+
+    def __init__(
+        self,
+        observation: Observation = "lidar",
+        history: int = 2,
+        image_size: tuple[int, int] = (64, 64),
+        grey: bool = True,
+        track: int = 1,
+        reward: dict[str, Any] | None = None,
+        trajectory: str | Path | None = None,
+    ) -> None:
+        """Prepare; the game starts with the first reset.
+
+        Args:
+            observation: "lidar" or "image".
+            history: scans or pictures in an observation.
+            image_size: height and width of pictures.
+            grey: pictures have one value per pixel instead of three.
+            track: the game's seed; the demonstration must be of the same track.
+            reward: arguments of `TrajectoryReward`.
+            trajectory: the demonstration, see `tmrl-like record-reward`; None: the one that ships, of track 1.
+        """
+        if observation not in ("lidar", "image"):
+            raise ConfigError(f"the racing game is seen by lidar or image, not {observation!r}")
+        self._track = track
+        self._game: RacingGame | None = None
+        self._reward = TrajectoryReward(demonstration(track, trajectory), **(reward or {}))
+        self._view: LidarView | ImageView = LidarView() if observation == "lidar" else ImageView(image_size, grey)
+        self._length = history
+        self._history: deque[NDArray[Any]] = deque(maxlen=history)
+        self._frame = np.zeros(FRAME_SHAPE, np.uint8)
+
+    def get_observation_space(self) -> spaces.Tuple[Any]:
+        view = self._view
+        seen = spaces.Box(0, view.full, (self._length, *view.shape), view.dtype)
+        return spaces.Tuple((spaces.Box(-1.0, 1.0, (len(_INSTRUMENTS),), np.float32), seen))
+
+    def get_action_space(self) -> spaces.Box:
+        return spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def get_default_action(self) -> NDArray[np.float32]:
+        return np.array([0.0, _COASTING], np.float32)
+
+    def wait(self) -> None:
+        """After an episode: roll on without gas."""
+        if self._game is not None:
+            self._game.drive(0.0, 0.0, 0.0)
+
+    def send_control(self, control: Any) -> None:
+        if control is not None and self._game is not None:
+            steering, pedal = np.clip(control, -1.0, 1.0)
+            self._game.drive(steering, *_pedals(float(pedal)))
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[list[Any], dict[str, Any]]:
+        if self._game is None:
+            self._game = RacingGame(self._track)
+        else:
+            self._game.restart()
+        self._reward.reset()
+        self._history.clear()
+        return self._observe(self._game.look()), {}
+
+    def get_obs_rew_terminated_info(self) -> tuple[list[Any], np.float32, bool, dict[str, Any]]:
+        assert self._game is not None
+        state = self._game.look()
+        reward, terminated = self._reward(state["position"])
+        return self._observe(state), np.float32(reward), terminated, {}
+
+    def render(self) -> NDArray[np.uint8]:
+        """The game's newest frame that the agent saw, uint8 [96, 96, 3]."""
+        return self._frame
+
+    def close(self) -> None:
+        """End the game."""
+        if self._game is not None:
+            self._game.close()
+
+    def _observe(self, state: Any) -> list[NDArray[Any]]:
+        self._frame = state["frame"]
+        seen = self._view(state["frame"])
+        missing = self._length - len(self._history)
+        self._history.extend([seen] * max(1, missing))  # the first one stands for those before it
+        instruments = np.array([state[name] / full for name, full in _INSTRUMENTS.items()], np.float32)
+        return [instruments.clip(-1.0, 1.0), np.stack(self._history)]
+
+
+def _pedals(pedal: float) -> tuple[float, float]:
+    """Gas and brake of the game, each 0 to 1."""
+    beyond = pedal - _COASTING
+    return _FULL_GAS * max(beyond, 0.0) / (1.0 - _COASTING), max(-beyond, 0.0) / (1.0 + _COASTING)
+
+
+class LidarView:
+    """Distances from the car to the road's edge, in 19 directions; 1 is 70 pixels."""
+
+    shape, dtype, full = (len(ANGLES),), np.float32, 1
+
+    def __init__(self) -> None:
+        self._measure = RangeFinder((_VIEW_ROWS, FRAME_SHAPE[1]), _CAR, ANGLES, _MAX_RANGE)
+
+    def __call__(self, frame: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """A frame becomes float32 [19] in [0, 1]."""
+        view = frame[:_VIEW_ROWS].astype(np.int16)
+        return self._measure(view[..., 1] - view[..., 0] <= _GREENER_BY) / np.float32(_MAX_RANGE)
+
+
+class ImageView:
+    """The game's picture without its instruments, smaller."""
+
+    dtype, full = np.uint8, 255
+
+    def __init__(self, size: tuple[int, int], grey: bool) -> None:
+        self._shrink = Shrink(size, (0, _VIEW_ROWS, 6, 90), grey)  # a square around the car
+        self.shape = self._shrink.shape
+
+    def __call__(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """A frame becomes uint8 [height, width] or [height, width, 3]."""
+        return self._shrink(frame)
+
+
+def demonstration(track: int, file: str | Path | None = None) -> Points:
+    """The points of a demonstration, [N, 2]; without a file, those that ship.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if file is None and track != 1:
+        raise ConfigError(f"no demonstration of track {track} ships: record one with `tmrl-like record-reward`")
+    points = load_trajectory(Path(__file__).with_name("racing_track_1.npz") if file is None else file)
+    if points.shape[1] != 2:
+        raise ConfigError(f"{file}: the racing game's positions have two coordinates, not {points.shape[1]}")
+    return points
+
+
+class RacingEnv(GenericGymEnv):
+    """The racing game at ten decisions a second, with the last `act_buf_len` actions in its observation."""
+
+    def __init__(
+        self,
+        observation: Observation = "lidar",
+        history: int = 2,
+        image_size: tuple[int, int] = (64, 64),
+        grey: bool = True,
+        track: int = 1,
+        reward: dict[str, Any] | None = None,
+        trajectory: str | Path | None = None,
+        time_step_duration: float = 0.1,
+        ep_max_length: int = 600,
+        act_buf_len: int = 1,
+    ) -> None:
+        """As `RacingInterface`; the rest is rtgym's.
+
+        Raises:
+            MissingExtraError: the game is not installed.
+            ConfigError: there is no demonstration of this track.
+        """
+        require_game()
+        config = dict(DEFAULT_CONFIG_DICT)
+        config |= {
+            "interface": RacingInterface,
+            "interface_args": (observation, history, image_size, grey, track, reward, trajectory),
+            "time_step_duration": time_step_duration,
+            "start_obs_capture": time_step_duration,
+            "time_step_timeout_factor": 1.0,
+            "wait_on_done": True,
+            "ep_max_length": ep_max_length,
+            "act_buf_len": act_buf_len,
+        }
+        super().__init__("real-time-gym-ts-v1", {"config": config})
+
+    @staticmethod
+    def demonstrate(driver: str, track: int = 1, **others: Any) -> NDArray[np.float32]:
+        """Drive around the track once, in real time, for `tmrl-like record-reward`.
+
+        Args:
+            driver: "script" or "keyboard".
+            track: the game's seed.
+            others: the environment's other arguments; they make no difference.
+
+        Returns:
+            Where the car was, [T, 2].
+
+        Raises:
+            ConfigError: no such driver, no display, or not a whole lap.
+            MissingExtraError: the game, or what reads the keyboard, is not installed.
+        """
+        from tmrl_like.envs.racing_drivers import demonstrate
+
+        return demonstrate(driver, track)

@@ -1,0 +1,129 @@
+"""Who drives the racing game while a demonstration is recorded: a script, or a person at the keyboard."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tmrl_like.envs.racing import ANGLES, LidarView
+from tmrl_like.envs.racing_game import TICK_S, RacingGame, require_game
+from tmrl_like.envs.vision import load_opencv
+from tmrl_like.errors import ConfigError, MissingExtraError
+
+Controls = tuple[float, float, float]  # steering -1 to 1, gas 0 to 1, brake 0 to 1
+Driver = Callable[[Any], Controls]  # from a state of the game
+
+_AT_START_WITHIN = 7.0  # half the road's width
+_AWAY_FROM = 50.0
+_LAP_WITHIN_S = 180.0
+_SCALE = 6  # of the window in which a person drives
+
+
+class FollowTheRoad:
+    """Steers to where the road is longest, slower where it is short: a clean lap, not a fast one."""
+
+    def __init__(self, pace: float = 40.0) -> None:
+        """Prepare.
+
+        Args:
+            pace: how much speed a free view ahead allows, beyond a walk, in units per second.
+        """
+        self._pace = pace
+        self._measure = LidarView()
+        self._angles = np.deg2rad(ANGLES)
+        self._ahead = np.abs(ANGLES) <= 20.0
+
+    def __call__(self, state: Any) -> Controls:
+        ranges = self._measure(state["frame"])
+        weights = ranges**3
+        heading = np.arctan2(weights @ np.sin(self._angles), weights @ np.cos(self._angles))
+        steering = float(np.clip(1.5 * heading, -1.0, 1.0))
+        too_slow_by = 10.0 + self._pace * ranges[self._ahead].max() - state["speed"]
+        gas = np.clip(0.1 * too_slow_by, 0.0, 0.6) * (1.0 - 0.5 * abs(steering))
+        return steering, float(gas), float(np.clip(-0.05 * too_slow_by, 0.0, 0.6))
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class Keyboard:
+    """Arrow keys steer, Escape gives up; the game is shown in a window. Needs a display."""
+
+    def __init__(self) -> None:
+        """Open the window.
+
+        Raises:
+            MissingExtraError: pynput is not installed.
+            ConfigError: there is no display.
+        """
+        self._cv2 = load_opencv()
+        try:
+            from pynput import keyboard
+        except ModuleNotFoundError:
+            raise MissingExtraError("the keyboard is read with pynput: pip install 'tmrl_like[desktop]'") from None
+        except ImportError as error:  # pynput's word for no display
+            reason = str(error).strip().partition("\n")[0]
+            raise ConfigError(f"driving from the keyboard needs a display ({reason}); use --driver script") from None
+        self._keys = keyboard.Key
+        self._pressed: set[Any] = set()
+        self._listener = keyboard.Listener(on_press=self._pressed.add, on_release=self._pressed.discard)
+        self._listener.start()
+
+    def __call__(self, state: Any) -> Controls:
+        frame = self._cv2.cvtColor(state["frame"], self._cv2.COLOR_RGB2BGR)
+        self._cv2.imshow("tmrl_like racing", self._cv2.resize(frame, None, fx=_SCALE, fy=_SCALE))
+        self._cv2.waitKey(1)
+        keys, pressed = self._keys, self._pressed
+        if keys.esc in pressed:
+            raise ConfigError("given up with Escape: nothing was recorded")
+        steering = float(keys.right in pressed) - float(keys.left in pressed)
+        return 0.6 * steering, 0.5 * (keys.up in pressed), 0.6 * (keys.down in pressed)
+
+    def close(self) -> None:
+        """Close the window, and listen no more."""
+        self._listener.stop()
+        self._cv2.destroyAllWindows()
+
+
+def demonstrate(driver: str, track: int) -> NDArray[np.float32]:
+    """As `RacingEnv.demonstrate`."""
+    if driver not in ("script", "keyboard"):
+        raise ConfigError(f"the racing game is driven by script or keyboard, not {driver!r}")
+    require_game()
+    drive = FollowTheRoad() if driver == "script" else Keyboard()
+    with contextlib.closing(drive), contextlib.closing(RacingGame(track)) as game:
+        return record_lap(game, drive, _LAP_WITHIN_S)
+
+
+def record_lap(game: RacingGame, driver: Driver, within_s: float) -> NDArray[np.float32]:
+    """Drive around the track once, in real time.
+
+    Args:
+        game: with the car at the start.
+        driver: called at each tick.
+        within_s: time for the lap.
+
+    Returns:
+        Where the car was at each tick, [T, 2].
+
+    Raises:
+        ConfigError: it did not come round in that time.
+    """
+    positions = [game.look()["position"]]
+    was_away = False
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        state = game.look()
+        positions.append(state["position"])
+        distance = float(np.linalg.norm(positions[-1] - positions[0]))
+        was_away |= distance > _AWAY_FROM
+        if was_away and distance < _AT_START_WITHIN:
+            return np.stack(positions)
+        game.drive(*driver(state))
+        time.sleep(TICK_S)
+    raise ConfigError(f"the car did not come round the track within {within_s:g} s: nothing was recorded")

@@ -235,7 +235,7 @@ def test_rendering_without_a_display_is_refused_and_not_fatal(monkeypatch: pytes
     for variable in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setattr("sys.platform", "linux")
-    with pytest.raises(EnvironmentFaultError, match="needs a display"):
+    with pytest.raises(ConfigError, match="needs a display"):
         DroneEnv(render=True)
 
 

@@ -12,6 +12,7 @@
     ├── RefusedError             the server said no, and why
     ├── PolicyError              weights that do not fit this actor
     ├── EnvironmentFaultError    the user's environment raised
+    │   └── EnvironmentAwayError   the simulator, game or robot that it drives is not there
     ├── MemoryContractError      a user's memory, compressor or preprocessor broke its contract
     │   └── PipelineMismatchError   CRC debugging: a rebuilt transition differs from the original
     └── CheckpointError          a checkpoint that cannot be read or written
@@ -73,6 +74,10 @@ class PolicyError(TmrlLikeError):
 
 class EnvironmentFaultError(TmrlLikeError):
     """The user's environment raised."""
+
+
+class EnvironmentAwayError(EnvironmentFaultError):
+    """What the environment drives does not answer; a worker tries again for as long as it takes."""
 
 
 class MemoryContractError(TmrlLikeError):

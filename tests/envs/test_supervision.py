@@ -20,7 +20,7 @@ from test_envs import Interface
 
 from tmrl_like.envs import GenericGymEnv
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
-from tmrl_like.errors import EnvironmentFaultError, PolicyError
+from tmrl_like.errors import EnvironmentAwayError, EnvironmentFaultError, PolicyError
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.util import partial
@@ -250,6 +250,21 @@ def test_an_environment_that_hangs_again_and_again_ends_the_worker(where: str) -
     with pytest.raises(EnvironmentFaultError, match=r"has not come back for 0.4 s \(5 faults in a row; giving up\)"):
         worker.run(verbose=False)
     worker.close()
+
+
+def test_an_environment_whose_counterpart_is_away_is_tried_for_as_long_as_it_takes() -> None:
+    class Away(CountingEnv):
+        def reset(self, **options: Any) -> Any:
+            made.append(self)
+            if len(made) <= 8:
+                raise EnvironmentAwayError("no robot answers")
+            return super().reset(**options)
+
+    made: list[Away] = []
+    with make_worker(Away) as worker:
+        faults = [bool(e.fault) for e in worker.run_episodes(nb_episodes=10)]
+        assert faults == [True] * 8 + [False] * 2
+        assert worker.env_faults == 8
 
 
 def test_processes_of_an_environment_end_with_it_and_others_stay(until: Callable[..., None]) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from rtgym import RealTimeGymInterface
 
 from tmrl_like.envs.generic import typed_action
-from tmrl_like.errors import ConfigError, EnvironmentFaultError, MissingExtraError
+from tmrl_like.errors import EnvironmentFaultError, TmrlLikeError
 
 
 class FaultBox:
@@ -36,10 +36,10 @@ class FaultBox:
 
         Raises:
             EnvironmentFaultError: caused by the interface's own exception.
-            ConfigError, MissingExtraError: the interface's constructor raised it.
+            TmrlLikeError: what the interface raised, if it was one.
         """
         error, self.error = self.error, None
-        if self.where == "__init__" and isinstance(error, ConfigError | MissingExtraError):
+        if isinstance(error, TmrlLikeError):
             raise error
         if error is not None:
             raise EnvironmentFaultError(

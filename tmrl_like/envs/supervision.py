@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from tmrl_like.envs.control_thread import ControlThread, Job
 from tmrl_like.envs.generic import neutral_action
 from tmrl_like.envs.processes import EnvProcesses, ProcessGuard
-from tmrl_like.errors import EnvironmentFaultError
+from tmrl_like.errors import EnvironmentAwayError, EnvironmentFaultError
 
 log = logging.getLogger("tmrl_like.worker")
 
@@ -69,7 +69,7 @@ class SupervisedEnv:
         self._left: set[int] = set()  # threads that nobody waits for
         self._call_token: list[Any] = [0.0]  # start and, until somebody takes it, the call that is under way
         self.faults = self.rebuilds = 0
-        self._faults_in_a_row = 0
+        self._faults_in_a_row = self._rebuilds_in_a_row = 0
         self._closed = False
         self._is_open = False  # `env` was made and not closed
         self._is_lost = False  # `env` was left in a call
@@ -212,7 +212,7 @@ class SupervisedEnv:
 
     def episode_ended_well(self) -> None:
         """Faults before this are forgiven."""
-        self._faults_in_a_row = 0
+        self._faults_in_a_row = self._rebuilds_in_a_row = 0
 
     def revive(self) -> None:
         """Make the environment again if it was left in an earlier call.
@@ -231,17 +231,18 @@ class SupervisedEnv:
             error: what the environment raised.
 
         Raises:
-            EnvironmentFaultError: too many faults in a row.
+            EnvironmentFaultError: too many faults in a row; an EnvironmentAwayError is none of them.
             StoppedError: `stopping` was set; there is no new environment.
         """
         while True:
             self.faults += 1
-            self._faults_in_a_row += 1
-            log.error("%s", error, exc_info=error if self._faults_in_a_row == 1 and error.__cause__ else None)
+            self._rebuilds_in_a_row += 1
+            self._faults_in_a_row += not isinstance(error, EnvironmentAwayError)
+            log.error("%s", error, exc_info=error if self._rebuilds_in_a_row == 1 and error.__cause__ else None)
             self._dispose(_CLOSE_WITHIN_S)
             if self._faults_in_a_row >= _MAX_FAULTS_IN_A_ROW:
                 raise EnvironmentFaultError(f"{error} ({self._faults_in_a_row} faults in a row; giving up)") from error
-            backoff_s = min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** (self._faults_in_a_row - 1))
+            backoff_s = min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** min(self._rebuilds_in_a_row - 1, 10))
             log.warning("making the environment anew in %.1f s", backoff_s)
             if self.stopping.wait(backoff_s):
                 raise StoppedError

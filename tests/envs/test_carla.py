@@ -1,0 +1,489 @@
+"""CARLA: the real client where it can be had without a simulator, a stand-in for the simulator elsewhere."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import logging
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+carla = pytest.importorskip("carla", reason="there is no wheel of carla for this Python")
+
+from tmrl_like.agents import SquashedGaussianActor  # noqa: E402
+from tmrl_like.cli import main  # noqa: E402
+from tmrl_like.config.loading import load_experiment  # noqa: E402
+from tmrl_like.envs.carla import CarlaEnv, CarlaSyncEnv, RouteOptions, SensorOptions, SimulatorOptions  # noqa: E402
+from tmrl_like.envs.carla.sensors import Readings, picture_of, ranges_of  # noqa: E402
+from tmrl_like.envs.carla.world import CarlaWorld  # noqa: E402
+from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError, MissingExtraError  # noqa: E402
+from tmrl_like.networking import RolloutWorker  # noqa: E402
+from tmrl_like.testing import carla as stand_in  # noqa: E402
+from tmrl_like.util import partial  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # on a busy machine, and in rtgym's thread
+
+ROOT = Path(__file__).parents[2]
+STEP_S = 0.05
+GAS = np.array([0.8, 0.0], np.float32)
+SEES = SensorOptions(camera=(8, 12), lidar_bins=8)
+SOON = SimulatorOptions(timeout_s=0.3)
+
+
+@pytest.fixture
+def simulator() -> Iterator[stand_in.Simulator]:
+    simulator = stand_in.Simulator(period_s=0.01)
+    yield simulator
+    simulator.close()
+
+
+def options(running: stand_in.Simulator, /, **changed: Any) -> dict[str, Any]:
+    client_cls = partial(stand_in.Client, simulator=running)
+    return {"simulator": SOON, "sensors": SEES, "client_cls": client_cls} | changed
+
+
+@pytest.fixture
+def sync_env(simulator: stand_in.Simulator) -> Iterator[CarlaSyncEnv]:
+    env = CarlaSyncEnv(STEP_S, **options(simulator))
+    yield env
+    env.close()
+
+
+@pytest.fixture
+def env(simulator: stand_in.Simulator) -> Iterator[CarlaEnv]:
+    env = CarlaEnv(STEP_S, **options(simulator))
+    yield env
+    env.close()
+
+
+def wall_ahead(simulator: stand_in.Simulator, metres: float) -> None:
+    """Right in front of every spawn point."""
+    for point in simulator.map.get_spawn_points():
+        simulator.walls.append((point.location.x + metres, point.location.y, 1.0))
+
+
+# -- two clocks --------------------------------------------------------------------------------------
+
+
+def test_both_environments_have_the_same_spaces_and_keep_to_them(env: CarlaEnv, sync_env: CarlaSyncEnv) -> None:
+    assert env.observation_space == sync_env.observation_space
+    assert env.action_space == sync_env.action_space
+    for each in (sync_env, env):
+        obs, _ = each.reset()
+        assert each.observation_space.contains(obs)
+        obs, reward, terminated, truncated, info = each.step(GAS)
+        assert each.observation_space.contains(obs)
+        assert (type(reward), type(terminated), type(truncated)) == (np.float32, bool, bool)
+        assert info["time_s"] > 0
+        each.close()
+
+
+def test_in_real_time_the_world_goes_on_when_nobody_steps(
+    env: CarlaEnv, simulator: stand_in.Simulator, until: Callable[..., None]
+) -> None:
+    env.reset()
+    env.step(GAS)
+    (car,) = [a for a in simulator.actors.values() if isinstance(a, stand_in.Vehicle)]
+    frame, x = simulator.frame, car.get_location().x
+    until(lambda: simulator.frame > frame + 5 and car.get_location().x > x)
+    assert not simulator.settings.synchronous_mode
+    assert env.time_step_s == STEP_S
+
+
+def test_in_synchronous_mode_the_world_stands_still_between_steps(
+    sync_env: CarlaSyncEnv, simulator: stand_in.Simulator
+) -> None:
+    sync_env.reset()
+    before = simulator.frame, simulator.time_s
+    time.sleep(5 * simulator.period_s)
+    assert (simulator.frame, simulator.time_s) == before
+    obs, *_ = sync_env.step(GAS)
+    assert simulator.frame == before[0] + 1
+    assert simulator.time_s == pytest.approx(before[1] + STEP_S)
+    assert obs[2][0, 0, 2] == simulator.frame % 256  # the picture of this very frame
+
+
+def test_a_seed_draws_the_spawn_point_and_the_action_buffer_begins_anew(sync_env: CarlaSyncEnv) -> None:
+    places = set()
+    for seed in range(8):
+        first, _ = sync_env.reset(seed=seed)
+        sync_env.step(GAS)
+        second, _ = sync_env.reset(seed=seed)
+        assert [o.tolist() for o in first[-2:]] == [[0, 0], [0, 0]]
+        assert np.array_equal(first[1], second[1])
+        places.add(round(sync_env._interface._see().x_m, 1))
+    assert places == {5.0, 25.0, 45.0}
+
+
+def test_driving_straight_on_earns_metres_until_the_route_ends(simulator: stand_in.Simulator) -> None:
+    env = CarlaSyncEnv(STEP_S, **options(simulator, route=RouteOptions(length_m=40)))
+    env.reset()
+    earned, ended = 0.0, False
+    while not ended:
+        obs, reward, ended, _, info = env.step(GAS)
+        earned += float(reward)
+    assert earned == pytest.approx(38, abs=1.5)
+    assert info["ended_by"] == "end of route"
+    assert obs[0][0] > 5.0
+    env.close()
+
+
+def test_a_wall_is_seen_by_the_lidar_hit_and_ends_the_episode(
+    sync_env: CarlaSyncEnv, simulator: stand_in.Simulator
+) -> None:
+    wall_ahead(simulator, 9.0)
+    obs, _ = sync_env.reset()
+    assert obs[3].argmin() == 0  # straight ahead
+    assert obs[3][0] == pytest.approx(8.0, abs=0.1)
+    ended, steps = False, 0
+    while not ended:
+        *_, reward, ended, _, info = sync_env.step(GAS)
+        steps += 1
+    assert (info["ended_by"], steps > 5) == ("collision", True)
+    assert reward < -15
+    sync_env.reset()
+    assert not sync_env.step(GAS)[2]  # the collision of the episode before does not count
+
+
+def test_steering_away_crosses_a_line_and_leaves_the_route(simulator: stand_in.Simulator) -> None:
+    env = CarlaSyncEnv(STEP_S, **options(simulator, route=RouteOptions(lane_penalty=5.0)))
+    env.reset()
+    rewards, ended = [], False
+    while not ended:
+        *_, reward, ended, _, info = env.step(np.array([0.8, 0.4], np.float32))
+        rewards.append(float(reward))
+    assert info["ended_by"] == "off route"
+    assert sum(reward < -4 for reward in rewards) == 1
+    env.close()
+
+
+def test_a_car_at_rest_is_stuck(simulator: stand_in.Simulator) -> None:
+    env = CarlaSyncEnv(STEP_S, **options(simulator, route=RouteOptions(stuck_after_s=1.0)))
+    env.reset()
+    steps = 1
+    while not (result := env.step(np.zeros(2, np.float32)))[2]:
+        steps += 1
+    assert (result[4]["ended_by"], steps) == ("stuck", pytest.approx(20, abs=1))
+    env.close()
+
+
+# -- what is made is removed -------------------------------------------------------------------------
+
+
+def test_every_actor_is_destroyed_and_the_simulator_goes_on(simulator: stand_in.Simulator) -> None:
+    env = CarlaSyncEnv(STEP_S, **options(simulator))
+    for _ in range(3):
+        env.reset()
+        assert sorted(a.type_id for a in simulator.actors.values()) == [
+            *("sensor.camera.rgb", "sensor.lidar.ray_cast", "sensor.other.collision", "sensor.other.lane_invasion"),
+            "vehicle.tesla.model3",
+        ]
+    assert simulator.settings.synchronous_mode
+    env.close()
+    env.close()
+    assert simulator.actors == {}
+    assert not simulator.settings.synchronous_mode
+    assert simulator.settings.fixed_delta_seconds is None
+
+
+def test_a_sensor_that_cannot_be_made_leaves_nothing_behind(
+    sync_env: CarlaSyncEnv, simulator: stand_in.Simulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(stand_in._BLUEPRINTS, "sensor.lidar.ray_cast")
+    with pytest.raises(ConfigError, match=r"the simulator has no blueprint 'sensor.lidar.ray_cast'"):
+        sync_env.reset()
+    sync_env.close()
+    assert simulator.actors == {}
+
+
+def test_what_a_killed_worker_left_is_removed_and_others_actors_stay(
+    simulator: stand_in.Simulator, caplog: pytest.LogCaptureFixture
+) -> None:
+    killed = CarlaSyncEnv(STEP_S, **options(simulator))
+    killed.reset()
+    world = stand_in.World(simulator)
+    other = world.try_spawn_actor(
+        world.get_blueprint_library().find("vehicle.tesla.model3"), carla.Transform(carla.Location(80, 2, 0))
+    )
+    env = CarlaEnv(STEP_S, **options(simulator))
+    with caplog.at_level(logging.WARNING, logger="tmrl_like.worker"):
+        env.reset()
+    assert "destroyed 5 actors with role_name 'tmrl_like' that were left over" in caplog.text
+    env.close()
+    assert list(simulator.actors.values()) == [other]
+    assert not simulator.settings.synchronous_mode  # the killed one had left it standing still
+
+
+def test_spawn_points_that_are_taken_are_not_used(sync_env: CarlaSyncEnv, simulator: stand_in.Simulator) -> None:
+    world = stand_in.World(simulator)
+    blueprint = world.get_blueprint_library().find("vehicle.tesla.model3")
+    places = simulator.map.get_spawn_points()
+    for place in places[:2]:
+        world.try_spawn_actor(blueprint, place)
+    for seed in range(4):
+        sync_env.reset(seed=seed)
+        assert sync_env._interface._see().x_m == pytest.approx(places[2].location.x)
+    sync_env.close()
+    world.try_spawn_actor(blueprint, places[2])
+    with pytest.raises(EnvironmentFaultError, match="none of the 3 spawn points of Carla/Maps/Straight is free"):
+        sync_env.reset()
+
+
+def test_a_car_that_somebody_destroys_is_a_fault(sync_env: CarlaSyncEnv, simulator: stand_in.Simulator) -> None:
+    sync_env.reset()
+    simulator.load("Straight")
+    with pytest.raises(EnvironmentFaultError, match="refused: trying to operate on a destroyed actor"):
+        sync_env.step(GAS)
+
+
+# -- no simulator, a wrong one, one that dies --------------------------------------------------------
+
+
+@pytest.fixture
+def closed_port() -> Iterator[int]:
+    """Nobody listens on it, and nobody else gets it."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+def test_without_a_simulator_the_real_client_says_one_line_in_time(closed_port: int, capsys: Any) -> None:
+    given = ["--env.simulator.port", str(closed_port), "--env.simulator.timeout_s", "0.5"]
+    assert main(["benchmark", str(ROOT / "config" / "carla.yaml"), "--steps", "3", *given]) == 1
+    *_, last = capsys.readouterr().err.splitlines()
+    expected = f"no CARLA simulator answers at 127.0.0.1:{closed_port} (0.5 s): start it, or change host and port"
+    assert last == f"tmrl-like: error: {expected}"
+
+
+def test_the_real_client_s_time_out_holds_and_does_not_hold_up_other_threads(closed_port: int) -> None:
+    beats, stop = [], threading.Event()
+
+    def beat() -> None:
+        while not stop.wait(0.01):
+            beats.append(time.monotonic())
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    started = time.monotonic()
+    with pytest.raises(EnvironmentAwayError):
+        CarlaWorld(SimulatorOptions(port=closed_port, timeout_s=0.5))
+    took_s = time.monotonic() - started
+    stop.set()
+    thread.join()
+    assert 0.4 < took_s < 3.0
+    assert len(beats) > 5
+
+
+def test_a_host_that_nobody_knows_is_one_line() -> None:
+    with pytest.raises(EnvironmentAwayError, match=r"no CARLA simulator answers at nobody.invalid:2000"):
+        CarlaWorld(SimulatorOptions(host="nobody.invalid", timeout_s=0.5))
+
+
+def test_another_version_is_one_line(sync_env: CarlaSyncEnv, simulator: stand_in.Simulator) -> None:
+    simulator.version = "0.9.15"
+    with pytest.raises(EnvironmentAwayError, match=r"has version 0.9.15, the client here 0.9.16: start a simulator of"):
+        sync_env.reset()
+
+
+@pytest.mark.parametrize("kind", [CarlaEnv, CarlaSyncEnv])
+def test_a_worker_goes_on_trying_until_the_simulator_is_back(
+    kind: Any, simulator: stand_in.Simulator, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
+) -> None:
+    monkeypatch.setattr("tmrl_like.envs.supervision._MAX_BACKOFF_S", 0.0)
+    monkeypatch.setattr("tmrl_like.envs.supervision._MAX_FAULTS_IN_A_ROW", 2)
+    stats: list[Any] = []
+    env_cls = partial(kind, STEP_S, ep_max_length=5, **options(simulator, simulator=SimulatorOptions(timeout_s=0.1)))
+    with RolloutWorker(env_cls, SquashedGaussianActor, standalone=True) as worker:
+        worker.run_episode()
+        monkeypatch.setattr("tmrl_like.networking.worker._report", stats.append)
+        thread = threading.Thread(target=worker.run)
+        thread.start()
+        until(lambda: any(not s.fault for s in stats))
+        simulator.die()
+        until(lambda: sum(bool(s.fault) for s in stats) > 3)  # more than those that end a worker
+        assert "CARLA simulator" in stats[-1].fault
+        before = len(stats)
+        simulator.start_again()
+        until(lambda: any(not s.fault for s in stats[before:]))
+        worker.stop()
+        thread.join(10)
+    assert simulator.actors == {}
+
+
+def test_a_simulator_that_shows_its_last_frame_for_ever_has_ended(env: CarlaEnv, simulator: stand_in.Simulator) -> None:
+    env.reset()
+    env.step(GAS)
+    simulator.die()
+    started = time.monotonic()
+    with pytest.raises(EnvironmentAwayError, match=r"the CARLA simulator has stood still for 0.3 s"):
+        while time.monotonic() < started + 5:
+            env.step(GAS)
+
+
+def test_maps_weather_and_kinds_of_cars_come_from_the_configuration(simulator: stand_in.Simulator) -> None:
+    chosen = SimulatorOptions(map_name="Other", weather={"precipitation": 80})
+    env = CarlaSyncEnv(STEP_S, **options(simulator, simulator=chosen))
+    env.reset()
+    assert simulator.map.name == "Carla/Maps/Other"
+    assert simulator.weather.precipitation == 80
+    env.close()
+    for wrong, line in (
+        ({"map_name": "Town99"}, r"map_name is 'Town99'; this simulator has Other, Straight"),
+        ({"vehicle": "vehicle.none"}, r"no blueprint 'vehicle.none'"),
+    ):
+        env = CarlaSyncEnv(STEP_S, **options(simulator, simulator=SimulatorOptions(**wrong)))
+        with pytest.raises(ConfigError, match=line):
+            env.reset()
+        env.close()
+
+
+def test_weather_that_does_not_exist_is_said_before_a_simulator_is_needed() -> None:
+    with pytest.raises(ConfigError, match=r"weather is 'Nice'; CARLA has ClearNight, ClearNoon"):
+        CarlaEnv(simulator=SimulatorOptions(weather="Nice"))
+    with pytest.raises(ConfigError, match="weather has no 'snow'"):
+        CarlaSyncEnv(simulator=SimulatorOptions(weather={"snow": 1}))
+    with pytest.raises(ConfigError, match="at most"):
+        CarlaSyncEnv(step_s=0.5)
+
+
+def test_without_the_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "carla", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'tmrl_like\[carla\]'"):
+        CarlaEnv()
+    with pytest.raises(MissingExtraError):
+        stand_in.Simulator()
+
+
+def test_the_shipped_experiment_makes_the_environment_without_a_simulator() -> None:
+    experiment = load_experiment(ROOT / "config" / "carla.yaml")
+    env = experiment.env()
+    assert [space.shape for space in env.observation_space] == [(3,), (8,), (64, 64, 3), (32,), (2,), (2,)]
+    assert env.default_action.tolist() == [0, 0]
+    actor = experiment.actor(observation_space=env.observation_space, action_space=env.action_space)
+    assert actor.act_(env.observation_space.sample()) in env.action_space
+    env.close()
+
+
+# -- sensors -----------------------------------------------------------------------------------------
+
+
+def data(**values: Any) -> Any:
+    return stand_in.SensorData(values.pop("frame", 1), 0.0, values)
+
+
+def test_a_sensor_s_queue_is_bounded_and_counts_what_left() -> None:
+    readings = Readings[Any](lambda d: d.frame, 4)
+    for frame in range(10):
+        readings.put(data(frame=frame))
+    assert (len(readings), readings.dropped) == (4, 6)
+    assert [r.value for r in readings.take()] == [6, 7, 8, 9]
+    assert not readings.take()
+    assert not readings.wait(9, 0.01)
+
+
+def test_nobody_who_looks_away_lets_the_queues_grow(
+    env: CarlaEnv, simulator: stand_in.Simulator, until: Callable[..., None]
+) -> None:
+    env.reset()
+    frame = simulator.frame
+    until(lambda: simulator.frame > frame + 40)
+    rig = env._faults.interface._rig
+    assert len(rig._camera) == 1
+    assert len(rig._lidar) == 16
+    assert rig._camera.dropped > 20
+
+
+def test_pictures_are_rgb() -> None:
+    image = data(width=2, height=1, raw_data=bytes([1, 2, 3, 255, 4, 5, 6, 255]))
+    picture = picture_of(image)
+    assert picture.tolist() == [[[3, 2, 1], [6, 5, 4]]]
+    assert picture.flags.c_contiguous
+
+
+def test_ranges_are_the_nearest_points_clockwise_without_the_road() -> None:
+    points = [(10, 0, 0, 1), (7, 0.1, -1, 1), (2, 0, -2.1, 1), (0, 5, 0, 1), (-4, 0, 0, 1)]
+    ranges = ranges_of(data(raw_data=np.array(points, np.float32).tobytes()), 4, 30.0)
+    assert ranges.tolist() == pytest.approx([7.0007, 5.0, 4.0, 30.0], abs=1e-3)
+    assert ranges_of(data(raw_data=b""), 4, 30.0).tolist() == [30.0] * 4
+
+
+# -- the stand-in and the types ----------------------------------------------------------------------
+
+STUB = ast.parse((Path(carla.__file__).parent / "libcarla.pyi").read_text(encoding="utf-8"))
+OWN = {"seen", "advance", "measure", "hit_m_s", "crossed", "callback"}
+
+
+def stub_names(cls: str) -> dict[str, list[str]]:
+    """Methods with their arguments, and properties, of one of CARLA's classes and its bases."""
+    (node,) = [n for n in STUB.body if isinstance(n, ast.ClassDef) and n.name == cls]
+    found: dict[str, list[str]] = {}
+    for base in node.bases:
+        if isinstance(base, ast.Name):
+            found |= stub_names(base.id)
+    for item in node.body:
+        if isinstance(item, ast.FunctionDef):
+            found[item.name] = [a.arg for a in item.args.args if a.arg != "self"]
+    return found
+
+
+STANDS_FOR = [
+    *(stand_in.Client, stand_in.World, stand_in.BlueprintLibrary, stand_in.ActorBlueprint, stand_in.WorldSnapshot),
+    *(stand_in.ActorSnapshot, stand_in.Actor, stand_in.Vehicle, stand_in.Sensor),
+]
+
+
+@pytest.mark.parametrize("cls", STANDS_FOR, ids=lambda c: c.__name__)
+def test_the_stand_in_has_no_method_and_no_argument_that_carla_does_not_have(cls: type) -> None:
+    real, known = getattr(carla, cls.__name__), stub_names(cls.__name__)
+    for name, member in inspect.getmembers(cls):
+        if name.startswith("_") or name in OWN or (name == "attributes" and cls is stand_in.ActorBlueprint):
+            continue
+        assert name in known, f"CARLA's stubs have no {cls.__name__}.{name}"
+        assert hasattr(real, name), f"CARLA's client has no {cls.__name__}.{name}"
+        if inspect.isfunction(member):
+            arguments = [a for a in inspect.signature(member).parameters if a != "self"]
+            assert arguments == known[name][: len(arguments)], f"{cls.__name__}.{name}"
+            in_wheel = re.findall(r"\(\w+\)(\w+)", (getattr(real, name).__doc__ or "").partition("->")[0])
+            assert len(arguments) < len(in_wheel), f"{cls.__name__}.{name} of the wheel takes {in_wheel}"
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        ("Image", {"width", "height", "raw_data"}),
+        ("LidarMeasurement", {"raw_data", "channels"}),
+        ("CollisionEvent", {"normal_impulse"}),
+        ("LaneInvasionEvent", {"crossed_lane_markings"}),
+    ],
+)
+def test_measurements_have_carla_s_attributes(kind: str, values: set[str]) -> None:
+    assert values | {"frame", "timestamp"} <= stub_names(kind).keys()
+    assert all(hasattr(getattr(carla, kind), name) for name in values)
+
+
+def test_a_wrong_call_of_carla_fails_the_type_check(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text(
+        "import carla\n"
+        "client = carla.Client('127.0.0.1', 2000)\n"
+        "client.set_timout(1.0)\n"
+        "client.get_world().set_weather('rain')\n"
+        "carla.VehicleControl(throtle=1.0)\n"
+    )
+    command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), "--no-incremental"]
+    done = subprocess.run([*command, str(wrong)], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert re.findall(r"wrong.py:(\d).*\[([\w-]+)\]", done.stdout) == [
+        ("3", "attr-defined"),
+        ("4", "arg-type"),
+        ("5", "call-arg"),
+    ], done.stdout + done.stderr

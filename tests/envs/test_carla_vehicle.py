@@ -1,0 +1,122 @@
+"""Vehicles as typed records, and the route they follow: no simulator, no client."""
+
+import contextlib
+import dataclasses
+import math
+import struct
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tmrl_like.envs.carla import VehicleAction, VehicleState
+from tmrl_like.envs.carla.interface import Drive
+from tmrl_like.envs.carla.route import Route, RouteOptions
+from tmrl_like.errors import ConfigError, DecodingError
+
+numbers = st.floats(allow_nan=False, width=64)
+actions = st.builds(
+    VehicleAction,
+    throttle=st.floats(0, 1),
+    steer=st.floats(-1, 1),
+    brake=st.floats(0, 1),
+    hand_brake=st.booleans(),
+    reverse=st.booleans(),
+)
+states = st.builds(VehicleState, st.integers(0, 2**53), *16 * [numbers])
+
+
+def bits(record: Any) -> list[Any]:
+    """Minus zero is not zero here."""
+    values = [getattr(record, field.name) for field in dataclasses.fields(record)]
+    return [(type(v), struct.pack("<d", v) if isinstance(v, float) else v) for v in values]
+
+
+@given(st.one_of(actions, states))
+def test_a_record_rebuilds_exactly_from_its_array_and_from_its_bytes(record: Any) -> None:
+    kind = type(record)
+    array = record.to_array()
+    assert array.dtype == np.float64
+    assert bits(kind.from_array(array)) == bits(record)
+    assert bits(kind.from_bytes(record.to_bytes())) == bits(record)
+    assert kind.from_bytes(record.to_bytes()) == record
+
+
+@given(st.binary(max_size=200))
+def test_bytes_that_are_no_record_are_refused_in_words(data: bytes) -> None:
+    for kind in (VehicleAction, VehicleState):
+        with contextlib.suppress(DecodingError):
+            assert len(kind.from_bytes(data).to_bytes()) == len(data)
+
+
+@pytest.mark.parametrize("array", [np.zeros(4), np.array([2.0, 0, 0, 0, 0]), np.array([math.nan, 0, 0, 0, 0])])
+def test_arrays_that_are_no_action_are_refused_in_words(array: Any) -> None:
+    with pytest.raises(DecodingError, match="VehicleAction"):
+        VehicleAction.from_array(array)
+    with pytest.raises(DecodingError, match="VehicleState"):
+        VehicleState.from_array(np.full(17, math.nan))
+
+
+def test_a_policy_s_action_is_throttle_or_brake_and_steering() -> None:
+    assert VehicleAction.from_policy(np.array([0.5, -0.25])) == VehicleAction(throttle=0.5, steer=-0.25)
+    assert VehicleAction.from_policy(np.array([-2.0, 3.0])) == VehicleAction(steer=1.0, brake=1.0)
+
+
+def state(x: float = 0.0, y: float = 0.0, yaw: float = 0.0, time_s: float = 0.0, vx: float = 0.0) -> VehicleState:
+    return VehicleState(1, time_s, x, y, 0.0, 0.0, yaw, 0.0, vx, *8 * [0.0])
+
+
+def test_a_state_knows_its_motion_in_its_own_frame() -> None:
+    forward, right, turn = state(yaw=90.0, vx=10.0).motion
+    assert (forward, right, turn) == (pytest.approx(0), pytest.approx(-10), 0)
+
+
+ROUTE = np.array([(x, 0.0) for x in np.arange(0, 102, 2.0)])
+
+
+def drive(points: Any = ROUTE, **task: Any) -> Drive:
+    return Drive(RouteOptions(**task), Route(points), state())
+
+
+def test_a_drive_earns_the_metres_it_gets_on_and_loses_those_it_goes_back() -> None:
+    on = drive()
+    places = [(3.0, 0.5), (9.5, -1.0), (7.5, 0.0), (20.0, 0.0)]
+    assert [on.judge(state(x, y), 0.0, 0)[0] for x, y in places] == [3.0, 6.5, -2.0, 12.5]
+
+
+def test_penalties_and_ends() -> None:
+    assert drive(lane_penalty=0.5).judge(state(2.0), 0.0, 2) == (1.0, "")
+    assert drive(collision_penalty=7.0).judge(state(2.0), 100.0, 0) == (-5.0, "collision")
+    assert drive(off_route_m=3.0).judge(state(2.0, 3.5), 0.0, 0) == (2.0, "off route")
+    short = drive(ROUTE[:10])
+    assert short.judge(state(14.0), 0.0, 0)[1] == ""
+    assert short.judge(state(17.5), 0.0, 0)[1] == "end of route"
+
+
+def test_a_car_that_gets_nowhere_is_stuck_by_the_simulator_s_clock() -> None:
+    on = drive(stuck_after_s=5.0)
+    assert on.judge(state(2.0, time_s=4.0), 0.0, 0)[1] == ""
+    assert on.judge(state(2.5, time_s=8.9), 0.0, 0)[1] == ""
+    assert on.judge(state(2.9, time_s=9.1), 0.0, 0)[1] == "stuck"
+
+
+def test_a_route_that_comes_back_beside_itself_has_no_short_cut() -> None:
+    there = [(x, 0.0) for x in np.arange(0, 102, 2.0)]
+    back = [(x, 3.0) for x in np.arange(100, -2, -2.0)]
+    on = Drive(RouteOptions(off_route_m=10), Route(np.array(there + back)), state())
+    assert on.judge(state(4.0, 3.0), 0.0, 0)[0] == 4.0
+
+
+def test_what_is_ahead_is_seen_from_the_car() -> None:
+    on = drive(ahead_m=(5.0, 10.0))
+    assert on.route_ahead(state(yaw=90.0)).tolist() == pytest.approx([0, 0, -5, -10], abs=1e-5)
+    assert on.route_ahead(state(y=1.0)).tolist() == pytest.approx([5, 10, -1, -1])
+
+
+def test_tasks_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ConfigError, match="length_m is 0"):
+        RouteOptions(length_m=0)
+    with pytest.raises(ConfigError, match="ahead_m is empty"):
+        RouteOptions(ahead_m=())

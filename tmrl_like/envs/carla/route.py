@@ -1,0 +1,111 @@
+"""A way along the lanes of the map, and how far a vehicle got on it.
+
+Shape names: N points of a route, M lines between them, K of these near the vehicle.
+"""
+# ruff: noqa: N803, N806
+# Capital suffixes name an array's dimensions.
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tmrl_like.errors import ConfigError
+
+if TYPE_CHECKING:
+    import carla
+
+_SPACING_M = 2.0
+_LOOK_BACK_M = 10.0
+_LOOK_AHEAD_M = 20.0
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RouteOptions:
+    """The task: how far to drive, what it earns, what ends it.
+
+    A step's reward is the metres that the vehicle got on along its route, minus penalties.
+    """
+
+    length_m: float = 300.0
+    """The route's length; it is shorter where the road ends."""
+    ahead_m: tuple[float, ...] = (5.0, 10.0, 20.0, 40.0)
+    """The driver sees the points of the route that are so far ahead."""
+    off_route_m: float = 4.0
+    """Farther than this from the middle of the lane ends the episode."""
+    stuck_after_s: float = 10.0
+    """No metre gained in this time, on the simulator's clock, ends the episode."""
+    collision_penalty: float = 20.0
+    """For a collision, which ends the episode, too."""
+    lane_penalty: float = 0.5
+    """For each line that is crossed."""
+
+    def __post_init__(self) -> None:
+        for name in ("length_m", "off_route_m", "stuck_after_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"route: {name} is {getattr(self, name)}; it must be positive")
+        if not self.ahead_m:
+            raise ConfigError("route: ahead_m is empty; a driver must see where the route goes")
+
+
+def plan_route(start: carla.Waypoint, length_m: float, random: np.random.Generator) -> Route:
+    """Follow the lane from `start`; where it forks, a branch is drawn.
+
+    Raises:
+        ConfigError: the lane ends at once.
+    """
+    here, points = start, []
+    for _ in range(int(length_m / _SPACING_M) + 1):
+        points.append((here.transform.location.x, here.transform.location.y))
+        ways = here.next(_SPACING_M)
+        if not ways:
+            break
+        here = ways[int(random.integers(len(ways)))]
+    if len(points) < 2:
+        raise ConfigError(f"no route from the spawn point at x={points[0][0]:.1f}, y={points[0][1]:.1f}: the lane ends")
+    return Route(np.array(points))
+
+
+class Route:
+    """A line through points, and the place on it that was reached.
+
+    Attributes:
+        length_m: from the first point to the last.
+        reached_m: how far along the vehicle was when it was last looked for.
+        off_m: how far beside it was.
+    """
+
+    def __init__(self, points_N2: Array) -> None:
+        """Begin at the start of the line; the points are x and y in metres."""
+        self._points_N2 = points_N2
+        self._steps_M2 = np.diff(points_N2, axis=0)
+        self._lengths_M = np.hypot(*self._steps_M2.T)
+        self._along_N = np.concatenate(([0.0], np.cumsum(self._lengths_M)))
+        self.length_m = float(self._along_N[-1])
+        self.reached_m = self.off_m = 0.0
+
+    def follow(self, x_m: float, y_m: float) -> float:
+        """Look for the vehicle near the place where it was last; returns the metres gained, negative if it went back.
+
+        Only the route near that place counts: a route that crosses itself has no short cuts.
+        """
+        near = slice(*np.searchsorted(self._along_N, (self.reached_m - _LOOK_BACK_M, self.reached_m + _LOOK_AHEAD_M)))
+        starts_K2, steps_K2, lengths_K = self._points_N2[:-1][near], self._steps_M2[near], self._lengths_M[near]
+        ways_K2 = (x_m, y_m) - starts_K2
+        shares_K = np.clip((ways_K2 * steps_K2).sum(axis=1) / lengths_K**2, 0.0, 1.0)
+        offs_K = np.hypot(*(ways_K2 - shares_K[:, None] * steps_K2).T)
+        best = int(offs_K.argmin())
+        before = self.reached_m
+        self.off_m = float(offs_K[best])
+        self.reached_m = float(self._along_N[:-1][near][best] + shares_K[best] * lengths_K[best])
+        return self.reached_m - before
+
+    def ahead(self, distances_m: tuple[float, ...]) -> tuple[Array, Array]:
+        """Points so far ahead, x and y [len(distances_m)] each; the last point where the route ends before."""
+        along = self.reached_m + np.array(distances_m)
+        x_N, y_N = self._points_N2.T
+        return np.interp(along, self._along_N, x_N), np.interp(along, self._along_N, y_N)

@@ -1,0 +1,229 @@
+"""Camera, lidar, collision and lane-invasion sensor of one vehicle.
+
+CARLA calls a listener in a thread of its own. A listener converts what came and puts it into a queue of
+bounded length; whoever observes takes the newest from there and never waits for more than a frame.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+import numpy as np
+from gymnasium import spaces
+
+from tmrl_like.envs.carla.world import CarlaWorld
+from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError
+
+if TYPE_CHECKING:
+    import carla
+
+_Data = TypeVar("_Data", bound="carla.SensorData")
+_MOUNT = (0.3, 0.0, 2.2)  # m: forward, right and up from the vehicle's middle
+_LIDAR_CHANNELS = 16
+_LIDAR_POINTS_PER_BIN = 40
+_LIDAR_TURNS_PER_S = 20.0
+_GROUND_M = 0.4  # lidar points below this height are the road
+_MAX_SWEEPS = 16
+_MAX_EVENTS = 64
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SensorOptions:
+    """What the vehicle sees with; collisions and crossed lines are always felt."""
+
+    camera: tuple[int, int] | None = (84, 84)
+    """Height and width of the picture in pixels; none: no camera."""
+    camera_fov_deg: float = 100.0
+    """The camera's horizontal field of view."""
+    lidar_bins: int = 0
+    """Directions of the lidar, clockwise from straight ahead; 0: no lidar."""
+    lidar_range_m: float = 40.0
+    """The lidar's reach, and what a direction says in which nothing is."""
+
+    def __post_init__(self) -> None:
+        if self.camera is not None and min(self.camera) < 8:
+            raise ConfigError(f"sensors: camera is {list(self.camera)}; both sides must be at least 8 pixels")
+        if self.lidar_bins < 0 or not self.lidar_range_m > 0:
+            raise ConfigError("sensors: lidar_bins must not be negative, and lidar_range_m must be positive")
+
+    def spaces(self) -> list[spaces.Box[Any]]:
+        """Of what `SensorRig.observe` returns: picture uint8 [H, W, 3], ranges float32 [lidar_bins] in metres."""
+        seen: list[spaces.Box[Any]] = []
+        if self.camera:
+            seen.append(spaces.Box(0, 255, (*self.camera, 3), np.uint8))
+        if self.lidar_bins:
+            seen.append(spaces.Box(0.0, self.lidar_range_m, (self.lidar_bins,), np.float32))
+        return seen
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a sensor said, converted, with the simulator's frame and clock."""
+
+    frame: int
+    time_s: float
+    value: Any
+
+
+class Readings(Generic[_Data]):
+    """The newest readings of one sensor; the oldest leave first when it is full.
+
+    Attributes:
+        dropped: how many left that nobody took.
+    """
+
+    def __init__(self, convert: Callable[[_Data], Any], length: int) -> None:
+        self._convert = convert
+        self._queue: deque[Reading] = deque(maxlen=length)
+        self._changed = threading.Condition()
+        self.dropped = 0
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def put(self, data: _Data) -> None:
+        """Convert and keep what the sensor sent: a listener."""
+        reading = Reading(data.frame, data.timestamp, self._convert(data))
+        with self._changed:
+            self.dropped += len(self._queue) == self._queue.maxlen
+            self._queue.append(reading)
+            self._changed.notify_all()
+
+    def newest(self) -> list[Reading]:
+        """All that is kept, oldest first; it stays."""
+        with self._changed:
+            return list(self._queue)
+
+    def take(self) -> list[Reading]:
+        """All that is kept, oldest first; it leaves."""
+        with self._changed:
+            taken = list(self._queue)
+            self._queue.clear()
+            return taken
+
+    def wait(self, frame: int, timeout_s: float) -> bool:
+        """Wait for a reading of this frame or a later one; whether it came."""
+        with self._changed:
+            return self._changed.wait_for(lambda: bool(self._queue) and self._queue[-1].frame >= frame, timeout_s)
+
+
+class SensorRig:
+    """The sensors on one vehicle; they end with the actors of their world."""
+
+    def __init__(self, world: CarlaWorld, vehicle: carla.Vehicle, options: SensorOptions) -> None:
+        """Put them on the vehicle and listen.
+
+        Raises:
+            EnvironmentFaultError: the simulator does not answer, or refuses.
+        """
+        self._options = options
+        self._camera = self._lidar = None
+        self._collisions = Readings[Any](impulse_of, _MAX_EVENTS)
+        self._crossings = Readings[Any](lines_crossed, _MAX_EVENTS)
+        _mount(world, vehicle, "sensor.other.collision", {}, self._collisions)
+        _mount(world, vehicle, "sensor.other.lane_invasion", {}, self._crossings)
+        if options.camera:
+            self._camera = Readings[Any](picture_of, 1)
+            _mount(world, vehicle, "sensor.camera.rgb", _camera_attributes(options), self._camera)
+        if options.lidar_bins:
+            self._lidar = Readings[Any](self._ranges_of, _MAX_SWEEPS)
+            _mount(world, vehicle, "sensor.lidar.ray_cast", _lidar_attributes(options), self._lidar)
+
+    def wait_for(self, frame: int, timeout_s: float) -> None:
+        """Wait until camera and lidar have seen this frame.
+
+        Raises:
+            EnvironmentAwayError: they have not in that time.
+        """
+        for name, readings in (("camera", self._camera), ("lidar", self._lidar)):
+            if readings is not None and not readings.wait(frame, timeout_s):
+                raise EnvironmentAwayError(
+                    f"CARLA's {name} sent nothing for {timeout_s:g} s: is the simulator rendering (no_rendering_mode)?"
+                )
+
+    def observe(self) -> list[Array]:
+        """The newest picture, and the ranges of the lidar's newest turn; see `SensorOptions.spaces`."""
+        camera = [self._camera.newest()[-1].value] if self._camera is not None else []
+        return camera + ([self._newest_turn(self._lidar.newest())] if self._lidar is not None else [])
+
+    def take_events(self, after_frame: int) -> tuple[float, int]:
+        """Impulse of all collisions in N s, and how many lines were crossed, since this was last asked.
+
+        Args:
+            after_frame: what happened in this frame or before does not count.
+        """
+        impulse = sum(r.value for r in self._collisions.take() if r.frame > after_frame)
+        return float(impulse), sum(r.value for r in self._crossings.take() if r.frame > after_frame)
+
+    def _newest_turn(self, sweeps: list[Reading]) -> Array:
+        since_s = sweeps[-1].time_s - 1.0 / _LIDAR_TURNS_PER_S
+        turn = [s.value for s in sweeps if s.time_s > since_s + 1e-6]
+        return cast("Array", np.minimum.reduce(turn))
+
+    def _ranges_of(self, sweep: carla.LidarMeasurement) -> Array:
+        return ranges_of(sweep, self._options.lidar_bins, self._options.lidar_range_m)
+
+
+def picture_of(image: carla.Image) -> Array:
+    """CARLA's BGRA as RGB, uint8 [H, W, 3]."""
+    bgra = np.frombuffer(image.raw_data, np.uint8).reshape(image.height, image.width, 4)
+    return np.ascontiguousarray(bgra[:, :, 2::-1])
+
+
+def ranges_of(sweep: carla.LidarMeasurement, bins: int, range_m: float) -> Array:
+    """The nearest point in each direction, float32 [bins] in metres, clockwise from straight ahead.
+
+    Points on the road do not count; a direction without points says `range_m`.
+    """
+    x, y, z, _ = np.frombuffer(sweep.raw_data, np.float32).reshape(-1, 4).T
+    above = z > _GROUND_M - _MOUNT[2]
+    x, y = x[above], y[above]
+    directions = np.round(np.arctan2(y, x) * (bins / (2 * np.pi))).astype(np.int64) % bins
+    ranges = np.full(bins, range_m, np.float32)
+    np.minimum.at(ranges, directions, np.hypot(x, y))
+    return ranges
+
+
+def impulse_of(collision: carla.CollisionEvent) -> float:
+    """Strength of a collision in N s."""
+    return float(collision.normal_impulse.length())
+
+
+def lines_crossed(invasion: carla.LaneInvasionEvent) -> int:
+    """How many lines a wheel has crossed."""
+    return len(invasion.crossed_lane_markings)
+
+
+def _mount(
+    world: CarlaWorld, vehicle: carla.Vehicle, kind: str, attributes: dict[str, str], readings: Readings[Any]
+) -> None:
+    import carla
+
+    sensor = world.spawn(kind, carla.Transform(carla.Location(*_MOUNT)), attributes, vehicle)
+    if sensor is None:
+        raise EnvironmentFaultError(f"the CARLA simulator makes no {kind}")
+    with world.asking():
+        cast("carla.Sensor", sensor).listen(readings.put)
+
+
+def _camera_attributes(options: SensorOptions) -> dict[str, str]:
+    height, width = options.camera or (0, 0)
+    return {"image_size_x": str(width), "image_size_y": str(height), "fov": str(options.camera_fov_deg)}
+
+
+def _lidar_attributes(options: SensorOptions) -> dict[str, str]:
+    points_per_s = _LIDAR_POINTS_PER_BIN * options.lidar_bins * _LIDAR_TURNS_PER_S
+    return {
+        "channels": str(_LIDAR_CHANNELS),
+        "range": str(options.lidar_range_m),
+        "rotation_frequency": str(_LIDAR_TURNS_PER_S),
+        "points_per_second": str(int(points_per_s)),
+        "upper_fov": "5.0",
+        "lower_fov": "-20.0",
+    }

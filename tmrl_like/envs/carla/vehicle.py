@@ -1,0 +1,159 @@
+"""What a vehicle does and what it is told, typed: each rebuilds exactly from numbers and from bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+
+from tmrl_like.errors import DecodingError
+
+if TYPE_CHECKING:
+    import carla
+
+
+class Record:
+    """Base of frozen dataclasses of numbers: as an array (float64, one entry per field) and as bytes."""
+
+    FORMAT: ClassVar[str]
+    """One letter of `struct` per field; the bytes are little-endian."""
+
+    def to_array(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """All fields in order, float64 [number of fields]; whole numbers are exact up to 2^53."""
+        return np.array(self._values(), np.float64)
+
+    @classmethod
+    def from_array(cls, array: np.ndarray[Any, Any]) -> Self:
+        """Rebuild what `to_array` wrote.
+
+        Raises:
+            DecodingError: another shape, or values that the fields do not take.
+        """
+        if np.shape(array) != (len(cls.FORMAT),):
+            raise DecodingError(f"{cls.__name__}: expected an array of shape ({len(cls.FORMAT)},), got {array.shape}")
+        try:
+            return cls(*(_KINDS[letter](value) for letter, value in zip(cls.FORMAT, array.tolist(), strict=True)))
+        except (ValueError, OverflowError) as error:
+            raise DecodingError(f"{cls.__name__}: {error}") from None
+
+    def to_bytes(self) -> bytes:
+        """All fields in order, without padding."""
+        return struct.pack("<" + self.FORMAT, *self._values())
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Rebuild what `to_bytes` wrote.
+
+        Raises:
+            DecodingError: another length, or values that the fields do not take.
+        """
+        try:
+            return cls(*struct.unpack("<" + cls.FORMAT, data))
+        except (struct.error, ValueError) as error:
+            raise DecodingError(f"{cls.__name__}: {error}") from None
+
+    def _values(self) -> list[Any]:
+        return [getattr(self, field.name) for field in dataclasses.fields(self)]  # type: ignore[arg-type]
+
+
+_KINDS = {"d": float, "Q": int, "?": bool}
+
+
+@dataclass(frozen=True)
+class VehicleAction(Record):
+    """What a driver does; the fields of `carla.VehicleControl` without gears."""
+
+    throttle: float = 0.0
+    """0 to 1."""
+    steer: float = 0.0
+    """-1 (left) to 1 (right)."""
+    brake: float = 0.0
+    """0 to 1."""
+    hand_brake: bool = False
+    reverse: bool = False
+
+    FORMAT = "ddd??"
+
+    def __post_init__(self) -> None:
+        for name, low in (("throttle", 0.0), ("steer", -1.0), ("brake", 0.0)):
+            value = getattr(self, name)
+            if not low <= value <= 1.0:
+                raise ValueError(f"{name} is {value}; it must be between {low:g} and 1")
+
+    @classmethod
+    def from_policy(cls, action: np.ndarray[Any, Any]) -> VehicleAction:
+        """What a policy's action means.
+
+        Args:
+            action: [2]: throttle where positive, brake where negative; steering. Clipped to [-1, 1].
+        """
+        drive, steer = np.clip(action, -1.0, 1.0).tolist()
+        return cls(throttle=max(drive, 0.0), steer=steer, brake=max(-drive, 0.0))
+
+    def to_control(self) -> carla.VehicleControl:
+        """As CARLA takes it."""
+        import carla
+
+        return carla.VehicleControl(
+            throttle=self.throttle,
+            steer=self.steer,
+            brake=self.brake,
+            hand_brake=self.hand_brake,
+            reverse=self.reverse,
+        )
+
+
+@dataclass(frozen=True)
+class VehicleState(Record):
+    """A vehicle in one frame of the simulator, in CARLA's left-handed coordinates: x forward, y right, z up."""
+
+    frame: int
+    """Of the simulator."""
+    time_s: float
+    """The simulator's clock: since its map was loaded."""
+    x_m: float
+    y_m: float
+    z_m: float
+    pitch_deg: float
+    yaw_deg: float
+    roll_deg: float
+    velocity_x_m_s: float
+    velocity_y_m_s: float
+    velocity_z_m_s: float
+    acceleration_x_m_s2: float
+    acceleration_y_m_s2: float
+    acceleration_z_m_s2: float
+    angular_velocity_x_deg_s: float
+    angular_velocity_y_deg_s: float
+    angular_velocity_z_deg_s: float
+
+    FORMAT = "Q" + 16 * "d"
+
+    @classmethod
+    def seen(cls, world: carla.WorldSnapshot, actor_id: int) -> VehicleState:
+        """Read one actor; all of it is of one frame."""
+        actor, clock = world.find(actor_id), world.timestamp
+        transform = actor.get_transform()
+        vectors = (actor.get_velocity(), actor.get_acceleration(), actor.get_angular_velocity())
+        at, turned = transform.location, transform.rotation
+        return cls(
+            *(clock.frame, clock.elapsed_seconds),
+            *(at.x, at.y, at.z),
+            *(turned.pitch, turned.yaw, turned.roll),
+            *(component for v in vectors for component in (v.x, v.y, v.z)),
+        )
+
+    @property
+    def motion(self) -> tuple[float, float, float]:
+        """Speed forward and to the right in m/s, and turn to the right in degrees per second."""
+        forward, right = self.to_own_frame(self.velocity_x_m_s, self.velocity_y_m_s)
+        return forward, right, self.angular_velocity_z_deg_s
+
+    def to_own_frame(self, x: Any, y: Any) -> tuple[Any, Any]:
+        """Turn a vector (or arrays of them) of the world into the vehicle's own: forward, right."""
+        cos, sin = math.cos(math.radians(self.yaw_deg)), math.sin(math.radians(self.yaw_deg))
+        return cos * x + sin * y, cos * y - sin * x

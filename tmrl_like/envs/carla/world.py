@@ -1,0 +1,301 @@
+"""The connection to a CARLA simulator: map, weather, clock, and the actors that are made in it.
+
+Whatever is changed is put back at the end: actors are destroyed, the simulator goes on by its own clock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError, MissingExtraError
+
+if TYPE_CHECKING:
+    import carla
+
+log = logging.getLogger("tmrl_like.worker")
+
+_TAKEN_WITHIN_M = 6.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatorOptions:
+    """Which simulator, and what world in it."""
+
+    host: str = "127.0.0.1"
+    """Where the simulator runs."""
+    port: int = 2000
+    """Its port; CARLA uses the next one as well."""
+    timeout_s: float = 5.0
+    """A simulator that does not answer in this time is away."""
+    load_timeout_s: float = 60.0
+    """Loading a map may take this long."""
+    map_name: str | None = None
+    """Such as Town03; none: the one that is loaded."""
+    weather: str | dict[str, float] | None = None
+    """A preset of `carla.WeatherParameters` such as WetSunset, or its fields; none: as it is."""
+    vehicle: str = "vehicle.tesla.model3"
+    """A blueprint of CARLA's library."""
+    role_name: str = "tmrl_like"
+    """Marks the actors of this worker: what is found with it at the start is left over, and destroyed."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.timeout_s <= self.load_timeout_s:
+            raise ConfigError("simulator: timeout_s must be positive, and load_timeout_s not shorter")
+
+
+def require_carla() -> None:
+    """Check that CARLA's client can be imported.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        import carla  # noqa: F401
+    except ImportError:
+        raise MissingExtraError(
+            "CARLA's client is not installed: pip install 'tmrl_like[carla]' (Linux or Windows, Python 3.12 at most)"
+        ) from None
+
+
+def weather_of(options: SimulatorOptions) -> carla.WeatherParameters | None:
+    """The weather that is asked for.
+
+    Raises:
+        ConfigError: no such preset or field.
+    """
+    import carla
+
+    if isinstance(options.weather, str):
+        preset = getattr(carla.WeatherParameters, options.weather, None)
+        if not isinstance(preset, carla.WeatherParameters):
+            known = [n for n, v in vars(carla.WeatherParameters).items() if isinstance(v, carla.WeatherParameters)]
+            raise ConfigError(f"simulator: weather is {options.weather!r}; CARLA has {', '.join(sorted(known))}")
+        return preset
+    if options.weather is None:
+        return None
+    weather = carla.WeatherParameters()
+    for name, value in options.weather.items():
+        if not hasattr(weather, name):
+            raise ConfigError(f"simulator: weather has no {name!r}; see carla.WeatherParameters for its fields")
+        setattr(weather, name, float(value))
+    return weather
+
+
+class CarlaWorld:
+    """A world on a running simulator.
+
+    Attributes:
+        map: roads and spawn points.
+        is_lost: the simulator did not answer once; nothing more is asked of it.
+    """
+
+    def __init__(
+        self,
+        options: SimulatorOptions,
+        fixed_step_s: float | None = None,
+        client_cls: Callable[[str, int], Any] | None = None,
+    ) -> None:
+        """Connect, and make the world what `options` say.
+
+        Args:
+            options: which simulator, map, weather.
+            fixed_step_s: let the world stand still between two `tick`s of this length; none: it goes on by
+                its own clock.
+            client_cls: makes the client; none: `carla.Client`.
+
+        Raises:
+            EnvironmentAwayError: no simulator answers, or one of another version.
+            ConfigError: it has no such map.
+        """
+        import carla
+
+        self.options, self.is_lost = options, False
+        self._made: list[carla.Actor] = []
+        self._before: carla.WorldSettings | None = None
+        with self.asking():
+            self._client: carla.Client = (client_cls or carla.Client)(options.host, options.port)
+            self._client.set_timeout(options.timeout_s)
+            self._check_version()
+            self._world = self._load_world()
+            self.map = self._world.get_map()
+            self._remove_leftovers()
+            weather = weather_of(options)
+            if weather is not None:
+                self._world.set_weather(weather)
+            self._apply_clock(fixed_step_s)
+
+    # -- the clock -----------------------------------------------------------------------------------
+
+    def tick(self) -> int:
+        """Let one step of time pass in a world that stands still; returns its frame.
+
+        Raises:
+            EnvironmentAwayError: the simulator does not answer.
+        """
+        with self.asking():
+            return int(self._world.tick(self.options.timeout_s))
+
+    def wait_for_frame(self) -> int:
+        """Wait for the next frame of a world that goes on by itself; returns it.
+
+        Raises:
+            EnvironmentAwayError: none comes.
+        """
+        with self.asking():
+            return int(self._world.wait_for_tick(self.options.timeout_s).frame)
+
+    def snapshot(self) -> carla.WorldSnapshot:
+        """The newest frame; does not ask the simulator."""
+        with self.asking():
+            return self._world.get_snapshot()
+
+    # -- actors --------------------------------------------------------------------------------------
+
+    def spawn(
+        self,
+        kind: str,
+        place: carla.Transform,
+        attributes: Mapping[str, str],
+        parent: carla.Actor | None = None,
+    ) -> carla.Actor | None:
+        """Make an actor; it ends with this object.
+
+        Args:
+            kind: a blueprint's id.
+            place: where; seen from its parent, if it has one.
+            attributes: of the blueprint.
+            parent: the actor that carries it.
+
+        Returns:
+            The actor; None if the place is taken.
+
+        Raises:
+            ConfigError: no such blueprint.
+            EnvironmentFaultError: the simulator does not answer, or refuses.
+        """
+        with self.asking():
+            try:
+                blueprint = self._world.get_blueprint_library().find(kind)
+            except IndexError:
+                raise ConfigError(f"the simulator has no blueprint {kind!r}") from None
+            for name, value in {**attributes, "role_name": self.options.role_name}.items():
+                if blueprint.has_attribute(name):
+                    blueprint.set_attribute(name, value)
+            actor = cast("carla.Actor | None", self._world.try_spawn_actor(blueprint, place, parent))
+        if actor is not None:
+            self._made.append(actor)
+        return actor
+
+    def free_spawn_points(self, random: np.random.Generator) -> list[carla.Transform]:
+        """The map's spawn points with no vehicle of others near, in random order.
+
+        Raises:
+            EnvironmentFaultError: there is none.
+        """
+        own = {actor.id for actor in self._made}
+        with self.asking():
+            others = [a.get_location() for a in self._actors() if a.type_id.startswith("vehicle.") and a.id not in own]
+            points = self.map.get_spawn_points()
+        free = [p for p in points if all(p.location.distance(o) > _TAKEN_WITHIN_M for o in others)]
+        if not free:
+            raise EnvironmentFaultError(f"none of the {len(points)} spawn points of {self.map.name} is free")
+        return [free[i] for i in random.permutation(len(free))]
+
+    def _actors(self) -> list[carla.Actor]:
+        """Everybody's."""
+        return [cast("carla.Actor", actor) for actor in self._world.get_actors()]
+
+    def remove_actors(self) -> None:
+        """Destroy every actor that was made here, the newest first."""
+        while self._made:
+            self._destroy(self._made.pop())
+
+    def close(self) -> None:
+        """Destroy what was made, and give the simulator its own clock back. Twice is fine; raises nothing."""
+        self.remove_actors()
+        before, self._before = self._before, None
+        if before is None or self.is_lost:
+            return
+        if before.synchronous_mode:  # nobody would tick: whoever asked for it is gone
+            before.synchronous_mode, before.fixed_delta_seconds = False, None
+        with contextlib.suppress(EnvironmentFaultError), self.asking():
+            self._world.apply_settings(before)
+
+    def _destroy(self, actor: carla.Actor) -> None:
+        if hasattr(actor, "stop"):
+            with contextlib.suppress(RuntimeError):
+                cast("carla.Sensor", actor).stop()
+        if self.is_lost:
+            return
+        try:
+            with self.asking():
+                actor.destroy()
+        except EnvironmentFaultError as error:
+            log.warning("actor %d stays in the simulator: %s", actor.id, error)
+
+    # -- connecting ----------------------------------------------------------------------------------
+
+    def _check_version(self) -> None:
+        theirs, ours = self._client.get_server_version(), self._client.get_client_version()
+        if theirs != ours:
+            raise EnvironmentAwayError(
+                f"the CARLA simulator at {self._address} has version {theirs}, the client here {ours}: start a "
+                f"simulator of version {ours}"
+            )
+
+    def _load_world(self) -> carla.World:
+        world, wanted = self._client.get_world(), self.options.map_name
+        if wanted is None or _base_name(world.get_map().name) == _base_name(wanted):
+            return world
+        known = sorted({_base_name(name) for name in self._client.get_available_maps()})
+        if _base_name(wanted) not in known:
+            raise ConfigError(f"simulator: map_name is {wanted!r}; this simulator has {', '.join(known)}")
+        log.info("loading the map %s", wanted)
+        self._client.set_timeout(self.options.load_timeout_s)
+        world = self._client.load_world(wanted)
+        self._client.set_timeout(self.options.timeout_s)
+        return world
+
+    def _remove_leftovers(self) -> None:
+        """Destroy what a worker that was killed has left."""
+        role_name = self.options.role_name
+        left = [actor for actor in self._actors() if actor.attributes.get("role_name") == role_name]
+        for actor in reversed(left):
+            self._destroy(actor)
+        if left:
+            log.warning("destroyed %d actors with role_name %r that were left over in CARLA", len(left), role_name)
+
+    def _apply_clock(self, fixed_step_s: float | None) -> None:
+        self._before, settings = self._world.get_settings(), self._world.get_settings()
+        settings.synchronous_mode = fixed_step_s is not None
+        settings.fixed_delta_seconds = fixed_step_s
+        self._world.apply_settings(settings)
+
+    @contextlib.contextmanager
+    def asking(self) -> Iterator[None]:
+        """Around calls of CARLA: what it raises becomes an EnvironmentFaultError; away, if it did not answer."""
+        try:
+            yield
+        except RuntimeError as error:
+            text = str(error)
+            if not text.startswith(("time-out", "resolve")):
+                raise EnvironmentFaultError(f"the CARLA simulator at {self._address} refused: {text}") from None
+            self.is_lost = True
+            raise EnvironmentAwayError(
+                f"no CARLA simulator answers at {self._address} ({self.options.timeout_s:g} s): start it, or change "
+                "host and port"
+            ) from None
+
+    @property
+    def _address(self) -> str:
+        return f"{self.options.host}:{self.options.port}"
+
+
+def _base_name(map_name: str) -> str:
+    return map_name.rpartition("/")[2]

@@ -1,0 +1,535 @@
+"""A stand-in for a CARLA simulator: try an experiment with `tmrl_like.envs.carla` where no simulator runs.
+
+Map, transforms, controls, settings and weather are those of CARLA's own client (extra `carla`), offline. The rest is
+here: one car per vehicle actor, a bicycle that goes by its own clock or, in synchronous mode, by `tick`; walls to
+run into; camera, lidar, collision and lane-invasion sensors whose data come in another thread. Classes, methods and
+arguments have CARLA's names, and do what CARLA's documentation says of them, for what `tmrl_like.envs.carla` uses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tmrl_like.envs.carla.world import require_carla
+
+with contextlib.suppress(ImportError):
+    import carla
+
+CLIENT_VERSION = "0.9.16"
+_WHEELBASE_M, _MOST_STEERING_RAD = 2.9, 0.6
+_THROTTLE_M_S2, _BRAKE_M_S2, _DRAG_PER_S = 5.0, 9.0, 0.1
+_CAR_RADIUS_M = 1.2
+_SPAWN_POINTS_S_M = (5.0, 25.0, 45.0)
+_DESTROYED = (
+    "trying to operate on a destroyed actor; an actor's function was called, but the actor is already destroyed."
+)
+_SENSOR = {"role_name": "front", "sensor_tick": "0.0"}
+_LIDAR = ("channels", "range", "rotation_frequency", "points_per_second", "upper_fov", "lower_fov")
+_BLUEPRINTS: dict[str, dict[str, str]] = {
+    "vehicle.tesla.model3": {"role_name": "autopilot", "color": "255,0,0"},
+    "sensor.camera.rgb": {**_SENSOR, "image_size_x": "800", "image_size_y": "600", "fov": "90.0"},
+    "sensor.lidar.ray_cast": {**_SENSOR, **dict.fromkeys(_LIDAR, "0")},
+    "sensor.other.collision": {"role_name": "front"},
+    "sensor.other.lane_invasion": {"role_name": "front"},
+}
+
+
+def open_drive(straight_m: float = 100.0, radius_m: float = 60.0) -> str:
+    """A road of one lane as OpenDRIVE: straight along x, then a quarter turn to the left."""
+    curve_m = radius_m * math.pi / 2
+    mark = '<roadMark sOffset="0" type="{}" weight="standard" color="standard" width="0.12" laneChange="{}"/>'
+    return f"""<?xml version="1.0" standalone="yes"?>
+<OpenDRIVE>
+  <header revMajor="1" revMinor="4" name="stand-in" version="1" north="0" south="0" east="0" west="0">
+    <geoReference>+proj=tmerc +lat_0=0 +lon_0=0 +ellps=WGS84</geoReference>
+  </header>
+  <road name="road" length="{straight_m + curve_m}" id="1" junction="-1">
+    <link/>
+    <planView>
+      <geometry s="0" x="0" y="0" hdg="0" length="{straight_m}"><line/></geometry>
+      <geometry s="{straight_m}" x="{straight_m}" y="0" hdg="0" length="{curve_m}">
+        <arc curvature="{1 / radius_m}"/>
+      </geometry>
+    </planView>
+    <elevationProfile/>
+    <lateralProfile/>
+    <lanes>
+      <laneSection s="0">
+        <center><lane id="0" type="none" level="false">{mark.format("broken", "both")}</lane></center>
+        <right>
+          <lane id="-1" type="driving" level="false">
+            <width sOffset="0" a="3.5" b="0" c="0" d="0"/>
+            {mark.format("solid", "none")}
+          </lane>
+        </right>
+      </laneSection>
+    </lanes>
+  </road>
+</OpenDRIVE>"""
+
+
+class Simulator:
+    """The simulator's side, which real clients never see.
+
+    Attributes:
+        actors: everything that is in the world, by id.
+        walls: places (x, y) in metres with a radius; cars stop there.
+        settings, timeout_s: as the clients made them.
+        version: what `get_server_version` says.
+        frame, time_s: the world's clock.
+    """
+
+    def __init__(self, period_s: float = 0.02, walls: Sequence[tuple[float, float, float]] = ()) -> None:
+        """Start the world.
+
+        Args:
+            period_s: between two frames, when it goes on by itself.
+            walls: x, y and radius in metres.
+
+        Raises:
+            MissingExtraError: CARLA's client is not installed.
+        """
+        require_carla()
+        self.period_s, self.walls = period_s, list(walls)
+        self.version, self.timeout_s = CLIENT_VERSION, 5.0
+        self.actors: dict[int, Actor] = {}
+        self.frame, self.time_s, self.is_dead, self.is_closed = 0, 0.0, False, False
+        self.lock = threading.RLock()
+        self.ticked = threading.Condition(self.lock)
+        self._next_id, self._wake = 1, threading.Event()
+        self._undelivered: list[tuple[Sensor, Any]] = []
+        self._passed_at = time.monotonic()
+        self.load("Straight")
+        threading.Thread(target=_live, args=(weakref.ref(self),), name="carla-stand-in", daemon=True).start()
+
+    def load(self, map_name: str) -> None:
+        """Begin a new world with settings as CARLA has them at first, and without actors."""
+        with self.lock:
+            for actor in self.actors.values():
+                actor.is_alive = False
+            self.actors.clear()
+            self._undelivered.clear()
+            self.map = _offline_map(f"Carla/Maps/{map_name}")
+            self.settings, self.weather = carla.WorldSettings(), carla.WeatherParameters()
+            self.snapshot = self._see(0.0)
+
+    def close(self) -> None:
+        """End the world's thread."""
+        self.is_closed = True
+
+    def die(self) -> None:
+        """Answer nobody any more; the newest frame stays the newest."""
+        self.is_dead = True
+
+    def start_again(self) -> None:
+        """Answer again, with a new world."""
+        self.load("Straight")
+        self.is_dead = False
+
+    def answer(self) -> None:
+        """Take a call of a client: raise what CARLA raises if the simulator is dead."""
+        if self.is_dead:
+            time.sleep(self.timeout_s)
+            raise _time_out(self.timeout_s)
+
+    def add(self, blueprint: ActorBlueprint, transform: carla.Transform, parent: Actor | None) -> Actor | None:
+        """Make an actor, unless a vehicle is in its way."""
+        with self.lock:
+            kind: type[Actor] = Sensor if blueprint.id.startswith("sensor.") else Vehicle
+            if kind is Vehicle:
+                others = [a for a in self.actors.values() if isinstance(a, Vehicle)]
+                if any(o.get_location().distance(transform.location) < 2 * _CAR_RADIUS_M for o in others):
+                    return None
+            actor = kind(self, self._next_id, blueprint, transform, parent)
+            self.actors[self._next_id] = actor
+            self._next_id += 1
+            return actor
+
+    # -- time ----------------------------------------------------------------------------------------
+
+    def live(self) -> None:
+        """Let the time pass that has passed, if the world goes on by itself; then call listeners."""
+        with self.lock:
+            now = time.monotonic()
+            passed_s, self._passed_at = now - self._passed_at, now
+            if not (self.settings.synchronous_mode or self.is_dead):
+                self.advance(self.settings.fixed_delta_seconds or passed_s)
+            undelivered, self._undelivered = self._undelivered, []
+        for sensor, data in undelivered:
+            if sensor.callback is not None:
+                sensor.callback(data)
+        self._wake.wait(self.period_s)
+        self._wake.clear()
+
+    def advance(self, step_s: float) -> int:
+        """One frame; returns it."""
+        with self.lock:
+            self.frame += 1
+            self.time_s += step_s
+            for actor in list(self.actors.values()):
+                actor.advance(step_s)
+            self.snapshot = self._see(step_s)
+            sensors = [a for a in self.actors.values() if isinstance(a, Sensor) and a.callback is not None]
+            self._undelivered += [(sensor, data) for sensor in sensors for data in sensor.measure()]
+            self.ticked.notify_all()
+            self._wake.set()
+            return self.frame
+
+    def _see(self, step_s: float) -> WorldSnapshot:
+        seen = {actor.id: actor.seen() for actor in self.actors.values()}
+        return WorldSnapshot(carla.Timestamp(self.frame, self.time_s, step_s, time.time()), seen)
+
+
+def _time_out(seconds: float) -> RuntimeError:
+    ready = "make sure the simulator is ready and connected to 127.0.0.1:2000"
+    return RuntimeError(f"time-out of {seconds * 1e3:.0f}ms while waiting for the simulator, {ready}")
+
+
+def _offline_map(name: str) -> carla.Map:
+    """CARLA's own map; only its spawn points do not come from a simulator."""
+
+    class Map(carla.Map):  # type: ignore[misc, unused-ignore]
+        def get_spawn_points(self) -> list[carla.Transform]:
+            start = self.get_waypoint(carla.Location())
+            return [start.next(s_m)[0].transform for s_m in _SPAWN_POINTS_S_M]
+
+    return Map(name, open_drive())
+
+
+def _live(simulator: weakref.ref[Simulator]) -> None:
+    while (alive := simulator()) is not None and not alive.is_closed:
+        alive.live()
+        del alive
+
+
+# -- what a client has -------------------------------------------------------------------------------
+
+
+class Client:
+    """A client of a stand-in; it starts one of its own, if it is given none."""
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 2000,
+        worker_threads: int = 0,
+        simulator: Simulator | None = None,
+    ) -> None:
+        self._simulator = simulator or Simulator()
+
+    def set_timeout(self, second: float) -> None:
+        self._simulator.timeout_s = second
+
+    def get_client_version(self) -> str:
+        return CLIENT_VERSION
+
+    def get_server_version(self) -> str:
+        self._simulator.answer()
+        return self._simulator.version
+
+    def get_available_maps(self) -> list[str]:
+        self._simulator.answer()
+        return ["/Game/Carla/Maps/Straight", "/Game/Carla/Maps/Other"]
+
+    def get_world(self) -> World:
+        self._simulator.answer()
+        return World(self._simulator)
+
+    def load_world(self, map_name: str) -> World:
+        self._simulator.answer()
+        self._simulator.load(map_name)
+        return World(self._simulator)
+
+
+class World:
+    """What `Client.get_world` returns."""
+
+    def __init__(self, simulator: Simulator) -> None:
+        self._simulator = simulator
+
+    def get_map(self) -> carla.Map:
+        self._simulator.answer()
+        return self._simulator.map
+
+    def get_settings(self) -> carla.WorldSettings:
+        self._simulator.answer()
+        now = self._simulator.settings
+        copy = carla.WorldSettings(synchronous_mode=now.synchronous_mode)
+        copy.fixed_delta_seconds = now.fixed_delta_seconds
+        return copy
+
+    def apply_settings(self, world_settings: carla.WorldSettings) -> int:
+        self._simulator.answer()
+        self._simulator.settings = world_settings
+        return self._simulator.frame
+
+    def get_weather(self) -> carla.WeatherParameters:
+        self._simulator.answer()
+        return self._simulator.weather
+
+    def set_weather(self, weather: carla.WeatherParameters) -> None:
+        self._simulator.answer()
+        self._simulator.weather = weather
+
+    def get_blueprint_library(self) -> BlueprintLibrary:
+        self._simulator.answer()
+        return BlueprintLibrary()
+
+    def try_spawn_actor(
+        self, blueprint: ActorBlueprint, transform: carla.Transform, attach_to: Actor | None = None
+    ) -> Actor | None:
+        self._simulator.answer()
+        return self._simulator.add(blueprint, transform, attach_to)
+
+    def get_actors(self) -> list[Actor]:
+        self._simulator.answer()
+        return list(self._simulator.actors.values())
+
+    def get_snapshot(self) -> WorldSnapshot:
+        return self._simulator.snapshot
+
+    def tick(self, seconds: float = 10.0) -> int:
+        self._simulator.answer()
+        return self._simulator.advance(self._simulator.settings.fixed_delta_seconds or self._simulator.period_s)
+
+    def wait_for_tick(self, seconds: float = 10.0) -> WorldSnapshot:
+        with self._simulator.ticked:
+            frame = self._simulator.frame
+            if not self._simulator.ticked.wait_for(lambda: self._simulator.frame != frame, seconds):
+                raise _time_out(seconds)
+            return self._simulator.snapshot
+
+
+class BlueprintLibrary:
+    """What can be made."""
+
+    def find(self, id: str) -> ActorBlueprint:
+        if id not in _BLUEPRINTS:
+            raise IndexError(f"blueprint '{id}' not found")
+        return ActorBlueprint(id)
+
+
+class ActorBlueprint:
+    """One kind of actor, with attributes."""
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self._attributes = dict(_BLUEPRINTS[id])
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        return self._attributes
+
+    def has_attribute(self, id: str) -> bool:
+        return id in self._attributes
+
+    def set_attribute(self, id: str, value: str) -> None:
+        if not isinstance(value, str):
+            raise TypeError(f"attribute {id}: CARLA takes text, got {value!r}")
+        self._attributes[id] = value
+
+
+@dataclass(frozen=True)
+class WorldSnapshot:
+    """One frame."""
+
+    timestamp: carla.Timestamp
+    _actors: dict[int, ActorSnapshot]
+
+    @property
+    def frame(self) -> int:
+        return int(self.timestamp.frame)
+
+    def find(self, actor_id: int) -> ActorSnapshot | None:
+        return self._actors.get(actor_id)
+
+
+@dataclass(frozen=True)
+class ActorSnapshot:
+    """One actor in one frame."""
+
+    id: int
+    _transform: carla.Transform
+    _velocity: carla.Vector3D
+    _acceleration: carla.Vector3D
+    _angular_velocity: carla.Vector3D
+
+    def get_transform(self) -> carla.Transform:
+        return self._transform
+
+    def get_velocity(self) -> carla.Vector3D:
+        return self._velocity
+
+    def get_acceleration(self) -> carla.Vector3D:
+        return self._acceleration
+
+    def get_angular_velocity(self) -> carla.Vector3D:
+        return self._angular_velocity
+
+
+# -- actors ------------------------------------------------------------------------------------------
+
+
+class Actor:
+    """Something in the world."""
+
+    def __init__(
+        self, simulator: Simulator, id: int, blueprint: ActorBlueprint, at: carla.Transform, parent: Actor | None
+    ) -> None:
+        self._simulator, self.id, self.parent = simulator, id, parent
+        self.type_id, self.attributes, self.is_alive = blueprint.id, blueprint.attributes, True
+        self._at, self._speed_m_s, self._turn_deg_s, self._acceleration_m_s2 = at, 0.0, 0.0, 0.0
+
+    def destroy(self) -> bool:
+        self._simulator.answer()
+        with self._simulator.lock:
+            was_alive, self.is_alive = self.is_alive, False
+            self._simulator.actors.pop(self.id, None)
+            return was_alive
+
+    def get_location(self) -> carla.Location:
+        return self._at.location
+
+    def seen(self) -> ActorSnapshot:
+        """As it is now."""
+        ahead = self._at.get_forward_vector()
+        turn = carla.Vector3D(z=self._turn_deg_s)
+        return ActorSnapshot(self.id, self._at, ahead * self._speed_m_s, ahead * self._acceleration_m_s2, turn)
+
+    def advance(self, step_s: float) -> None:
+        """Let time pass."""
+
+    def _check_alive(self) -> None:
+        if not self.is_alive:
+            raise RuntimeError(_DESTROYED)
+
+
+class Vehicle(Actor):
+    """A bicycle model: throttle, brake, drag; two axles."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._control = carla.VehicleControl()
+        self._to_place: carla.Transform | None = None
+        self.hit_m_s, self.crossed = 0.0, False
+
+    def apply_control(self, control: carla.VehicleControl) -> None:
+        self._check_alive()
+        if not isinstance(control, carla.VehicleControl):
+            raise TypeError(f"CARLA takes a VehicleControl, got {control!r}")
+        self._control = control
+
+    def get_control(self) -> carla.VehicleControl:
+        return self._control
+
+    def set_transform(self, transform: carla.Transform) -> None:
+        self._check_alive()
+        self._to_place = transform
+
+    def set_target_velocity(self, velocity: carla.Vector3D) -> None:
+        self._check_alive()
+        self._speed_m_s = velocity.length()
+
+    def set_target_angular_velocity(self, angular_velocity: carla.Vector3D) -> None:
+        self._check_alive()
+
+    def advance(self, step_s: float) -> None:
+        if self._to_place is not None:
+            self._at, self._to_place = self._to_place, None
+            return
+        on_lane = self._is_on_lane()
+        self._roll(step_s)
+        touched = any(self._distance_m(x, y) < radius + _CAR_RADIUS_M for x, y, radius in self._simulator.walls)
+        self.hit_m_s = self._speed_m_s if touched else 0.0
+        if touched:
+            self._speed_m_s = 0.0
+        self.crossed = on_lane != self._is_on_lane()
+
+    def _roll(self, step_s: float) -> None:
+        control, before_m_s = self._control, self._speed_m_s
+        pull = control.throttle * _THROTTLE_M_S2 - _DRAG_PER_S * before_m_s - control.brake * _BRAKE_M_S2
+        self._speed_m_s = max(0.0, before_m_s + pull * step_s)
+        self._acceleration_m_s2 = (self._speed_m_s - before_m_s) / step_s if step_s else 0.0
+        turn = self._speed_m_s / _WHEELBASE_M * math.tan(control.steer * _MOST_STEERING_RAD)
+        self._turn_deg_s = math.degrees(turn)
+        yaw = math.radians(self._at.rotation.yaw) + turn * step_s
+        x = self._at.location.x + self._speed_m_s * math.cos(yaw) * step_s
+        y = self._at.location.y + self._speed_m_s * math.sin(yaw) * step_s
+        self._at = carla.Transform(carla.Location(x, y, 0.0), carla.Rotation(yaw=math.degrees(yaw)))
+
+    def _is_on_lane(self) -> bool:
+        lane = self._simulator.map.get_waypoint(self._at.location)
+        return bool(lane.transform.location.distance(self._at.location) < lane.lane_width / 2)
+
+    def _distance_m(self, x: float, y: float) -> float:
+        return math.hypot(self._at.location.x - x, self._at.location.y - y)
+
+
+class Sensor(Actor):
+    """Any of the four; its data have the attributes of CARLA's."""
+
+    callback: Callable[[Any], Any] | None = None
+
+    def listen(self, callback: Callable[[Any], Any]) -> None:
+        self._check_alive()
+        self.callback = callback
+
+    def is_listening(self) -> bool:
+        return self.callback is not None
+
+    def stop(self) -> None:
+        self._check_alive()
+        self.callback = None
+
+    def measure(self) -> list[SensorData]:
+        """What it has to say in this frame."""
+        car = self.parent
+        assert isinstance(car, Vehicle)
+        if self.type_id == "sensor.camera.rgb":
+            return [self._photograph(car)]
+        if self.type_id == "sensor.lidar.ray_cast":
+            return [self._scan(car)]
+        if self.type_id == "sensor.other.collision":
+            return [self._data(normal_impulse=carla.Vector3D(x=1800.0 * car.hit_m_s))] if car.hit_m_s else []
+        return [self._data(crossed_lane_markings=[object()])] if car.crossed else []
+
+    def _data(self, **values: Any) -> SensorData:
+        return SensorData(self._simulator.frame, self._simulator.time_s, values)
+
+    def _photograph(self, car: Vehicle) -> SensorData:
+        """Blue counts the frames, green is 255 on the lane, red is the speed in m/s."""
+        height, width = int(self.attributes["image_size_y"]), int(self.attributes["image_size_x"])
+        green = 255 if car._is_on_lane() else 0
+        pixel = np.array([self._simulator.frame % 256, green, min(255, int(car._speed_m_s)), 255], np.uint8)
+        return self._data(width=width, height=height, raw_data=np.tile(pixel, height * width).tobytes())
+
+    def _scan(self, car: Vehicle) -> SensorData:
+        """The nearest point of each wall, and points on the road; a frame that is short sees half a turn."""
+        points = [(5.0, 0.0, -2.1, 1.0), (-5.0, 0.0, -2.1, 1.0)]
+        for x, y, radius in self._simulator.walls:
+            distance_m, seen = car._distance_m(x, y), carla.Location(x, y)
+            car._at.inverse_transform(seen)
+            share = max(0.0, distance_m - radius) / max(distance_m, 1e-6)
+            points.append((seen.x * share, seen.y * share, -1.0, 0.5))
+        reached = [p for p in points if math.hypot(*p[:2]) <= float(self.attributes["range"])]
+        turn_s = 1.0 / float(self.attributes["rotation_frequency"])
+        if self._simulator.snapshot.timestamp.delta_seconds < turn_s - 1e-6:
+            reached = [p for p in reached if (p[1] >= 0) == (self._simulator.frame % 2 == 0)]
+        return self._data(raw_data=np.array(reached, np.float32).tobytes(), channels=1)
+
+
+class SensorData:
+    """One measurement."""
+
+    def __init__(self, frame: int, timestamp: float, values: dict[str, Any]) -> None:
+        self.frame, self.timestamp = frame, timestamp
+        vars(self).update(values)

@@ -156,8 +156,18 @@ def test_a_check_passes_where_the_pipeline_keeps_everything(
 ) -> None:
     assert command_line("check", TINY, "--episodes", "2") == 0
     out = capsys.readouterr().out
+    assert "delays: driving 400 steps with random actions, up to 30% of half their range away" in out
+    assert "delay: no effect of the actions was seen" in out
     assert "20 compared, all equal" in out
     assert "check passed" in out
+
+
+def test_a_check_takes_each_sample_once_however_long_its_episodes_are(
+    command_line: CommandLine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tmrl_like.networking.backlog._FIRST_PATIENCE_S", 0.0)
+    assert command_line("check", TINY, "--episodes", "3", "--delay-steps", "0") == 0
+    assert "wire: 33 samples" in capsys.readouterr().out
 
 
 def test_a_check_shows_field_element_and_both_values_of_a_difference(

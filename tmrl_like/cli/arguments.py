@@ -177,6 +177,20 @@ def _add_check(commands: Any) -> None:
         "A difference is shown with field, element and both values.",
     )
     parser.add_argument("--episodes", type=_count, default=3, metavar="N", help="episodes to run (3)")
+    parser.add_argument(
+        "--delay-steps",
+        type=_count_from_0,
+        default=400,
+        metavar="N",
+        help="steps of random actions to measure delays from (400); 0: do not measure",
+    )
+    parser.add_argument(
+        "--excitation",
+        type=_share,
+        default=0.3,
+        metavar="SHARE",
+        help="how far these go from the default action, as a part of half their range (0.3)",
+    )
 
 
 def _add_record(commands: Any) -> None:
@@ -245,6 +259,17 @@ def _length(text: str) -> float:
     number = float(text)
     if not 0.0 < number < float("inf"):
         raise argparse.ArgumentTypeError(f"{text} is not a length")
+    return number
+
+
+def _count_from_0(text: str) -> int:
+    return 0 if text == "0" else _count(text)
+
+
+def _share(text: str) -> float:
+    number = float(text)
+    if not 0.0 < number <= 1.0:
+        raise argparse.ArgumentTypeError(f"{number} is not above 0 and up to 1")
     return number
 
 

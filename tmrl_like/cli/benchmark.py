@@ -42,7 +42,9 @@ def describe_deadline(nominal_s: float | None, overruns: int, steps: int) -> str
     """One sentence about the time-step that was asked for and how often it was missed."""
     if nominal_s is None:
         return "the environment names no time-step: it does not run in real time"
-    return f"time-step asked for: {nominal_s * 1e3:.1f} ms; {overruns} overruns in {steps} steps"
+    return (
+        f"time-step asked for: {nominal_s * 1e3:.1f} ms; {overruns} overruns in {steps} steps ({overruns / steps:.2%})"
+    )
 
 
 def _of_rtgym(result: dict[str, Any]) -> list[str]:

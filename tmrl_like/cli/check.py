@@ -15,6 +15,7 @@ import numpy as np
 
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.benchmark import describe_deadline
+from tmrl_like.cli.delays import report_delays
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.tables import print_table
 from tmrl_like.cli.trainer import agent_factory, memory_factory
@@ -31,17 +32,24 @@ from tmrl_like.wire.packet import SampleBlock, decode_body
 
 _PARTS = ("env", "actor", "agent", "memory", "sample_compressor", "obs_preprocessor")
 _CHECKED_AT_MOST = 20_000
-WITHOUT_LIMITS = OutboxOptions(  # nobody acknowledges what is sent here
+WITHOUT_LIMITS = OutboxOptions(  # what is sent is acknowledged after each episode
     max_bytes=1 << 50, max_held_samples=1 << 50, window_bytes=1 << 50
 )
 
 
 @dataclass
 class Traffic:
-    """What crossed the (imagined) wire."""
+    """What crossed the (imagined) wire.
+
+    Attributes:
+        blocks: the samples.
+        bytes_sent: how large they were.
+        resets_s: how long each reset took.
+    """
 
     blocks: list[SampleBlock]
     bytes_sent: int
+    resets_s: list[float]
 
     @property
     def samples(self) -> int:
@@ -57,6 +65,8 @@ def main(arguments: Arguments) -> int:
         _check_spaces(worker)
         traffic = collect_traffic(worker, arguments.episodes)
         _report_timing(worker, traffic)
+        if arguments.delay_steps:
+            report_delays(worker, arguments, experiment.seed or 0)
         _report_traffic(traffic)
         memory = _fill(experiment, traffic)
         _report_memory(memory, traffic)
@@ -79,24 +89,43 @@ def _check_spaces(worker: RolloutWorker) -> None:
 
 def collect_traffic(worker: RolloutWorker, episodes: int) -> Traffic:
     """Run episodes; take the packets that would have left, and decode them."""
-    sent: list[bytes] = []
+    traffic = Traffic([], 0, [])
     for number in range(1, episodes + 1):
         stats = worker.collect_train_episode()
         if stats.fault:
             raise EnvironmentFaultError(stats.fault)
-        worker.send_and_clear_buffer()
-        worker._outbox.pump(lambda data: sent.append(data) or True, may_send=True)  # type: ignore[func-returns-value]
+        before = len(traffic.blocks)
+        _deliver(worker, traffic)
+        stepping_s = sum(periods_s(block, worker.time_step_s).sum() for block in traffic.blocks[before:])
+        traffic.resets_s.append(stats.duration_s - stepping_s)
         print(f"episode {number} of {episodes}: {stats.steps} steps, return {stats.return_:.3f}", flush=True)
-    return Traffic(list(_decoded(sent)), sum(map(len, sent)))
+    return traffic
 
 
-def _decoded(sent: list[bytes]) -> Iterator[SampleBlock]:
+def _deliver(worker: RolloutWorker, traffic: Traffic) -> None:
+    """Do what server and trainer would: take what is sent, and acknowledge it."""
+    sent: list[bytes] = []
+    worker.send_and_clear_buffer()
+    worker._outbox.pump(lambda data: sent.append(data) or True, may_send=True)  # type: ignore[func-returns-value]
+    for packet, body in _packets(sent):
+        if packet.samples:
+            traffic.blocks.append(decode_body(packet, body))
+        worker._outbox.on_ack(m.Ack(packet.worker, packet.session, stored=packet.sequence, received=packet.sequence))
+    traffic.bytes_sent += sum(map(len, sent))
+
+
+def periods_s(block: SampleBlock, time_step_s: float) -> np.ndarray[Any, Any]:
+    """Time from observation to observation, of a block's steps."""
+    periods: np.ndarray[Any, Any] = block.timing.period_error_s[~block.is_reset] + time_step_s
+    return periods
+
+
+def _packets(sent: list[bytes]) -> Iterator[tuple[m.SamplePacket, memoryview]]:
     for data in sent:
         message, body = m.decode(data)
         for packet, packet_body in m.decode_bundle(body) if isinstance(message, m.Bundle) else [(message, body)]:
             assert isinstance(packet, m.SamplePacket)
-            if packet.samples:
-                yield decode_body(packet, packet_body)
+            yield packet, packet_body
 
 
 def _fill(experiment: Experiment, traffic: Traffic) -> MemoryDataloading:
@@ -134,17 +163,21 @@ def _report_training(experiment: Experiment, worker: RolloutWorker, memory: Memo
 
 
 def _report_timing(worker: RolloutWorker, traffic: Traffic) -> None:
-    nominal_s = getattr(worker.env, "time_step_s", None)
-    timings = [(block.timing, ~block.is_reset) for block in traffic.blocks]
-    period_ms = np.concatenate([t.period_error_s[own] for t, own in timings]) * 1e3 + (nominal_s or 0.0) * 1e3
-    inference_ms = np.concatenate([t.inference_s[own] for t, own in timings]) * 1e3
-    rows = [[name, *_percentiles(v)] for name, v in (("time-step", period_ms), ("decision", inference_ms))]
-    print_table("milliseconds", ["", "median", "p99", "max"], rows)
-    print(describe_deadline(nominal_s, worker.overruns, len(period_ms)))
+    period_s = np.concatenate([periods_s(block, worker.time_step_s) for block in traffic.blocks])
+    inference_s = np.concatenate([block.timing.inference_s[~block.is_reset] for block in traffic.blocks])
+    durations = {
+        "time-step": period_s,
+        "decision": inference_s,
+        "env.step()": period_s - inference_s,
+        "env.reset()": np.array(traffic.resets_s),
+    }
+    rows = [[name, *_percentiles(values * 1e3)] for name, values in durations.items()]
+    print_table("milliseconds", ["", "median", "p99", "p99.9", "max"], rows)
+    print(describe_deadline(worker.time_step_s or None, worker.overruns, len(period_s)))
 
 
 def _percentiles(values: np.ndarray[Any, Any]) -> list[str]:
-    return [f"{v:.2f}" for v in (*np.percentile(values, (50, 99)), values.max())]
+    return [f"{v:.2f}" for v in (*np.percentile(values, (50, 99, 99.9)), values.max())]
 
 
 def _report_traffic(traffic: Traffic) -> None:

@@ -229,6 +229,11 @@ class RolloutWorker:
         return self._loop.overruns
 
     @property
+    def time_step_s(self) -> float:
+        """Nominal duration of a time-step; 0 where the environment does not run in real time."""
+        return self._env.time_step_s
+
+    @property
     def env_faults(self) -> int:
         """How often the environment broke off an episode, or could not be made anew, since construction."""
         return self._env.faults
@@ -394,6 +399,14 @@ class RolloutWorker:
         waiting = [threading.get_native_id()]
         links = [self._session.thread_id] if self._session is not None else []
         return self._realtime.applied(self._env.thread_id, waiting + links)
+
+    def run_in_control_thread(self, call: Callable[[SupervisedEnv], _T]) -> _T:
+        """Let a call of yours use the environment, in the thread in which it lives; returns what the call does.
+
+        Raises:
+            EnvironmentFaultError: the environment raised, or did not come back in time.
+        """
+        return self._in_control_thread(partial(call, self._env))
 
     def _in_control_thread(self, call: Callable[[], _T]) -> _T:
         self._env.revive()

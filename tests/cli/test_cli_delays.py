@@ -1,0 +1,172 @@
+"""What `check` drives, and what it says of delays and action buffers."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from rtgym import DEFAULT_CONFIG_DICT, RealTimeGymInterface
+
+from tmrl_like.cli.delays import (
+    describe_response,
+    drive_at_random,
+    held_actions,
+    random_action,
+    to_traces,
+)
+from tmrl_like.envs import GenericGymEnv
+from tmrl_like.envs.delays import Response, measure_response
+from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
+from tmrl_like.util import partial
+
+BOX = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))
+
+
+class Cart(RealTimeGymInterface):  # type: ignore[misc]
+    """A cart whose orders act after so many others: 0, at once."""
+
+    def __init__(self, late: int) -> None:
+        self._orders: deque[Any] = deque([np.zeros(2)] * (late + 1), late + 1)
+        self._position = np.zeros(2)
+
+    def get_observation_space(self) -> spaces.Tuple[Any]:
+        return spaces.Tuple((spaces.Box(-1e3, 1e3, (2,)), spaces.Box(-1.0, 1.0, (1,))))
+
+    def get_action_space(self) -> spaces.Box:
+        return BOX
+
+    def get_default_action(self) -> Any:
+        return np.zeros(2, np.float32)
+
+    def send_control(self, control: Any) -> None:
+        self._orders.append(np.asarray(control))
+
+    def reset(self, seed: int | None = None, options: Any = None) -> tuple[list[Any], dict[str, Any]]:
+        return self._observation(), {}
+
+    def get_obs_rew_terminated_info(self) -> tuple[list[Any], float, bool, dict[str, Any]]:
+        self._position = self._position + self._orders[0]
+        return self._observation(), 0.0, False, {}
+
+    def _observation(self) -> list[Any]:
+        return [self._position.astype(np.float32), np.random.uniform(-1.0, 1.0, 1).astype(np.float32)]
+
+
+def make_cart(late: int, act_buf_len: int) -> GenericGymEnv:
+    config = DEFAULT_CONFIG_DICT | {"interface": Cart, "interface_kwargs": {"late": late}}
+    config |= {"time_step_duration": 0.001, "start_obs_capture": 0.001, "time_step_timeout_factor": 1e6}
+    config |= {"ep_max_length": 100, "act_buf_len": act_buf_len}
+    return GenericGymEnv("real-time-gym-ts-v1", {"config": config})
+
+
+class Game(gymnasium.Env[Any, Any]):
+    """Three buttons; each moves the player, a step late."""
+
+    observation_space = spaces.Box(-1e3, 1e3, (1,))
+    action_space = spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self._x, self._pressed = 0.0, 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._x += (0.0, 1.0, -3.0)[self._pressed]
+        self._pressed = int(action)
+        return np.array([self._x], np.float32), 0.0, False, False, {}
+
+
+@pytest.fixture
+def supervised() -> Iterator[Any]:
+    """Make an environment as a worker has it."""
+    made: list[SupervisedEnv] = []
+
+    def make(make_env: Any) -> SupervisedEnv:
+        made.append(SupervisedEnv(make_env))
+        return made[-1]
+
+    yield make
+    for env in made:
+        env.close()
+
+
+def check(env: SupervisedEnv, steps: int = 300, period_s: float | None = 0.05, excitation: float = 0.3) -> list[str]:
+    drive = env.run(lambda: drive_at_random(env, steps, excitation, np.random.default_rng(1)))
+    held = held_actions(env.env)
+    return describe_response(measure_response(to_traces(drive, held)), held, period_s)
+
+
+@pytest.mark.parametrize(
+    ("late", "act_buf_len", "verdict"),
+    [
+        (0, 1, "act_buf_len: 1 covers the delay"),
+        (0, 4, "act_buf_len: 4 covers the delay; 1 would do, as far as was measured"),
+        (3, 4, "act_buf_len: 4 covers the delay"),
+        (
+            3,
+            2,
+            "warning: the state is not Markov: actions up to 4 steps old still act, the buffer holds 2; set "
+            "act_buf_len: 4",
+        ),
+    ],
+)
+def test_the_buffer_of_rtgym_is_judged_by_the_delay(supervised: Any, late: int, act_buf_len: int, verdict: str) -> None:
+    lines = check(supervised(partial(make_cart, late=late, act_buf_len=act_buf_len)))
+    steps, ms = late + 1, (late + 1) * 50
+    assert lines[0].startswith(f"delay: an action shows after {steps} step{'s' * (steps > 1)} ({ms} ms) (of its effect")
+    assert lines[1:] == [verdict]
+
+
+def test_a_game_with_buttons_is_measured_too(supervised: Any) -> None:
+    lines = check(supervised(Game), period_s=None)
+    assert lines[0].startswith("delay: an action shows after 1 step (of its effect 100% after 1 step")
+    assert lines[1].endswith("actions up to 1 step old still act, the buffer holds 0; set act_buf_len: 1")
+
+
+def test_what_cannot_be_said_is_said_so() -> None:
+    def response(*lags: int, hidden: bool = False) -> Response:
+        return Response(np.isin(np.arange(5), lags) / max(1, len(lags)), lags, hidden, 100)
+
+    assert "raise --delay-steps" in describe_response(None, 1, 0.1)[0]
+    assert "no effect of the actions was seen within 4 steps" in describe_response(response(), 1, 0.1)[0]
+    assert "the longest that was looked at" in describe_response(response(1, 4), 4, 0.1)[1]
+    first, note, verdict = describe_response(response(0, 2, hidden=True), 2, 0.1)
+    assert "first shows after the step itself, the last of it after 2 steps (200 ms)" in first
+    assert "50% after 0 steps, 50% after 2 steps; measured over 100 steps" in first
+    assert "a speed say" in note
+    assert verdict == "act_buf_len: 2 covers the delay"
+    assert describe_response(response(0), 0, None)[1] == "act_buf_len: none is needed"
+
+
+def test_random_actions_stay_near_the_default_one_and_in_their_space() -> None:
+    random = np.random.default_rng(0)
+    default = np.array([0.5, 0.0], np.float32)
+    actions = [random_action(BOX, default, 0.25, random) for _ in range(500)]
+    assert all(BOX.contains(action) for action in actions)
+    away = np.array(actions) - default
+    assert np.abs(away).max(axis=0) == pytest.approx([0.5, 0.125], rel=0.02)
+    assert away.min(axis=0) == pytest.approx([-0.5, 0.0], rel=0.02)
+    endless = spaces.Box(-np.inf, np.inf, (3,))
+    assert np.abs(random_action(endless, np.zeros(3), 0.5, random)).max() <= 0.5
+    whole = spaces.Box(0, 100, (2,), np.int64)
+    assert whole.contains(random_action(whole, np.array([50, 50]), 0.5, random))
+    buttons = [int(random_action(spaces.Discrete(3), 1, 0.3, random)) for _ in range(1000)]
+    assert np.bincount(buttons) / 1000 == pytest.approx([0.1, 0.8, 0.1], abs=0.04)
+
+
+def test_the_last_order_is_the_default_action(supervised: Any) -> None:
+    env = supervised(Game)
+    env.run(lambda: drive_at_random(env, 50, 1.0, np.random.default_rng(1)))
+    assert env.env._pressed == 0
+
+
+def test_a_drive_that_is_to_stop_stops(supervised: Any) -> None:
+    env = supervised(Game)
+    env.stopping.set()
+    with pytest.raises(StoppedError):
+        drive_at_random(env, 10**9, 0.3, np.random.default_rng(1))
+    env.stopping.clear()

@@ -1,0 +1,171 @@
+"""Delays are found in simulations that have known ones, and none where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tmrl_like.envs.delays import MAX_LAG, Response, Trace, measure_response, to_features
+
+Dynamics = Callable[[Any, Any], tuple[Any, Any]]  # state, what acts -> next state, observation
+
+
+def integrator(state: Any, acting: Any) -> tuple[Any, Any]:
+    return state[:2] + acting, state[:2] + acting
+
+
+def first_order(state: Any, acting: Any) -> tuple[Any, Any]:
+    new = 0.8 * state[:2] + acting
+    return new, new
+
+
+def gain(state: Any, acting: Any) -> tuple[Any, Any]:
+    return acting, acting
+
+
+def coupled(state: Any, acting: Any) -> tuple[Any, Any]:
+    """Two speeds and two positions."""
+    speed = 0.9 * state[:2] + acting
+    new = np.concatenate([speed, state[2:] + speed])
+    return new, new
+
+
+def speed_is_hidden(state: Any, acting: Any) -> tuple[Any, Any]:
+    new, _ = coupled(state, acting)
+    return new, new[2:]
+
+
+def nothing(state: Any, acting: Any) -> tuple[Any, Any]:
+    return state, state
+
+
+def simulate(
+    dynamics: Dynamics,
+    delays: tuple[int, ...],
+    noise: float = 0.0,
+    seed: int = 0,
+    episodes: int = 4,
+    steps: int = 100,
+    walk: float = 0.0,
+) -> list[Trace]:
+    """Drive with random actions [T, 2] of deviation 1; each acts after a delay drawn from `delays`, the newest wins."""
+    random = np.random.default_rng(seed)
+    traces = []
+    for _ in range(episodes):
+        actions = random.uniform(-(3**0.5), 3**0.5, (steps, 2))
+        arrival = np.arange(steps) + random.choice(delays, steps)
+        state = 5 * random.normal(size=4)
+        acting = np.zeros(2)
+        _, seen = dynamics(state, acting)
+        observations = [seen]
+        for t in range(steps):
+            arrived = np.flatnonzero(arrival <= t)
+            acting = actions[arrived[-1]] if len(arrived) else np.zeros(2)
+            state, seen = dynamics(state, acting)
+            state = state + walk * random.normal(size=np.shape(state))
+            observations.append(seen)
+        noisy = np.array(observations) + noise * random.normal(size=(steps + 1, len(seen)))
+        traces.append(Trace(actions, noisy))
+    return traces
+
+
+def measured(*arguments: Any, **options: Any) -> Response:
+    response = measure_response(simulate(*arguments, **options))
+    assert response is not None
+    return response
+
+
+@pytest.mark.parametrize("delay", [0, 1, 2, 5])
+@pytest.mark.parametrize("dynamics", [integrator, first_order, gain, coupled])
+def test_a_fixed_delay_is_found_exactly(dynamics: Dynamics, delay: int) -> None:
+    response = measured(dynamics, (delay,), noise=0.0 if delay == 5 else 0.2, seed=delay)
+    assert response.lags == (delay,)
+    assert response.act_buf_len == delay
+    assert not response.hidden_state
+    assert response.shares[delay] == 1.0
+
+
+@pytest.mark.parametrize("dynamics", [integrator, first_order, coupled])
+@pytest.mark.parametrize("delays", [(0, 1), (1, 2, 3), (2, 4)])
+def test_of_a_random_delay_first_and_last_effect_are_found(dynamics: Dynamics, delays: tuple[int, ...]) -> None:
+    lasts = []
+    for seed in range(3):
+        response = measured(dynamics, delays, noise=0.1, seed=seed)
+        lasts.append(response.lags[-1])
+        assert response.lags[0] == delays[0]
+        assert response.shares.sum() == pytest.approx(1.0)
+        assert np.flatnonzero(response.shares).tolist() == list(response.lags)
+    assert min(lasts) == np.median(lasts) == delays[-1]
+
+
+@pytest.mark.parametrize("delay", [0, 3])
+def test_a_speed_that_is_hidden_is_told_apart_from_a_delay(delay: int) -> None:
+    response = measured(speed_is_hidden, (delay,), 0.1, seed=delay)
+    assert response.hidden_state
+    assert response.lags == (delay,)
+
+
+def test_actions_of_no_effect_seem_to_act_as_rarely_as_is_promised() -> None:
+    alarms = sum(bool(measured(nothing, (0,), walk=1.0, seed=seed, episodes=2).lags) for seed in range(40))
+    assert alarms <= 2  # of 40 at 1 %, two or fewer in 99 % of the cases
+
+
+def test_older_actions_seem_to_act_as_rarely_as_is_promised() -> None:
+    wrong = sum(measured(first_order, (1,), 0.1, seed, 2, walk=0.3).lags != (1,) for seed in range(25))
+    assert wrong <= 2
+
+
+def test_a_delay_longer_than_was_looked_for_is_no_effect() -> None:
+    assert measured(integrator, (MAX_LAG + 1,)).lags == ()
+
+
+@pytest.mark.parametrize(("episodes", "steps"), [(1, 30), (200, 3)])
+def test_too_few_steps_and_too_short_episodes_are_told(episodes: int, steps: int) -> None:
+    assert measure_response(simulate(coupled, (1,), episodes=episodes, steps=steps)) is None
+
+
+def test_episodes_shorter_than_the_longest_lag_are_looked_at_as_far_as_they_go() -> None:
+    response = measured(integrator, (2,), episodes=80, steps=5)
+    assert response.max_lag < MAX_LAG
+    assert response.lags == (2,)
+
+
+def test_features_are_numbers_as_they_are_and_pictures_as_a_few() -> None:
+    random = np.random.default_rng(0)
+    observations = [
+        {
+            "camera": random.integers(0, 255, (4, 64, 48), np.uint8),
+            "speed": np.float32(i),
+            "gear": i % 3,
+            "name": "car",
+            "lidar": (random.normal(size=19), np.array([np.inf, 0.0])),
+        }
+        for i in range(30)
+    ]
+    features = to_features(observations)
+    assert features.shape == (30, 16)
+    assert np.isfinite(features).all()
+    positions = to_features([(np.array([i, -i]), 1.0) for i in range(5)])
+    assert np.allclose(positions[:, 0], (np.arange(5) - 2) / 2**0.5)
+    assert positions.shape == (5, 2)
+    assert to_features(["a", "b"]).shape == (2, 0)
+
+
+def test_what_moves_in_a_picture_is_seen() -> None:
+    random = np.random.default_rng(0)
+    actions = random.uniform(-1.0, 1.0, (200, 1))
+    where = 16 + 4 * np.concatenate([[0.0, 0.0, 0.0], actions[:-2, 0]])
+    columns = np.arange(32)
+    pictures = [np.tile(np.exp(-((columns - x) ** 2) / 12), (32, 1))[..., None] for x in where]
+    response = measure_response([Trace(actions, to_features(pictures))])
+    assert response is not None
+    assert response.lags == (2,)
+
+
+def test_observations_without_numbers_show_nothing() -> None:
+    response = measure_response([Trace(np.random.default_rng(0).normal(size=(100, 1)), np.empty((101, 0)))])
+    assert response is not None
+    assert response.lags == ()

@@ -1,0 +1,187 @@
+"""What `tmrl-like check` says of delays: random actions go in, and it looks when they show."""
+
+from __future__ import annotations
+
+import copy
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from tmrl_like.cli.arguments import Arguments
+from tmrl_like.envs.delays import Response, Trace, measure_response, to_features
+from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
+from tmrl_like.networking.worker import RolloutWorker
+
+
+@dataclass
+class Drive:
+    """What happened under random actions.
+
+    Attributes:
+        episodes: of each, its actions as vectors, and its observations, one more.
+        periods_s: time from observation to observation.
+    """
+
+    episodes: list[tuple[list[Any], list[Any]]] = field(default_factory=list)
+    periods_s: list[float] = field(default_factory=list)
+
+
+def report_delays(worker: RolloutWorker, arguments: Arguments, seed: int) -> None:
+    """Say that it will drive, drive, and print what was found."""
+    env, steps, excitation = worker.env, arguments.delay_steps, arguments.excitation
+    takes = f", about {steps * worker.time_step_s:.0f} s" if worker.time_step_s else ""
+    print(
+        f"delays: driving {steps} steps{takes} with random actions, "
+        f"{describe_excitation(env.action_space, excitation)} (--excitation; --delay-steps 0 leaves this out)",
+        flush=True,
+    )
+    drive = worker.run_in_control_thread(
+        lambda supervised: drive_at_random(supervised, steps, excitation, np.random.default_rng(seed))
+    )
+    held = held_actions(env)
+    period_s = float(np.median(drive.periods_s)) if worker.time_step_s else None
+    for line in describe_response(measure_response(to_traces(drive, held), seed), held, period_s):
+        print(line)
+
+
+def describe_excitation(space: gymnasium.Space[Any], excitation: float) -> str:
+    """Say what `random_action` does."""
+    if isinstance(space, spaces.Box):
+        return f"up to {excitation:.0%} of half their range away from the default action"
+    return f"another one than the default action in {excitation:.0%} of the steps"
+
+
+def random_action(space: gymnasium.Space[Any], default: Any, excitation: float, random: np.random.Generator) -> Any:
+    """An action near the default one, independent of all others.
+
+    Args:
+        space: of the actions.
+        default: the action around which to draw.
+        excitation: from 0 to 1. In a Box: of half its range (where that is infinite: of 1), up to which each
+            number differs from the default's. In other spaces: the probability of a draw from the space.
+        random: draws.
+    """
+    if isinstance(space, spaces.Box):
+        with np.errstate(over="ignore"):
+            half = (space.high.astype(np.float64) - space.low.astype(np.float64)) / 2
+        half = np.where(np.isfinite(half), half, 1.0)
+        action = np.asarray(default, np.float64) + excitation * half * random.uniform(-1.0, 1.0, space.shape)
+        if space.dtype is not None and np.issubdtype(space.dtype, np.integer):
+            action = np.round(action)
+        return np.clip(action, space.low, space.high).astype(space.dtype)
+    if random.random() >= excitation:
+        return default
+    space.seed(int(random.integers(2**31)))
+    return space.sample()
+
+
+def drive_at_random(env: SupervisedEnv, steps: int, excitation: float, random: np.random.Generator) -> Drive:
+    """Do `steps` steps with random actions, and one with the default action at the end; in the control thread.
+
+    Raises:
+        EnvironmentFaultError: the environment raised.
+        StoppedError: told to stop.
+    """
+    drive, space, default = Drive(), env.env.action_space, env.default_action
+    ended = True
+    for _ in range(steps):
+        if ended:
+            actions: list[Any] = []
+            observations = [copy.deepcopy(env.reset()[0])]
+            drive.episodes.append((actions, observations))
+            observed_at = time.perf_counter()
+        if env.stopping.is_set():
+            raise StoppedError
+        action = random_action(space, default, excitation, random)
+        obs, _, terminated, truncated, _ = env.step(action)
+        before, observed_at = observed_at, time.perf_counter()
+        drive.periods_s.append(observed_at - before)
+        actions.append(spaces.flatten(space, action))
+        observations.append(copy.deepcopy(obs))
+        ended = bool(terminated or truncated)
+    if not ended:
+        env.step(default)
+    return drive
+
+
+def held_actions(env: Any) -> int:
+    """How many past actions an observation ends in: rtgym's action buffer, or an own class's `act_buf_len`."""
+    inner = getattr(env, "unwrapped", env)
+    held = int(getattr(inner, "act_buf_len", 0)) if getattr(inner, "act_in_obs", True) else 0
+    return held if isinstance(env.observation_space, spaces.Tuple) else 0
+
+
+def to_traces(drive: Drive, held: int) -> list[Trace]:
+    """A drive as numbers.
+
+    Args:
+        drive: what happened.
+        held: past actions at the end of each observation; they are left out.
+    """
+    seen = [obs[: len(obs) - held] if held else obs for _, observations in drive.episodes for obs in observations]
+    features, traces, start = to_features(seen), [], 0
+    for actions, observations in drive.episodes:
+        end = start + len(observations)
+        traces.append(Trace(np.array(actions, np.float64), features[start:end]))
+        start = end
+    return traces
+
+
+def describe_response(response: Response | None, held: int, period_s: float | None) -> list[str]:
+    """Lines about delays, and about the action buffer that they ask for.
+
+    Args:
+        response: what was measured; None: too little to measure from.
+        held: past actions in each observation.
+        period_s: measured duration of a time-step; None: the environment does not run in real time.
+    """
+    if response is None:
+        return ["delay: not measured: too few steps for so many actions, or episodes too short; raise --delay-steps"]
+    if not response.lags:
+        return [
+            f"delay: no effect of the actions was seen within {response.max_lag} steps: raise --excitation, or "
+            "--delay-steps; if there should be one, look whether actions arrive"
+        ]
+    first, last = response.lags[0], response.lags[-1]
+    parts = ", ".join(f"{share:.0%} after {_steps(lag)}" for lag, share in enumerate(response.shares) if share > 0)
+    span = f"shows after {_after(first, period_s)}"
+    if last > first:
+        span = f"first {span}, the last of it after {_after(last, period_s)}"
+    lines = [f"delay: an action {span} (of its effect {parts}; measured over {response.rows} steps)"]
+    if response.hidden_state:
+        lines.append(
+            "note: older actions tell more of what comes next than the observation does: it seems to lack something "
+            "that moves, a speed say; add it, or the last observations"
+        )
+    return [*lines, *_describe_buffer(response, held)]
+
+
+def _describe_buffer(response: Response, held: int) -> list[str]:
+    needed = response.act_buf_len
+    if response.never_ends:
+        return [
+            f"warning: the state is not Markov: actions still act after {_steps(needed)}, the longest that was looked "
+            "at; the observation does not show what they do"
+        ]
+    if held < needed:
+        return [
+            f"warning: the state is not Markov: actions up to {_steps(needed)} old still act, the buffer holds {held}; "
+            f"set act_buf_len: {needed}"
+        ]
+    if held > needed:
+        return [f"act_buf_len: {held} covers the delay; {needed} would do, as far as was measured"]
+    return [f"act_buf_len: {held} covers the delay" if held else "act_buf_len: none is needed"]
+
+
+def _after(lag: int, period_s: float | None) -> str:
+    if not lag:
+        return "the step itself"
+    return _steps(lag) if period_s is None else f"{_steps(lag)} ({lag * period_s * 1e3:.0f} ms)"
+
+
+def _steps(number: int) -> str:
+    return f"{number} step" if number == 1 else f"{number} steps"

@@ -1,0 +1,292 @@
+"""How long an action takes until the observation shows it, from what an environment did under random actions.
+
+The model is o[t+1] = M o[t] + sum over lags j of B_j a[t-j] + noise, where a[t] was given to step t and o[t+1]
+came back from it. The actions were drawn at random, each independent of the others and of everything else. So a
+lag that explains nothing beyond o[t] and the younger actions has no effect of its own, and the last one that does
+is how many actions the observation must hold to be a state. o[t] is measured with noise, and noise in a regressor
+would make older actions look as if they acted: it is replaced by what older observations and actions say of it
+(instrumental variables).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
+
+MAX_LAG = 10
+FALSE_ALARMS = 0.01  # of environments whose actions do nothing, how many seem to respond
+SMALLEST_SHARE = 0.01  # of what actions explain in a component; about a tenth of their effect
+_SHUFFLES = 400
+_MAX_FEATURES = 16
+_FEATURES_PER_LEAF = 8
+_PICTURE_SIDE = 16
+_LARGEST = 1e9  # of a number that is taken as it is
+_CELLS = 8
+_ROWS_PER_REGRESSOR = 2
+_LEAST_LAG = 3
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One episode, or a part of it from a reset on."""
+
+    actions: Array  # [T, A]; actions[t] was given to step t
+    observations: Array  # [T + 1, D]; the first is the reset's, observations[t + 1] came back from step t
+
+
+@dataclass(frozen=True)
+class Response:
+    """When actions show in observations. A lag of 0: in the observation that the same step returns.
+
+    Attributes:
+        shares: [max_lag + 1], which part of an action's effect shows at which lag; sums to 1, or all 0.
+        lags: those at which the effect is not chance, in order; empty: no effect was seen.
+        hidden_state: older actions tell more than the last observation does, however old: it lacks something
+            that moves, a speed say. `lags` are then what two observations leave to tell.
+        rows: steps that the result rests on.
+    """
+
+    shares: Array
+    lags: tuple[int, ...]
+    hidden_state: bool
+    rows: int
+
+    @property
+    def max_lag(self) -> int:
+        """The longest lag that was looked at."""
+        return len(self.shares) - 1
+
+    @property
+    def never_ends(self) -> bool:
+        """Whether the effect goes on as far as was looked."""
+        return bool(self.lags) and self.lags[-1] == self.max_lag
+
+    @property
+    def act_buf_len(self) -> int:
+        """How many past actions an observation must hold, so that what was ordered and is not seen is in it."""
+        return self.lags[-1] if self.lags else 0
+
+
+def measure_response(traces: Sequence[Trace], seed: int = 0) -> Response | None:
+    """Find the lags at which actions act.
+
+    Args:
+        traces: what happened under independent random actions.
+        seed: of the shuffles that say what chance would show.
+
+    Returns:
+        The response; None where there are too few steps for so many actions and observations, or episodes of
+        a few steps only.
+    """
+    max_lag = _longest_lag(traces)
+    if max_lag < _LEAST_LAG:
+        return None
+    response = _test_lags(traces, max_lag, 1, seed)
+    if not response.never_ends:
+        return response
+    return _test_lags(traces, max_lag, 2, seed)
+
+
+def _longest_lag(traces: Sequence[Trace]) -> int:
+    """The longest lag, up to MAX_LAG, for which there is data enough; -1: none."""
+    actions, features = traces[0].actions.shape[1], traces[0].observations.shape[1]
+    for lag in range(MAX_LAG, -1, -1):
+        rows = sum(max(0, len(trace.actions) - lag) for trace in traces)
+        if rows >= _ROWS_PER_REGRESSOR * (2 * features + actions * (lag + 1)):
+            return lag
+    return -1
+
+
+def _test_lags(traces: Sequence[Trace], max_lag: int, memory: int, seed: int) -> Response:
+    """Which lags act, beside the last `memory` observations?
+
+    The last one is the oldest that adds to all younger ones. Of those up to it, each must add to all others.
+    """
+    random = np.random.default_rng(seed)
+    regression = _Regression(traces, max_lag, memory)
+    lags = np.flatnonzero(regression.effects(_beyond_younger, random).any(axis=1))
+    shares = np.zeros(max_lag + 1)
+    if lags.size:
+        last = int(lags[-1])
+        effects = _Regression(traces, last, memory).effects(_beyond_others, random)
+        sizes = np.sqrt(effects.sum(axis=1))
+        shares[: last + 1] = sizes / max(sizes.sum(), np.finfo(float).tiny)
+        lags = np.union1d(np.flatnonzero(sizes), last)
+    return Response(shares, tuple(map(int, lags)), memory > 1, len(regression.noise))
+
+
+class _Regression:
+    """Observations on earlier ones and on actions.
+
+    Attributes:
+        noise: [rows, D], what nothing explains, as large as before the fit.
+    """
+
+    def __init__(self, traces: Sequence[Trace], max_lag: int, memory: int) -> None:
+        self._new, last, self._actions, older = _rows(traces, max_lag, memory)
+        flat = self._actions.reshape(len(last), -1)
+        predicted = _project(_basis(np.concatenate([flat, older], axis=1), 1e-6), last)
+        self._known = _basis(predicted, 1e-4)
+        coefficients = np.linalg.lstsq(np.concatenate([predicted, flat], axis=1), self._new, rcond=1e-4)[0]
+        noise = self._new - np.concatenate([last, flat], axis=1) @ coefficients
+        noise -= noise.mean(axis=0)
+        self.noise = noise * np.sqrt(len(noise) / (len(noise) - len(coefficients) - 1))
+        self._noise_variance = (self.noise**2).mean(axis=0) + 1e-10
+
+    def effects(self, directions: _Directions, random: np.random.Generator) -> Array:
+        """What each lag explains of each component of the observation, where that is not chance.
+
+        Args:
+            directions: what is a lag's own.
+            random: shuffles the noise.
+
+        Returns:
+            [lags, D], variance times rows; 0 where it is chance, or too small a part of the whole.
+        """
+        blocks = directions(self._actions, self._known)
+        widths = np.array([[block.shape[1]] for block in blocks])
+        together = np.concatenate(blocks, axis=1)
+        lag_of = np.repeat(np.eye(len(blocks)), widths[:, 0], axis=1)  # [lags, directions]
+
+        def explained(values: Array) -> Array:
+            """[lags, D], in units of what noise explains."""
+            total: Array = lag_of @ (together.T @ values) ** 2 / np.maximum(1, widths) / self._noise_variance
+            return total
+
+        chance = [explained(random.permutation(self.noise)).max(initial=0.0) for _ in range(_SHUFFLES)]
+        found = explained(self._new)
+        variance = np.maximum(0.0, found - 1.0) * widths * self._noise_variance
+        is_real = (found > np.quantile(chance, 1.0 - FALSE_ALARMS)) & (
+            variance >= SMALLEST_SHARE * variance.sum(axis=0)
+        )
+        return np.where(is_real, variance, 0.0)
+
+
+def _rows(traces: Sequence[Trace], max_lag: int, memory: int) -> tuple[Array, Array, Array, Array]:
+    """New observation, the `memory` before it, actions [rows, lags, A], and what else tells of those before it."""
+    parts = []
+    for trace in traces:
+        t = np.arange(max(max_lag, memory - 1), len(trace.actions))
+        last = [trace.observations[t - i] for i in range(memory)]
+        older = [trace.observations[np.maximum(t - memory - i, 0)] for i in range(memory)]
+        older.append(trace.actions[np.maximum(t - max_lag - 1, 0)])
+        actions = np.stack([trace.actions[t - j] for j in range(max_lag + 1)], axis=1)
+        parts.append((trace.observations[t + 1], np.concatenate(last, axis=1), actions, np.concatenate(older, axis=1)))
+    new, last_, actions_, older_ = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return _scaled(new), _scaled(last_), actions_ - actions_.mean(axis=0), _scaled(older_)
+
+
+def _beyond_younger(actions: Array, known: Array) -> list[Array]:
+    """Of each lag, an orthonormal basis of what the observations and the lags before it leave."""
+    blocks = []
+    for lag in range(actions.shape[1]):
+        blocks.append(_own(actions[:, lag], known))
+        known = np.concatenate([known, blocks[-1]], axis=1)
+    return blocks
+
+
+def _beyond_others(actions: Array, known: Array) -> list[Array]:
+    """Of each lag, an orthonormal basis of what the observations and all other lags leave."""
+    blocks = []
+    for lag in range(actions.shape[1]):
+        others = np.delete(actions, lag, axis=1).reshape(len(actions), -1)
+        others = _basis(others - _project(known, others), 1e-6)
+        blocks.append(_own(actions[:, lag], np.concatenate([known, others], axis=1)))
+    return blocks
+
+
+_Directions: TypeAlias = Callable[[Array, Array], list[Array]]
+
+
+def _own(values: Array, known: Array) -> Array:
+    own = values - _project(known, values)
+    own -= _project(known, own)  # again: orthogonal to rounding
+    directions, sizes, _ = np.linalg.svd(own, full_matrices=False)
+    kept: Array = directions[:, sizes > 0.02 * np.linalg.norm(values)]
+    return kept
+
+
+def _project(basis: Array, values: Array) -> Array:
+    projected: Array = basis @ (basis.T @ values)
+    return projected
+
+
+def _basis(values: Array, tolerance: float) -> Array:
+    """Orthonormal basis of the columns [rows, rank]."""
+    directions, sizes, _ = np.linalg.svd(values, full_matrices=False)
+    kept: Array = directions[:, sizes > max(tolerance * sizes.max(initial=0.0), 1e-12)]
+    return kept
+
+
+def _scaled(values: Array) -> Array:
+    """Columns with mean 0 and deviation 1, without those that are constant."""
+    centred = values - values.mean(axis=0)
+    deviation = centred.std(axis=0)
+    moves = deviation > 1e-9 * np.maximum(1.0, np.abs(values).max(axis=0, initial=0.0))
+    scaled: Array = centred[:, moves] / deviation[moves]
+    return scaled
+
+
+# -- observations as vectors ---------------------------------------------------------------------------
+
+
+def to_features(observations: Sequence[Any]) -> Array:
+    """Observations as rows of a few numbers each.
+
+    Numbers stay as they are. Pictures are averaged over 8 x 8 cells; of what is still long, the directions
+    in which it varies most are kept. Text and the like is left out.
+
+    Args:
+        observations: all of one structure.
+
+    Returns:
+        [len(observations), D] with D from 0 to 16.
+    """
+    leaves = [list(_leaves(obs)) for obs in observations]
+    columns = [_few(np.stack(values)) for values in zip(*leaves, strict=True)]
+    features = np.concatenate([*columns, np.empty((len(observations), 0))], axis=1)
+    return _principal(_scaled(features), _MAX_FEATURES)
+
+
+def _leaves(obs: Any) -> Iterator[Array]:
+    if isinstance(obs, Mapping):
+        obs = tuple(obs.values())
+    if isinstance(obs, tuple | list):
+        for item in obs:
+            yield from _leaves(item)
+        return
+    array = np.asarray(obs)
+    if array.dtype.kind in "fiub":
+        yield np.clip(np.nan_to_num(array.astype(np.float64)), -_LARGEST, _LARGEST)
+
+
+def _few(leaf: Array) -> Array:
+    """[N, ...] -> [N, at most 8]."""
+    sides = sorted(range(1, leaf.ndim), key=lambda axis: leaf.shape[axis])[-2:]
+    if len(sides) == 2 and min(leaf.shape[axis] for axis in sides) >= _PICTURE_SIDE:
+        for axis in sides:
+            leaf = _cells(leaf, axis)
+    flat = leaf.reshape(len(leaf), -1)
+    if flat.shape[1] <= _FEATURES_PER_LEAF:
+        return flat
+    return _principal(flat - flat.mean(axis=0), _FEATURES_PER_LEAF)
+
+
+def _cells(leaf: Array, axis: int) -> Array:
+    """Average over 8 cells along an axis."""
+    cells = np.array_split(leaf, _CELLS, axis)
+    return np.concatenate([cell.mean(axis, keepdims=True) for cell in cells], axis)
+
+
+def _principal(centred: Array, number: int) -> Array:
+    """At most `number` columns: the columns themselves, or the directions in which they vary most."""
+    if centred.shape[1] <= number:
+        return centred
+    directions, sizes, _ = np.linalg.svd(centred, full_matrices=False)
+    principal: Array = (directions * sizes)[:, :number]
+    return principal

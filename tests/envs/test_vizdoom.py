@@ -1,0 +1,153 @@
+"""Doom in real time. The engine is a process of its own, with a clock of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from tmrl_like.agents import CategoricalActor
+from tmrl_like.cli import main
+from tmrl_like.envs.vizdoom import TIC_S, VizDoomEnv, VizDoomInterface
+from tmrl_like.errors import ConfigError, MissingExtraError
+from tmrl_like.networking import RolloutWorker
+from tmrl_like.util import partial
+
+pytest.importorskip("vizdoom")
+pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # on a busy machine
+
+ROOT = Path(__file__).parents[2]
+STILL, LEFT, RIGHT, SHOOT = range(4)
+
+
+def engines(pid: int | None = None) -> list[psutil.Process]:
+    return [process for process in psutil.Process(pid).children(recursive=True) if process.name() == "vizdoom"]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine makes a folder where it is started."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def doom() -> Iterator[VizDoomInterface]:
+    interface = VizDoomInterface(variables={"ANGLE": 360, "AMMO2": 30})
+    interface.reset()
+    yield interface
+    interface.close()
+    assert not engines()
+
+
+def angle(doom: VizDoomInterface) -> tuple[float, np.ndarray[Any, Any]]:
+    (frames, variables), _, terminated, _ = doom.get_obs_rew_terminated_info()
+    assert not terminated
+    return float(variables[0]), frames[-1]
+
+
+def test_the_game_goes_on_while_nobody_steps_and_buttons_stay_down(doom: VizDoomInterface) -> None:
+    doom.send_control(STILL)
+    angle(doom)
+    before, frame = angle(doom)
+    tics, started = doom.game.get_episode_time(), time.monotonic()
+    doom.send_control(LEFT)
+    time.sleep(10 * TIC_S)
+    after, turned = angle(doom)
+    gone = doom.game.get_episode_time() - tics
+    assert gone == pytest.approx((time.monotonic() - started) / TIC_S, abs=4)
+    assert (after - before) % 360 > 20
+    assert np.abs(turned.astype(int) - frame).mean() > 1
+
+
+def test_each_action_does_what_its_buttons_do(doom: VizDoomInterface) -> None:
+    turns = {}
+    for action in (STILL, LEFT, RIGHT):
+        doom.send_control(STILL)
+        angle(doom), angle(doom), angle(doom)
+        before = angle(doom)[0]
+        doom.send_control(action)
+        angle(doom), angle(doom), angle(doom)
+        turns[action] = (angle(doom)[0] - before + 180) % 360 - 180
+    assert turns[STILL] == 0
+    assert turns[LEFT] > 3
+    assert turns[RIGHT] < -3
+
+
+def test_steps_keep_the_game_s_time_and_an_engine_that_dies_is_replaced() -> None:
+    actor = partial(CategoricalActor, hidden_sizes=(8,))
+    env_cls = partial(VizDoomEnv, tics_per_step=2, ep_max_length=12)
+    with RolloutWorker(env_cls, actor, standalone=True) as worker:
+        (first,) = engines()
+        (well,) = worker.run_episodes(nb_episodes=1)
+        first.kill()
+        stats = worker.run_episodes(nb_episodes=2)
+        (second,) = engines()
+    assert not well.fault
+    assert well.steps == 12
+    assert well.duration_s > 11 * 2 * TIC_S
+    assert "ViZDoom" in stats[0].fault
+    assert not stats[1].fault
+    assert second.pid != first.pid
+    assert not engines()
+
+
+_WORKER = """
+from tmrl_like import RolloutWorker, partial
+from tmrl_like.agents import CategoricalActor
+from tmrl_like.envs.vizdoom import VizDoomEnv
+actor = partial(CategoricalActor, hidden_sizes=(8,))
+worker = RolloutWorker(partial(VizDoomEnv, ep_max_length=5), actor, standalone=True)
+worker.run_episodes(nb_episodes=1)
+print("driving", flush=True)
+worker.run_episodes()
+"""
+
+
+@pytest.mark.long
+def test_the_engine_of_a_worker_that_is_killed_ends(until: Callable[..., None]) -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen([sys.executable, "-c", _WORKER], env=environment, stdout=subprocess.PIPE) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == b"driving\n"
+        (engine,) = engines(worker.pid)
+        worker.send_signal(signal.SIGKILL)
+    until(lambda: not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE)
+
+
+@pytest.mark.long
+def test_the_experiment_passes_its_check(capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(ROOT / "config" / "vizdoom.yaml")
+    assert main(["check", file, "--episodes", "2", "--env.init_args.ep_max_length", "20"]) == 0
+    assert "every transition is what the environment produced" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"scenario": "nothing"}, "no VizDoom scenario 'nothing': .* basic, "),
+        ({"actions": [["FLY"]]}, "VizDoom has no Button 'FLY'; it has ATTACK"),
+        ({"variables": {"LUCK": 1}}, "VizDoom has no GameVariable 'LUCK'"),
+        ({"frames": 0}, "at least one action and one frame"),
+    ],
+)
+def test_what_doom_does_not_have_is_named(arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        VizDoomEnv(**arguments)
+
+
+def test_a_step_of_one_tic_is_refused() -> None:
+    with pytest.raises(ConfigError, match="tics_per_step is 1"):
+        VizDoomEnv(tics_per_step=1)
+
+
+def test_without_vizdoom_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vizdoom", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'tmrl_like\[vizdoom\]'"):
+        VizDoomEnv()

@@ -137,7 +137,7 @@ ACTIONS = [
 ]
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=10, deadline=None, derandomize=True)
 @given(structures(), st.sampled_from(ACTIONS))
 def test_any_mixture_of_spaces_goes_through_everything(observation_space: Any, action_space: Any) -> None:
     gymnasium.registry.pop("Fake-v0", None)

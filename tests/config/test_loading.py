@@ -222,7 +222,7 @@ def test_the_printed_configuration_is_complete_and_means_the_same(file: Path, tm
     assert dump_experiment(again) == printed
 
 
-@pytest.mark.parametrize("name", ["drone", "pendulum", "robot"])
+@pytest.mark.parametrize("name", ["drone", "pendulum", "robot", "trackmania"])
 def test_the_experiments_that_ship_are_valid(name: str) -> None:
     experiment = load_experiment(Path(__file__).parents[2] / "config" / f"{name}.yaml")
     env = experiment.env()

@@ -1,0 +1,44 @@
+"""A screen for tests: an X server without a monitor."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+REQUIRED = "TMRL_LIKE_REQUIRE_SCREEN"
+
+
+@pytest.fixture(scope="session")
+def x_server() -> Iterator[str]:
+    """DISPLAY of an X server that was started for the tests."""
+    missing = [name for name in ("mss", "pynput", "pygame") if importlib.util.find_spec(name) is None]
+    missing += [] if shutil.which("Xvfb") else ["Xvfb (apt-get install xvfb)"]
+    if missing:
+        if os.environ.get(REQUIRED):
+            pytest.fail(f"{REQUIRED} is set, and there is no {', '.join(missing)}")
+        pytest.skip(f"needs {', '.join(missing)}")
+    read, write = os.pipe()
+    server = subprocess.Popen(
+        ["Xvfb", "-displayfd", str(write), "-screen", "0", "1280x800x24", "-nolisten", "tcp", "-noreset"],
+        pass_fds=(write,),
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(write)
+    try:
+        with os.fdopen(read) as pipe:
+            number = pipe.readline().strip()  # written when it is ready
+        assert number, f"Xvfb ended with {server.wait(5)}"
+        yield f":{number}"
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+@pytest.fixture
+def screen(x_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The test runs on that screen."""
+    monkeypatch.setenv("DISPLAY", x_server)
+    return x_server

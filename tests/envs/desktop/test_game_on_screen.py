@@ -1,0 +1,252 @@
+"""A game in a window of its own, on a real screen: keys steer it, pictures of it come from the screen."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from tmrl_like.envs.desktop.game import GameProcess
+from tmrl_like.envs.desktop.keys import Keyboard
+from tmrl_like.envs.desktop.screen import Region, open_screen
+from tmrl_like.envs.desktop.window import find_window, focus
+from tmrl_like.envs.desktop_game import DesktopGameEnv, DesktopGameInterface
+from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError
+from tmrl_like.networking import RolloutWorker
+from tmrl_like.testing.fakes import LinearActor
+from tmrl_like.util import partial
+
+pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # the machine may be busy
+
+GAME = Path(__file__).with_name("square_game.py")
+TITLE = "Square Game"
+STEP_S = 0.02
+LEFT, STILL, RIGHT = (np.array([value], np.float32) for value in (-1.0, 0.0, 1.0))
+
+
+@pytest.fixture
+def command() -> list[str]:
+    return [sys.executable, str(GAME), TITLE, str(free_port())]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+class SquareGame(DesktopGameInterface):
+    """Reward: where the square is, as the game says it; it terminates at the right end."""
+
+    def __init__(self, command: list[str], **kwargs: Any) -> None:
+        keys = {"axes": [("left", "right")], "restart_key": "r", "restart_wait_s": 0.1}
+        telemetry = {"telemetry_layout": "<2f", "telemetry_port": int(command[-1])}
+        super().__init__(TITLE.lower(), **{"command": command, "frozen_after_s": 1.0} | keys | telemetry | kwargs)
+
+    def judge(self, frame: Any, record: Any) -> Any:
+        where = record[0] if record else 0.0
+        return where, where == 1.0, {"pid": self._game.pid if self._game else 0}
+
+
+@pytest.fixture
+def env(screen: str, command: list[str]) -> Iterator[DesktopGameEnv]:
+    env = DesktopGameEnv(partial(SquareGame, command=command), time_step_duration=STEP_S)
+    yield env
+    env.close()
+
+
+def square_in(obs: Any) -> float:
+    """Where the newest picture shows the square, 0 to 1 from left to right; its grey is 76, the ground's 7."""
+    columns = np.nonzero((obs[0][-1] > 60).sum(axis=0) > 5)[0]
+    return float(columns.mean() / obs[0].shape[-1])
+
+
+def test_keys_steer_and_the_picture_shows_it(env: DesktopGameEnv, screen: str) -> None:
+    obs, _ = env.reset()
+    assert env.observation_space.contains(obs)
+    middle = square_in(obs)
+    for _ in range(200):
+        obs, left_rew, *_ = env.step(LEFT)
+        if square_in(obs) < middle - 0.1:
+            break
+    assert middle == pytest.approx(0.5, abs=0.05)
+    assert square_in(obs) < middle - 0.1
+    assert len({picture.tobytes() for picture in obs[0]}) > 1
+    for _ in range(400):
+        obs, rew, terminated, _, info = env.step(RIGHT)
+        if terminated:
+            break
+    assert terminated
+    assert left_rew < rew == 1.0
+    assert square_in(obs) > 0.85
+    assert keys_down() == 0
+    obs, _ = env.reset()  # by the restart key
+    assert square_in(obs) == pytest.approx(0.5, abs=0.05)
+    env.step(RIGHT)
+    env.step(RIGHT)  # the first one acts now
+    assert keys_down() == 1
+    env.close()
+    assert keys_down() == 0
+    assert not psutil.pid_exists(info["pid"])
+
+
+def test_a_game_that_hangs_is_a_fault_and_the_next_reset_has_a_new_one(screen: str, command: list[str]) -> None:
+    env = DesktopGameEnv(partial(SquareGame, command=command, telemetry_layout=""), time_step_duration=STEP_S)
+    env.reset()
+    *_, info = env.step(STILL)
+    os.kill(info["pid"], signal.SIGSTOP)
+    with pytest.raises(EnvironmentFaultError, match=r"hangs: its picture has not changed for 1 s"):
+        for _ in range(1000):
+            env.step(RIGHT)
+    assert not psutil.pid_exists(info["pid"])
+    assert keys_down() == 0
+    env.reset()
+    *_, again = env.step(STILL)
+    assert again["pid"] != info["pid"]
+    env.close()
+
+
+def test_a_game_that_ends_is_a_fault_that_names_its_exit_code(env: DesktopGameEnv) -> None:
+    env.reset()
+    *_, info = env.step(STILL)
+    os.kill(info["pid"], signal.SIGKILL)
+    with pytest.raises(EnvironmentFaultError, match=r"ended with exit code -9"):
+        for _ in range(100):
+            env.step(STILL)
+
+
+def test_without_the_focus_no_key_is_pressed(screen: str, command: list[str]) -> None:
+    other = GameProcess([sys.executable, str(GAME), "Other", str(free_port())])
+    interface = SquareGame(command)
+    try:
+        interface.reset()
+        interface.send_control(RIGHT)
+        assert keys_down() == 1
+        other.start()
+        window = find_window("Other", within_s=20)
+        focus(window)
+        window.close()
+        with pytest.raises(EnvironmentFaultError, match="lost the focus"):
+            interface.send_control(RIGHT)
+        assert keys_down() == 0
+    finally:
+        interface.close()
+        other.close()
+
+
+def test_a_worker_goes_on_after_its_game_hung(screen: str, command: list[str]) -> None:
+    """Supervised: the fault ends the episode, the game is ended and another one started."""
+    pids: list[int] = []
+
+    class Actor(LinearActor):
+        def act(self, obs: Any, test: bool = False) -> Any:
+            games = [p.pid for p in psutil.Process().children(recursive=True) if str(GAME) in p.cmdline()]
+            pids.extend(set(games) - set(pids))
+            if len(pids) == 1:
+                os.kill(pids[0], signal.SIGSTOP)
+            return STILL
+
+    make = partial(DesktopGameEnv, interface=partial(SquareGame, command=command), ep_max_length=10)
+    with RolloutWorker(make, Actor, standalone=True) as worker:
+        stats = worker.run_episodes(nb_episodes=2)
+    assert [bool(s.fault) for s in stats] == [True, False]
+    assert len(pids) == 2
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_a_window_is_where_it_is_placed_its_picture_is_grabbed_and_its_end_is_told(
+    screen: str, command: list[str], until: Callable[..., None]
+) -> None:
+    game, grabber = GameProcess(command), open_screen()
+    game.start()
+    window = find_window(TITLE, within_s=20)
+    try:
+        window.place(Region(100, 50, 320, 200))
+        region = window.region()
+        assert region == Region(100, 50, 320, 200)
+        frame = grabber.grab(region)
+        assert frame.dtype == np.uint8
+        assert frame.shape == (200, 320, 3)
+        until(lambda: grabber.grab(region)[-5, -5].tolist() == [0, 0, 60])  # RGB
+        with pytest.raises(EnvironmentFaultError, match="cannot be grabbed at"):
+            grabber.grab(Region(1200, 700, 300, 300))
+        game.close()
+        for call in (window.region, window.has_focus, lambda: focus(window)):
+            with pytest.raises(EnvironmentAwayError, match="'Square Game' is gone"):
+                call()
+    finally:
+        window.close()
+        grabber.close()
+        game.close()
+
+
+def test_a_game_that_is_not_there_is_one_line_that_names_the_windows(screen: str) -> None:
+    with pytest.raises(EnvironmentAwayError, match=r"no window with 'Nothing' in its title.*Open windows: none"):
+        find_window("Nothing")
+
+
+def test_a_game_that_ends_while_it_starts_is_not_waited_for(screen: str) -> None:
+    interface = SquareGame([sys.executable, "-c", "raise SystemExit(3)", "1"])
+    with pytest.raises(EnvironmentFaultError, match="ended with exit code 3"):
+        interface.reset()
+
+
+def test_a_process_that_ends_without_closing_leaves_no_key_down(screen: str) -> None:
+    code = (
+        "from tmrl_like.envs.desktop.keys import Keyboard\nk = Keyboard()\nk.hold(['a', 'left'])\n"
+        "import Xlib.display\nprint(sum(map(int.bit_count, Xlib.display.Display().query_keymap())))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "2"
+    assert keys_down() == 0
+
+
+def test_keys_are_held_and_released_by_name(screen: str) -> None:
+    keyboard = Keyboard()
+    keyboard.hold(["w", "space"])
+    assert keys_down() == 2
+    keyboard.hold(["w"])
+    assert keyboard.held == {"w"}
+    keyboard.tap("enter", 0.0)
+    assert keys_down() == 1
+    with pytest.raises(ConfigError, match="there is no key 'strg'"):
+        keyboard.hold(["strg"])
+    keyboard.close()
+    keyboard.close()
+    assert keys_down() == 0
+
+
+@pytest.mark.long
+def test_the_game_of_the_guide_is_played(screen: str) -> None:
+    guide = (Path(__file__).parents[3] / "docs" / "guide" / "environments.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"^```python\n(import sys\n.*?)^```", guide, re.M | re.S)
+    names: dict[str, Any] = {}
+    exec(example, names)
+    env = names["env_cls"]()
+    try:
+        obs, _ = env.reset()
+        assert env.observation_space.contains(obs)
+        rewards = [env.step(np.array([0.0, 1.0], np.float32))[1] for _ in range(100)]
+        assert rewards[0] < 0.05
+        assert max(rewards) > rewards[0] + 0.1  # it drives
+        pictures = [env.step(np.array([-1.0, 0.0], np.float32))[0][0][-1] for _ in range(20)]
+        assert len({picture.tobytes() for picture in pictures}) > 10
+    finally:
+        env.close()
+
+
+def keys_down() -> int:
+    from Xlib.display import Display
+
+    display = Display()
+    try:
+        return sum(map(int.bit_count, display.query_keymap()))
+    finally:
+        display.close()

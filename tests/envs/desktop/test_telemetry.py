@@ -1,0 +1,124 @@
+"""Records over TCP: whole ones only, the newest only, whatever the game does to the connection."""
+
+import math
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tmrl_like.envs.desktop.telemetry import Telemetry
+from tmrl_like.errors import EnvironmentAwayError
+
+LAYOUT = "<3f"
+Until = Callable[..., None]
+
+
+def record(number: float) -> bytes:
+    return struct.pack(LAYOUT, number, 1.0, 0.0)
+
+
+def is_valid(values: Any) -> bool:
+    return values[1:] == (1.0, 0.0) and math.isfinite(values[0])
+
+
+@pytest.fixture
+def game() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(10)
+        yield server
+
+
+@pytest.fixture
+def telemetry(game: socket.socket) -> Iterator[Telemetry]:
+    telemetry = Telemetry(LAYOUT, game.getsockname()[1], is_valid=is_valid, hint="start the race")
+    yield telemetry
+    telemetry.close()
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 5, 12, 31, 10**6])
+def test_the_newest_whole_record_is_handed_out_once(
+    game: socket.socket, telemetry: Telemetry, until: Until, chunk_bytes: int
+) -> None:
+    data = b"".join(record(number) for number in range(20)) + record(99)[:7]
+    with game.accept()[0] as link:
+        for begin in range(0, len(data), chunk_bytes):
+            link.sendall(data[begin : begin + chunk_bytes])
+        until(lambda: telemetry.records_total == 20)
+        assert telemetry.next_record(5.0) == (19.0, 1.0, 0.0)
+        with pytest.raises(EnvironmentAwayError, match=r"for 0\.05 s"):
+            telemetry.next_record(0.05)
+        link.sendall(record(99)[7:])
+        assert telemetry.next_record(5.0) == (99.0, 1.0, 0.0)
+
+
+def test_a_record_that_was_cut_off_is_not_joined_with_the_next_connection(
+    game: socket.socket, telemetry: Telemetry
+) -> None:
+    with game.accept()[0] as link:
+        link.sendall(record(1) + record(2)[:7])
+        assert telemetry.next_record(5.0)[0] == 1.0
+    with game.accept()[0] as link:
+        link.sendall(record(3))
+        assert telemetry.next_record(5.0)[0] == 3.0
+
+
+def test_bytes_that_are_no_records_end_the_connection_and_the_next_one_is_whole_again(
+    game: socket.socket, telemetry: Telemetry, caplog: pytest.LogCaptureFixture
+) -> None:
+    with game.accept()[0] as link:
+        link.sendall(record(1)[:-1] + record(2) + record(3))
+        assert link.recv(1) == b""
+    assert telemetry.refused_total == 1
+    assert [r.message.partition(": ")[2] for r in caplog.records] == ["what it sends are no records of 12 bytes"]
+    with game.accept()[0] as link:
+        link.sendall(record(4))
+        assert telemetry.next_record(5.0)[0] == 4.0
+
+
+def test_a_record_from_before_a_cut_is_not_handed_out_after_it(
+    game: socket.socket, telemetry: Telemetry, until: Until
+) -> None:
+    with game.accept()[0] as link:
+        link.sendall(record(1))
+        until(lambda: telemetry.records_total == 1)
+    with game.accept()[0], pytest.raises(EnvironmentAwayError, match="accepts connections and sends nothing"):
+        telemetry.next_record(0.1)
+
+
+def test_silence_is_one_line_within_the_time(game: socket.socket, telemetry: Telemetry) -> None:
+    with game.accept()[0]:
+        started = time.monotonic()
+        with pytest.raises(EnvironmentAwayError) as silent:
+            telemetry.next_record(0.2)
+        assert 0.2 <= time.monotonic() - started < 2.0
+    where = f"127.0.0.1:{game.getsockname()[1]}"
+    nothing = "it accepts connections and sends nothing"
+    assert str(silent.value) == f"no telemetry from the game at {where} for 0.2 s ({nothing}): start the race"
+
+
+def test_nobody_there_is_one_line_and_a_game_that_comes_later_is_found(game: socket.socket) -> None:
+    port = game.getsockname()[1]
+    game.close()
+    telemetry = Telemetry(LAYOUT, port)
+    try:
+        with pytest.raises(EnvironmentAwayError, match="connection refused"):
+            telemetry.next_record(0.5)
+        with socket.create_server(("127.0.0.1", port)) as server, server.accept()[0] as link:
+            link.sendall(record(5))
+            assert telemetry.next_record(5.0)[0] == 5.0
+    finally:
+        telemetry.close()
+
+
+def test_close_ends_the_thread_and_whoever_waits(game: socket.socket, telemetry: Telemetry) -> None:
+    closing = threading.Timer(0.1, telemetry.close)
+    closing.start()
+    with pytest.raises(EnvironmentAwayError):
+        telemetry.next_record(60.0)
+    closing.join()
+    telemetry.close()
+    assert "tmrl-telemetry" not in [thread.name for thread in threading.enumerate()]

@@ -1,0 +1,269 @@
+"""TrackMania 2020 against a stand-in: the plugin's protocol, a window with a road, a gamepad that writes down."""
+
+import contextlib
+import math
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import tmrl_like.envs.desktop_game as desktop_game
+import tmrl_like.envs.trackmania as trackmania
+from tmrl_like.envs.desktop.window import find_window
+from tmrl_like.envs.trackmania import (
+    LAYOUT,
+    Car,
+    Lidar,
+    TrackManiaEnv,
+    TrackManiaInterface,
+    get_environment,
+    is_car,
+)
+from tmrl_like.envs.trajectory import resample, save_trajectory
+from tmrl_like.errors import ConfigError, EnvironmentAwayError
+
+STAND_IN = Path(__file__).with_name("trackmania_stand_in.py")
+CAR = Car(30.0, 5.0, 1.0, 2.0, 3.0, 0.5, 1.0, 0.0, 0.0, 3.0, 8000.0)
+THROTTLE, RIGHT = np.array([1, -1, 0], np.float32), np.array([-1, -1, 1], np.float32)
+pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # the machine may be busy
+
+
+class WritingPad:
+    """A gamepad on paper."""
+
+    def __init__(self) -> None:
+        self.written: list[Any] = []
+
+    def move(self, left_stick: Any = (0.0, 0.0), left_trigger: float = 0.0, right_trigger: float = 0.0) -> None:
+        self.written.append((left_stick[0], left_trigger, right_trigger))
+
+    def tap(self, button: str, seconds: float = 0.1) -> None:
+        self.written.append(button)
+
+    def close(self) -> None:
+        self.written.append("closed")
+
+
+@pytest.fixture
+def track(tmp_path: Path) -> str:
+    file = tmp_path / "track.npz"
+    save_trajectory(file, resample([(0, 1, 0), (0, 1, 10)], 1.0))
+    return str(file)
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def running_game(x_server: str) -> Iterator[int]:
+    """A game that somebody else started; the port of its telemetry."""
+    port = free_port()
+    game = subprocess.Popen([sys.executable, str(STAND_IN), str(port)], env=os.environ | {"DISPLAY": x_server})
+    yield port
+    game.kill()
+    game.wait()
+
+
+@pytest.fixture
+def env(request: pytest.FixtureRequest, screen: str, track: str, running_game: int) -> Iterator[Any]:
+    find_window("Trackmania", within_s=20.0).close()
+    env = get_environment(track, view=request.param, gamepad=None, port=running_game, restart_wait_s=0.1)
+    yield env
+    env.close()
+
+
+@pytest.mark.parametrize("env", ["lidar"], indirect=True)
+def test_it_is_driven_to_the_finish_and_again_without_server_and_trainer(env: gymnasium.Env[Any, Any]) -> None:
+    obs, _ = env.reset()
+    assert env.observation_space.contains(obs)
+    assert [array.shape for array in obs] == [(1,), (1,), (1,), (4, 19), (3,), (3,)]
+    for _ in range(100):
+        steered, *_ = env.step(RIGHT)
+        right, left = (steered[3][-1] - obs[3][-1])[[0, -1]]
+        if right < -5:
+            break
+    assert right < -5  # the right border comes nearer
+    assert left == pytest.approx(-right, abs=1)
+    obs, _ = env.reset()
+    rewards = []
+    for _ in range(200):
+        obs, rew, terminated, *_ = env.step(THROTTLE)
+        rewards.append(rew)
+        if terminated:
+            break
+    assert terminated
+    assert obs[0] == 20.0
+    assert sum(rewards) == pytest.approx(100.0 + 100 * 0.01, abs=0.02)  # the finish, and 100 points
+    env.reset()
+    _, rew, terminated, *_ = env.step(THROTTLE)
+    assert not terminated
+    assert rew < 50
+
+
+@pytest.mark.parametrize("env", ["image"], indirect=True)
+def test_pictures_come_from_the_screen(env: gymnasium.Env[Any, Any]) -> None:
+    obs, _ = env.reset()
+    assert env.observation_space.contains(obs)
+    assert [array.shape for array in obs] == [(1,), (1,), (1,), (4, 64, 64), (3,), (3,)]
+    assert obs[3][-1][32, 32] == 120
+    assert obs[3][-1][32, 1] == 0
+
+
+def test_no_game_and_no_plugin_are_one_line_each(
+    screen: str, track: str, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = get_environment(track, port=port, gamepad=WritingPad, title="Trackmania 2")
+    with pytest.raises(EnvironmentAwayError, match=r"no window with 'Trackmania 2' in its title; is the game running"):
+        env.reset()
+    env.close()
+    monkeypatch.setattr(desktop_game, "_FIRST_RECORD_WITHIN_S", 0.3)
+    with window_without_plugin("Trackmania without"):
+        env = get_environment(track, port=port, gamepad=WritingPad, title="without")
+        with pytest.raises(
+            EnvironmentAwayError, match=r"for 0\.3 s \(connection refused\): is a race on, and .*plugin"
+        ):
+            env.reset()
+        env.close()
+
+
+@contextlib.contextmanager
+def window_without_plugin(title: str) -> Iterator[None]:
+    from Xlib import X
+    from Xlib.display import Display
+
+    display = Display()
+    try:
+        window = display.screen().root.create_window(0, 0, 200, 100, 0, X.CopyFromParent)
+        window.set_wm_name(title)
+        window.map()
+        display.sync()
+        yield
+    finally:
+        display.close()
+
+
+def test_a_gamepad_has_analog_throttle_brake_and_steering(track: str) -> None:
+    interface = TrackManiaInterface(track, gamepad=WritingPad)
+    interface.open_controls()
+    pad = interface._gamepad
+    assert isinstance(pad, WritingPad)
+    interface.control(np.array([0.25, -1.0, -0.5], np.float32))
+    interface.control(np.array([-1.0, 0.75, 1.0], np.float32))
+    interface.wait()
+    assert pad.written == [(-0.5, 0.0, 0.25), (1.0, 0.75, 0.0), (0.0, 0.0, 0.0)]
+    interface.close()
+    assert pad.written[-2:] == [(0.0, 0.0, 0.0), "closed"]
+
+
+def test_a_new_race_begins_with_b_and_after_a_finish_the_pop_up_goes_first(
+    track: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trackmania, "_POP_UP_AFTER_S", 0.0)
+    interface = TrackManiaInterface(track, gamepad=WritingPad, restart_wait_s=0.0)
+    interface.open_controls()
+    pad = interface._gamepad
+    assert isinstance(pad, WritingPad)
+    interface.begin_episode()
+    assert pad.written == ["b"]
+    frame = np.zeros((8, 8, 3), np.uint8)
+    reward, terminated, _ = interface.judge(frame, CAR._replace(z=9.0, y=1.0, x=0.0, has_finished=1.0))
+    assert terminated
+    assert reward == pytest.approx(100.0 + 0.9)
+    pad.written.clear()
+    interface.begin_episode()
+    assert pad.written == ["b", "a", "b"]
+    assert not interface.judge(frame, CAR)[1]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "fits"),
+    [
+        ("speed", 80.0, True),
+        ("speed", math.nan, False),
+        ("speed", 1e20, False),
+        ("is_braking", 1.0, True),
+        ("is_braking", 0.5, False),
+        ("has_finished", 2.0, False),
+        ("steering", -1.5, False),
+        ("rpm", math.inf, False),
+    ],
+)
+def test_what_cannot_be_a_car_is_refused(field: str, value: float, fits: bool) -> None:
+    assert is_car(CAR._replace(**{field: value})) is fits
+
+
+def test_while_the_car_drives_records_that_lost_bytes_are_soon_refused() -> None:
+    random = np.random.default_rng(1)
+
+    def car(i: int) -> Car:
+        x, z = random.normal(500, 100, 2)
+        steering, speed, rpm = random.uniform(-1, 1), random.normal(50, 20), random.uniform(1e3, 1e4)
+        return Car(speed, i * 0.3, x, 10.0, z, steering, 1.0, i % 2, 0.0, 1.0 + i // 20, rpm)
+
+    stream = b"".join(struct.pack(LAYOUT, *car(i)) for i in range(60))
+    size = struct.calcsize(LAYOUT)
+    for lost in range(1, size):
+        taken = sum(is_car(struct.unpack_from(LAYOUT, stream, lost + size * i)) for i in range(59))
+        assert taken < 20, lost
+
+
+def test_observations_stay_in_their_space(track: str) -> None:
+    interface = TrackManiaInterface(track, view="lidar")
+    frame = np.full((488, 958, 3), 200, np.uint8)
+    obs = tuple(interface.observe(frame, CAR._replace(speed=999.0, gear=-1.0, rpm=20000.0)))
+    assert interface.get_observation_space().contains(obs)
+
+
+def test_the_lidar_measures_up_to_the_black_borders() -> None:
+    frame = np.full((488, 958, 3), 130, np.uint8)
+    frame[:, :379] = frame[:, 679:] = 30
+    frame[:100] = 30
+    ranges = Lidar()(frame)
+    row = 488 * 44 // 49
+    assert ranges[[0, 9, 18]].tolist() == [200.0, row - 99.0, 101.0]  # right, ahead, left
+    assert ranges[1] == pytest.approx(200 / math.cos(math.radians(10)), abs=1.5)
+
+
+def test_the_car_itself_is_no_border() -> None:
+    frame = np.full((488, 958, 3), 130, np.uint8)
+    frame[430:446, 470:490] = 0
+    assert Lidar()(frame).min() > 20
+
+
+def test_a_demonstration_is_recorded_to_the_finish() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        finished = threading.Event()
+
+        def drive() -> None:
+            with server.accept()[0] as link:
+                for i in range(101):
+                    link.sendall(struct.pack(LAYOUT, *CAR._replace(x=i / 10, has_finished=float(i == 100))))
+                    finished.wait(0.002)
+                finished.wait(10)
+
+        driver = threading.Thread(target=drive)
+        driver.start()
+        positions = TrackManiaEnv.demonstrate("keyboard", port=server.getsockname()[1], trajectory="any")
+        finished.set()
+        driver.join()
+    assert positions.shape[1] == 3
+    assert positions[-1].tolist() == [10.0, CAR.y, CAR.z]
+    assert (np.diff(positions[:, 0]) > 0).all()
+    with pytest.raises(ConfigError, match="--driver keyboard"):
+        TrackManiaEnv.demonstrate("script")

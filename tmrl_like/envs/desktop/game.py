@@ -1,0 +1,116 @@
+"""A game's process: start it, see whether it lives, end it."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from tmrl_like.envs.vision import Frame
+from tmrl_like.errors import ConfigError, EnvironmentFaultError
+
+_TERM_WITHIN_S = 1.0
+_KILL_WITHIN_S = 5.0
+_LOOK_S = 0.25
+
+
+class GameProcess:
+    """A game that is started by a command. What it starts itself ends with it."""
+
+    def __init__(self, command: Sequence[str], cwd: str | Path | None = None) -> None:
+        """Prepare; `start` starts it.
+
+        Args:
+            command: the program and its arguments; no shell.
+            cwd: folder to start it in; None: this process's.
+        """
+        self._command = list(command)
+        self._cwd = cwd
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int | None:
+        """Of the process that was started last."""
+        return self._process.pid if self._process is not None else None
+
+    @property
+    def exit_code(self) -> int | None:
+        """Of a process that ended; None: there is none."""
+        return self._process.poll() if self._process is not None else None
+
+    def start(self) -> None:
+        """Start it anew; one that is still there is ended first.
+
+        Raises:
+            ConfigError: the command cannot be run.
+        """
+        self.close()
+        try:
+            self._process = subprocess.Popen(
+                self._command, cwd=self._cwd, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+            )
+        except OSError as error:
+            raise ConfigError(f"the game cannot be started with {self._command}: {error.strerror}") from None
+
+    def close(self) -> None:
+        """End it and its descendants: ask first, a second later kill. Twice is fine; one that is stopped ends, too."""
+        if self._process is None:
+            return
+        alive = _with_descendants(self._process.pid)
+        for ask, within_s in ((psutil.Process.terminate, _TERM_WITHIN_S), (psutil.Process.kill, _KILL_WITHIN_S)):
+            for process in alive:
+                with contextlib.suppress(psutil.Error):
+                    ask(process)
+            alive = psutil.wait_procs(alive, timeout=within_s)[1]
+        self._process.poll()
+        self._process = None
+
+
+def _with_descendants(pid: int) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    return []
+
+
+class FrozenWatch:
+    """Tells when a picture has not changed for so long that whoever draws it must hang."""
+
+    def __init__(self, after_s: float) -> None:
+        """Prepare.
+
+        Args:
+            after_s: a picture that stays the same for that long is frozen; `inf` never is.
+        """
+        self._after_s = after_s
+        self.reset()
+
+    def reset(self) -> None:
+        """Whatever comes next is new."""
+        self._frame: Frame | None = None
+        self._changed_at = self._next_look_at = 0.0
+
+    def look(self, frame: Frame) -> None:
+        """See a picture; it is compared at most four times a second.
+
+        Raises:
+            EnvironmentFaultError: it is frozen.
+        """
+        now = time.monotonic()
+        if now < self._next_look_at:
+            return
+        self._next_look_at = now + min(_LOOK_S, self._after_s / 4)
+        if self._frame is None or not np.array_equal(frame, self._frame):
+            self._frame, self._changed_at = frame, now
+        elif now - self._changed_at >= self._after_s:
+            raise EnvironmentFaultError(f"the game hangs: its picture has not changed for {self._after_s:g} s")

@@ -1,0 +1,79 @@
+"""A gamepad that is not there: analog axes and buttons."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Protocol
+
+from tmrl_like.envs.desktop.keys import TAP_S
+from tmrl_like.errors import ConfigError, MissingExtraError
+
+
+class Gamepad(Protocol):
+    """What games are steered with; in tests, write your own."""
+
+    def move(
+        self, left_stick: tuple[float, float] = (0.0, 0.0), left_trigger: float = 0.0, right_trigger: float = 0.0
+    ) -> None:
+        """Bring the axes there: the stick's x and y in [-1, 1], triggers in [0, 1]. What is not given is let go."""
+        ...
+
+    def tap(self, button: str, seconds: float = TAP_S) -> None:
+        """Press a button, "a", "b", "x", "y", "start" or "back", and release it after that time."""
+        ...
+
+    def close(self) -> None:
+        """Let go of everything and unplug. Twice is fine."""
+        ...
+
+
+class XboxGamepad:
+    """A virtual Xbox 360 gamepad (vgamepad): Windows with the ViGEm bus driver, or Linux with /dev/uinput."""
+
+    def __init__(self) -> None:
+        """Plug it in; the game should be started afterwards, or must look for gamepads while it runs.
+
+        Raises:
+            ConfigError: this machine cannot make one up.
+            MissingExtraError: vgamepad is not installed.
+        """
+        try:
+            import vgamepad
+        except ImportError as error:
+            if getattr(error, "name", None) == "vgamepad":
+                raise MissingExtraError("a gamepad needs vgamepad: pip install 'tmrl_like[gamepad]'") from None
+            raise ConfigError(_REFUSED.format(error)) from None
+        except Exception as error:  # what the driver's library raises at import
+            raise ConfigError(_REFUSED.format(error)) from None
+        try:
+            self._pad: Any = vgamepad.VX360Gamepad()
+        except Exception as error:  # libevdev and ViGEm have classes of their own
+            raise ConfigError(_REFUSED.format(error)) from None
+        self._buttons = {name: vgamepad.XUSB_BUTTON[f"XUSB_GAMEPAD_{name.upper()}"] for name in _BUTTONS}
+
+    def move(
+        self, left_stick: tuple[float, float] = (0.0, 0.0), left_trigger: float = 0.0, right_trigger: float = 0.0
+    ) -> None:
+        self._pad.left_joystick_float(x_value_float=left_stick[0], y_value_float=left_stick[1])
+        self._pad.left_trigger_float(value_float=left_trigger)
+        self._pad.right_trigger_float(value_float=right_trigger)
+        self._pad.update()
+
+    def tap(self, button: str, seconds: float = TAP_S) -> None:
+        self._pad.press_button(button=self._buttons[button])
+        self._pad.update()
+        try:
+            time.sleep(seconds)
+        finally:
+            self._pad.release_button(button=self._buttons[button])
+            self._pad.update()
+
+    def close(self) -> None:
+        if self._pad is not None:
+            self._pad.reset()
+            self._pad.update()
+            self._pad = None  # the last reference unplugs it
+
+
+_BUTTONS = ("a", "b", "x", "y", "start", "back")
+_REFUSED = "there can be no virtual gamepad here ({}): use the keyboard, or see the guide on gamepads"

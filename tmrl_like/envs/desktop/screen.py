@@ -1,0 +1,132 @@
+"""Pictures of a part of the screen."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import time
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from tmrl_like.envs.vision import Frame, load_opencv
+from tmrl_like.errors import ConfigError, EnvironmentFaultError, MissingExtraError
+
+_FIRST_FRAME_WITHIN_S = 2.0
+
+
+class Region(NamedTuple):
+    """A rectangle of the screen, in pixels from its upper left corner."""
+
+    left: int
+    top: int
+    width: int
+    height: int
+
+
+class ScreenGrabber(Protocol):
+    """Takes pictures of the screen."""
+
+    def grab(self, region: Region) -> Frame:
+        """What the screen shows there now: uint8 [height, width, 3] RGB, the caller's own.
+
+        Raises:
+            EnvironmentFaultError: the screen gives no picture; the region is not on it, for instance.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let the screen go. Twice is fine."""
+        ...
+
+
+def open_screen() -> ScreenGrabber:
+    """The fastest grabber of this machine: dxcam on Windows where it is installed, mss elsewhere.
+
+    Raises:
+        ConfigError: there is no screen.
+        MissingExtraError: mss is not installed.
+    """
+    if sys.platform == "win32" and importlib.util.find_spec("dxcam"):
+        return DxcamGrabber()
+    return MssGrabber()
+
+
+def require_display() -> None:
+    """Check that there is a screen to play on.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if sys.platform.startswith("linux") and not os.environ.get("DISPLAY"):
+        raise ConfigError(
+            "a desktop game needs a screen, and DISPLAY is not set: "
+            "start the worker in an X11 session, or under Xvfb (xvfb-run)"
+        )
+
+
+class MssGrabber:
+    """mss: every platform."""
+
+    def __init__(self) -> None:
+        require_display()
+        try:
+            import mss
+        except ImportError:
+            raise MissingExtraError("the screen is grabbed with mss: pip install 'tmrl_like[desktop]'") from None
+        self._error = mss.ScreenShotError
+        try:
+            self._mss = mss.MSS()
+        except mss.ScreenShotError as error:
+            raise ConfigError(f"the screen cannot be grabbed: {error}") from None
+        self._cv2 = load_opencv()
+
+    def grab(self, region: Region) -> Frame:
+        try:
+            shot = self._mss.grab(region._asdict())
+        except self._error as error:
+            raise EnvironmentFaultError(f"the screen cannot be grabbed at {region}: {error}") from None
+        frame_bgra = np.frombuffer(shot.bgra, np.uint8).reshape(shot.height, shot.width, 4)
+        frame: Frame = self._cv2.cvtColor(frame_bgra, self._cv2.COLOR_BGRA2RGB)
+        return frame
+
+    def close(self) -> None:
+        self._mss.close()
+
+
+class DxcamGrabber:
+    """dxcam: Windows, what the graphics card shows on the first monitor."""
+
+    def __init__(self) -> None:
+        import dxcam
+
+        self._camera: Any = dxcam.create(output_color="RGB")
+        self._newest: Frame | None = None
+        self._region: Region | None = None
+
+    def grab(self, region: Region) -> Frame:
+        if region != self._region:
+            self._region, self._newest = region, None
+        box = (region.left, region.top, region.left + region.width, region.top + region.height)
+        until = time.monotonic() + _FIRST_FRAME_WITHIN_S
+        while (frame := self._grab(box)) is None and self._newest is None:  # None: nothing changed since the last
+            if time.monotonic() >= until:
+                raise EnvironmentFaultError(f"the screen gives no picture of {region}; is it on the first monitor?")
+            time.sleep(0.005)
+        if frame is not None:
+            self._newest = frame
+        assert self._newest is not None
+        return self._newest.copy()
+
+    def _grab(self, box: tuple[int, int, int, int]) -> Frame | None:
+        try:
+            frame: Frame | None = self._camera.grab(region=box)
+        except ValueError as error:
+            raise EnvironmentFaultError(f"the screen cannot be grabbed at {self._region}: {error}") from None
+        return frame
+
+    def close(self) -> None:
+        if self._camera is not None:
+            self._camera.release()
+            self._camera = None

@@ -1,0 +1,142 @@
+"""Numbers that a game sends: records of a fixed size over TCP."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tmrl_like.errors import EnvironmentAwayError
+
+log = logging.getLogger("tmrl_like.worker")
+
+_CONNECT_WITHIN_S = 1.0
+_RETRY_AFTER_S = 0.25
+_LOOK_S = 0.25
+_CHUNK_BYTES = 65536
+
+Record = tuple[Any, ...]
+
+
+class Telemetry:
+    """Keeps the newest record of a game that listens on a port and sends one after another.
+
+    A thread receives, and connects again when the connection ends or has not come about. Only the newest
+    record is kept. Records have no frames, so bytes that got lost would shift all that come after: a
+    record that `is_valid` refuses ends the connection, and the next one begins with a whole record.
+
+    Attributes:
+        records_total: records received.
+        refused_total: connections given up because of what came over them.
+    """
+
+    def __init__(
+        self,
+        layout: str,
+        port: int,
+        host: str = "127.0.0.1",
+        is_valid: Callable[[Record], bool] = lambda record: True,
+        hint: str = "is the game running, with its telemetry on?",
+    ) -> None:
+        """Start to receive; does not wait for a connection.
+
+        Args:
+            layout: one record, as for `struct`; "<11f" are eleven float32, little-endian.
+            port: where the game listens.
+            host: where the game runs.
+            is_valid: whether a record can be one; called in the receiving thread.
+            hint: what to look at when nothing comes.
+        """
+        self.records_total = 0
+        self.refused_total = 0
+        self._layout = struct.Struct(layout)
+        self._address = (host, port)
+        self._is_valid = is_valid
+        self._changed = threading.Condition()
+        self._newest: Record | None = None
+        self._hint = hint
+        self._state = "it has not answered yet"
+        self._closed = threading.Event()
+        self._socket: socket.socket | None = None
+        self._thread = threading.Thread(target=self._run, name="tmrl-telemetry", daemon=True)
+        self._thread.start()
+
+    def next_record(self, within_s: float) -> Record:
+        """The newest record that was not handed out yet; waits for one.
+
+        Raises:
+            EnvironmentAwayError: none came within that time; says what is wrong with the connection.
+        """
+        until = time.monotonic() + within_s
+        with self._changed:
+            while self._newest is None:
+                if not self._changed.wait(min(_LOOK_S, max(0.0, until - time.monotonic()))) and (
+                    time.monotonic() >= until or self._closed.is_set()
+                ):
+                    host, port = self._address
+                    raise EnvironmentAwayError(
+                        f"no telemetry from the game at {host}:{port} for {within_s:g} s ({self._state}): {self._hint}"
+                    )
+            record, self._newest = self._newest, None
+            return record
+
+    def close(self) -> None:
+        """End the connection and the thread. Twice is fine."""
+        self._closed.set()
+        with contextlib.suppress(OSError, AttributeError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr]
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            try:
+                with socket.create_connection(self._address, _CONNECT_WITHIN_S) as connection:
+                    self._socket = connection
+                    self._state = "it accepts connections and sends nothing"
+                    self._receive(connection)
+            except OSError as error:
+                self._lose(str(error.strerror or error).lower())
+            self._closed.wait(_RETRY_AFTER_S)
+
+    def _receive(self, connection: socket.socket) -> None:
+        """Receive until the connection ends. No more than a chunk and a part of a record is kept."""
+        connection.settimeout(_LOOK_S)
+        size = self._layout.size
+        pending = b""
+        while not self._closed.is_set():
+            try:
+                chunk = connection.recv(_CHUNK_BYTES)
+            except TimeoutError:
+                continue
+            if not chunk:
+                self._lose("it ended the connection")
+                return
+            pending += chunk
+            whole = len(pending) // size * size
+            if whole and not self._take(pending[whole - size : whole], whole // size):
+                return
+            pending = pending[whole:]
+
+    def _take(self, data: bytes, records: int) -> bool:
+        record = self._layout.unpack(data)
+        if not self._is_valid(record):
+            self.refused_total += 1
+            self._lose(f"what it sends are no records of {self._layout.size} bytes")
+            return False
+        with self._changed:
+            self.records_total += records
+            self._newest = record
+            self._changed.notify_all()
+        return True
+
+    def _lose(self, reason: str) -> None:
+        with self._changed:
+            if reason != self._state and not self._closed.is_set():
+                log.warning("telemetry at %s:%s: %s", *self._address, reason)
+            self._state = reason
+            self._newest = None

@@ -1,0 +1,103 @@
+"""A game's window: where it is, whether it has the focus."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any, Protocol
+
+from tmrl_like.envs.desktop.screen import Region
+from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError
+
+_LOOK_S = 0.05
+_FOCUS_WITHIN_S = 2.0
+
+
+class Window(Protocol):
+    """A window on the screen. All methods raise EnvironmentAwayError when it is gone."""
+
+    def region(self) -> Region:
+        """Where its contents are on the screen, without title bar and borders."""
+        ...
+
+    def place(self, region: Region) -> None:
+        """Move and resize it so that its contents are there; a window manager may have its own mind."""
+        ...
+
+    def has_focus(self) -> bool:
+        """Whether keys go to it."""
+        ...
+
+    def raise_and_focus(self) -> None:
+        """Bring it to the front and let keys go to it; does not wait for that."""
+        ...
+
+    def close(self) -> None:
+        """Forget it; the window itself stays. Twice is fine."""
+        ...
+
+
+def find_window(title: str, within_s: float = 0.0) -> Window:
+    """Find the window whose title contains this text, the shortest title of several.
+
+    Args:
+        title: a part of the title; upper and lower case are the same.
+        within_s: wait so long for it to come.
+
+    Raises:
+        ConfigError: no screen, or a platform without a search for windows.
+        EnvironmentAwayError: there is no such window.
+        MissingExtraError: python-xlib, which comes with pynput, is not installed.
+    """
+    windows = _open_windows()
+    until = time.monotonic() + within_s
+    while True:
+        titles = windows.titles()
+        fitting = [(handle, found) for handle, found in titles.items() if title.lower() in found.lower()]
+        if fitting:
+            return windows.open(*min(fitting, key=lambda window: len(window[1])))
+        if time.monotonic() >= until:
+            windows.close()
+            names = ", ".join(sorted(filter(None, set(titles.values())))) or "none"
+            raise EnvironmentAwayError(
+                f"there is no window with {title!r} in its title; is the game running? Open windows: {names}"
+            )
+        time.sleep(_LOOK_S)
+
+
+def focus(window: Window) -> None:
+    """Let keys go to a window, and wait until they do.
+
+    Raises:
+        EnvironmentFaultError: it does not get the focus.
+    """
+    until = time.monotonic() + _FOCUS_WITHIN_S
+    while True:
+        window.raise_and_focus()
+        if window.has_focus():
+            return
+        if time.monotonic() >= until:
+            raise EnvironmentFaultError(
+                f"the game's window does not get the focus within {_FOCUS_WITHIN_S:g} s; is it minimised?"
+            )
+        time.sleep(_LOOK_S)
+
+
+class _Windows(Protocol):
+    """A platform's windows."""
+
+    def titles(self) -> dict[Any, str]: ...
+    def open(self, handle: Any, title: str) -> Window: ...
+    def close(self) -> None: ...
+
+
+def _open_windows() -> _Windows:
+    if sys.platform == "win32":
+        from tmrl_like.envs.desktop.window_win32 import Win32Windows
+
+        return Win32Windows()
+    if sys.platform == "darwin":
+        raise ConfigError("a game's window cannot be found on macOS; expected Windows, or Linux with X11")
+    from tmrl_like.envs.desktop.window_x11 import X11Windows
+
+    return X11Windows()

@@ -1,0 +1,124 @@
+"""Windows of an X server, by python-xlib."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from tmrl_like.envs.desktop.screen import Region, require_display
+from tmrl_like.envs.desktop.window import Window
+from tmrl_like.errors import ConfigError, EnvironmentAwayError, MissingExtraError
+
+
+class X11Windows:
+    """The windows of the X server that DISPLAY names."""
+
+    def __init__(self) -> None:
+        require_display()
+        try:
+            from Xlib import display, error
+        except ImportError:
+            raise MissingExtraError("windows are found with python-xlib: pip install 'tmrl_like[desktop]'") from None
+        try:
+            self._display: Any = display.Display()
+        except (error.DisplayError, OSError) as failed:
+            raise ConfigError(f"the screen cannot be opened: {failed}") from None
+        self._display.set_error_handler(lambda *_: None)  # of requests without an answer; the next one with tells
+
+    def titles(self) -> dict[Any, str]:
+        found: dict[Any, str] = {}
+        self._walk(self._display.screen().root, found)
+        return found
+
+    def _walk(self, window: Any, found: dict[Any, str]) -> None:
+        from Xlib import X, error
+
+        with contextlib.suppress(error.XError):  # a window that is gone by now
+            for child in window.query_tree().children:
+                with contextlib.suppress(error.XError):
+                    name = self._name(child)
+                    if name and child.get_attributes().map_state == X.IsViewable:
+                        found[child] = name
+                self._walk(child, found)
+
+    def _name(self, window: Any) -> str:
+        named = window.get_full_text_property(self._display.get_atom("_NET_WM_NAME"))
+        name = named or window.get_wm_name() or ""
+        return name if isinstance(name, str) else str(name, "utf-8", "replace")
+
+    def open(self, handle: Any, title: str) -> Window:
+        return X11Window(self._display, handle, title)
+
+    def close(self) -> None:
+        self._display.close()
+
+
+class X11Window:
+    """See `Window`."""
+
+    def __init__(self, display: Any, window: Any, title: str) -> None:
+        from Xlib import error
+
+        self._display, self._window, self._title = display, window, title
+        self._root = display.screen().root
+        self._gone = (error.BadWindow, error.BadDrawable, error.BadMatch, error.ConnectionClosedError)
+        self._is_open = True
+
+    def region(self) -> Region:
+        with self._not_gone():
+            size = self._window.get_geometry()
+            corner = self._root.translate_coords(self._window, 0, 0)
+        return Region(corner.x, corner.y, size.width, size.height)
+
+    def place(self, region: Region) -> None:
+        with self._not_gone():
+            self._window.configure(x=region.left, y=region.top, width=region.width, height=region.height)
+            self._display.sync()
+
+    def has_focus(self) -> bool:
+        with self._not_gone():
+            focused = self._display.get_input_focus().focus
+            while not isinstance(focused, int) and focused != self._root:
+                if focused == self._window:
+                    return True
+                focused = focused.query_tree().parent  # toolkits let a child have the focus
+            self._window.get_geometry()
+        return False
+
+    def raise_and_focus(self) -> None:
+        from Xlib import X
+
+        with self._not_gone():
+            if self._has_window_manager():
+                self._ask_window_manager()
+            else:
+                self._window.configure(stack_mode=X.Above)
+                self._window.set_input_focus(X.RevertToParent, X.CurrentTime)
+            self._display.sync()
+
+    def _has_window_manager(self) -> bool:
+        check = self._display.get_atom("_NET_SUPPORTING_WM_CHECK")
+        return self._root.get_full_property(check, 0) is not None
+
+    def _ask_window_manager(self) -> None:
+        from Xlib import X
+        from Xlib.protocol import event
+
+        data = (32, [2, X.CurrentTime, 0, 0, 0])  # 2: asked for by a tool, not by the application itself
+        message = event.ClientMessage(
+            window=self._window, client_type=self._display.get_atom("_NET_ACTIVE_WINDOW"), data=data
+        )
+        self._root.send_event(message, event_mask=X.SubstructureRedirectMask | X.SubstructureNotifyMask)
+
+    @contextlib.contextmanager
+    def _not_gone(self) -> Iterator[None]:
+        try:
+            yield
+        except self._gone:
+            raise EnvironmentAwayError(f"the game's window {self._title!r} is gone") from None
+
+    def close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._display.close()

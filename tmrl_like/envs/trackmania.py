@@ -1,0 +1,294 @@
+"""TrackMania 2020: drive a track as fast as you can, by what the screen shows.
+
+The game must run in a window, on the track, with the OpenPlanet plugin TMRL_GrabData, which sends where the car
+is to whoever connects to port 9000. Reward: progress along a demonstration, see `tmrl-like record-reward`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+from rtgym import DEFAULT_CONFIG_DICT
+
+from tmrl_like.envs.desktop.gamepad import Gamepad, XboxGamepad
+from tmrl_like.envs.desktop.telemetry import Record, Telemetry
+from tmrl_like.envs.desktop_game import DesktopGameInterface
+from tmrl_like.envs.generic import GenericGymEnv
+from tmrl_like.envs.trajectory import TrajectoryReward, load_trajectory, resample
+from tmrl_like.envs.vision import Frame, RangeFinder
+from tmrl_like.errors import ConfigError
+
+PORT = 9000
+LAYOUT = "<11f"
+HINT = "is a race on, and the OpenPlanet plugin TMRL_GrabData loaded (F3, Developer, Reload plugin)?"
+SPACING_M = 0.1
+REWARD = {"forward_limit": 500, "failure_countdown": 10, "max_distance": 100.0, "end_of_track_reward": 100.0}
+KEYS = (("", "up"), ("", "down"), ("left", "right"))  # throttle, brake, steering
+
+_LIDAR_PLACE = (0, 40, 958, 488)  # left, top, width, height of the window's contents
+_IMAGE_PLACE = (0, 40, 256, 128)
+_LIDAR_ANGLES = range(90, -91, -10)
+_LIDAR_MAX_PX = math.hypot(*_LIDAR_PLACE[2:])
+_LIDAR_FROM_PX = 20
+_BORDER_BELOW = 55  # of 255, in each colour: the black borders of the road
+_POP_UP_AFTER_S = 0.5
+_DRIVER_WITHIN_S = 10.0
+_MAX_SPEED, _MAX_GEAR, _MAX_RPM = 300.0, 7.0, 12000.0
+
+
+class Car(NamedTuple):
+    """What the plugin tells of the car, once per picture of the game."""
+
+    speed: float  # m/s
+    distance: float  # m since the start
+    x: float  # m
+    y: float
+    z: float
+    steering: float  # -1 to 1
+    throttle: float  # 0 to 1
+    is_braking: float  # 0 or 1
+    has_finished: float  # 0 or 1
+    gear: float
+    rpm: float
+
+
+def is_car(record: Record) -> bool:
+    """Whether these eleven numbers can be a `Car`."""
+    car = Car(*record)
+    return (
+        all(map(math.isfinite, car))
+        and car.is_braking in (0.0, 1.0)
+        and car.has_finished in (0.0, 1.0)
+        and abs(car.steering) <= 1.0
+        and 0.0 <= car.throttle <= 1.0
+        and abs(car.speed) < 1000.0
+        and car.gear.is_integer()
+    )
+
+
+class Lidar:
+    """Distances from the car to the black borders of the road: 19 directions, from right over ahead to left."""
+
+    def __init__(self) -> None:
+        self._shape = (0, 0)
+
+    def __call__(self, frame: Frame) -> NDArray[np.float32]:
+        """A frame, uint8 [H, W, 3], becomes pixels, float32 [19]."""
+        if frame.shape[:2] != self._shape:
+            self._measure(*frame.shape[:2])
+        road = (frame[..., 0] >= _BORDER_BELOW) | (frame[..., 1] >= _BORDER_BELOW) | (frame[..., 2] >= _BORDER_BELOW)
+        return self._ranges(road | self._near)
+
+    def _measure(self, height: int, width: int) -> None:
+        self._shape = (height, width)
+        row, column = height * 44 // 49, width // 2
+        self._ranges = RangeFinder(self._shape, (row, column), _LIDAR_ANGLES, _LIDAR_MAX_PX)
+        rows, columns = np.ogrid[:height, :width]
+        self._near = np.hypot(rows - row, columns - column) < _LIDAR_FROM_PX  # the car itself
+
+
+class TrackManiaInterface(DesktopGameInterface):
+    """rtgym interface of TrackMania 2020.
+
+    Observation: speed in m/s, gear, engine speed in 1/min, each float32 [1]; and the last four views: pictures,
+    uint8 [4, 64, 64], or lidar measurements, float32 [4, 19]. Action: throttle, brake and steering in [-1, 1],
+    float32 [3]; below 0 there is neither throttle nor brake.
+    """
+
+    def __init__(
+        self,
+        trajectory: str,
+        view: Literal["image", "lidar"] = "lidar",
+        gamepad: Callable[[], Gamepad] | None = XboxGamepad,
+        reward: dict[str, Any] | None = None,
+        restart_wait_s: float = 1.5,
+        port: int = PORT,
+        **desktop_game: Any,
+    ) -> None:
+        """Prepare; game and trajectory are looked for at the first reset.
+
+        Args:
+            trajectory: file of the demonstration.
+            view: what is seen of the screen.
+            gamepad: makes the gamepad; None: the keyboard steers.
+            reward: arguments of `TrajectoryReward` other than `REWARD`.
+            restart_wait_s: how long the countdown before a race takes.
+            port: where the plugin listens.
+            **desktop_game: further arguments of `DesktopGameInterface`.
+        """
+        place = _LIDAR_PLACE if view == "lidar" else _IMAGE_PLACE
+        defaults: dict[str, Any] = {"title": "Trackmania", "place": place, "frozen_after_s": math.inf}
+        defaults |= {"telemetry_layout": LAYOUT, "telemetry_port": port, "restart_wait_s": restart_wait_s}
+        super().__init__(axes=KEYS, **(defaults | desktop_game))
+        self._lidar = Lidar() if view == "lidar" else None
+        self._ranges: deque[NDArray[np.float32]] = deque(maxlen=4)
+        self._make_gamepad = gamepad
+        self._gamepad: Gamepad | None = None
+        self._trajectory, self._reward_arguments = trajectory, REWARD | (reward or {})
+        self._reward: TrajectoryReward | None = None
+        self._has_finished = False
+
+    def get_observation_space(self) -> spaces.Tuple[Any]:
+        speed = spaces.Box(-_MAX_SPEED, _MAX_SPEED, (1,))
+        gear, rpm = spaces.Box(0.0, _MAX_GEAR, (1,)), spaces.Box(0.0, _MAX_RPM, (1,))
+        if self._lidar is None:
+            return spaces.Tuple((speed, gear, rpm, *super().get_observation_space().spaces))
+        lidar = spaces.Box(0.0, _LIDAR_MAX_PX, (4, len(_LIDAR_ANGLES)))
+        return spaces.Tuple((speed, gear, rpm, lidar))
+
+    def observe(self, frame: Frame, record: Record) -> list[Any]:
+        car = Car(*record)
+        values = ((car.speed, -_MAX_SPEED, _MAX_SPEED), (car.gear, 0.0, _MAX_GEAR), (car.rpm, 0.0, _MAX_RPM))
+        instruments = [np.array([min(max(value, low), high)], np.float32) for value, low, high in values]
+        return [*instruments, *(super().observe(frame, record) if self._lidar is None else [self._look_ahead(frame)])]
+
+    def _look_ahead(self, frame: Frame) -> NDArray[np.float32]:
+        assert self._lidar is not None
+        ranges = self._lidar(frame)
+        while len(self._ranges) < 3:
+            self._ranges.append(ranges)
+        self._ranges.append(ranges)
+        return np.stack(self._ranges)
+
+    def judge(self, frame: Frame, record: Record) -> tuple[float, bool, dict[str, Any]]:
+        car = Car(*record)
+        assert self._reward is not None
+        reward, terminated = self._reward((car.x, car.y, car.z))
+        self._has_finished = bool(car.has_finished)
+        if self._has_finished and self._reward.index != self._reward.last:
+            return reward + self._reward_arguments["end_of_track_reward"], True, {}
+        return reward, terminated, {}
+
+    def begin_episode(self) -> None:
+        if self._reward is None:
+            points = resample(load_trajectory(Path(self._trajectory).expanduser()), SPACING_M)
+            self._reward = TrajectoryReward(points, **self._reward_arguments)
+        if self._has_finished:  # away with the pop-up of the finish
+            self._tap("b", "delete")
+            time.sleep(_POP_UP_AFTER_S)
+            self._tap("a", "enter")
+        self._tap("b", "delete")
+        time.sleep(self._restart_wait_s)
+        self._reward.reset()
+        self._ranges.clear()
+        self._has_finished = False
+
+    def _tap(self, button: str, key: str) -> None:
+        if self._gamepad is not None:
+            self._gamepad.tap(button)
+        elif self._keyboard is not None:
+            self._keyboard.tap(key)
+
+    def open_telemetry(self) -> Telemetry:
+        return Telemetry(LAYOUT, self._telemetry_port, is_valid=is_car, hint=HINT)
+
+    def open_controls(self) -> None:
+        if self._make_gamepad is None:
+            super().open_controls()
+        else:
+            self._gamepad = self._make_gamepad()
+
+    def control(self, action: NDArray[np.float32]) -> None:
+        if self._gamepad is None:
+            super().control(action)
+            return
+        throttle, brake, steering = map(float, action)
+        self._gamepad.move((steering, 0.0), left_trigger=max(brake, 0.0), right_trigger=max(throttle, 0.0))
+
+    def let_go(self) -> None:
+        super().let_go()
+        if self._gamepad is not None:
+            self._gamepad.move()
+
+    def close(self) -> None:
+        super().close()
+        if self._gamepad is not None:
+            self._gamepad.close()
+            self._gamepad = None
+
+
+class TrackManiaEnv(GenericGymEnv):
+    """TrackMania 2020 at 20 Hz, with the last `act_buf_len` actions in its observation."""
+
+    def __init__(
+        self,
+        trajectory: str,
+        view: Literal["image", "lidar"] = "lidar",
+        gamepad: Callable[[], Gamepad] | None = XboxGamepad,
+        reward: dict[str, Any] | None = None,
+        time_step_duration: float = 0.05,
+        ep_max_length: int = 1000,
+        act_buf_len: int = 2,
+        **interface: Any,
+    ) -> None:
+        """Make the environment; the game is looked for at the first reset.
+
+        Args:
+            trajectory: file of the demonstration.
+            view: what is seen of the screen.
+            gamepad: makes the gamepad; None: the keyboard steers.
+            reward: arguments of `TrajectoryReward` other than `REWARD`.
+            time_step_duration: in seconds.
+            ep_max_length: in steps.
+            act_buf_len: actions in the observation.
+            **interface: further arguments of `TrackManiaInterface`.
+        """
+        arguments = {"trajectory": trajectory, "view": view, "gamepad": gamepad, "reward": reward}
+        config = dict(DEFAULT_CONFIG_DICT)
+        config |= {
+            "interface": TrackManiaInterface,
+            "interface_kwargs": arguments | interface,
+            "time_step_duration": time_step_duration,
+            "start_obs_capture": 0.8 * time_step_duration,  # a picture takes milliseconds
+            "time_step_timeout_factor": 1.0,
+            "ep_max_length": ep_max_length,
+            "act_buf_len": act_buf_len,
+            "reset_act_buf": True,
+            "wait_on_done": True,
+        }
+        super().__init__("real-time-gym-ts-v1", {"config": config})
+
+    @staticmethod
+    def demonstrate(driver: str, port: int = PORT, **others: Any) -> NDArray[np.float32]:
+        """Take down where you drive, from now on to the finish, for `tmrl-like record-reward`.
+
+        Args:
+            driver: "keyboard": you, with whatever steers the game.
+            port: where the plugin listens.
+            others: the environment's other arguments; they make no difference.
+
+        Returns:
+            Where the car was, [T, 3].
+
+        Raises:
+            ConfigError: another driver.
+            EnvironmentAwayError: the game is not there, or fell silent.
+        """
+        if driver != "keyboard":
+            raise ConfigError(f"nobody but you drives TrackMania, no {driver}: --driver keyboard")
+        telemetry = Telemetry(LAYOUT, port, is_valid=is_car, hint=HINT)
+        try:
+            cars = [Car(*telemetry.next_record(_DRIVER_WITHIN_S))]
+            while not cars[-1].has_finished:
+                cars.append(Car(*telemetry.next_record(_DRIVER_WITHIN_S)))
+        finally:
+            telemetry.close()
+        return np.array([(car.x, car.y, car.z) for car in cars], np.float32)
+
+
+def get_environment(trajectory: str, **arguments: Any) -> TrackManiaEnv:
+    """TrackMania 2020 as a Gymnasium environment, for use without server, worker and trainer.
+
+    Args:
+        trajectory: file of the demonstration.
+        **arguments: as for `TrackManiaEnv`.
+    """
+    return TrackManiaEnv(trajectory, **arguments)

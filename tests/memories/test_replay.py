@@ -424,3 +424,12 @@ def test_a_memory_that_finds_no_stack_in_what_arrives_says_so():
         memory.append(rows([(0, {"lidar": np.ones(2)}, 0.0)] * 2))
     with pytest.raises(MemoryContractError, match="no single array"):
         ReplayMemory(frame_stack={0: 4}).append(rows([(0, ((np.ones(2),),), 0.0)] * 2))
+
+
+def test_a_memory_that_is_larger_than_the_machine_is_one_line(monkeypatch):
+    def too_large(*_):
+        raise MemoryError("Unable to allocate 25.7 GiB")
+
+    monkeypatch.setattr("tmrl_like.memories.replay.FieldColumns", too_large)
+    with pytest.raises(ConfigError, match=r"memory_size 1,000 is more than fits here: Unable to allocate 25.7 GiB"):
+        filled(memory_size=1000)

@@ -197,7 +197,10 @@ class ReplayMemory(MemoryOfRows):
             )
         stack_sizes(self.frame_stack, nodes[OBS])  # refuses what has none
         capacity = self._lanes.capacity
-        fields = [FieldColumns(name, node, capacity) for name, node in zip(NAMES, nodes, strict=False)]
+        try:
+            fields = [FieldColumns(name, node, capacity) for name, node in zip(NAMES, nodes, strict=False)]
+        except MemoryError as error:
+            raise ConfigError(f"memory_size {capacity:,} is more than fits here: {error}; make it smaller") from None
         for field in fields[REW:]:
             if len(field.columns) != 1 or field.columns[0].array.size != capacity:
                 raise MemoryContractError(f"{field.name} is not a single number but {field.node}")

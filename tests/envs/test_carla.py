@@ -410,11 +410,12 @@ def test_pictures_are_rgb() -> None:
     assert picture.flags.c_contiguous
 
 
-def test_ranges_are_the_nearest_points_clockwise_without_the_road() -> None:
-    points = [(10, 0, 0, 1), (7, 0.1, -1, 1), (2, 0, -2.1, 1), (0, 5, 0, 1), (-4, 0, 0, 1)]
-    ranges = ranges_of(data(raw_data=np.array(points, np.float32).tobytes()), 4, 30.0)
+def test_ranges_are_the_nearest_points_clockwise_without_the_road_and_the_car_itself() -> None:
+    car = carla.Vector3D(2.4, 1.0, 0.75)
+    points = [(10, 0, 0, 1), (7, 0.1, -1, 1), (4, 0, -1.9, 1), (2, 0.5, -0.5, 1), (0, 5, 0, 1), (-4, 0, 0, 1)]
+    ranges = ranges_of(data(raw_data=np.array(points, np.float32).tobytes()), 4, 30.0, car)
     assert ranges.tolist() == pytest.approx([7.0007, 5.0, 4.0, 30.0], abs=1e-3)
-    assert ranges_of(data(raw_data=b""), 4, 30.0).tolist() == [30.0] * 4
+    assert ranges_of(data(raw_data=b""), 4, 30.0, car).tolist() == [30.0] * 4
 
 
 # -- the stand-in and the types ----------------------------------------------------------------------

@@ -418,6 +418,7 @@ class Vehicle(Actor):
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
+        self.bounding_box = carla.BoundingBox(carla.Location(), carla.Vector3D(2.4, 1.0, 0.75))
         self._control = carla.VehicleControl()
         self._to_place: carla.Transform | None = None
         self.hit_m_s, self.crossed = 0.0, False

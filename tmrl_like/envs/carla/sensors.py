@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     import carla
 
 _Data = TypeVar("_Data", bound="carla.SensorData")
-_MOUNT = (0.3, 0.0, 2.2)  # m: forward, right and up from the vehicle's middle
+_ABOVE_ROOF_M = 0.5
 _LIDAR_CHANNELS = 16
 _LIDAR_POINTS_PER_BIN = 40
 _LIDAR_TURNS_PER_S = 20.0
 _GROUND_M = 0.4  # lidar points below this height are the road
+_OWN_BODY = 1.2  # and those in a box so much larger than the vehicle are the vehicle
 _MAX_SWEEPS = 16
 _MAX_EVENTS = 64
 
@@ -123,6 +124,7 @@ class SensorRig:
             EnvironmentFaultError: the simulator does not answer, or refuses.
         """
         self._options = options
+        self._body = vehicle.bounding_box.extent
         self._camera = self._lidar = None
         self._collisions = Readings[Any](impulse_of, _MAX_EVENTS)
         self._crossings = Readings[Any](lines_crossed, _MAX_EVENTS)
@@ -167,7 +169,7 @@ class SensorRig:
         return cast("Array", np.minimum.reduce(turn))
 
     def _ranges_of(self, sweep: carla.LidarMeasurement) -> Array:
-        return ranges_of(sweep, self._options.lidar_bins, self._options.lidar_range_m)
+        return ranges_of(sweep, self._options.lidar_bins, self._options.lidar_range_m, self._body)
 
 
 def picture_of(image: carla.Image) -> Array:
@@ -176,14 +178,16 @@ def picture_of(image: carla.Image) -> Array:
     return np.ascontiguousarray(bgra[:, :, 2::-1])
 
 
-def ranges_of(sweep: carla.LidarMeasurement, bins: int, range_m: float) -> Array:
+def ranges_of(sweep: carla.LidarMeasurement, bins: int, range_m: float, body: carla.Vector3D) -> Array:
     """The nearest point in each direction, float32 [bins] in metres, clockwise from straight ahead.
 
-    Points on the road do not count; a direction without points says `range_m`.
+    Points on the road and on the vehicle itself, `body` its half length, width and height, do not count; a direction
+    without points says `range_m`.
     """
     x, y, z, _ = np.frombuffer(sweep.raw_data, np.float32).reshape(-1, 4).T
-    above = z > _GROUND_M - _MOUNT[2]
-    x, y = x[above], y[above]
+    is_own = (abs(x) < body.x * _OWN_BODY) & (abs(y) < body.y * _OWN_BODY)
+    others = (z > _GROUND_M - _height_of_sensors(body)) & ~is_own
+    x, y = x[others], y[others]
     directions = np.round(np.arctan2(y, x) * (bins / (2 * np.pi))).astype(np.int64) % bins
     ranges = np.full(bins, range_m, np.float32)
     np.minimum.at(ranges, directions, np.hypot(x, y))
@@ -205,11 +209,16 @@ def _mount(
 ) -> None:
     import carla
 
-    sensor = world.spawn(kind, carla.Transform(carla.Location(*_MOUNT)), attributes, vehicle)
+    place = carla.Transform(carla.Location(z=_height_of_sensors(vehicle.bounding_box.extent)))
+    sensor = world.spawn(kind, place, attributes, vehicle)
     if sensor is None:
         raise EnvironmentFaultError(f"the CARLA simulator makes no {kind}")
     with world.asking():
         cast("carla.Sensor", sensor).listen(readings.put)
+
+
+def _height_of_sensors(body: carla.Vector3D) -> float:
+    return 2.0 * float(body.z) + _ABOVE_ROOF_M
 
 
 def _camera_attributes(options: SensorOptions) -> dict[str, str]:

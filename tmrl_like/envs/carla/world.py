@@ -228,9 +228,11 @@ class CarlaWorld:
             self._world.apply_settings(before)
 
     def _destroy(self, actor: carla.Actor) -> None:
-        if hasattr(actor, "stop"):
+        if actor.type_id.startswith("sensor."):
+            sensor = cast("carla.Sensor", actor)
             with contextlib.suppress(RuntimeError):
-                cast("carla.Sensor", actor).stop()
+                if sensor.is_listening():
+                    sensor.stop()
         if self.is_lost:
             return
         try:

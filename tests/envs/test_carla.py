@@ -72,6 +72,10 @@ def wall_ahead(simulator: stand_in.Simulator, metres: float) -> None:
         simulator.walls.append((point.location.x + metres, point.location.y, 1.0))
 
 
+def data(**values: Any) -> Any:
+    return stand_in.SensorData(values.pop("frame", 1), 0.0, values)
+
+
 # -- two clocks --------------------------------------------------------------------------------------
 
 
@@ -153,6 +157,15 @@ def test_a_wall_is_seen_by_the_lidar_hit_and_ends_the_episode(
     assert reward < -15
     sync_env.reset()
     assert not sync_env.step(GAS)[2]  # the collision of the episode before does not count
+
+
+def test_an_event_of_the_episode_before_that_comes_late_does_not_count(sync_env: CarlaSyncEnv) -> None:
+    sync_env.reset()
+    rig, drive = sync_env._interface._rig, sync_env._interface._drive
+    rig._collisions.put(data(frame=drive.began_in_frame, normal_impulse=carla.Vector3D(x=9)))
+    assert not sync_env.step(GAS)[2]
+    rig._collisions.put(data(frame=drive.began_in_frame + 1, normal_impulse=carla.Vector3D(x=9)))
+    assert sync_env.step(GAS)[4]["ended_by"] == "collision"
 
 
 def test_steering_away_crosses_a_line_and_leaves_the_route(simulator: stand_in.Simulator) -> None:
@@ -375,10 +388,6 @@ def test_the_shipped_experiment_makes_the_environment_without_a_simulator() -> N
 
 
 # -- sensors -----------------------------------------------------------------------------------------
-
-
-def data(**values: Any) -> Any:
-    return stand_in.SensorData(values.pop("frame", 1), 0.0, values)
 
 
 def test_a_sensor_s_queue_is_bounded_and_counts_what_left() -> None:

@@ -233,6 +233,7 @@ def test_the_arm_keeps_to_its_limits_and_drops_what_is_no_command() -> None:
             assert max(map(abs, bench.speeds)) < 1.1 * MAX_VELOCITY
         for angle, limits in zip(bench.arm.data.qpos, LIMITS, strict=True):
             assert angle == pytest.approx(limits[sign > 0], abs=0.15)
+        assert bench.arm.data.ctrl == pytest.approx([0.0, 0.0])  # it brakes there, the mechanics need not hold it
     before = bench.speeds
     for datagram in (b"", b"\0" * COMMAND.size * 2, COMMAND.pack(False, math.nan, math.inf)):
         bench.arm.receive(bench.now_s, datagram)
@@ -317,8 +318,9 @@ def test_an_arm_that_hangs_is_told_and_closes(arm: SimulatedArm, monkeypatch: py
     process = psutil.Process(arm.pid)
     process.suspend()
     with pytest.raises(EnvironmentFaultError, match=r"the arm has sent no state for 0\.3 s"):
-        while True:
+        for _ in range(1000):
             arm.read_state()
+            time.sleep(0.001)
     arm.close()
     assert not process.is_running()
 
@@ -436,6 +438,14 @@ def test_an_arm_that_does_not_come_home_is_stopped(monkeypatch: pytest.MonkeyPat
     with pytest.raises(EnvironmentFaultError, match=r"not at home after 0\.1 s"):
         RobotInterface(arm).reset()
     assert arm.is_stopped
+
+
+def test_an_arm_that_is_stopped_is_not_waited_for() -> None:
+    arm = FakeArm()
+    arm.connect()
+    arm.emergency_stop()
+    with pytest.raises(EnvironmentFaultError, match="the robot's emergency stop is on"):
+        RobotInterface(arm).reset()
 
 
 def test_a_seed_fixes_the_targets() -> None:

@@ -20,10 +20,10 @@ from tmrl_like.envs.generic import GenericGymEnv
 from tmrl_like.envs.robot_driver import RobotCommand, RobotDriver, RobotState, SimulatedArm
 from tmrl_like.errors import EnvironmentFaultError
 
-MAX_SPEED = 2.0  # rad/s, each joint
+MAX_SPEED = 1.2  # rad/s, each joint: what the agent may ask for, less than the arm can
 LINKS_M = (0.4, 0.3)  # from shoulder to elbow, from elbow to tip
 HOME_RAD = (0.0, 1.35)  # where each episode begins
-TARGETS_RAD = ((-1.4, 1.4), (0.5, 2.2))  # targets are tips of arms with such joints
+TARGETS_RAD = ((-1.0, 1.0), (0.7, 2.0))  # targets are tips of arms with such joints
 REACHED_M = 0.02
 AT_REST_RAD_S = 0.2
 STEP_COSTS = 0.1
@@ -42,7 +42,7 @@ class RobotInterface(RealTimeGymInterface):  # type: ignore[misc]
 
     Observation, each float32 [2]: joint positions in rad, joint velocities in rad/s, the tip's place in m, the way to
     the target in m as seen from the tip (along the forearm, to its left). Action: velocities of shoulder and elbow,
-    float32 [2] in [-2, 2] rad/s.
+    float32 [2] in [-1.2, 1.2] rad/s.
     """
 
     def __init__(self, driver: RobotDriver) -> None:
@@ -74,9 +74,7 @@ class RobotInterface(RealTimeGymInterface):  # type: ignore[misc]
         return self._observation(state), {}
 
     def get_obs_rew_terminated_info(self) -> tuple[list[Any], np.float32, bool, dict[str, Any]]:
-        state = self._driver.read_state()
-        if state.is_stopped:
-            raise EnvironmentFaultError("the robot's emergency stop is on")
+        state = self._read_state()
         observation = self._observation(state)
         distance_m = np.linalg.norm(observation[3])
         rests = max(map(abs, state.velocity_rad_s)) < AT_REST_RAD_S
@@ -89,6 +87,12 @@ class RobotInterface(RealTimeGymInterface):  # type: ignore[misc]
     def close(self) -> None:
         self._driver.close()
 
+    def _read_state(self) -> RobotState:
+        state = self._driver.read_state()
+        if state.is_stopped:
+            raise EnvironmentFaultError("the robot's emergency stop is on")
+        return state
+
     def _move(self, velocity_rad_s: Any) -> None:
         self._driver.send_command(RobotCommand((float(velocity_rad_s[0]), float(velocity_rad_s[1]))))
 
@@ -96,7 +100,7 @@ class RobotInterface(RealTimeGymInterface):  # type: ignore[misc]
         """Move to where episodes begin. An arm that does not get there is stopped: something is in its way."""
         deadline_s = time.monotonic() + _HOME_WITHIN_S
         while time.monotonic() < deadline_s:
-            state = self._driver.read_state()
+            state = self._read_state()
             way_rad = np.subtract(HOME_RAD, state.position_rad)
             if np.abs(way_rad).max() < _AT_HOME_RAD and np.abs(state.velocity_rad_s).max() < AT_REST_RAD_S:
                 self._move((0.0, 0.0))

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 from rtgym import DEFAULT_CONFIG_DICT, RealTimeGymInterface
 
-from tmrl_like.envs.carla.route import Route, RouteOptions, plan_route
-from tmrl_like.envs.carla.sensors import SensorOptions, SensorRig
+from tmrl_like.envs.carla.car import Car
+from tmrl_like.envs.carla.drive import Drive
+from tmrl_like.envs.carla.route import RouteOptions, plan_route
+from tmrl_like.envs.carla.sensors import SensorOptions
 from tmrl_like.envs.carla.vehicle import VehicleAction, VehicleState
 from tmrl_like.envs.carla.world import CarlaWorld, SimulatorOptions, require_carla, weather_of
 from tmrl_like.envs.generic import GenericGymEnv
-from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError
-
-if TYPE_CHECKING:
-    import carla
+from tmrl_like.errors import ConfigError
 
 _MAX_MOTION = np.array((60.0, 20.0, 180.0), np.float32)  # m/s forward, m/s to the right, degrees/s
-_ROUTE_ENDS_M = 2.0
-_GAIN_M = 1.0
-_AT_PLACE_M = 2.0
-_SLOWEST_FRAMES_S = 1.0  # a simulator with less than a frame in this time does not run in real time
 _LONGEST_STEP_S = 0.1  # CARLA's physics: ten substeps of 10 ms
 
 Array = np.ndarray[Any, Any]
@@ -69,10 +63,8 @@ class CarlaInterface(RealTimeGymInterface):  # type: ignore[misc]
         weather_of(self._simulator)
         self._random = np.random.default_rng()
         self._world: CarlaWorld | None = None
-        self._vehicle: carla.Vehicle | None = None
-        self._rig: SensorRig | None = None
-        self._drive: Drive | None = None
-        self._newest_frame, self._newest_at = 0, 0.0
+        self._car: Car  # from the first reset on, as the drive
+        self._drive: Drive
 
     def get_observation_space(self) -> spaces.Tuple[Any]:
         ahead_m = np.repeat(max(self._task.ahead_m) + self._task.off_route_m, 2 * len(self._task.ahead_m))
@@ -87,7 +79,7 @@ class CarlaInterface(RealTimeGymInterface):  # type: ignore[misc]
 
     def send_control(self, control: Array | None) -> None:
         if control is not None:
-            self._act(VehicleAction.from_policy(control))
+            self._car.act(VehicleAction.from_policy(control))
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[list[Any], dict[str, Any]]:
         """Put the car on a free spawn point, drawn at random, at rest.
@@ -98,158 +90,46 @@ class CarlaInterface(RealTimeGymInterface):  # type: ignore[misc]
         """
         if seed is not None:
             self._random = np.random.default_rng(seed)
-        if self._world is None:
-            self._world = CarlaWorld(self._simulator, self._fixed_step_s, self._client_cls)
-        place = self._place()
-        frame = self._settle(place)
-        self._rig.wait_for(frame, self._simulator.timeout_s)  # type: ignore[union-attr]
-        self._rig.take_events(frame)  # type: ignore[union-attr]
-        state = self._see()
-        waypoint = self._world.map.get_waypoint(place.location)
+        world = self._world or self._connect()
+        place = self._car.put_on_spawn_point(self._random)
+        state = self._car.see()
+        waypoint = world.map.get_waypoint(place.location)
         self._drive = Drive(self._task, plan_route(waypoint, self._task.length_m, self._random), state)
         return self._observation(state), {"time_s": state.time_s}
 
     def get_obs_rew_terminated_info(self) -> tuple[list[Any], np.float32, bool, dict[str, Any]]:
-        state = self._see()
-        assert self._drive is not None
-        assert self._rig is not None
-        impulse, lines = self._rig.take_events(self._drive.began_in_frame)
+        state = self._car.see()
+        impulse, lines = self._car.sensors.take_events(self._drive.began_in_frame)
         reward, ended_by = self._drive.judge(state, impulse, lines)
         info = {"time_s": state.time_s} | ({"ended_by": ended_by} if ended_by else {})
         return self._observation(state), np.float32(reward), bool(ended_by), info
 
     def wait(self) -> None:
         """Brake, between two episodes."""
-        self._act(VehicleAction(brake=1.0))
+        self._car.act(VehicleAction(brake=1.0))
 
     def tick(self) -> None:
-        """Let one step pass in a world that stands still; camera and lidar have then seen it.
-
-        Raises:
-            EnvironmentAwayError: the simulator does not answer.
-        """
-        assert self._world is not None
-        assert self._rig is not None
-        self._rig.wait_for(self._world.tick(), self._simulator.timeout_s)
+        """Let one step pass in a world that stands still; see `Car.tick`."""
+        self._car.tick()
 
     def close(self) -> None:
         """Destroy every actor that was made and let the simulator go on by its own clock; twice is fine."""
-        world, self._world, self._vehicle, self._rig = self._world, None, None, None
+        world, self._world = self._world, None
         if world is not None:
             world.close()
 
-    # -- placing -------------------------------------------------------------------------------------
-
-    def _place(self) -> carla.Transform:
-        """Put the car, which is made if there is none yet, on a free spawn point."""
-        import carla
-
-        assert self._world is not None
-        for place in self._world.free_spawn_points(self._random):
-            if self._vehicle is None:
-                vehicle = self._world.spawn(self._simulator.vehicle, place, {})
-                if vehicle is None:
-                    continue
-                self._vehicle = cast("carla.Vehicle", vehicle)
-                self._rig = SensorRig(self._world, self._vehicle, self._sensors)
-                return place
-            with self._world.asking():
-                self._vehicle.set_transform(place)
-                self._vehicle.set_target_velocity(carla.Vector3D())
-                self._vehicle.set_target_angular_velocity(carla.Vector3D())
-            return place
-        raise EnvironmentFaultError(f"CARLA makes no {self._simulator.vehicle} on any spawn point: all are taken")
-
-    def _settle(self, place: carla.Transform) -> int:
-        """Brake until the simulator shows the car where it was put; returns that frame."""
-        assert self._world is not None
-        assert self._vehicle is not None
-        until = time.monotonic() + self._simulator.timeout_s
-        while time.monotonic() < until:
-            self._act(VehicleAction(brake=1.0))
-            frame = self._world.wait_for_frame() if self._fixed_step_s is None else self._world.tick()
-            seen = self._world.snapshot().find(self._vehicle.id)
-            if seen is not None and seen.get_transform().location.distance(place.location) < _AT_PLACE_M:
-                self._newest_frame, self._newest_at = frame, time.monotonic()
-                return frame
-        raise EnvironmentFaultError("the car did not get to its spawn point: is something else driving it?")
-
-    # -- driving -------------------------------------------------------------------------------------
-
-    def _act(self, action: VehicleAction) -> None:
-        assert self._world is not None
-        assert self._vehicle is not None
-        with self._world.asking():
-            self._vehicle.apply_control(action.to_control())
-
-    def _see(self) -> VehicleState:
-        assert self._world is not None
-        assert self._vehicle is not None
-        snapshot = self._world.snapshot()
-        self._check_that_it_runs(snapshot.frame)
-        if snapshot.find(self._vehicle.id) is None:
-            raise EnvironmentFaultError("the car is gone from the simulator: somebody destroyed it, or loaded a map")
-        return VehicleState.seen(snapshot, self._vehicle.id)
-
-    def _check_that_it_runs(self, frame: int) -> None:
-        """A simulator that died goes on showing its last frame; raise EnvironmentAwayError then."""
-        now, limit_s = time.monotonic(), min(_SLOWEST_FRAMES_S, self._simulator.timeout_s)
-        if frame != self._newest_frame or self._fixed_step_s is not None:
-            self._newest_frame, self._newest_at = frame, now
-        elif now - self._newest_at > limit_s:
-            assert self._world is not None
-            self._world.is_lost = True
-            raise EnvironmentAwayError(f"the CARLA simulator has stood still for {limit_s:g} s: did it end?")
+    def _connect(self) -> CarlaWorld:
+        world = self._world = CarlaWorld(self._simulator, self._fixed_step_s, self._client_cls)
+        try:
+            self._car = Car(world, self._sensors)
+        except BaseException:
+            self.close()
+            raise
+        return world
 
     def _observation(self, state: VehicleState) -> list[Array]:
-        assert self._drive is not None
-        assert self._rig is not None
         motion = np.clip(np.array(state.motion, np.float32), -_MAX_MOTION, _MAX_MOTION)
-        return [motion, self._drive.route_ahead(state), *self._rig.observe()]
-
-
-class Drive:
-    """One drive along a route: what of it is seen, what is earned, when it ends.
-
-    Attributes:
-        began_in_frame: of the simulator.
-    """
-
-    def __init__(self, task: RouteOptions, route: Route, state: VehicleState) -> None:
-        """Begin at the start of `route`."""
-        self._task, self._route = task, route
-        self.began_in_frame = state.frame
-        self._best_m, self._best_at_s = 0.0, state.time_s
-
-    def judge(self, state: VehicleState, impulse: float, lines: int) -> tuple[float, str]:
-        """What was earned since the last time, and what ended the drive, if anything did.
-
-        Args:
-            state: the car now.
-            impulse: of collisions, in N s.
-            lines: crossed.
-
-        Returns:
-            The reward; one of "collision", "off route", "end of route", "stuck" or nothing.
-        """
-        reward = self._route.follow(state.x_m, state.y_m) - self._task.lane_penalty * lines
-        if self._route.reached_m >= self._best_m + _GAIN_M:
-            self._best_m, self._best_at_s = self._route.reached_m, state.time_s
-        if impulse > 0:
-            return reward - self._task.collision_penalty, "collision"
-        if self._route.off_m > self._task.off_route_m:
-            return reward, "off route"
-        if self._route.reached_m >= self._route.length_m - _ROUTE_ENDS_M:
-            return reward, "end of route"
-        return reward, "stuck" if state.time_s - self._best_at_s > self._task.stuck_after_s else ""
-
-    def route_ahead(self, state: VehicleState) -> Array:
-        """Points ahead as seen from the car, float32 [2 * len(ahead_m)]: metres forward, then to the right."""
-        x, y = self._route.ahead(self._task.ahead_m)
-        limit_m = max(self._task.ahead_m) + self._task.off_route_m
-        own = np.concatenate(state.to_own_frame(x - state.x_m, y - state.y_m))
-        seen: Array = np.clip(own, -limit_m, limit_m).astype(np.float32)
-        return seen
+        return [motion, self._drive.route_ahead(state), *self._car.sensors.observe()]
 
 
 class CarlaEnv(GenericGymEnv):

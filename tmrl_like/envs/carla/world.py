@@ -92,6 +92,7 @@ class CarlaWorld:
 
     Attributes:
         map: roads and spawn points.
+        stands_still: time passes with `next_frame` only.
         is_lost: the simulator did not answer once; nothing more is asked of it.
     """
 
@@ -105,8 +106,8 @@ class CarlaWorld:
 
         Args:
             options: which simulator, map, weather.
-            fixed_step_s: let the world stand still between two `tick`s of this length; none: it goes on by
-                its own clock.
+            fixed_step_s: let the world stand still between two frames, so far apart; none: it goes on by its own
+                clock.
             client_cls: makes the client; none: `carla.Client`.
 
         Raises:
@@ -115,7 +116,7 @@ class CarlaWorld:
         """
         import carla
 
-        self.options, self.is_lost = options, False
+        self.options, self.stands_still, self.is_lost = options, fixed_step_s is not None, False
         self._made: list[carla.Actor] = []
         self._before: carla.WorldSettings | None = None
         with self.asking():
@@ -132,22 +133,15 @@ class CarlaWorld:
 
     # -- the clock -----------------------------------------------------------------------------------
 
-    def tick(self) -> int:
-        """Let one step of time pass in a world that stands still; returns its frame.
+    def next_frame(self) -> int:
+        """The next frame: let it come where the world stands still, wait for it elsewhere.
 
         Raises:
             EnvironmentAwayError: the simulator does not answer.
         """
         with self.asking():
-            return int(self._world.tick(self.options.timeout_s))
-
-    def wait_for_frame(self) -> int:
-        """Wait for the next frame of a world that goes on by itself; returns it.
-
-        Raises:
-            EnvironmentAwayError: none comes.
-        """
-        with self.asking():
+            if self.stands_still:
+                return int(self._world.tick(self.options.timeout_s))
             return int(self._world.wait_for_tick(self.options.timeout_s).frame)
 
     def snapshot(self) -> carla.WorldSnapshot:
@@ -275,7 +269,7 @@ class CarlaWorld:
 
     def _apply_clock(self, fixed_step_s: float | None) -> None:
         self._before, settings = self._world.get_settings(), self._world.get_settings()
-        settings.synchronous_mode = fixed_step_s is not None
+        settings.synchronous_mode = self.stands_still
         settings.fixed_delta_seconds = fixed_step_s
         self._world.apply_settings(settings)
 

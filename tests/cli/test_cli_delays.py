@@ -97,7 +97,7 @@ def supervised() -> Iterator[Any]:
 def check(env: SupervisedEnv, steps: int = 300, period_s: float | None = 0.05, excitation: float = 0.3) -> list[str]:
     drive = env.run(lambda: drive_at_random(env, steps, excitation, np.random.default_rng(1)))
     held = held_actions(env.env)
-    return describe_response(measure_response(to_traces(drive, held)), held, period_s)
+    return describe_response(measure_response(*to_traces(drive, held)), held, period_s)
 
 
 @pytest.mark.parametrize(
@@ -128,8 +128,8 @@ def test_a_game_with_buttons_is_measured_too(supervised: Any) -> None:
 
 
 def test_what_cannot_be_said_is_said_so() -> None:
-    def response(*lags: int, hidden: bool = False) -> Response:
-        return Response(np.isin(np.arange(5), lags) / max(1, len(lags)), lags, hidden, 100)
+    def response(*lags: int, hidden: bool = False, coarse: bool = False) -> Response:
+        return Response(np.isin(np.arange(5), lags) / max(1, len(lags)), lags, hidden, coarse, 100)
 
     assert "raise --delay-steps" in describe_response(None, 1, 0.1)[0]
     assert "no effect of the actions was seen within 4 steps" in describe_response(response(), 1, 0.1)[0]
@@ -139,6 +139,9 @@ def test_what_cannot_be_said_is_said_so() -> None:
     assert "50% after 0 steps, 50% after 2 steps; measured over 100 steps" in first
     assert "a speed say" in note
     assert verdict == "act_buf_len: 2 covers the delay"
+    _, note, verdict = describe_response(response(2, coarse=True), 1, 0.1)
+    assert "a hint, not a measurement" in note
+    assert verdict.startswith("the state may not be Markov: actions up to 2 steps old still act")
     assert describe_response(response(0), 0, None)[1] == "act_buf_len: none is needed"
 
 

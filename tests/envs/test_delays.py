@@ -145,24 +145,41 @@ def test_features_are_numbers_as_they_are_and_pictures_as_a_few() -> None:
         }
         for i in range(30)
     ]
-    features = to_features(observations)
-    assert features.shape == (30, 16)
+    features, exact = to_features(observations)
+    assert exact == 1 + 1 + 19  # what never changes is left out
+    assert features.shape == (30, exact + 8)
     assert np.isfinite(features).all()
-    positions = to_features([(np.array([i, -i]), 1.0) for i in range(5)])
+    positions, exact = to_features([(np.array([i, -i]), 1.0) for i in range(5)])
     assert np.allclose(positions[:, 0], (np.arange(5) - 2) / 2**0.5)
-    assert positions.shape == (5, 2)
-    assert to_features(["a", "b"]).shape == (2, 0)
+    assert positions.shape == (5, exact) == (5, 2)
+    assert to_features(["a", "b"])[0].shape == (2, 0)
+
+
+def pictures_of(positions: Any) -> list[Any]:
+    """A bright column in 32 x 32 x 1."""
+    columns = np.arange(32)
+    return [np.tile(np.exp(-((columns - x) ** 2) / 12), (32, 1))[..., None] for x in positions]
 
 
 def test_what_moves_in_a_picture_is_seen() -> None:
-    random = np.random.default_rng(0)
-    actions = random.uniform(-1.0, 1.0, (200, 1))
-    where = 16 + 4 * np.concatenate([[0.0, 0.0, 0.0], actions[:-2, 0]])
-    columns = np.arange(32)
-    pictures = [np.tile(np.exp(-((columns - x) ** 2) / 12), (32, 1))[..., None] for x in where]
-    response = measure_response([Trace(actions, to_features(pictures))])
+    actions = np.random.default_rng(0).uniform(-1.0, 1.0, (200, 1))
+    where = np.concatenate([[0.0, 0.0, 0.0], actions[:-2, 0]])
+    features, exact = to_features(pictures_of(16 + 4 * where))
+    response = measure_response([Trace(actions, features)], exact)
     assert response is not None
+    assert response.coarse
     assert response.lags == (2,)
+
+
+def test_numbers_are_believed_before_pictures() -> None:
+    actions = np.random.default_rng(0).uniform(-1.0, 1.0, (200, 1))
+    where = np.concatenate([[0.0, 0.0], actions[:-1, 0]])
+    late = np.concatenate([np.zeros(4), actions[:-3, 0]])
+    features, exact = to_features(list(zip(pictures_of(16 + 4 * late), where, strict=True)))
+    response = measure_response([Trace(actions, features)], exact)
+    assert response is not None
+    assert not response.coarse
+    assert response.lags == (1,)
 
 
 def test_observations_without_numbers_show_nothing() -> None:

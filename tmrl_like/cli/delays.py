@@ -44,7 +44,7 @@ def report_delays(worker: RolloutWorker, arguments: Arguments, seed: int) -> Non
     )
     held = held_actions(env)
     period_s = float(np.median(drive.periods_s)) if worker.time_step_s else None
-    for line in describe_response(measure_response(to_traces(drive, held), seed), held, period_s):
+    for line in describe_response(measure_response(*to_traces(drive, held), seed), held, period_s):
         print(line)
 
 
@@ -115,20 +115,24 @@ def held_actions(env: Any) -> int:
     return held if isinstance(env.observation_space, spaces.Tuple) else 0
 
 
-def to_traces(drive: Drive, held: int) -> list[Trace]:
+def to_traces(drive: Drive, held: int) -> tuple[list[Trace], int]:
     """A drive as numbers.
 
     Args:
         drive: what happened.
         held: past actions at the end of each observation; they are left out.
+
+    Returns:
+        The first two arguments of `measure_response`.
     """
     seen = [obs[: len(obs) - held] if held else obs for _, observations in drive.episodes for obs in observations]
-    features, traces, start = to_features(seen), [], 0
+    features, exact = to_features(seen)
+    traces, start = [], 0
     for actions, observations in drive.episodes:
         end = start + len(observations)
         traces.append(Trace(np.array(actions, np.float64), features[start:end]))
         start = end
-    return traces
+    return traces, exact
 
 
 def describe_response(response: Response | None, held: int, period_s: float | None) -> list[str]:
@@ -151,30 +155,38 @@ def describe_response(response: Response | None, held: int, period_s: float | No
     span = f"shows after {_after(first, period_s)}"
     if last > first:
         span = f"first {span}, the last of it after {_after(last, period_s)}"
-    lines = [f"delay: an action {span} (of its effect {parts}; measured over {response.rows} steps)"]
+    line = f"delay: an action {span} (of its effect {parts}; measured over {response.rows} steps)"
+    return [line, *_describe_state(response), _describe_buffer(response, held)]
+
+
+def _describe_state(response: Response) -> list[str]:
+    if response.coarse:
+        return ["note: seen in pictures or long vectors, reduced to a few numbers: a hint, not a measurement"]
     if response.hidden_state:
-        lines.append(
+        return [
             "note: older actions tell more of what comes next than the observation does: it seems to lack something "
             "that moves, a speed say; add it, or the last observations"
-        )
-    return [*lines, *_describe_buffer(response, held)]
+        ]
+    return []
 
 
-def _describe_buffer(response: Response, held: int) -> list[str]:
-    needed = response.act_buf_len
+def _describe_buffer(response: Response, held: int) -> str:
+    needed, not_markov = response.act_buf_len, "warning: the state is not Markov"
+    if response.coarse:
+        not_markov = "the state may not be Markov"
     if response.never_ends:
-        return [
-            f"warning: the state is not Markov: actions still act after {_steps(needed)}, the longest that was looked "
-            "at; the observation does not show what they do"
-        ]
+        return (
+            f"{not_markov}: actions still act after {_steps(needed)}, the longest that was looked at; the observation "
+            "does not show what they do"
+        )
     if held < needed:
-        return [
-            f"warning: the state is not Markov: actions up to {_steps(needed)} old still act, the buffer holds {held}; "
-            f"set act_buf_len: {needed}"
-        ]
+        return (
+            f"{not_markov}: actions up to {_steps(needed)} old still act, the buffer holds {held}; set act_buf_len: "
+            f"{needed}"
+        )
     if held > needed:
-        return [f"act_buf_len: {held} covers the delay; {needed} would do, as far as was measured"]
-    return [f"act_buf_len: {held} covers the delay" if held else "act_buf_len: none is needed"]
+        return f"act_buf_len: {held} covers the delay; {needed} would do, as far as was measured"
+    return f"act_buf_len: {held} covers the delay" if held else "act_buf_len: none is needed"
 
 
 def _after(lag: int, period_s: float | None) -> str:

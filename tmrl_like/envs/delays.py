@@ -11,7 +11,7 @@ would make older actions look as if they acted: it is replaced by what older obs
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,7 +22,7 @@ MAX_LAG = 10
 FALSE_ALARMS = 0.01  # of environments whose actions do nothing, how many seem to respond
 SMALLEST_SHARE = 0.01  # of what actions explain in a component; about a tenth of their effect
 _SHUFFLES = 400
-_MAX_FEATURES = 16
+_MAX_FEATURES = 32
 _FEATURES_PER_LEAF = 8
 _PICTURE_SIDE = 16
 _LARGEST = 1e9  # of a number that is taken as it is
@@ -48,12 +48,15 @@ class Response:
         lags: those at which the effect is not chance, in order; empty: no effect was seen.
         hidden_state: older actions tell more than the last observation does, however old: it lacks something
             that moves, a speed say. `lags` are then what two observations leave to tell.
+        coarse: found in what pictures or long vectors were reduced to. That is less than the observation, and
+            older actions may tell what it lacks.
         rows: steps that the result rests on.
     """
 
     shares: Array
     lags: tuple[int, ...]
     hidden_state: bool
+    coarse: bool
     rows: int
 
     @property
@@ -72,24 +75,43 @@ class Response:
         return self.lags[-1] if self.lags else 0
 
 
-def measure_response(traces: Sequence[Trace], seed: int = 0) -> Response | None:
+def measure_response(traces: Sequence[Trace], exact: int | None = None, seed: int = 0) -> Response | None:
     """Find the lags at which actions act.
 
     Args:
         traces: what happened under independent random actions.
+        exact: how many numbers at the beginning of each observation are whole. What the others, reduced ones,
+            seem to show is used only where these show nothing. None: all are.
         seed: of the shuffles that say what chance would show.
 
     Returns:
         The response; None where there are too few steps for so many actions and observations, or episodes of
         a few steps only.
     """
+    features = traces[0].observations.shape[1]
+    exact = features if exact is None else exact
     max_lag = _longest_lag(traces)
     if max_lag < _LEAST_LAG:
         return None
-    response = _test_lags(traces, max_lag, 1, seed)
-    if not response.never_ends:
-        return response
-    return _test_lags(traces, max_lag, 2, seed)
+    response = _test_lags(traces, max_lag, _Model(exact), seed)
+    if not response.lags and exact < features:
+        response = _test_lags(traces, max_lag, _Model(features, coarse=True), seed)
+    return response
+
+
+@dataclass(frozen=True)
+class _Model:
+    """What is to be explained, and from what.
+
+    Attributes:
+        targets: how many numbers at the beginning of an observation are to be explained.
+        memory: from how many earlier observations.
+        coarse: some of these numbers are reduced ones.
+    """
+
+    targets: int
+    memory: int = 1
+    coarse: bool = False
 
 
 def _longest_lag(traces: Sequence[Trace]) -> int:
@@ -102,22 +124,24 @@ def _longest_lag(traces: Sequence[Trace]) -> int:
     return -1
 
 
-def _test_lags(traces: Sequence[Trace], max_lag: int, memory: int, seed: int) -> Response:
-    """Which lags act, beside the last `memory` observations?
+def _test_lags(traces: Sequence[Trace], max_lag: int, model: _Model, seed: int) -> Response:
+    """Which lags act, beside the last observation? If all the oldest ones seem to: beside the last two?
 
-    The last one is the oldest that adds to all younger ones. Of those up to it, each must add to all others.
+    The last lag is the oldest that adds to all younger ones. Of those up to it, each must add to all others.
     """
     random = np.random.default_rng(seed)
-    regression = _Regression(traces, max_lag, memory)
-    lags = np.flatnonzero(regression.effects(_beyond_younger, random).any(axis=1))
+    regression = _Regression(traces, max_lag, model)
+    acting = np.flatnonzero(regression.effects(_beyond_younger, random).any(axis=1))
+    if acting.size and acting[-1] == max_lag and model.memory == 1:
+        return _test_lags(traces, max_lag, replace(model, memory=2), seed)
     shares = np.zeros(max_lag + 1)
-    if lags.size:
-        last = int(lags[-1])
-        effects = _Regression(traces, last, memory).effects(_beyond_others, random)
+    if acting.size:
+        last = int(acting[-1])
+        effects = _Regression(traces, last, model).effects(_beyond_others, random)
         sizes = np.sqrt(effects.sum(axis=1))
-        shares[: last + 1] = sizes / max(sizes.sum(), np.finfo(float).tiny)
-        lags = np.union1d(np.flatnonzero(sizes), last)
-    return Response(shares, tuple(map(int, lags)), memory > 1, len(regression.noise))
+        shares[: last + 1] = sizes / sizes.sum() if sizes.any() else np.arange(last + 1) == last
+    lags = tuple(map(int, np.flatnonzero(shares)))
+    return Response(shares, lags, model.memory > 1, model.coarse, len(regression.noise))
 
 
 class _Regression:
@@ -127,8 +151,8 @@ class _Regression:
         noise: [rows, D], what nothing explains, as large as before the fit.
     """
 
-    def __init__(self, traces: Sequence[Trace], max_lag: int, memory: int) -> None:
-        self._new, last, self._actions, older = _rows(traces, max_lag, memory)
+    def __init__(self, traces: Sequence[Trace], max_lag: int, model: _Model) -> None:
+        self._new, last, self._actions, older = _rows(traces, max_lag, model)
         flat = self._actions.reshape(len(last), -1)
         predicted = _project(_basis(np.concatenate([flat, older], axis=1), 1e-6), last)
         self._known = _basis(predicted, 1e-4)
@@ -167,18 +191,19 @@ class _Regression:
         return np.where(is_real, variance, 0.0)
 
 
-def _rows(traces: Sequence[Trace], max_lag: int, memory: int) -> tuple[Array, Array, Array, Array]:
-    """New observation, the `memory` before it, actions [rows, lags, A], and what else tells of those before it."""
-    parts = []
+def _rows(traces: Sequence[Trace], max_lag: int, model: _Model) -> tuple[Array, Array, Array, Array]:
+    """New observation, those before it, actions [rows, lags, A], and what else tells of those before it."""
+    parts, memory = [], model.memory
     for trace in traces:
         t = np.arange(max(max_lag, memory - 1), len(trace.actions))
         last = [trace.observations[t - i] for i in range(memory)]
         older = [trace.observations[np.maximum(t - memory - i, 0)] for i in range(memory)]
         older.append(trace.actions[np.maximum(t - max_lag - 1, 0)])
         actions = np.stack([trace.actions[t - j] for j in range(max_lag + 1)], axis=1)
-        parts.append((trace.observations[t + 1], np.concatenate(last, axis=1), actions, np.concatenate(older, axis=1)))
-    new, last_, actions_, older_ = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return _scaled(new), _scaled(last_), actions_ - actions_.mean(axis=0), _scaled(older_)
+        new = trace.observations[t + 1, : model.targets]
+        parts.append((new, np.concatenate(last, axis=1), actions, np.concatenate(older, axis=1)))
+    new_, last_, actions_, older_ = (np.concatenate(part) for part in zip(*parts, strict=True))
+    return _scaled(new_), _scaled(last_), actions_ - actions_.mean(axis=0), _scaled(older_)
 
 
 def _beyond_younger(actions: Array, known: Array) -> list[Array]:
@@ -235,22 +260,25 @@ def _scaled(values: Array) -> Array:
 # -- observations as vectors ---------------------------------------------------------------------------
 
 
-def to_features(observations: Sequence[Any]) -> Array:
+def to_features(observations: Sequence[Any]) -> tuple[Array, int]:
     """Observations as rows of a few numbers each.
 
-    Numbers stay as they are. Pictures are averaged over 8 x 8 cells; of what is still long, the directions
-    in which it varies most are kept. Text and the like is left out.
+    Of pictures, averaged over 8 x 8 cells, and of arrays of more than 32 numbers, the 8 directions in which
+    they vary most are kept. All else stays as it is, but for text and the like, which is left out.
 
     Args:
         observations: all of one structure.
 
     Returns:
-        [len(observations), D] with D from 0 to 16.
+        [len(observations), D], D from 0 to 32, and how many of the D are whole: they come first.
     """
-    leaves = [list(_leaves(obs)) for obs in observations]
-    columns = [_few(np.stack(values)) for values in zip(*leaves, strict=True)]
-    features = np.concatenate([*columns, np.empty((len(observations), 0))], axis=1)
-    return _principal(_scaled(features), _MAX_FEATURES)
+    leaves = [np.stack(values) for values in zip(*(list(_leaves(obs)) for obs in observations), strict=True)]
+    none = np.empty((len(observations), 0))
+    exact = [leaf.reshape(len(leaf), -1) for leaf in leaves if leaf[0].size <= _MAX_FEATURES]
+    reduced = [_reduce(leaf) for leaf in leaves if leaf[0].size > _MAX_FEATURES]
+    whole = _principal(_scaled(np.concatenate([none, *exact], axis=1)), _MAX_FEATURES)
+    rest = _principal(_scaled(np.concatenate([none, *reduced], axis=1)), _MAX_FEATURES - whole.shape[1])
+    return np.concatenate([whole, rest], axis=1), whole.shape[1]
 
 
 def _leaves(obs: Any) -> Iterator[Array]:
@@ -265,15 +293,13 @@ def _leaves(obs: Any) -> Iterator[Array]:
         yield np.clip(np.nan_to_num(array.astype(np.float64)), -_LARGEST, _LARGEST)
 
 
-def _few(leaf: Array) -> Array:
-    """[N, ...] -> [N, at most 8]."""
+def _reduce(leaf: Array) -> Array:
+    """[N, ...] -> [N, 8]."""
     sides = sorted(range(1, leaf.ndim), key=lambda axis: leaf.shape[axis])[-2:]
     if len(sides) == 2 and min(leaf.shape[axis] for axis in sides) >= _PICTURE_SIDE:
         for axis in sides:
             leaf = _cells(leaf, axis)
     flat = leaf.reshape(len(leaf), -1)
-    if flat.shape[1] <= _FEATURES_PER_LEAF:
-        return flat
     return _principal(flat - flat.mean(axis=0), _FEATURES_PER_LEAF)
 
 

@@ -66,6 +66,16 @@ def test_the_game_goes_on_while_nobody_steps_and_buttons_stay_down(doom: VizDoom
     assert np.abs(turned.astype(int) - frame).mean() > 1
 
 
+def test_the_stack_moves_on_with_the_last_step_too(doom: VizDoomInterface) -> None:
+    (before, _), terminated = doom.get_obs_rew_terminated_info()[0], False
+    doom.game.send_game_command("kill")
+    while not terminated:
+        (frames, _), _, terminated, _ = doom.get_obs_rew_terminated_info()
+        assert np.array_equal(frames[:-1], before[1:])
+        before = frames
+    assert np.array_equal(frames[-1], frames[-2])
+
+
 def test_each_action_does_what_its_buttons_do(doom: VizDoomInterface) -> None:
     turns = {}
     for action in (STILL, LEFT, RIGHT):

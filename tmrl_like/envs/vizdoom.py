@@ -125,7 +125,9 @@ class VizDoomInterface(RealTimeGymInterface):  # type: ignore[misc]
         if not self.game.is_episode_finished():
             self.game.advance_action(1)
         terminated = self.game.is_episode_finished()
-        if not terminated:
+        if terminated:
+            self._frames.append(self._frames[-1])  # there is no new one, and a stack moves on with every step
+        else:
             self._look()
         rewarded = self.game.get_total_reward()
         rew, self._rewarded = np.float32(rewarded - self._rewarded), rewarded

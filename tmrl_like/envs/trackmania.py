@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -109,9 +109,10 @@ class TrackManiaInterface(DesktopGameInterface):
         view: Literal["image", "lidar"] = "lidar",
         gamepad: Callable[[], Gamepad] | None = XboxGamepad,
         reward: dict[str, Any] | None = None,
-        restart_wait_s: float = 1.5,
+        title: str = "Trackmania",
+        command: Sequence[str] | None = None,
         port: int = PORT,
-        **desktop_game: Any,
+        restart_wait_s: float = 1.5,
     ) -> None:
         """Prepare; game and trajectory are looked for at the first reset.
 
@@ -120,14 +121,21 @@ class TrackManiaInterface(DesktopGameInterface):
             view: what is seen of the screen.
             gamepad: makes the gamepad; None: the keyboard steers.
             reward: arguments of `TrajectoryReward` other than `REWARD`.
-            restart_wait_s: how long the countdown before a race takes.
+            title: a part of the window's title.
+            command: starts the game; None: you do.
             port: where the plugin listens.
-            **desktop_game: further arguments of `DesktopGameInterface`.
+            restart_wait_s: how long the countdown before a race takes.
         """
-        place = _LIDAR_PLACE if view == "lidar" else _IMAGE_PLACE
-        defaults: dict[str, Any] = {"title": "Trackmania", "place": place, "frozen_after_s": math.inf}
-        defaults |= {"telemetry_layout": LAYOUT, "telemetry_port": port, "restart_wait_s": restart_wait_s}
-        super().__init__(axes=KEYS, **(defaults | desktop_game))
+        super().__init__(
+            title,
+            command,
+            axes=KEYS,
+            restart_wait_s=restart_wait_s,
+            place=_LIDAR_PLACE if view == "lidar" else _IMAGE_PLACE,
+            telemetry_layout=LAYOUT,
+            telemetry_port=port,
+            frozen_after_s=math.inf,  # telemetry tells
+        )
         self._lidar = Lidar() if view == "lidar" else None
         self._ranges: deque[NDArray[np.float32]] = deque(maxlen=4)
         self._make_gamepad = gamepad
@@ -224,28 +232,19 @@ class TrackManiaEnv(GenericGymEnv):
         view: Literal["image", "lidar"] = "lidar",
         gamepad: Callable[[], Gamepad] | None = XboxGamepad,
         reward: dict[str, Any] | None = None,
+        title: str = "Trackmania",
+        command: Sequence[str] | None = None,
+        port: int = PORT,
+        restart_wait_s: float = 1.5,
         time_step_duration: float = 0.05,
         ep_max_length: int = 1000,
         act_buf_len: int = 2,
-        **interface: Any,
     ) -> None:
-        """Make the environment; the game is looked for at the first reset.
-
-        Args:
-            trajectory: file of the demonstration.
-            view: what is seen of the screen.
-            gamepad: makes the gamepad; None: the keyboard steers.
-            reward: arguments of `TrajectoryReward` other than `REWARD`.
-            time_step_duration: in seconds.
-            ep_max_length: in steps.
-            act_buf_len: actions in the observation.
-            **interface: further arguments of `TrackManiaInterface`.
-        """
-        arguments = {"trajectory": trajectory, "view": view, "gamepad": gamepad, "reward": reward}
+        """As `TrackManiaInterface`; the rest is rtgym's."""
         config = dict(DEFAULT_CONFIG_DICT)
         config |= {
             "interface": TrackManiaInterface,
-            "interface_kwargs": arguments | interface,
+            "interface_args": (trajectory, view, gamepad, reward, title, command, port, restart_wait_s),
             "time_step_duration": time_step_duration,
             "start_obs_capture": 0.8 * time_step_duration,  # a picture takes milliseconds
             "time_step_timeout_factor": 1.0,

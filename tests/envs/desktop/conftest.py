@@ -1,5 +1,6 @@
 """A screen for tests: an X server without a monitor."""
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -11,9 +12,9 @@ import pytest
 REQUIRED = "TMRL_LIKE_REQUIRE_SCREEN"
 
 
-@pytest.fixture(scope="session")
-def x_server() -> Iterator[str]:
-    """DISPLAY of an X server that was started for the tests."""
+@contextlib.contextmanager
+def start_x_server() -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
+    """An X server of one's own: DISPLAY and process."""
     missing = [name for name in ("mss", "pynput", "pygame") if importlib.util.find_spec(name) is None]
     missing += [] if shutil.which("Xvfb") else ["Xvfb (apt-get install xvfb)"]
     if missing:
@@ -31,10 +32,25 @@ def x_server() -> Iterator[str]:
         with os.fdopen(read) as pipe:
             number = pipe.readline().strip()  # written when it is ready
         assert number, f"Xvfb ended with {server.wait(5)}"
-        yield f":{number}"
+        yield f":{number}", server
     finally:
         server.terminate()
         server.wait(10)
+
+
+@pytest.fixture(scope="session")
+def x_server() -> Iterator[str]:
+    """DISPLAY of an X server that was started for the tests."""
+    with start_x_server() as (display, _):
+        yield display
+
+
+@pytest.fixture
+def mortal_screen(monkeypatch: pytest.MonkeyPatch) -> Iterator["subprocess.Popen[bytes]"]:
+    """The test runs on a screen of its own, and may end it."""
+    with start_x_server() as (display, server):
+        monkeypatch.setenv("DISPLAY", display)
+        yield server
 
 
 @pytest.fixture

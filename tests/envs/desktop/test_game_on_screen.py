@@ -1,5 +1,6 @@
 """A game in a window of its own, on a real screen: keys steer it, pictures of it come from the screen."""
 
+import gc
 import os
 import re
 import signal
@@ -185,6 +186,26 @@ def test_a_window_is_where_it_is_placed_its_picture_is_grabbed_and_its_end_is_to
         window.close()
         grabber.close()
         game.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pynput's own farewell to the screen
+def test_a_screen_that_goes_away_is_a_fault_and_the_game_is_ended(
+    mortal_screen: "subprocess.Popen[bytes]", command: list[str]
+) -> None:
+    interface = SquareGame(command, telemetry_layout="")
+    interface.reset()
+    interface.send_control(RIGHT)
+    game = interface._game
+    assert game is not None
+    pid = game.pid
+    os.kill(pid or 0, signal.SIGSTOP)  # so that it is not the game that ends
+    mortal_screen.kill()
+    mortal_screen.wait()
+    with pytest.raises(EnvironmentFaultError, match=r"cannot be grabbed|is gone"):
+        interface.get_obs_rew_terminated_info()
+    interface.close()
+    assert not psutil.pid_exists(pid or 0)
+    gc.collect()  # the farewell is now
 
 
 def test_a_game_that_is_not_there_is_one_line_that_names_the_windows(screen: str) -> None:

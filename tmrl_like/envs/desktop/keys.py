@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from tmrl_like.envs.desktop.screen import require_display
-from tmrl_like.errors import ConfigError, MissingExtraError
+from tmrl_like.errors import ConfigError, EnvironmentAwayError, MissingExtraError
 
 TAP_S = 0.1  # a game that looks at its keys 20 times a second sees that
 
@@ -55,12 +55,16 @@ class Keyboard:
 
         Raises:
             ConfigError: there is no such key; nothing is pressed.
+            EnvironmentAwayError: the screen is gone.
         """
         wanted = {name: self._held.get(name) or self._key(name) for name in keys}
         _release(self._controller, self._held, self._held.keys() - wanted.keys())
         for name in wanted.keys() - self._held.keys():
             self._held[name] = wanted[name]
-            self._controller.press(wanted[name])
+            try:
+                self._controller.press(wanted[name])
+            except Exception as error:  # each platform has its own
+                raise EnvironmentAwayError(f"keys cannot be pressed: {error.with_traceback(None)}") from None
 
     def tap(self, key: str, seconds: float = TAP_S) -> None:
         """Press a key and release it after that time."""
@@ -90,4 +94,7 @@ class Keyboard:
 
 def _release(controller: Any, held: dict[str, Any], names: Iterable[str] | None = None) -> None:
     for name in set(held if names is None else names):
-        controller.release(held.pop(name))
+        try:
+            controller.release(held.pop(name))
+        except Exception as error:  # the screen is gone, and its keys with it
+            error.__traceback__ = None  # pynput keeps the error, and that this keyboard

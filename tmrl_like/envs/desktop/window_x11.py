@@ -121,4 +121,5 @@ class X11Window:
     def close(self) -> None:
         if self._is_open:
             self._is_open = False
-            self._display.close()
+            with contextlib.suppress(*self._gone):
+                self._display.close()

@@ -1,0 +1,24 @@
+"""The racing game, learnt in real time with what ships: config/racing_lidar.yaml."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from racing import draw, learn
+
+MINUTES = 10.0
+SHARE = 0.3  # of the track; the untrained policy does 0.03
+
+
+@pytest.mark.learn
+@pytest.mark.timeout(900)
+def test_the_game_is_driven_after_ten_minutes(tmp_path: Path) -> None:
+    pytest.importorskip("Box2D")
+    cv2 = pytest.importorskip("cv2")
+    learnt = learn(MINUTES, 0, tmp_path / "home", tmp_path / "lap.mp4")
+    draw(learnt, tmp_path / "racing.png")
+    assert (tmp_path / "racing.png").stat().st_size > 1000
+    assert np.mean(learnt.final) >= SHARE
+    video = cv2.VideoCapture(str(tmp_path / "lap.mp4"))
+    assert video.get(cv2.CAP_PROP_FRAME_COUNT) > 30
+    assert video.read()[0]

@@ -12,13 +12,15 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
+import torch
 
-from tmrl_like.envs.racing import RacingEnv, RacingInterface, demonstration
+from tmrl_like.envs.racing import MirroredLaps, RacingEnv, RacingInterface, demonstration
 from tmrl_like.envs.racing_drivers import FollowTheRoad, demonstrate, record_lap
 from tmrl_like.envs.racing_game import STATE, TICK_S, RacingGame
 from tmrl_like.envs.supervision import SupervisedEnv
@@ -215,10 +217,10 @@ def test_scans_of_different_frames_do_not_share_memory():
 @pytest.mark.parametrize(
     ("action", "controls"),
     [
-        ((0.5, 1.0), (0.5, 0.5, 0.0)),
+        ((0.5, 1.0), (0.5, 0.2, 0.0)),
         ((0.0, -0.5), (0.0, 0.0, 0.0)),
         ((-1.0, -1.0), (-1.0, 0.0, 1.0)),
-        ((0.0, 0.25), (0.0, 0.25, 0.0)),
+        ((0.0, 0.25), (0.0, 0.1, 0.0)),
         ((9.0, -9.0), (1.0, 0.0, 1.0)),
     ],
 )
@@ -235,6 +237,26 @@ def test_reward_is_progress_along_the_demonstration(tmp_path):
     steps = [seen.get_obs_rew_terminated_info()[1:3] for _ in range(3)]
     assert steps == [(3.0, False), (4.0, False), (22.0 + 100.0, True)]
     assert isinstance(steps[0][0], np.float32)
+
+
+@pytest.mark.parametrize("options", [{"history": 2}, {"observation": "image"}, {"observation": "image", "grey": False}])
+def test_a_mirrored_lap_is_a_lap_on_a_mirrored_road(options):
+    def sees(bend: float, sign: float) -> tuple[torch.Tensor, ...]:
+        seen = interface([state(bend=bend, speed=20.0, slip=4 * sign, turn_rate=sign, steering=0.2 * sign)], **options)
+        (instruments, stack), _ = seen.reset()
+        stack = stack.astype(np.float32)
+        return torch.from_numpy(instruments)[None], torch.from_numpy(stack)[None], torch.tensor([[0.3 * sign, 0.6]])
+
+    here, there = sees(50.0, 1.0), sees(-50.0, -1.0)
+    mirrored = MirroredLaps()
+    mirrored._random = SimpleNamespace(random=lambda: 0.9)  # type: ignore[assignment]
+    obs, act, rew, *_ = mirrored(here, here[2], 1.0, here, False, False)
+    assert rew == 1.0
+    assert torch.equal(act, there[2])
+    assert torch.equal(obs[0], there[0])
+    assert torch.equal(obs[2], there[2])
+    # not exactly: the car is half a pixel off the frame's middle
+    assert float((obs[1] - there[1]).abs().mean()) < 0.1 * float((here[1] - there[1]).abs().mean())
 
 
 def test_the_environment_has_rtgyms_spaces_and_starts_no_game_for_them():

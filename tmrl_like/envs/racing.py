@@ -27,7 +27,7 @@ ANGLES = np.linspace(-90.0, 90.0, 19)  # of the rays, in degrees; 0 is ahead
 _VIEW_ROWS = 84  # below are the game's own instruments
 _CAR = (71, 48)  # its row and column, in every frame
 _MAX_RANGE = 70.0  # pixels
-_FULL_GAS = 0.5  # the game's: with more the wheels spin
+_FULL_GAS = 0.2  # of the game: enough for more speed than any corner allows
 _COASTING = -0.5  # the pedal's position between brake and gas
 _GREENER_BY = 40  # grass is that much more green than red; road, kerbs and the car are not
 _INSTRUMENTS = {"speed": 100.0, "slip": 20.0, "turn_rate": 5.0, "steering": 0.5}  # and what counts as 1
@@ -159,6 +159,44 @@ class ImageView:
     def __call__(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """A frame becomes uint8 [height, width] or [height, width, 3]."""
         return self._shrink(frame)
+
+
+class MirroredLaps:
+    """Sample preprocessor: sees each batch as it is, or in a mirror: a corner to the left is one to the right.
+
+    Works on whole batches (tensors [B, …]) and on single transitions of tensors.
+    """
+
+    batched = True
+
+    def __init__(self, seed: int | None = None) -> None:
+        """Prepare.
+
+        Args:
+            seed: of the draws; None: another one each time.
+        """
+        self._random = np.random.default_rng(seed)
+
+    def __call__(
+        self, last_obs: tuple[Any, ...], act: Any, rew: Any, obs: tuple[Any, ...], terminated: Any, truncated: Any
+    ) -> tuple[Any, ...]:
+        if self._random.random() < 0.5:
+            return last_obs, act, rew, obs, terminated, truncated
+        return _mirror(last_obs), _other_way(act), rew, _mirror(obs), terminated, truncated
+
+
+def _mirror(obs: tuple[Any, ...]) -> tuple[Any, ...]:
+    instruments, seen, *actions = obs
+    mirrored = -instruments
+    mirrored[..., 0] = instruments[..., 0]  # the speed ahead
+    across = -2 if seen.shape[-1] == 3 else -1  # rays and columns from left to right; colours behind
+    return (mirrored, seen.flip(across), *map(_other_way, actions))
+
+
+def _other_way(action: Any) -> Any:
+    mirrored = action * 1
+    mirrored[..., 0] *= -1
+    return mirrored
 
 
 def demonstration(track: int, file: str | Path | None = None) -> Points:

@@ -165,7 +165,7 @@ class VizDoomEnv(GenericGymEnv):
         render: bool = False,
         tics_per_step: int = 4,
         ep_max_length: int = 300,
-        act_buf_len: int = 1,
+        act_buf_len: int = 3,
     ) -> None:
         if tics_per_step < 2:
             raise ConfigError(f"tics_per_step is {tics_per_step}; to press and to look takes a tic each: 2 or more")

@@ -98,29 +98,17 @@ def test_keys_steer_and_the_picture_shows_it(env: DesktopGameEnv, screen: str) -
     assert not psutil.pid_exists(info["pid"])
 
 
-def test_a_game_that_hangs_is_a_fault_and_the_next_reset_has_a_new_one(screen: str, command: list[str]) -> None:
-    env = DesktopGameEnv(partial(SquareGame, command=command, telemetry_layout=""), time_step_duration=STEP_S)
-    env.reset()
-    *_, info = env.step(STILL)
-    os.kill(info["pid"], signal.SIGSTOP)
-    with pytest.raises(EnvironmentFaultError, match=r"hangs: its picture has not changed for 1 s"):
-        for _ in range(1000):
-            env.step(RIGHT)
-    assert not psutil.pid_exists(info["pid"])
-    assert keys_down() == 0
-    env.reset()
-    *_, again = env.step(STILL)
-    assert again["pid"] != info["pid"]
-    env.close()
-
-
-def test_a_game_that_ends_is_a_fault_that_names_its_exit_code(env: DesktopGameEnv) -> None:
+def test_a_game_that_ends_is_a_fault_and_the_next_reset_has_a_new_one(env: DesktopGameEnv) -> None:
     env.reset()
     *_, info = env.step(STILL)
     os.kill(info["pid"], signal.SIGKILL)
     with pytest.raises(EnvironmentFaultError, match=r"ended with exit code -9"):
         for _ in range(100):
-            env.step(STILL)
+            env.step(RIGHT)
+    assert keys_down() == 0
+    env.reset()
+    *_, again = env.step(STILL)
+    assert again["pid"] != info["pid"]
 
 
 def test_without_the_focus_no_key_is_pressed(screen: str, command: list[str]) -> None:
@@ -142,8 +130,9 @@ def test_without_the_focus_no_key_is_pressed(screen: str, command: list[str]) ->
         other.close()
 
 
-def test_a_worker_goes_on_after_its_game_hung(screen: str, command: list[str]) -> None:
-    """Supervised: the fault ends the episode, the game is ended and another one started."""
+def test_a_game_that_hangs_is_ended_and_its_worker_goes_on_with_a_new_one(
+    screen: str, command: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
     pids: list[int] = []
 
     class Actor(LinearActor):
@@ -154,10 +143,12 @@ def test_a_worker_goes_on_after_its_game_hung(screen: str, command: list[str]) -
                 os.kill(pids[0], signal.SIGSTOP)
             return STILL
 
-    make = partial(DesktopGameEnv, interface=partial(SquareGame, command=command), ep_max_length=10)
+    interface = partial(SquareGame, command=command, telemetry_layout="")
+    make = partial(DesktopGameEnv, interface=interface, time_step_duration=STEP_S, ep_max_length=500)
     with RolloutWorker(make, Actor, standalone=True) as worker:
-        stats = worker.run_episodes(nb_episodes=2)
-    assert [bool(s.fault) for s in stats] == [True, False]
+        assert worker.run_episode().fault
+        assert not worker.run_episode(max_samples=5).fault
+    assert any("the game hangs: its picture has not changed for 1 s" in record.message for record in caplog.records)
     assert len(pids) == 2
     assert not any(psutil.pid_exists(pid) for pid in pids)
 

@@ -44,7 +44,7 @@ def report_delays(worker: RolloutWorker, arguments: Arguments, seed: int) -> Non
     )
     held = held_actions(env)
     period_s = float(np.median(drive.periods_s)) if worker.time_step_s else None
-    for line in describe_response(measure_response(*to_traces(drive, held), seed), held, period_s):
+    for line in describe_response(measure(drive, held, seed), held, period_s):
         print(line)
 
 
@@ -115,65 +115,83 @@ def held_actions(env: Any) -> int:
     return held if isinstance(env.observation_space, spaces.Tuple) else 0
 
 
-def to_traces(drive: Drive, held: int) -> tuple[list[Trace], int]:
-    """A drive as numbers.
+@dataclass(frozen=True)
+class Measured:
+    """When actions show.
+
+    Attributes:
+        numbers: in what is whole; None: there is too little to measure from.
+        pictures: in pictures and long arrays, which are reduced first; None: there are none.
+    """
+
+    numbers: Response | None
+    pictures: Response | None = None
+
+
+def measure(drive: Drive, held: int, seed: int = 0) -> Measured:
+    """Find when actions show.
 
     Args:
         drive: what happened.
         held: past actions at the end of each observation; they are left out.
-
-    Returns:
-        The first two arguments of `measure_response`.
+        seed: of what is drawn.
     """
     seen = [obs[: len(obs) - held] if held else obs for _, observations in drive.episodes for obs in observations]
-    features, exact = to_features(seen)
+    features, whole = to_features(seen)
     traces, start = [], 0
     for actions, observations in drive.episodes:
         end = start + len(observations)
         traces.append(Trace(np.array(actions, np.float64), features[start:end]))
         start = end
-    return traces, exact
+    numbers = measure_response(traces, slice(0, whole), seed)
+    if whole == features.shape[1]:
+        return Measured(numbers)
+    return Measured(numbers, measure_response(traces, slice(whole, None), seed))
 
 
-def describe_response(response: Response | None, held: int, period_s: float | None) -> list[str]:
+def describe_response(measured: Measured, held: int, period_s: float | None) -> list[str]:
     """Lines about delays, and about the action buffer that they ask for.
 
     Args:
-        response: what was measured; None: too little to measure from.
+        measured: what was found.
         held: past actions in each observation.
         period_s: measured duration of a time-step; None: the environment does not run in real time.
     """
-    if response is None:
+    numbers, pictures = measured.numbers, measured.pictures
+    if numbers is None:
         return ["delay: not measured: too few steps for so many actions, or episodes too short; raise --delay-steps"]
-    if not response.lags:
+    lines = [f"delay: {_describe_effect(numbers, period_s)}"] if numbers.lags else []
+    if pictures is not None and pictures.lags:
+        lines += [
+            f"delay in pictures: {_describe_effect(pictures, period_s)}",
+            "note: pictures and long arrays were reduced to a few numbers; what they show is a hint",
+        ]
+    if not lines:
         return [
-            f"delay: no effect of the actions was seen within {response.max_lag} steps: raise --excitation, or "
+            f"delay: no effect of the actions was seen within {numbers.max_lag} steps: raise --excitation, or "
             "--delay-steps; if there should be one, look whether actions arrive"
         ]
+    if numbers.hidden_state and pictures is None:
+        lines.append(
+            "note: older actions tell more of what comes next than the observation does: it seems to lack something "
+            "that moves, a speed say; add it, or the last observations"
+        )
+    decisive = numbers if numbers.lags or pictures is None else pictures
+    return [*lines, _describe_buffer(decisive, held, is_sure=pictures is None)]
+
+
+def _describe_effect(response: Response, period_s: float | None) -> str:
     first, last = response.lags[0], response.lags[-1]
-    parts = ", ".join(f"{share:.0%} after {_steps(lag)}" for lag, share in enumerate(response.shares) if share > 0)
     span = f"shows after {_after(first, period_s)}"
     if last > first:
         span = f"first {span}, the last of it after {_after(last, period_s)}"
-    line = f"delay: an action {span} (of its effect {parts}; measured over {response.rows} steps)"
-    return [line, *_describe_state(response), _describe_buffer(response, held)]
+    parts = ", ".join(f"{share:.0%} after {_steps(lag)}" for lag, share in enumerate(response.shares) if share > 0)
+    return f"an action {span} (of its effect {parts}; measured over {response.rows} steps)"
 
 
-def _describe_state(response: Response) -> list[str]:
-    if response.coarse:
-        return ["note: seen in pictures or long vectors, reduced to a few numbers: a hint, not a measurement"]
-    if response.hidden_state:
-        return [
-            "note: older actions tell more of what comes next than the observation does: it seems to lack something "
-            "that moves, a speed say; add it, or the last observations"
-        ]
-    return []
-
-
-def _describe_buffer(response: Response, held: int) -> str:
-    needed, not_markov = response.act_buf_len, "warning: the state is not Markov"
-    if response.coarse:
-        not_markov = "the state may not be Markov"
+def _describe_buffer(response: Response, held: int, is_sure: bool) -> str:
+    needed = response.act_buf_len
+    not_markov = "warning: the state is not Markov" if is_sure else "unless pictures tell, the state is not Markov"
     if response.never_ends:
         return (
             f"{not_markov}: actions still act after {_steps(needed)}, the longest that was looked at; the observation "

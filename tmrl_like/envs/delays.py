@@ -48,15 +48,12 @@ class Response:
         lags: those at which the effect is not chance, in order; empty: no effect was seen.
         hidden_state: older actions tell more than the last observation does, however old: it lacks something
             that moves, a speed say. `lags` are then what two observations leave to tell.
-        coarse: found in what pictures or long vectors were reduced to. That is less than the observation, and
-            older actions may tell what it lacks.
         rows: steps that the result rests on.
     """
 
     shares: Array
     lags: tuple[int, ...]
     hidden_state: bool
-    coarse: bool
     rows: int
 
     @property
@@ -75,43 +72,28 @@ class Response:
         return self.lags[-1] if self.lags else 0
 
 
-def measure_response(traces: Sequence[Trace], exact: int | None = None, seed: int = 0) -> Response | None:
+def measure_response(traces: Sequence[Trace], targets: slice = slice(None), seed: int = 0) -> Response | None:
     """Find the lags at which actions act.
 
     Args:
         traces: what happened under independent random actions.
-        exact: how many numbers at the beginning of each observation are whole. What the others, reduced ones,
-            seem to show is used only where these show nothing. None: all are.
+        targets: on which numbers of an observation; all of them say what is known of the state.
         seed: of the shuffles that say what chance would show.
 
     Returns:
         The response; None where there are too few steps for so many actions and observations, or episodes of
         a few steps only.
     """
-    features = traces[0].observations.shape[1]
-    exact = features if exact is None else exact
     max_lag = _longest_lag(traces)
-    if max_lag < _LEAST_LAG:
-        return None
-    response = _test_lags(traces, max_lag, _Model(exact), seed)
-    if not response.lags and exact < features:
-        response = _test_lags(traces, max_lag, _Model(features, coarse=True), seed)
-    return response
+    return _test_lags(traces, max_lag, _Model(targets), seed) if max_lag >= _LEAST_LAG else None
 
 
 @dataclass(frozen=True)
 class _Model:
-    """What is to be explained, and from what.
+    """What is to be explained: `targets` of an observation, from this many earlier observations (`memory`)."""
 
-    Attributes:
-        targets: how many numbers at the beginning of an observation are to be explained.
-        memory: from how many earlier observations.
-        coarse: some of these numbers are reduced ones.
-    """
-
-    targets: int
+    targets: slice
     memory: int = 1
-    coarse: bool = False
 
 
 def _longest_lag(traces: Sequence[Trace]) -> int:
@@ -141,7 +123,7 @@ def _test_lags(traces: Sequence[Trace], max_lag: int, model: _Model, seed: int) 
         sizes = np.sqrt(effects.sum(axis=1))
         shares[: last + 1] = sizes / sizes.sum() if sizes.any() else np.arange(last + 1) == last
     lags = tuple(map(int, np.flatnonzero(shares)))
-    return Response(shares, lags, model.memory > 1, model.coarse, len(regression.noise))
+    return Response(shares, lags, model.memory > 1, len(regression.noise))
 
 
 class _Regression:
@@ -200,7 +182,7 @@ def _rows(traces: Sequence[Trace], max_lag: int, model: _Model) -> tuple[Array, 
         older = [trace.observations[np.maximum(t - memory - i, 0)] for i in range(memory)]
         older.append(trace.actions[np.maximum(t - max_lag - 1, 0)])
         actions = np.stack([trace.actions[t - j] for j in range(max_lag + 1)], axis=1)
-        new = trace.observations[t + 1, : model.targets]
+        new = trace.observations[t + 1, model.targets]
         parts.append((new, np.concatenate(last, axis=1), actions, np.concatenate(older, axis=1)))
     new_, last_, actions_, older_ = (np.concatenate(part) for part in zip(*parts, strict=True))
     return _scaled(new_), _scaled(last_), actions_ - actions_.mean(axis=0), _scaled(older_)

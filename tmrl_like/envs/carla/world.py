@@ -122,7 +122,7 @@ class CarlaWorld:
         with self.asking():
             self._client: carla.Client = (client_cls or carla.Client)(options.host, options.port)
             self._client.set_timeout(options.timeout_s)
-            self._check_version()
+            self._check_version()  # before `get_world`, which waits with the interpreter's lock held
             self._world = self._load_world()
             self.map = self._world.get_map()
             self._remove_leftovers()

@@ -10,6 +10,7 @@ from gymnasium import spaces
 
 from tmrl_like.actor import to_batch_of_one
 from tmrl_like.agents import CategoricalActor, DiscreteEnsembleCritic, DiscreteSACAgent, SACAgent
+from tmrl_like.agents.acceleration import Graphed
 from tmrl_like.errors import ConfigError
 from tmrl_like.types import Batch
 
@@ -193,3 +194,37 @@ def test_actions_that_are_no_choices_are_refused_by_name(space):
 def test_the_agent_for_boxes_names_the_one_for_choices(space):
     with pytest.raises(ConfigError, match="take DiscreteSACAgent with CategoricalActor"):
         SACAgent(OBS, space)
+
+
+class Repeats:
+    """Records a call and repeats it, as a CUDA graph does: with the tensors it was recorded with."""
+
+    def warm_up(self, call):
+        return call()
+
+    def capture(self, call):
+        return call
+
+
+@pytest.mark.parametrize("space", [ONE, SEVERAL], ids=str)
+def test_graphs_change_no_result(space):
+    results = []
+    for accelerated in (False, True):
+        torch.manual_seed(0)
+        space.seed(0)
+        agent = agent_for(space)
+        if accelerated:
+            agent._accelerated = Graphed(agent._update, Repeats(), agent._fixed_in_a_graph)
+        results.append([agent.train(batch_for(space))["loss_critic"].item() for _ in range(6)])
+    assert results[0] == results[1]
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, while it traces
+def test_networks_can_be_traced_by_torch_compile(monkeypatch):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    losses = []
+    for acceleration in ("off", "compile"):
+        torch.manual_seed(0)
+        SEVERAL.seed(0)
+        losses.append(agent_for(SEVERAL, acceleration=acceleration).train(batch_for(SEVERAL))["loss_critic"].item())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)

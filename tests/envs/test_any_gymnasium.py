@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from rtgym import DEFAULT_CONFIG_DICT, RealTimeGymInterface
 
@@ -138,6 +138,8 @@ ACTIONS = [
 
 
 @settings(max_examples=10, deadline=None, derandomize=True)
+@example(spaces.MultiBinary(4), ACTIONS[2])
+@example(spaces.Dict(camera=spaces.Box(0, 255, (16, 16, 3), np.uint8), speed=spaces.Box(0, 9, (1,))), ACTIONS[3])
 @given(structures(), st.sampled_from(ACTIONS))
 def test_any_mixture_of_spaces_goes_through_everything(observation_space: Any, action_space: Any) -> None:
     gymnasium.registry.pop("Fake-v0", None)

@@ -180,9 +180,15 @@ def test_the_last_order_is_the_default_action(supervised: Any) -> None:
     assert env.env._pressed == 0
 
 
-def test_a_drive_that_is_to_stop_stops(supervised: Any) -> None:
-    env = supervised(Game)
-    env.stopping.set()
+def test_a_drive_that_is_to_stop_sends_the_default_action_and_stops(supervised: Any) -> None:
+    class Stopping(Game):
+        def step(self, action: Any) -> Any:
+            if action == 2:
+                env.stopping.set()
+            return super().step(action)
+
+    env = supervised(Stopping)
     with pytest.raises(StoppedError):
         drive_at_random(env, 10**9, 0.3, np.random.default_rng(1))
+    assert env.env._pressed == 0
     env.stopping.clear()

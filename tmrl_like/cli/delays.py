@@ -95,7 +95,7 @@ def drive_at_random(env: SupervisedEnv, steps: int, excitation: float, random: n
             drive.episodes.append((actions, observations))
             observed_at = time.perf_counter()
         if env.stopping.is_set():
-            raise StoppedError
+            break
         action = random_action(space, default, excitation, random)
         obs, _, terminated, truncated, _ = env.step(action)
         before, observed_at = observed_at, time.perf_counter()
@@ -105,6 +105,8 @@ def drive_at_random(env: SupervisedEnv, steps: int, excitation: float, random: n
         ended = bool(terminated or truncated)
     if not ended:
         env.step(default)
+    if env.stopping.is_set():
+        raise StoppedError
     return drive
 
 

@@ -71,7 +71,7 @@ class Keyboard:
             raise ConfigError(f"driving from the keyboard needs a display ({reason}); use --driver script") from None
         self._keys = keyboard.Key
         self._pressed: set[Any] = set()
-        self._listener = keyboard.Listener(on_press=self._pressed.add, on_release=self._pressed.discard)
+        self._listener = keyboard.Listener(on_press=self._press, on_release=self._release)
         self._listener.start()
 
     def __call__(self, state: Any) -> Controls:
@@ -83,6 +83,12 @@ class Keyboard:
             raise ConfigError("given up with Escape: nothing was recorded")
         steering = float(keys.right in pressed) - float(keys.left in pressed)
         return 0.6 * steering, 0.5 * (keys.up in pressed), 0.6 * (keys.down in pressed)
+
+    def _press(self, key: Any) -> None:
+        self._pressed.add(key)
+
+    def _release(self, key: Any) -> None:
+        self._pressed.discard(key)
 
     def close(self) -> None:
         """Close the window, and listen no more."""

@@ -1,0 +1,50 @@
+"""A person at the keyboard drives the racing game, on a screen of the tests."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+DRIVE = """
+import json, time
+import numpy as np
+from pynput.keyboard import Controller, Key
+from tmrl_like.envs.racing_drivers import Keyboard
+from tmrl_like.envs.racing_game import STATE
+from tmrl_like.errors import ConfigError
+
+state, driver, fingers = np.zeros((), STATE), Keyboard(), Controller()
+
+def until(*controls):
+    deadline = time.monotonic() + 10
+    while (now := driver(state)) != controls and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return now
+
+seen = [until(0.0, 0.0, 0.0)]
+fingers.press(Key.up), fingers.press(Key.left)
+seen.append(until(-0.6, 0.5, 0.0))
+fingers.release(Key.left), fingers.release(Key.up), fingers.press(Key.down)
+seen.append(until(0.0, 0.0, 0.6))
+fingers.release(Key.down), fingers.press(Key.esc)
+try:
+    until()
+except ConfigError as error:
+    seen.append(str(error))
+fingers.release(Key.esc)
+driver.close()
+print(json.dumps(seen))
+"""
+
+
+@pytest.mark.usefixtures("screen")
+def test_arrow_keys_drive_and_escape_gives_up() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVE], cwd=Path(__file__).parents[3], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    *controls, said = json.loads(done.stdout)
+    assert controls == [[0.0, 0.0, 0.0], [-0.6, 0.5, 0.0], [0.0, 0.0, 0.6]]
+    assert "Escape" in said

@@ -154,15 +154,15 @@ def test_a_game_ends_with_the_process_that_started_it(tmp_path, until):
     until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
 
 
-@pytest.mark.long
 def test_a_game_that_is_killed_is_a_fault_and_is_started_again(monkeypatch):
     pytest.importorskip("Box2D")
     monkeypatch.setattr("tmrl_like.envs.supervision._MAX_BACKOFF_S", 0.0)
+    others = set(multiprocessing.active_children())
     env = SupervisedEnv(lambda: RacingEnv(reward=REWARD))
     try:
         env.run(env.reset)
-        killed = multiprocessing.active_children()[0]
-        killed.kill()
+        (running,) = set(multiprocessing.active_children()) - others
+        running.kill()
         with pytest.raises(EnvironmentFaultError, match="racing game has died") as fault:
             for _ in range(100):
                 env.run(lambda: env.step(np.zeros(2, np.float32)))
@@ -174,7 +174,7 @@ def test_a_game_that_is_killed_is_a_fault_and_is_started_again(monkeypatch):
         assert not truncated
     finally:
         env.close()
-    assert multiprocessing.active_children() == []
+    assert set(multiprocessing.active_children()) <= others
 
 
 # -- the interface -----------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tmrl_like.errors import MissingExtraError
 
@@ -190,7 +189,7 @@ def _run(pipe: Connection, states: Any, newest: Any, command: Any, track: int) -
 
 
 class Simulation:
-    """The game without a clock: it moves when it is told to. One per process is enough for anybody."""
+    """The game without a clock: it moves when it is told to."""
 
     def __init__(self, track: int) -> None:
         """Build the track; the car stands at its start.
@@ -226,8 +225,3 @@ class Simulation:
         self.state["turn_rate"] = car.hull.angularVelocity
         self.state["steering"] = car.wheels[0].joint.angle
         self.state["frame"] = frame
-
-    @property
-    def centreline(self) -> NDArray[np.float32]:
-        """Middle of the road, [N, 2], from the start on."""
-        return np.array([point[2:4] for point in self._env.track], np.float32)

@@ -70,7 +70,7 @@ def _picture_of(env: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
     try:
         picture = env.render()
     except Exception as error:  # the user's code, or no code at all
-        raise _no_picture(f"raised {type(error).__name__}") from error
+        raise _no_picture(f"raised {type(error).__name__}" + f" ({error})" * bool(str(error))) from error
     if not isinstance(picture, np.ndarray) or picture.dtype != np.uint8 or picture.shape[2:] != (3,):
         raise _no_picture(f"returned {type(picture).__name__}")
     return picture

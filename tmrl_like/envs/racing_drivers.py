@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -62,11 +64,13 @@ class Keyboard:
             ConfigError: there is no display.
         """
         self._cv2 = load_opencv()
+        if sys.platform.startswith("linux") and not os.environ.get("DISPLAY"):
+            raise ConfigError("driving from the keyboard needs a display, and DISPLAY is not set; use --driver script")
         try:
             from pynput import keyboard
         except ModuleNotFoundError:
             raise MissingExtraError("the keyboard is read with pynput: pip install 'tmrl_like[desktop]'") from None
-        except ImportError as error:  # pynput's word for no display
+        except ImportError as error:  # pynput's word for a display that does not answer
             reason = str(error).strip().partition("\n")[0]
             raise ConfigError(f"driving from the keyboard needs a display ({reason}); use --driver script") from None
         self._keys = keyboard.Key

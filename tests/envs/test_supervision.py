@@ -20,7 +20,7 @@ from test_envs import Interface
 
 from tmrl_like.envs import GenericGymEnv
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
-from tmrl_like.errors import EnvironmentAwayError, EnvironmentFaultError, PolicyError
+from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError, MissingExtraError, PolicyError
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.util import partial
@@ -265,6 +265,32 @@ def test_an_environment_whose_counterpart_is_away_is_tried_for_as_long_as_it_tak
         faults = [bool(e.fault) for e in worker.run_episodes(nb_episodes=10)]
         assert faults == [True] * 8 + [False] * 2
         assert worker.env_faults == 8
+
+
+@pytest.mark.parametrize("mistake", [ConfigError, MissingExtraError])
+@pytest.mark.parametrize("where", ["reset", "step", "rebuilt"])
+def test_a_users_mistake_is_not_tried_again(mistake: type[Exception], where: str) -> None:
+    class Mistaken(CountingEnv):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+            if where == "rebuilt" and len(made) == 2:
+                raise mistake("no display")
+
+        def reset(self, **options: Any) -> Any:
+            if where == "reset":
+                raise mistake("no display")
+            return super().reset(**options)
+
+        def step(self, action: Any) -> Any:
+            if where == "step":
+                raise mistake("no display")
+            raise RuntimeError("broken")
+
+    made: list[Mistaken] = []
+    with make_worker(Mistaken) as worker, pytest.raises(mistake, match="no display"):
+        worker.run(verbose=False)
+    assert len(made) == (2 if where == "rebuilt" else 1)
 
 
 def test_processes_of_an_environment_end_with_it_and_others_stay(until: Callable[..., None]) -> None:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from tmrl_like.envs.control_thread import ControlThread, Job
 from tmrl_like.envs.generic import neutral_action
 from tmrl_like.envs.processes import EnvProcesses, ProcessGuard
-from tmrl_like.errors import EnvironmentAwayError, EnvironmentFaultError
+from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError, MissingExtraError
 
 log = logging.getLogger("tmrl_like.worker")
 
@@ -30,6 +30,7 @@ _CLOSE_LOST_WITHIN_S = 1.0
 _MAX_FAULTS_IN_A_ROW = 5
 _FIRST_BACKOFF_S = 0.5
 _MAX_BACKOFF_S = 10.0
+_USERS_MISTAKES = (ConfigError, MissingExtraError)  # another try does not mend them
 
 
 class StoppedError(Exception):
@@ -116,6 +117,7 @@ class SupervisedEnv:
 
         Raises:
             EnvironmentFaultError: it raised.
+            ConfigError, MissingExtraError: it raised one of these, which making it anew would not mend.
         """
         obs, info = self._call(self.env.reset)
         return obs, info
@@ -125,6 +127,7 @@ class SupervisedEnv:
 
         Raises:
             EnvironmentFaultError: it raised.
+            ConfigError, MissingExtraError: it raised one of these, which making it anew would not mend.
         """
         obs, rew, terminated, truncated, info = self._call(self.env.step, action)
         return obs, rew, terminated, truncated, info
@@ -135,7 +138,7 @@ class SupervisedEnv:
         token = self._call_token = [time.monotonic(), call]
         try:
             return call(*args)
-        except EnvironmentFaultError:
+        except (EnvironmentFaultError, *_USERS_MISTAKES):
             raise
         except Exception as error:
             raise EnvironmentFaultError(f"the environment raised in {call.__name__}(): {_name(error)}") from error
@@ -250,7 +253,7 @@ class SupervisedEnv:
                 return self._make_anew()
             except EnvironmentFaultError as again:
                 error = again
-            except StoppedError:
+            except (StoppedError, *_USERS_MISTAKES):
                 raise
             except Exception as again:
                 error = EnvironmentFaultError(f"the environment raised while it was made: {_name(again)}")

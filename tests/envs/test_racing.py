@@ -257,6 +257,9 @@ def test_a_mirrored_lap_is_a_lap_on_a_mirrored_road(options):
     assert torch.equal(obs[2], there[2])
     # not exactly: the car is half a pixel off the frame's middle
     assert float((obs[1] - there[1]).abs().mean()) < 0.1 * float((here[1] - there[1]).abs().mean())
+    single = tuple(part[0].numpy() for part in here)
+    as_arrays, *_ = mirrored(single, single[2], 1.0, single, False, False)
+    assert all(np.array_equal(array, part[0].numpy()) for array, part in zip(as_arrays, obs, strict=True))
 
 
 def test_the_environment_has_rtgyms_spaces_and_starts_no_game_for_them():

@@ -164,7 +164,7 @@ class ImageView:
 class MirroredLaps:
     """Sample preprocessor: sees each batch as it is, or in a mirror: a corner to the left is one to the right.
 
-    Works on whole batches (tensors [B, …]) and on single transitions of tensors.
+    Works on whole batches (tensors [B, …]) and on single transitions (arrays).
     """
 
     batched = True
@@ -190,7 +190,12 @@ def _mirror(obs: tuple[Any, ...]) -> tuple[Any, ...]:
     mirrored = -instruments
     mirrored[..., 0] = instruments[..., 0]  # the speed ahead
     across = -2 if seen.shape[-1] == 3 else -1  # rays and columns from left to right; colours behind
-    return (mirrored, seen.flip(across), *map(_other_way, actions))
+    return (mirrored, _flipped(seen, across), *map(_other_way, actions))
+
+
+def _flipped(seen: Any, dim: int) -> Any:
+    """An array or a tensor."""
+    return np.ascontiguousarray(np.flip(seen, dim)) if isinstance(seen, np.ndarray) else seen.flip(dim)
 
 
 def _other_way(action: Any) -> Any:

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from tmrl_like.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    period_s: float = 0.1
+    names: tuple[str, ...] = ()
+    size: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.period_s > 0:
+            raise ConfigError(f"period_s is {self.period_s}; it must be positive")
 
 
 class Net:
@@ -32,11 +44,12 @@ class Agent(Base):
         net: Net | None = None,
         extra: Any = None,
         limit: int | None = None,
+        options: Options | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.lr, self.sizes, self.betas, self.net_cls, self.net, self.extra = lr, sizes, betas, net_cls, net, extra
-        self.limit = limit
+        self.limit, self.options = limit, options
 
     def train(self) -> None: ...
     def get_actor(self) -> None: ...

@@ -50,6 +50,14 @@ def test_numbers_written_as_text_are_numbers() -> None:
         ({"net_cls": {"class_path": f"{MODULE}.Net", "init_arg": {}}}, "did you mean init_args?"),
         ({"net": {"class_path": f"{MODULE}.Net", "init_args": {"with": 1}}}, "Net has no such argument"),
         ({"net": {"class_path": f"{MODULE}.Net", "init_args": [1]}}, "expected keys with values, got [1]"),
+        ({"options": {"period_s": 0}}, "part.init_args.options: period_s is 0; it must be positive"),
+        ({"options": {"period_s": "x"}}, "part.init_args.options.period_s: expected a number, got 'x'"),
+        ({"options": {"period": 1}}, "part.init_args.options.period: Options has no such argument; did you mean"),
+        ({"options": {"names": [1]}}, "part.init_args.options.names: expected a list of text, got [1]"),
+        ({"options": {"size": [1]}}, "part.init_args.options.size: expected a list of a whole number or none, got [1]"),
+        ({"options": 3}, "part.init_args.options: expected Options or none, got 3"),
+        ({"mode": None}, "part.init_args.mode: expected one of a, b, got none"),
+        ({"sizes": None}, "part.init_args.sizes: expected a list of a whole number, got none"),
         ({"net_cls": 3}, "part.init_args.net_cls: expected an import path, got 3"),
     ],
 )
@@ -70,6 +78,12 @@ def test_code_inside_arguments_becomes_what_the_annotation_asks_for() -> None:
     assert isinstance(made.net, parts.Net)
     assert made.net.width == 8
     assert made.extra["deep"][0]().width == 8
+
+
+def test_keys_with_values_become_the_dataclass_that_the_annotation_names() -> None:
+    made = agent(options={"period_s": "1e-2", "names": ["a"], "size": [1, 2]})
+    assert made.options == parts.Options(period_s=0.01, names=("a",), size=(1, 2))
+    assert agent(options=None, limit=None).options is None
 
 
 def test_a_callable_may_be_named_by_its_path_alone() -> None:
@@ -148,6 +162,7 @@ def test_a_users_module_that_fails_is_named_with_its_line(
         (tuple[int, int], [1, 2], (1, 2)),
         (dict[str, int], {"a": 1}, {"a": 1}),
         (Literal["a", 3], 3, 3),
+        (Literal["a", None], None, None),
         (Any, {"x": 1}, {"x": 1}),
         ("a forward reference", 3, 3),
     ],
@@ -157,7 +172,17 @@ def test_values_of_the_right_type_pass(annotation: Any, value: Any, expected: An
 
 
 @pytest.mark.parametrize(
-    ("annotation", "value"), [(int, True), (str, 3), (bool, 1), (float, "x"), (int | None, [1]), (list[int], ["a"])]
+    ("annotation", "value"),
+    [
+        (int, True),
+        (str, 3),
+        (str, None),
+        (dict[str, int], None),
+        (bool, 1),
+        (float, "x"),
+        (int | None, [1]),
+        (list[int], ["a"]),
+    ],
 )
 def test_values_of_a_wrong_type_do_not(annotation: Any, value: Any) -> None:
     with pytest.raises(ConfigError, match="k: expected"):

@@ -6,11 +6,13 @@
 
 What a `class_path` inside `init_args` becomes follows from the parameter's annotation: an object where it is
 a class, the class itself (a `partial` with its `init_args`) where it is a Callable, a type, or anything at all.
+Keys with values become a dataclass where the annotation is one.
 """
 
 from __future__ import annotations
 
 import collections.abc
+import dataclasses
 import functools
 import importlib
 import inspect
@@ -79,6 +81,8 @@ def check_value(document: Document, keys: Keys, annotation: Any, value: Any) -> 
     """
     if annotation in (Any, inspect.Parameter.empty) or _fits_plainly(annotation, value):
         return value
+    if value is None and _refuses_none(annotation):  # which jsonargparse takes for anything
+        raise document.error(keys, f": expected {type_name(annotation)}, got none")
     if annotation is float and value in ("inf", "-inf"):  # on the command line, for YAML's .inf
         return float(value)
     try:
@@ -225,7 +229,8 @@ def _check_arguments(
             known = [n for n in signature.parameters if n not in supplied]
             raise document.error((*keys, name), f": {_name_of(target)} has no such argument; {suggestion(name, known)}")
         parameter = signature.parameters.get(name, Parameter(Any, None))
-        checked[name] = _argument(document, (*keys, name), parameter.annotation, value)
+        annotation = Any if value is None and parameter.default is None else parameter.annotation
+        checked[name] = _argument(document, (*keys, name), annotation, value)
     return checked
 
 
@@ -234,6 +239,8 @@ def _argument(document: Document, keys: Keys, annotation: Any, value: Any) -> An
         return _with_components(document, keys, annotation, value)
     if isinstance(value, str) and _wants_code(annotation):
         return _resolve(document, keys, value).factory()
+    if isinstance(value, dict) and (options := _dataclass_in(annotation)) is not None:
+        return _instantiate(document, keys, Component(options, _check_arguments(document, keys, options, value, ())))
     return check_value(document, keys, annotation, value)
 
 
@@ -287,17 +294,24 @@ def _holds_component(value: Any) -> bool:
 
 def _wants_code(annotation: Any) -> bool:
     """A Callable or a type: text is then an import path."""
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return any(map(_wants_code, typing.get_args(annotation)))
+    if alternatives := _alternatives(annotation):
+        return any(map(_wants_code, alternatives))
     callables = (collections.abc.Callable, type)
     return annotation in callables or typing.get_origin(annotation) in callables
 
 
 def _wants_object(annotation: Any) -> bool:
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return any(_wants_object(a) for a in typing.get_args(annotation) if a is not type(None))
+    if alternatives := _alternatives(annotation):
+        return any(_wants_object(a) for a in alternatives if a is not type(None))
     plain = (Any, object, type, dict, list, tuple, inspect.Parameter.empty)
     return typing.get_origin(annotation) is None and isinstance(annotation, type) and annotation not in plain
+
+
+def _dataclass_in(annotation: Any) -> type | None:
+    """The dataclass that an annotation asks for, alone or as an alternative."""
+    if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
+        return annotation
+    return next(filter(None, map(_dataclass_in, _alternatives(annotation))), None)
 
 
 # -- names and types ---------------------------------------------------------------------------------
@@ -331,8 +345,8 @@ def _fits_plainly(annotation: Any, value: Any) -> bool:
     if isinstance(value, str) and annotation is not str and typing.get_origin(annotation) is not Literal:
         alternatives = typing.get_args(annotation)
         return str in alternatives or any(typing.get_origin(a) is Literal and value in a.__args__ for a in alternatives)
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return any(_fits_plainly(a, value) for a in typing.get_args(annotation))
+    if alternatives := _alternatives(annotation):
+        return any(_fits_plainly(a, value) for a in alternatives)
     if typing.get_origin(annotation) is Literal:
         return any(type(value) is type(a) and value == a for a in typing.get_args(annotation))
     if annotation is float:
@@ -340,6 +354,20 @@ def _fits_plainly(annotation: Any, value: Any) -> bool:
     if annotation in (int, str, bool, type(None)):
         return type(value) is annotation
     return False
+
+
+def _refuses_none(annotation: Any) -> bool:
+    """Whether an annotation is known to mean something else: text, numbers, lists, keys with values."""
+    if alternatives := _alternatives(annotation):
+        return all(map(_refuses_none, alternatives))
+    plain = (int, float, str, bool, list, tuple, dict, Literal, collections.abc.Sequence, collections.abc.Mapping)
+    return annotation in plain or (typing.get_origin(annotation) in plain and None not in typing.get_args(annotation))
+
+
+def _alternatives(annotation: Any) -> tuple[Any, ...]:
+    """Those of a union; of everything else none."""
+    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    return typing.get_args(annotation) if is_union else ()
 
 
 def _parsed(annotation: Any, value: Any) -> Any:

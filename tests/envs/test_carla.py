@@ -370,6 +370,46 @@ def test_weather_that_does_not_exist_is_said_before_a_simulator_is_needed() -> N
         CarlaSyncEnv(step_s=0.5)
 
 
+@pytest.mark.parametrize(
+    ("refused", "told"),
+    [
+        (lambda: SimulatorOptions(port=0), "port is 0; it must be between 1 and 65535"),
+        (lambda: SimulatorOptions(port=99999), "port is 99999"),
+        (lambda: SimulatorOptions(timeout_s=0), "timeout_s is 0 and load_timeout_s 60.0; they must be positive"),
+        (lambda: SimulatorOptions(timeout_s=float("inf"), load_timeout_s=float("inf")), "timeout_s is inf"),
+        (lambda: SimulatorOptions(vehicle="sensor.camera.rgb"), "vehicle is 'sensor.camera.rgb'; it must be a vehicle"),
+        (lambda: SimulatorOptions(role_name=""), "role_name is empty"),
+        (lambda: SensorOptions(camera=(4, 8)), r"camera is \[4, 8\]; both sides must be at least 8 pixels"),
+        (lambda: SensorOptions(camera_fov_deg=360), "camera_fov_deg is 360; it must be between 0 and 180"),
+        (lambda: SensorOptions(lidar_bins=-1), "lidar_bins is -1"),
+        (lambda: SensorOptions(lidar_range_m=float("inf")), "lidar_range_m is inf"),
+        (lambda: RouteOptions(length_m=1), "length_m is 1; it must be finite and at least 4.0"),
+        (lambda: RouteOptions(length_m=float("inf")), "length_m is inf"),
+        (lambda: RouteOptions(ahead_m=(-5.0,)), r"ahead_m is \[-5.0\]; it must have numbers of metres"),
+        (lambda: RouteOptions(ahead_m=()), r"ahead_m is \[\]"),
+        (lambda: RouteOptions(lane_penalty=float("nan")), "lane_penalty is nan; it must be finite and not negative"),
+        (lambda: CarlaEnv(time_step_duration=0), "time_step_duration is 0; it must be positive and finite"),
+        (lambda: CarlaSyncEnv(act_buf_len=-1), "act_buf_len is -1"),
+        (lambda: CarlaEnv(simulator=SimulatorOptions(weather={"ClearNoon": 1})), "weather has no 'ClearNoon'; it has"),
+        (lambda: CarlaEnv(simulator=SimulatorOptions(weather={"wetness": float("nan")})), "wetness is nan"),
+    ],
+)
+def test_what_is_out_of_range_is_named(refused: Callable[[], Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        refused()
+
+
+def test_a_spawn_point_at_a_lane_s_end_is_not_used(sync_env: CarlaSyncEnv, simulator: stand_in.Simulator) -> None:
+    usual, (end_of_lane, *_) = simulator.map.get_spawn_points(), simulator.map.get_waypoint(carla.Location()).next(190)
+    simulator.map.get_spawn_points = lambda: [end_of_lane.transform, usual[0]]
+    for seed in range(4):
+        sync_env.reset(seed=seed)
+        assert sync_env._interface._car.see().x_m == pytest.approx(usual[0].location.x)
+    simulator.map.get_spawn_points = lambda: [end_of_lane.transform]
+    with pytest.raises(EnvironmentFaultError, match="the lanes of all free spawn points of Carla/Maps/Straight end"):
+        sync_env.reset()
+
+
 def test_without_the_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "carla", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'tmrl_like\[carla\]'"):

@@ -41,15 +41,14 @@ class Car:
         self.sensors = SensorRig(world, self._vehicle, sensors)
         self._newest_frame, self._newest_at = 0, 0.0
 
-    def put_on_spawn_point(self, random: np.random.Generator) -> carla.Transform:
-        """Put it, at rest, on a free spawn point drawn at random; returns that.
+    def put(self, place: carla.Transform) -> VehicleState:
+        """Put it somewhere, at rest; returns what is seen of it there.
 
         Raises:
-            EnvironmentFaultError: none is free, the simulator does not answer, or something else moves the car.
+            EnvironmentFaultError: the simulator does not answer, or something else moves the car.
         """
         import carla
 
-        place = self.world.free_spawn_points(random)[0]
         with self.world.asking():
             self._vehicle.set_transform(place)
             self._vehicle.set_target_velocity(carla.Vector3D())
@@ -57,7 +56,7 @@ class Car:
         frame = self._settle(place)
         self.sensors.wait_for(frame, self.world.options.timeout_s)
         self.sensors.take_events(frame)
-        return place
+        return self.see()
 
     def act(self, action: VehicleAction) -> None:
         """Order it; does not wait for the effect."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -13,12 +14,15 @@ from rtgym import DEFAULT_CONFIG_DICT, RealTimeGymInterface
 
 from tmrl_like.envs.carla.car import Car
 from tmrl_like.envs.carla.drive import Drive
-from tmrl_like.envs.carla.route import RouteOptions, plan_route
+from tmrl_like.envs.carla.route import Route, RouteOptions, plan_route
 from tmrl_like.envs.carla.sensors import SensorOptions
 from tmrl_like.envs.carla.vehicle import VehicleAction, VehicleState
 from tmrl_like.envs.carla.world import CarlaWorld, SimulatorOptions, require_carla, weather_of
 from tmrl_like.envs.generic import GenericGymEnv
-from tmrl_like.errors import ConfigError
+from tmrl_like.errors import ConfigError, EnvironmentFaultError
+
+if TYPE_CHECKING:
+    import carla
 
 _MAX_MOTION = np.array((60.0, 20.0, 180.0), np.float32)  # m/s forward, m/s to the right, degrees/s
 _LONGEST_STEP_S = 0.1  # CARLA's physics: ten substeps of 10 ms
@@ -86,15 +90,14 @@ class CarlaInterface(RealTimeGymInterface):  # type: ignore[misc]
 
         Raises:
             EnvironmentAwayError: no simulator, or another version.
-            EnvironmentFaultError: it refuses, or no spawn point is free.
+            EnvironmentFaultError: it refuses, or no spawn point is free and has a way to go.
         """
         if seed is not None:
             self._random = np.random.default_rng(seed)
         world = self._world or self._connect()
-        place = self._car.put_on_spawn_point(self._random)
-        state = self._car.see()
-        waypoint = world.map.get_waypoint(place.location)
-        self._drive = Drive(self._task, plan_route(waypoint, self._task.length_m, self._random), state)
+        place, route = self._draw_route(world)
+        state = self._car.put(place)
+        self._drive = Drive(self._task, route, state)
         return self._observation(state), {"time_s": state.time_s}
 
     def get_obs_rew_terminated_info(self) -> tuple[list[Any], np.float32, bool, dict[str, Any]]:
@@ -127,6 +130,14 @@ class CarlaInterface(RealTimeGymInterface):  # type: ignore[misc]
             raise
         return world
 
+    def _draw_route(self, world: CarlaWorld) -> tuple[carla.Transform, Route]:
+        """A free spawn point, drawn at random, and a way that begins there."""
+        for place in world.free_spawn_points(self._random):
+            route = plan_route(world.map.get_waypoint(place.location), self._task.length_m, self._random)
+            if route is not None:
+                return place, route
+        raise EnvironmentFaultError(f"the lanes of all free spawn points of {world.map.name} end at once")
+
     def _observation(self, state: VehicleState) -> list[Array]:
         motion = np.clip(np.array(state.motion, np.float32), -_MAX_MOTION, _MAX_MOTION)
         return [motion, self._drive.route_ahead(state), *self._car.sensors.observe()]
@@ -155,7 +166,12 @@ class CarlaEnv(GenericGymEnv):
             sensors: what the car sees with.
             route: the task.
             client_cls: makes CARLA's client; none: `carla.Client`.
+
+        Raises:
+            ConfigError: a number is out of its range.
         """
+        if not 0 < time_step_duration < math.inf:
+            raise ConfigError(f"time_step_duration is {time_step_duration}; it must be positive and finite, in seconds")
         arguments = {"simulator": simulator, "sensors": sensors, "route": route, "client_cls": client_cls}
         config = dict(DEFAULT_CONFIG_DICT)
         config |= {
@@ -203,9 +219,16 @@ class CarlaSyncEnv(gymnasium.Env[Any, Any]):
             sensors: what the car sees with.
             route: the task.
             client_cls: makes CARLA's client; none: `carla.Client`.
+
+        Raises:
+            ConfigError: a number is out of its range.
         """
         if not 0 < step_s <= _LONGEST_STEP_S:
             raise ConfigError(f"step_s is {step_s}; CARLA's physics takes steps of at most {_LONGEST_STEP_S} s")
+        if act_buf_len < 0 or not ep_max_length >= 1:
+            raise ConfigError(
+                f"act_buf_len is {act_buf_len} and ep_max_length {ep_max_length}; they must be at least 0 and 1"
+            )
         self._interface = CarlaInterface(simulator, sensors, route, step_s, client_cls)
         self.default_action = self._interface.get_default_action()
         self.action_space = self._interface.get_action_space()

@@ -7,6 +7,7 @@ Shape names: N points of a route, M lines between them, K of these near the vehi
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import carla
 
 _SPACING_M = 2.0
+_SHORTEST_M = 10.0
 _LOOK_BACK_M = 10.0
 _LOOK_AHEAD_M = 20.0
 
@@ -32,7 +34,7 @@ class RouteOptions:
     """
 
     length_m: float = 300.0
-    """The route's length; it is shorter where the road ends."""
+    """The route's length; it is shorter where the road ends, but begins nowhere less than 10 m before that."""
     ahead_m: tuple[float, ...] = (5.0, 10.0, 20.0, 40.0)
     """The driver sees the points of the route that are so far ahead."""
     off_route_m: float = 4.0
@@ -45,19 +47,18 @@ class RouteOptions:
     """For each line that is crossed."""
 
     def __post_init__(self) -> None:
-        for name in ("length_m", "off_route_m", "stuck_after_s"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"route: {name} is {getattr(self, name)}; it must be positive")
-        if not self.ahead_m:
-            raise ConfigError("route: ahead_m is empty; a driver must see where the route goes")
+        for name, least in (("length_m", 2 * _SPACING_M), ("off_route_m", 0.1), ("stuck_after_s", 0.1)):
+            if not least <= getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be finite and at least {least}")
+        for name in ("collision_penalty", "lane_penalty"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be finite and not negative")
+        if not self.ahead_m or not all(0 <= ahead_m < math.inf for ahead_m in self.ahead_m):
+            raise ConfigError(f"ahead_m is {list(self.ahead_m)}; it must have numbers of metres, finite, not negative")
 
 
-def plan_route(start: carla.Waypoint, length_m: float, random: np.random.Generator) -> Route:
-    """Follow the lane from `start`; where it forks, a branch is drawn.
-
-    Raises:
-        ConfigError: the lane ends at once.
-    """
+def plan_route(start: carla.Waypoint, length_m: float, random: np.random.Generator) -> Route | None:
+    """Follow the lane from `start`; where it forks, a branch is drawn. None: the lane ends too soon."""
     here, points = start, []
     for _ in range(int(length_m / _SPACING_M) + 1):
         points.append((here.transform.location.x, here.transform.location.y))
@@ -65,9 +66,8 @@ def plan_route(start: carla.Waypoint, length_m: float, random: np.random.Generat
         if not ways:
             break
         here = ways[int(random.integers(len(ways)))]
-    if len(points) < 2:
-        raise ConfigError(f"no route from the spawn point at x={points[0][0]:.1f}, y={points[0][1]:.1f}: the lane ends")
-    return Route(np.array(points))
+    is_too_short = (len(points) - 1) * _SPACING_M < min(length_m - _SPACING_M, _SHORTEST_M)
+    return None if is_too_short else Route(np.array(points))
 
 
 class Route:

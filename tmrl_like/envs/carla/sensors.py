@@ -6,6 +6,7 @@ bounded length; whoever observes takes the newest from there and never waits for
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _Data = TypeVar("_Data", bound="carla.SensorData")
 _ABOVE_ROOF_M = 0.5
 _LIDAR_CHANNELS = 16
+_MOST_BINS = 3600  # a tenth of a degree each
 _LIDAR_POINTS_PER_BIN = 40
 _LIDAR_TURNS_PER_S = 20.0
 _GROUND_M = 0.4  # lidar points below this height are the road
@@ -49,9 +51,13 @@ class SensorOptions:
 
     def __post_init__(self) -> None:
         if self.camera is not None and min(self.camera) < 8:
-            raise ConfigError(f"sensors: camera is {list(self.camera)}; both sides must be at least 8 pixels")
-        if self.lidar_bins < 0 or not self.lidar_range_m > 0:
-            raise ConfigError("sensors: lidar_bins must not be negative, and lidar_range_m must be positive")
+            raise ConfigError(f"camera is {list(self.camera)}; both sides must be at least 8 pixels")
+        if not 0 < self.camera_fov_deg < 180:
+            raise ConfigError(f"camera_fov_deg is {self.camera_fov_deg}; it must be between 0 and 180")
+        if not 0 <= self.lidar_bins <= _MOST_BINS:
+            raise ConfigError(f"lidar_bins is {self.lidar_bins}; it must be between 0 (no lidar) and {_MOST_BINS}")
+        if not 0 < self.lidar_range_m < math.inf:
+            raise ConfigError(f"lidar_range_m is {self.lidar_range_m}; it must be positive and finite")
 
     def spaces(self) -> list[spaces.Box[Any]]:
         """Of what `SensorRig.observe` returns: picture uint8 [H, W, 3], ranges float32 [lidar_bins] in metres."""

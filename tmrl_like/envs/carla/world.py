@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("tmrl_like.worker")
 
 _TAKEN_WITHIN_M = 6.0
+_PORTS = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +47,19 @@ class SimulatorOptions:
     """Marks the actors of this worker: what is found with it at the start is left over, and destroyed."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.timeout_s <= self.load_timeout_s:
-            raise ConfigError("simulator: timeout_s must be positive, and load_timeout_s not shorter")
+        if not 0 < self.port < _PORTS:
+            raise ConfigError(f"port is {self.port}; it must be between 1 and {_PORTS - 1}")
+        if not 0 < self.timeout_s <= self.load_timeout_s < math.inf:
+            raise ConfigError(
+                f"timeout_s is {self.timeout_s} and load_timeout_s {self.load_timeout_s}; they must be positive and "
+                "finite, and the second not the shorter one"
+            )
+        if not self.vehicle.startswith("vehicle."):
+            raise ConfigError(
+                f"vehicle is {self.vehicle!r}; it must be a vehicle's blueprint, vehicle.tesla.model3 say"
+            )
+        if not self.role_name:
+            raise ConfigError("role_name is empty; what this worker left behind is found by it")
 
 
 def require_carla() -> None:
@@ -67,7 +80,7 @@ def weather_of(options: SimulatorOptions) -> carla.WeatherParameters | None:
     """The weather that is asked for.
 
     Raises:
-        ConfigError: no such preset or field.
+        ConfigError: no such preset or field, or a value that is not finite.
     """
     import carla
 
@@ -80,9 +93,12 @@ def weather_of(options: SimulatorOptions) -> carla.WeatherParameters | None:
     if options.weather is None:
         return None
     weather = carla.WeatherParameters()
+    fields = [name for name in dir(weather) if isinstance(getattr(weather, name), float)]
     for name, value in options.weather.items():
-        if not hasattr(weather, name):
-            raise ConfigError(f"simulator: weather has no {name!r}; see carla.WeatherParameters for its fields")
+        if name not in fields:
+            raise ConfigError(f"simulator: weather has no {name!r}; it has {', '.join(fields)}")
+        if not math.isfinite(value):
+            raise ConfigError(f"simulator: weather: {name} is {value}; it must be finite")
         setattr(weather, name, float(value))
     return weather
 

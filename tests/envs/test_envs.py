@@ -109,6 +109,32 @@ def test_an_interface_that_raises_in_its_constructor_is_told_at_once() -> None:
         rtgym_env(raise_in="__init__")
 
 
+def test_an_interface_whose_environment_cannot_be_made_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = []
+    monkeypatch.setattr(Interface, "get_observation_space", lambda self: 1 / 0)
+    monkeypatch.setattr(Interface, "close", lambda self: closed.append(self), raising=False)
+    with pytest.raises(EnvironmentFaultError, match="raised in get_observation_space"):
+        rtgym_env()
+    assert len(closed) == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"interface": None}, "interface is None; expected the interface's class"),
+        ({"time_step_duration": -1}, "time_step_duration is -1; it must be finite and not negative"),
+        ({"time_step_duration": float("nan")}, "time_step_duration is nan"),
+        ({"start_obs_capture": float("inf")}, "start_obs_capture is inf"),
+        ({"act_buf_len": 0}, "act_buf_len is 0; rtgym needs 1 or more"),
+        ({"ep_max_length": 0}, "ep_max_length is 0; rtgym needs 1 or more"),
+    ],
+)
+def test_numbers_that_rtgym_cannot_work_with_are_refused_by_name(changed: dict[str, Any], told: str) -> None:
+    config = {**DEFAULT_CONFIG_DICT, "interface": Interface} | changed
+    with pytest.raises(ConfigError, match=told):
+        GenericGymEnv("real-time-gym-ts-v1", {"config": config})
+
+
 def test_a_worker_survives_an_interface_that_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tmrl_like.envs.supervision._MAX_BACKOFF_S", 0.0)
 

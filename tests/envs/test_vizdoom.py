@@ -144,12 +144,26 @@ def test_the_experiment_passes_its_check(capsys: pytest.CaptureFixture[str]) -> 
         ({"scenario": "nothing"}, "no VizDoom scenario 'nothing': .* basic, "),
         ({"actions": [["FLY"]]}, "VizDoom has no Button 'FLY'; it has ATTACK"),
         ({"variables": {"LUCK": 1}}, "VizDoom has no GameVariable 'LUCK'"),
+        ({"scenario": __file__}, "no VizDoom scenario"),
+        ({"variables": {"HEALTH": 0}}, "the largest value of Doom's HEALTH is 0; it must be positive"),
+        ({"variables": {"HEALTH": float("nan")}}, "HEALTH is nan"),
+        ({"render": True}, "Doom's window needs a display"),
         ({"frames": 0}, "at least one action and one frame"),
     ],
 )
-def test_what_doom_does_not_have_is_named(arguments: dict[str, Any], told: str) -> None:
+def test_what_doom_does_not_have_is_named(
+    arguments: dict[str, Any], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     with pytest.raises(ConfigError, match=told):
         VizDoomEnv(**arguments)
+
+
+def test_an_engine_whose_environment_is_refused_ends() -> None:
+    with pytest.raises(ConfigError, match=r"the observation space\[0\] is Box\(0, 255, \(4, 4, 4\), uint8\)"):
+        RolloutWorker(partial(VizDoomEnv, size=(4, 4)), CategoricalActor, standalone=True)
+    assert not engines()
 
 
 def test_a_step_of_one_tic_is_refused() -> None:

@@ -42,8 +42,14 @@ class GenericGymEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             from tmrl_like.envs.guard import guard_interface
 
             kwargs["config"], self._faults = guard_interface(kwargs["config"])
-        super().__init__(_make(id, kwargs))
-        self._raise_fault()
+        try:
+            super().__init__(_make(id, kwargs))
+            self._raise_fault()
+        except BaseException:
+            if "env" in vars(self):
+                self._end_rtgym_thread()
+            self._close_interface()
+            raise
         self._converts = _has_float64(self.env.observation_space)
         if self._converts:
             self.observation_space = _space_to_float32(self.env.observation_space)
@@ -88,9 +94,12 @@ class GenericGymEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             super().close()
         finally:
             self._end_rtgym_thread()
-            interface = self._faults.interface if self._faults else None
-            if interface is not None and hasattr(interface, "close"):
-                interface.close()
+            self._close_interface()
+
+    def _close_interface(self) -> None:
+        interface = self._faults.interface if self._faults else None
+        if interface is not None and hasattr(interface, "close"):
+            interface.close()
 
     def _end_rtgym_thread(self) -> None:
         """Let rtgym's thread end after its step. rtgym would do so only when the interpreter ends."""

@@ -7,6 +7,7 @@ exception to the environment's caller.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from rtgym import RealTimeGymInterface
 
 from tmrl_like.envs.generic import typed_action
-from tmrl_like.errors import EnvironmentFaultError, TmrlLikeError
+from tmrl_like.errors import ConfigError, EnvironmentFaultError, TmrlLikeError
 
 
 class FaultBox:
@@ -48,7 +49,12 @@ class FaultBox:
 
 
 def guard_interface(config: dict[str, Any]) -> tuple[dict[str, Any], FaultBox]:
-    """Return a copy of an rtgym configuration whose interface is guarded, and the box of its faults."""
+    """Return a copy of an rtgym configuration whose interface is guarded, and the box of its faults.
+
+    Raises:
+        ConfigError: there is no interface, or a number with which rtgym would fail later, or never come back.
+    """
+    _check(config)
     box = FaultBox()
     arguments = (
         config["interface"],
@@ -57,6 +63,17 @@ def guard_interface(config: dict[str, Any]) -> tuple[dict[str, Any], FaultBox]:
         box,
     )
     return {**config, "interface": GuardedInterface, "interface_args": arguments, "interface_kwargs": {}}, box
+
+
+def _check(config: dict[str, Any]) -> None:
+    if not callable(config.get("interface")):
+        raise ConfigError(f"rtgym's config: interface is {config.get('interface')!r}; expected the interface's class")
+    for name, default in (("time_step_duration", 0.0), ("start_obs_capture", 0.0), ("time_step_timeout_factor", 1.0)):
+        if not 0 <= config.get(name, default) < math.inf:
+            raise ConfigError(f"{name} is {config[name]}; it must be finite and not negative")
+    for name in ("act_buf_len", "ep_max_length"):
+        if not config.get(name, 1) >= 1:
+            raise ConfigError(f"{name} is {config[name]}; rtgym needs 1 or more")
 
 
 class GuardedInterface(RealTimeGymInterface):  # type: ignore[misc]

@@ -80,6 +80,8 @@ class SupervisedEnv:
         try:
             self._make(math.inf)
         except BaseException:
+            self._dispose(_CLOSE_LOST_WITHIN_S)
+            self._guard.close()
             self._end_thread()
             raise
         self._make_within_s = max(hang_timeout_s, 3 * (time.monotonic() - started))

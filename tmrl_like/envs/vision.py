@@ -36,7 +36,8 @@ class Shrink:
         height, width = size
         top, bottom, left, right = crop or (0, None, 0, None)
         if height < 1 or width < 1 or (crop and not (0 <= top < crop[1] and 0 <= left < crop[3])):
-            raise ConfigError(f"a picture of size {tuple(size)} cut out at crop {crop} has no pixels")
+            cut = f" cut out at crop {tuple(crop)}" if crop else ""
+            raise ConfigError(f"a picture of size {tuple(size)}{cut} has no pixels")
         self._cv2 = load_opencv()
         self._crop = (slice(top, bottom), slice(left, right))
         self._size, self._grey = (width, height), grey

@@ -8,6 +8,7 @@ needed only with `render`. The engine makes an empty folder `_vizdoom` where it 
 from __future__ import annotations
 
 import os
+import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -69,9 +70,14 @@ class VizDoomInterface(RealTimeGymInterface):  # type: ignore[misc]
 
         Raises:
             MissingExtraError: VizDoom is not installed.
-            ConfigError: no such scenario, button or variable.
+            ConfigError: no such scenario, button or variable; no display to render on.
         """
         vizdoom = load_vizdoom()
+        if render and sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+            raise ConfigError("Doom's window needs a display, and DISPLAY is not set; render: false needs none")
+        for name, most in variables.items():
+            if not most > 0:
+                raise ConfigError(f"the largest value of Doom's {name} is {most}; it must be positive")
         if not actions or frames < 1:
             raise ConfigError(f"Doom needs at least one action and one frame, not {len(actions)} and {frames}")
         names = list(dict.fromkeys(button for held in actions for button in held))
@@ -205,7 +211,7 @@ def load_vizdoom() -> Any:
 
 def _config_of(scenario: str, shipped: Path) -> Path:
     for path in (shipped / f"{scenario}.cfg", Path(scenario)):
-        if path.is_file():
+        if path.suffix == ".cfg" and path.is_file():
             return path
     names = ", ".join(sorted(path.stem for path in shipped.glob("*.cfg")))
     raise ConfigError(f"no VizDoom scenario {scenario!r}: give the path of a .cfg, or one of {names}")

@@ -90,3 +90,13 @@ class PipelineMismatchError(MemoryContractError):
 
 class CheckpointError(TmrlLikeError):
     """A checkpoint cannot be read or written."""
+
+
+def expect(makes_sense: bool, name: str, value: object, expected: str) -> None:
+    """Refuse an argument of the user's.
+
+    Raises:
+        ConfigError: it makes no sense; says what was expected.
+    """
+    if not makes_sense:
+        raise ConfigError(f"{name} is {value!r}; expected {expected}")

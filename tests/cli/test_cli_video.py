@@ -70,7 +70,9 @@ def test_mistakes_in_recording_are_one_line_each(
         ((TINY, FILMED), "--output"),
         ((TINY, FILMED, *out, "--driver", "ghost"), "there is no 'ghost'"),
         ((TINY, FILMED, *out, "--spacing", "-1"), "not a length"),
-        ((TINY, FILMED, *out, "--spacing", "1000"), "less than a piece"),
+        ((TINY, FILMED, *out, "--spacing", "1000"), "choose another spacing"),
+        ((TINY, FILMED, *out, "--spacing", "1e-12"), "choose another spacing"),
+        ((TINY, FILMED, "--output", str(tmp_path)), "expected the name of a file"),
     ]:
         assert command_line("record-reward", *arguments) == 2
         error = capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+import math
 import multiprocessing
 import os
 import signal
@@ -278,7 +279,17 @@ def test_the_environment_has_rtgyms_spaces_and_starts_no_game_for_them():
         ({"observation": "radar"}, "lidar or image"),
         ({"track": 7}, "no demonstration of track 7"),
         ({"trajectory": "nowhere.npz"}, "no trajectory at nowhere.npz"),
-        ({"reward": {"forward_limit": 0}}, "forward_limit"),
+        ({"reward": {"forward_limit": 0}}, "forward_limit is 0"),
+        ({"reward": {"foward_limit": 3}}, "no argument 'foward_limit'; did you mean forward_limit?"),
+        ({"reward": {"forward_limit": "far"}}, "forward_limit is 'far'; expected a whole number"),
+        ({"reward": {"points": []}}, "no argument 'points'"),
+        ({"history": 0}, "history is 0; expected 1 or more"),
+        ({"track": -1}, "track is -1; expected"),
+        ({"observation": "image", "image_size": (100_000, 64)}, "4096 or less"),
+        ({"time_step_duration": math.nan}, "time_step_duration is nan"),
+        ({"time_step_duration": math.inf}, "time_step_duration is inf"),
+        ({"ep_max_length": 0}, "ep_max_length is 0"),
+        ({"act_buf_len": 0}, "act_buf_len is 0"),
     ],
 )
 def test_a_mistake_in_an_argument_is_one_line(options, message):
@@ -290,7 +301,7 @@ def test_a_mistake_in_an_argument_is_one_line(options, message):
 
 def test_a_demonstration_of_another_kind_is_refused(tmp_path):
     save_trajectory(tmp_path / "way.npz", np.ones((5, 3)))
-    with pytest.raises(ConfigError, match="two coordinates"):
+    with pytest.raises(ConfigError, match="have 3 coordinates, this environment's 2"):
         demonstration(1, tmp_path / "way.npz")
 
 

@@ -1,5 +1,7 @@
 """The reward of a recorded way: how many of its points were passed, and what ends an episode."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -122,7 +124,18 @@ def test_a_reset_begins_anew():
 
 
 @pytest.mark.parametrize(
-    "options", [{"forward_limit": 0}, {"backward_limit": -1}, {"failure_countdown": 0}, {"max_distance": 0.0}]
+    "options",
+    [
+        {"forward_limit": 0},
+        {"forward_limit": 2.5},
+        {"backward_limit": -1},
+        {"failure_countdown": 0},
+        {"min_steps": "many"},
+        {"max_distance": 0.0},
+        {"max_distance": math.nan},
+        {"reward_per_point": math.nan},
+        {"end_of_track_reward": math.inf},
+    ],
 )
 def test_limits_that_make_no_sense_are_refused(options):
     with pytest.raises(ConfigError, match=next(iter(options))):

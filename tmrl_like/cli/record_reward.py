@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from pathlib import Path
+
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.worker import prepare
@@ -19,8 +23,17 @@ def main(arguments: Arguments) -> int:
         raise ConfigError(
             f"{arguments.experiment}: {env_cls.__name__} cannot record a demonstration: it has no `demonstrate`"
         )
+    _check_output(Path(arguments.output))
     positions = demonstrate(arguments.driver, **getattr(experiment.env, "keywords", {}))
     points = resample(positions, arguments.spacing)
     save_trajectory(arguments.output, points)
     print(f"{arguments.output}: {len(points)} points from {len(positions)} positions")
     return 0
+
+
+def _check_output(file: Path) -> None:
+    """Before somebody drives in vain."""
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    if file.is_dir() or not os.access(file.parent, os.W_OK):
+        raise ConfigError(f"--output {file}: expected the name of a file, in a folder that can be written to")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from tmrl_like.config.paths import RunPaths, data_folder
-from tmrl_like.errors import ConfigError
+from tmrl_like.errors import ConfigError, expect
 
 Factory: TypeAlias = Callable[..., Any]
 """A class, a function or a `partial` of one: called later, by whoever has what is still missing."""
@@ -47,8 +47,8 @@ class ServerSection:
     max_workers: int = 1000
 
     def __post_init__(self) -> None:
-        _require(bool(self.host), "host", self.host, "an address or a name")
-        _require(0 <= self.port <= 65535, "port", self.port, "0 to 65535")
+        expect(bool(self.host), "host", self.host, "an address or a name")
+        expect(0 <= self.port <= 65535, "port", self.port, "0 to 65535")
         _at_least(self, 1, "min_samples_per_server_packet", "max_workers")
 
     @property
@@ -110,7 +110,7 @@ class WorkerSection:
         _at_least(self, 1, "min_samples_per_worker_packet", "max_samples_per_episode", "torch_threads")
         _at_least(self, 1, "outbox_max_mb", "spool_max_mb")
         fine = self.realtime_priority is None or 1 <= self.realtime_priority <= 99
-        _require(fine, "realtime_priority", self.realtime_priority, "1 to 99, or none")
+        expect(fine, "realtime_priority", self.realtime_priority, "1 to 99, or none")
         _above_0(self, "hang_timeout_s", "max_policy_age_s", "max_steps_per_update")
 
 
@@ -195,7 +195,7 @@ class ProofSection:
     def __post_init__(self) -> None:
         _at_least(self, 2, "episodes")
         _at_least(self, 0, "margin")
-        _require(
+        expect(
             0 <= self.min_terminated_share <= 1, "min_terminated_share", self.min_terminated_share, "a share, 0 to 1"
         )
 
@@ -224,7 +224,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         fine = bool(_NAME.fullmatch(self.run_name))
-        _require(fine, "run_name", self.run_name, "letters, digits, '.', '_' and '-', at most 100")
+        expect(fine, "run_name", self.run_name, "letters, digits, '.', '_' and '-', at most 100")
         if self.worker.synchronous:
             _refuse_standstill(self.worker, self.trainer)
 
@@ -318,16 +318,11 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _require(fine: bool, name: str, value: Any, expected: str) -> None:
-    if not fine:
-        raise ConfigError(f"{name} is {value!r}; expected {expected}")
-
-
 def _at_least(section: Any, least: float, *names: str) -> None:
     for name in names:
-        _require(getattr(section, name) >= least, name, getattr(section, name), f"{least} or more")
+        expect(getattr(section, name) >= least, name, getattr(section, name), f"{least} or more")
 
 
 def _above_0(section: Any, *names: str) -> None:
     for name in names:
-        _require(getattr(section, name) > 0, name, getattr(section, name), "more than 0")
+        expect(getattr(section, name) > 0, name, getattr(section, name), "more than 0")

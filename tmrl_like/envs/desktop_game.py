@@ -6,6 +6,7 @@ says what a step was worth.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -23,7 +24,7 @@ from tmrl_like.envs.desktop.telemetry import Record, Telemetry
 from tmrl_like.envs.desktop.window import Window, find_window, focus
 from tmrl_like.envs.generic import GenericGymEnv
 from tmrl_like.envs.vision import Frame, Shrink
-from tmrl_like.errors import EnvironmentFaultError
+from tmrl_like.errors import EnvironmentFaultError, expect
 
 PRESSED_FROM = 1 / 3  # of the way: a third of the actions goes left, a third straight on, a third right
 _FIRST_RECORD_WITHIN_S = 5.0
@@ -76,10 +77,20 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
             start_within_s: the window is there so long after the start. Less than the worker's `hang_timeout_s`.
             frozen_after_s: a picture that did not change for so long is a game that hangs, telemetry that is silent
                 for so long, or 2 s, too; `.inf`: no picture is.
+
+        Raises:
+            ConfigError: an argument that makes no sense.
         """
         self._title = title
         self._place = Region(*place) if place else None
         self._axes = [tuple(axis) for axis in axes]
+        seconds = "0 seconds or more"
+        expect(frames >= 1, "frames", frames, "1 or more pictures")
+        expect(all(len(keys) == 2 for keys in axes), "axes", axes, "two keys for each number of the action")
+        expect(self._place is None or min(self._place[2:]) > 0, "place", place, "left, top, width, height of a window")
+        expect(0 <= restart_wait_s < math.inf, "restart_wait_s", restart_wait_s, seconds)
+        expect(0 <= start_within_s < math.inf, "start_within_s", start_within_s, seconds)
+        expect(frozen_after_s > 0, "frozen_after_s", frozen_after_s, "seconds, more than 0")
         self._restart_key, self._restart_wait_s = restart_key, restart_wait_s
         self._telemetry_layout, self._telemetry_port = telemetry_layout, telemetry_port
         self._start_within_s = start_within_s
@@ -225,6 +236,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
     def open_controls(self) -> None:
         """Take hold of what the game is steered with."""
         self._keyboard = Keyboard()
+        self._keyboard.require({key for keys in (*self._axes, (self._restart_key,)) for key in keys if key})
 
     def open_telemetry(self) -> Telemetry:
         """Connect to the game's telemetry."""

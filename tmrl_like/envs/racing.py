@@ -19,7 +19,7 @@ from tmrl_like.envs.generic import GenericGymEnv
 from tmrl_like.envs.racing_game import FRAME_SHAPE, RacingGame, require_game
 from tmrl_like.envs.trajectory import Points, TrajectoryReward, load_trajectory
 from tmrl_like.envs.vision import RangeFinder, Shrink
-from tmrl_like.errors import ConfigError
+from tmrl_like.errors import ConfigError, expect
 
 Observation = Literal["lidar", "image"]
 
@@ -65,9 +65,11 @@ class RacingInterface(RealTimeGymInterface):  # type: ignore[misc]
         """
         if observation not in ("lidar", "image"):
             raise ConfigError(f"the racing game is seen by lidar or image, not {observation!r}")
+        expect(history >= 1, "history", history, "1 or more scans or pictures")
+        expect(track >= 0, "track", track, "the game's seed, 0 or more")
         self._track = track
         self._game: RacingGame | None = None
-        self._reward = TrajectoryReward(demonstration(track, trajectory), **(reward or {}))
+        self._reward = TrajectoryReward.along(demonstration(track, trajectory), reward or {})
         self._view: LidarView | ImageView = LidarView() if observation == "lidar" else ImageView(image_size, grey)
         self._length = history
         self._history: deque[NDArray[Any]] = deque(maxlen=history)
@@ -212,10 +214,7 @@ def demonstration(track: int, file: str | Path | None = None) -> Points:
     """
     if file is None and track != 1:
         raise ConfigError(f"no demonstration of track {track} ships: record one with `tmrl-like record-reward`")
-    points = load_trajectory(Path(__file__).with_name("racing_track_1.npz") if file is None else file)
-    if points.shape[1] != 2:
-        raise ConfigError(f"{file}: the racing game's positions have two coordinates, not {points.shape[1]}")
-    return points
+    return load_trajectory(Path(__file__).with_name("racing_track_1.npz") if file is None else file, 2)
 
 
 class RacingEnv(GenericGymEnv):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tmrl_like.envs.racing import ANGLES, LidarView
 from tmrl_like.envs.racing_game import TICK_S, RacingGame, require_game
 from tmrl_like.envs.vision import load_opencv
-from tmrl_like.errors import ConfigError, MissingExtraError
+from tmrl_like.errors import ConfigError, MissingExtraError, expect
 
 Controls = tuple[float, float, float]  # steering -1 to 1, gas 0 to 1, brake 0 to 1
 Driver = Callable[[Any], Controls]  # from a state of the game
@@ -104,6 +104,7 @@ def demonstrate(driver: str, track: int) -> NDArray[np.float32]:
     """As `RacingEnv.demonstrate`."""
     if driver not in ("script", "keyboard"):
         raise ConfigError(f"the racing game is driven by script or keyboard, not {driver!r}")
+    expect(track >= 0, "track", track, "the game's seed, 0 or more")
     require_game()
     drive = FollowTheRoad() if driver == "script" else Keyboard()
     with contextlib.closing(drive), contextlib.closing(RacingGame(track)) as game:

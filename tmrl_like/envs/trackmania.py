@@ -10,6 +10,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -141,7 +142,6 @@ class TrackManiaInterface(DesktopGameInterface):
         self._make_gamepad = gamepad
         self._gamepad: Gamepad | None = None
         self._trajectory, self._reward_arguments = trajectory, REWARD | (reward or {})
-        self._reward: TrajectoryReward | None = None
         self._has_finished = False
 
     def get_observation_space(self) -> spaces.Tuple[Any]:
@@ -168,17 +168,22 @@ class TrackManiaInterface(DesktopGameInterface):
 
     def judge(self, frame: Frame, record: Record) -> tuple[float, bool, dict[str, Any]]:
         car = Car(*record)
-        assert self._reward is not None
         reward, terminated = self._reward((car.x, car.y, car.z))
         self._has_finished = bool(car.has_finished)
         if self._has_finished and self._reward.index != self._reward.last:
             return reward + self._reward_arguments["end_of_track_reward"], True, {}
         return reward, terminated, {}
 
+    @cached_property
+    def _reward(self) -> TrajectoryReward:
+        points = resample(load_trajectory(Path(self._trajectory).expanduser(), 3), SPACING_M)
+        return TrajectoryReward.along(points, self._reward_arguments)
+
+    def _open(self) -> None:
+        self._reward.reset()  # is made here, before a game is started in vain
+        super()._open()
+
     def begin_episode(self) -> None:
-        if self._reward is None:
-            points = resample(load_trajectory(Path(self._trajectory).expanduser()), SPACING_M)
-            self._reward = TrajectoryReward(points, **self._reward_arguments)
         if self._has_finished:  # away with the pop-up of the finish
             self._tap("b", "delete")
             time.sleep(_POP_UP_AFTER_S)

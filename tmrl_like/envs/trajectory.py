@@ -5,16 +5,22 @@ The demonstration is cut into equally spaced points. The reward of a step is how
 
 from __future__ import annotations
 
+import inspect
 import io
 import math
+import numbers
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tmrl_like.errors import ConfigError
+from tmrl_like.config.document import suggestion
+from tmrl_like.errors import ConfigError, expect
 from tmrl_like.files import write_atomically
+
+_MOST_PIECES = 10_000_000
 
 Points = NDArray[np.float32]  # [N, D]; D = 2 or 3
 
@@ -37,10 +43,14 @@ def resample(positions: Any, spacing: float) -> Points:
     if not spacing > 0.0:
         raise ConfigError(f"the spacing of a trajectory must be positive, not {spacing}")
     lengths = np.concatenate([[0.0], np.cumsum(np.linalg.norm(np.diff(way.astype(np.float64), axis=0), axis=1))])
-    pieces = round(lengths[-1] / spacing)
-    if pieces < 1:
-        raise ConfigError(f"the recorded way is {lengths[-1]:.3g} long, less than a piece of {spacing:g}: record more")
-    at = np.linspace(0.0, lengths[-1], pieces + 1)
+    length = float(lengths[-1])
+    pieces = length / spacing
+    if not 0.5 < pieces < _MOST_PIECES:
+        raise ConfigError(
+            f"the recorded way is {length:.3g} long, that is {pieces:.3g} pieces of {spacing:g}; expected 1 to "
+            f"{_MOST_PIECES:g}: choose another spacing, or record more"
+        )
+    at = np.linspace(0.0, length, round(pieces) + 1)
     return np.stack([np.interp(at, lengths, axis) for axis in way.T], axis=1).astype(np.float32)
 
 
@@ -58,11 +68,15 @@ def save_trajectory(file: str | Path, points: Any) -> None:
         raise ConfigError(f"the trajectory cannot be written to {file}: {error.strerror or error}") from None
 
 
-def load_trajectory(file: str | Path) -> Points:
+def load_trajectory(file: str | Path, dimensions: int | None = None) -> Points:
     """Read what `save_trajectory` wrote. Nothing in the file is code.
 
+    Args:
+        file: where it is.
+        dimensions: coordinates that a position has; None: 2 or 3.
+
     Raises:
-        ConfigError: there is no such file, or no trajectory in it.
+        ConfigError: there is no such file, no trajectory in it, or one with other dimensions.
     """
     try:
         with np.load(io.BytesIO(Path(file).read_bytes()), allow_pickle=False) as content:
@@ -72,7 +86,12 @@ def load_trajectory(file: str | Path) -> Points:
     except Exception as error:  # zipfile, zlib and numpy each have their own
         reason = str(error).partition("\n")[0]
         raise ConfigError(f"{file} is no trajectory, an .npz file with `points` ({reason}): record it anew") from None
-    return _checked(points, f"{file}: points")
+    points = _checked(points, f"{file}: points")
+    if dimensions not in (None, points.shape[1]):
+        raise ConfigError(
+            f"{file}: its positions have {points.shape[1]} coordinates, this environment's {dimensions}: record it here"
+        )
+    return points
 
 
 def _checked(points: NDArray[Any], what: str) -> Points:
@@ -129,11 +148,19 @@ class TrajectoryReward:
             ConfigError: an argument that makes no sense.
         """
         self._points = _checked(np.asarray(points), "the points of a trajectory")
-        if forward_limit < 1 or backward_limit < 0 or failure_countdown < 1 or not max_distance > 0.0:
-            raise ConfigError(
-                "a trajectory's forward_limit and failure_countdown must be 1 or more, backward_limit 0 or more, "
-                f"max_distance positive, not {forward_limit}, {failure_countdown}, {backward_limit}, {max_distance:g}"
-            )
+        _check_whole_numbers(
+            forward_limit=(forward_limit, 1),
+            backward_limit=(backward_limit, 0),
+            failure_countdown=(failure_countdown, 1),
+            min_steps=(min_steps, 0),
+        )
+        _check_numbers(
+            reward_per_point=reward_per_point,
+            end_of_track_reward=end_of_track_reward,
+            constant_penalty=constant_penalty,
+        )
+        is_distance = isinstance(max_distance, numbers.Real) and max_distance > 0.0
+        expect(is_distance, "the reward's max_distance", max_distance, "a number, more than 0")
         self._forward_limit, self._backward_limit = forward_limit, backward_limit
         self._failure_countdown, self._min_steps = failure_countdown, min_steps
         self._max_distance = max_distance
@@ -141,6 +168,19 @@ class TrajectoryReward:
         self._end_of_track_reward, self._constant_penalty = end_of_track_reward, constant_penalty
         self.last = len(self._points) - 1
         self.reset()
+
+    @classmethod
+    def along(cls, points: Any, arguments: Mapping[str, Any]) -> TrajectoryReward:
+        """Make one from the arguments of an experiment.
+
+        Raises:
+            ConfigError: an argument that it does not have, or that makes no sense.
+        """
+        known = [name for name in inspect.signature(cls).parameters if name != "points"]
+        for name in arguments:
+            if name not in known:
+                raise ConfigError(f"the reward has no argument {name!r}; {suggestion(name, known)}")
+        return cls(points, **arguments)
 
     def reset(self) -> None:
         """Begin at the first point again."""
@@ -183,3 +223,15 @@ class TrajectoryReward:
             self._steps_without_progress = 0
         else:
             self._steps_without_progress += 1
+
+
+def _check_whole_numbers(**arguments: tuple[Any, int]) -> None:
+    for name, (value, least) in arguments.items():
+        is_fine = isinstance(value, int | np.integer) and bool(value >= least)
+        expect(is_fine, f"the reward's {name}", value, f"a whole number, {least} or more")
+
+
+def _check_numbers(**arguments: Any) -> None:
+    for name, value in arguments.items():
+        is_fine = isinstance(value, numbers.Real) and math.isfinite(value)
+        expect(is_fine, f"the reward's {name}", value, "a finite number")

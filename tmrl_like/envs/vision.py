@@ -11,6 +11,8 @@ from tmrl_like.errors import ConfigError, MissingExtraError
 
 Frame = NDArray[np.uint8]  # [H, W, 3]
 
+_LARGEST_PX = 4096
+
 
 class Shrink:
     """Crops a frame, makes it smaller and, unless colour is wanted, grey.
@@ -38,6 +40,8 @@ class Shrink:
         if height < 1 or width < 1 or (crop and not (0 <= top < crop[1] and 0 <= left < crop[3])):
             cut = f" cut out at crop {tuple(crop)}" if crop else ""
             raise ConfigError(f"a picture of size {tuple(size)}{cut} has no pixels")
+        if max(size) > _LARGEST_PX:
+            raise ConfigError(f"a picture of size {tuple(size)} is too large; expected {_LARGEST_PX} or less each way")
         self._cv2 = load_opencv()
         self._crop = (slice(top, bottom), slice(left, right))
         self._size, self._grey = (width, height), grey

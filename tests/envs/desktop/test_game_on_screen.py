@@ -210,6 +210,29 @@ def test_a_game_that_ends_while_it_starts_is_not_waited_for(screen: str) -> None
         interface.reset()
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"frames": 0}, "frames is 0; expected 1 or more"),
+        ({"axes": [["left"]]}, "axes is .*; expected two keys"),
+        ({"place": (0, 0, 0, 100)}, "place is .*; expected left, top, width, height"),
+        ({"restart_wait_s": -1.0}, "restart_wait_s is -1"),
+        ({"start_within_s": float("inf")}, "start_within_s is inf"),
+        ({"frozen_after_s": 0.0}, "frozen_after_s is 0"),
+        ({"size": (0, 64)}, "no pixels"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_one_line(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        DesktopGameEnv(partial(SquareGame, command=["game", "1"], **options))
+
+
+def test_a_key_that_there_is_not_is_told_by_the_first_reset(screen: str, command: list[str]) -> None:
+    interface = SquareGame(command, axes=[("left", "rihgt")])
+    with pytest.raises(ConfigError, match="there is no key 'rihgt'"):
+        interface.reset()
+
+
 def test_a_process_that_ends_without_closing_leaves_no_key_down(screen: str) -> None:
     code = (
         "from tmrl_like.envs.desktop.keys import Keyboard\nk = Keyboard()\nk.hold(['a', 'left'])\n"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tmrl_like.envs.desktop.telemetry import Telemetry
-from tmrl_like.errors import EnvironmentAwayError
+from tmrl_like.errors import ConfigError, EnvironmentAwayError
 
 LAYOUT = "<3f"
 Until = Callable[..., None]
@@ -112,6 +112,21 @@ def test_nobody_there_is_one_line_and_a_game_that_comes_later_is_found(game: soc
             assert telemetry.next_record(5.0)[0] == 5.0
     finally:
         telemetry.close()
+
+
+@pytest.mark.parametrize(
+    ("layout", "port", "message"),
+    [
+        ("<2f", 0, "port of the game's telemetry is 0; expected 1 to 65535"),
+        ("<2f", 70_000, "is 70000"),
+        ("2 floats", 9000, "'2 floats' is no layout"),
+        ("0f", 9000, "layout '0f' is empty"),
+    ],
+)
+def test_no_port_and_no_layout_are_one_line(layout: str, port: int, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Telemetry(layout, port)
+    assert "tmrl-telemetry" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_close_ends_the_thread_and_whoever_waits(game: socket.socket, telemetry: Telemetry) -> None:

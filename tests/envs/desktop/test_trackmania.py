@@ -142,6 +142,28 @@ def test_no_game_and_no_plugin_are_one_line_each(
         env.close()
 
 
+@pytest.mark.parametrize(
+    ("points", "reward", "message"),
+    [
+        (None, {}, "no trajectory at"),
+        (((0, 0), (0, 10)), {}, "have 2 coordinates, this environment's 3"),
+        (((0, 0, 0), (0, 0, 10)), {"max_distanc": 5}, "no argument 'max_distanc'; did you mean max_distance"),
+    ],
+)
+def test_a_mistake_about_the_demonstration_is_told_before_a_game_is_started(
+    tmp_path: Path, points: Any, reward: dict[str, Any], message: str
+) -> None:
+    file = tmp_path / "other.npz"
+    if points is not None:
+        save_trajectory(file, points)
+    command = [sys.executable, "-c", f"open({str(tmp_path / 'started')!r}, 'w')"]
+    env = get_environment(str(file), reward=reward, command=command)
+    with pytest.raises(ConfigError, match=message):
+        env.reset()
+    env.close()
+    assert not (tmp_path / "started").exists()
+
+
 @contextlib.contextmanager
 def window_without_plugin(title: str) -> Iterator[None]:
     from Xlib import X

@@ -50,6 +50,15 @@ class Keyboard:
         """Keys that are down."""
         return frozenset(self._held)
 
+    def require(self, keys: Iterable[str]) -> None:
+        """Check that there are such keys.
+
+        Raises:
+            ConfigError: there is one that is none.
+        """
+        for name in keys:
+            self._key(name)
+
     def hold(self, keys: Iterable[str]) -> None:
         """Let exactly these keys be down: press what is not, release the others.
 

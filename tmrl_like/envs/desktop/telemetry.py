@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tmrl_like.errors import EnvironmentAwayError
+from tmrl_like.errors import ConfigError, EnvironmentAwayError, expect
 
 log = logging.getLogger("tmrl_like.worker")
 
@@ -51,10 +51,14 @@ class Telemetry:
             host: where the game runs.
             is_valid: whether a record can be one; called in the receiving thread.
             hint: what to look at when nothing comes.
+
+        Raises:
+            ConfigError: no layout, or no port.
         """
+        self._layout = _struct_of(layout)
+        expect(0 < port < 65536, "the port of the game's telemetry", port, "1 to 65535")
         self.records_total = 0
         self.refused_total = 0
-        self._layout = struct.Struct(layout)
         self._address = (host, port)
         self._is_valid = is_valid
         self._changed = threading.Condition()
@@ -140,3 +144,13 @@ class Telemetry:
                 log.warning("telemetry at %s:%s: %s", *self._address, reason)
             self._state = reason
             self._newest = None
+
+
+def _struct_of(layout: str) -> struct.Struct:
+    try:
+        record = struct.Struct(layout)
+    except struct.error as error:
+        raise ConfigError(f"{layout!r} is no layout of a telemetry record ({error}); expected one like <2f") from None
+    if not record.size:
+        raise ConfigError(f"a telemetry record of layout {layout!r} is empty; expected one like <2f")
+    return record

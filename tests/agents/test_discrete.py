@@ -83,6 +83,16 @@ def test_a_policy_that_has_gone_astray_gives_no_action_that_looks_right(space):
         assert np.shape(action) == space.shape
 
 
+def test_a_subclass_with_a_network_of_its_own_acts_by_it():
+    class Own(CategoricalActor):
+        def forward(self, obs):
+            return torch.tensor([[-9.0, 0.0, -9.0, -9.0, 0.0]])
+
+    actor = Own(OBS, SEVERAL, **NETS)
+    for test in True, False:
+        np.testing.assert_array_equal(actor.act_(OBS.sample(), test), [1, 7])
+
+
 @SPACES
 def test_critics_value_an_action_as_the_sum_over_its_choices(space):
     critic = DiscreteEnsembleCritic(OBS, space, n_critics=3, **NETS)

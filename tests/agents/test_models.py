@@ -131,6 +131,23 @@ def test_a_subclass_that_overrides_act_is_asked():
     np.testing.assert_array_equal(Still(NESTED, ACTIONS, hidden_sizes=(8,)).act_(NESTED.sample()), np.zeros(2))
 
 
+def test_a_subclass_with_a_network_of_its_own_acts_by_it():
+    """What is trained must be what drives: `act` takes no short cut past an overridden `forward` or `outputs`."""
+
+    class OwnForward(SquashedGaussianActor):
+        def forward(self, obs):
+            return torch.tensor([[9.0, -9.0]]), torch.zeros(1, 2)
+
+    class OwnOutputs(SquashedGaussianActor):
+        def outputs(self, x):
+            return torch.tensor([[9.0, -9.0, 0.0, 0.0]])
+
+    for own in OwnForward, OwnOutputs:
+        actor = own(NESTED, ACTIONS, hidden_sizes=(8,))
+        expected = (actor.act_center + actor.act_half * torch.tensor([1.0, -1.0])).numpy()
+        np.testing.assert_allclose(actor.act_(NESTED.sample(), test=True), expected, atol=1e-4)
+
+
 def test_observations_are_flattened_in_the_order_of_the_space():
     obs = (torch.zeros(1, 1), {"b": torch.full((1, 2, 2), 2.0), "a": torch.full((1, 3), 1.0)}, torch.full((1,), 3.0))
     expected = torch.tensor([[0.0, *_in_space_order(), 3.0]])

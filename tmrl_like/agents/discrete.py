@@ -79,6 +79,8 @@ class CategoricalActor(MLPActor):
         logits_BV = self.outputs(self.encoder(obs))
         return torch.cat([F.log_softmax(part, dim=-1) for part in torch.split(logits_BV, self._sizes, dim=-1)], dim=-1)
 
+    _forward_that_act_repeats = forward
+
     def choose(self, outputs: Tensor, test: bool) -> Any:
         """Logits [V] -> action; `test` takes each choice's likeliest value.
 

@@ -45,8 +45,11 @@ class SamplingActor(ActorModule):
 class MLPActor(ActorModule):
     """What the actors that ship have in common: an encoder, hidden layers, and a way to act on one observation.
 
-    `act` repeats `forward` with fewer operations: a subclass that overrides one overrides both.
+    `act` repeats `forward` with fewer operations. That of a subclass with another `forward`, or other `outputs`, calls
+    `forward`.
     """
+
+    _forward_that_act_repeats: Any = None
 
     def __init__(
         self,
@@ -65,6 +68,8 @@ class MLPActor(ActorModule):
         self.hidden = nn.ModuleList(nn.Linear(i, o) for i, o in itertools.pairwise(widths))
         self.norms = nn.ModuleList(nn.LayerNorm(width) for width in hidden_sizes if layer_norm)
         self.head = nn.Linear(widths[-1], n_outputs)
+        own = type(self)
+        self._acts_by_forward = (own.forward, own.outputs) != (own._forward_that_act_repeats, MLPActor.outputs)
 
     @abstractmethod
     def choose(self, outputs: Tensor, test: bool) -> Any:
@@ -73,11 +78,15 @@ class MLPActor(ActorModule):
     @torch.inference_mode()
     def act(self, obs: Any, test: bool = False) -> Any:
         """Choose an action; see `ActorModule.act`."""
+        if self._acts_by_forward:
+            said = self(obs)
+            return self.choose(torch.cat(said, dim=-1)[0] if isinstance(said, tuple) else said[0], test)
         return self.choose(self._outputs_for_one(self.encoder(obs)[0]), test)
 
     def act_(self, obs: Any, test: bool = False) -> Any:
         """Choose an action for one raw observation; on the CPU without a tensor per leaf."""
-        if self.device != "cpu" or self.encoder.pictures or type(self).act is not MLPActor.act:
+        has_way_of_its_own = self._acts_by_forward or type(self).act is not MLPActor.act
+        if self.device != "cpu" or self.encoder.pictures or has_way_of_its_own:
             return super().act_(obs, test)
         with torch.inference_mode():
             return self.choose(self._outputs_for_one(self.encoder.one(obs)), test)
@@ -157,6 +166,8 @@ class SquashedGaussianActor(MLPActor, SamplingActor):
         """Structure of [B, ...] -> mean and log standard deviation of u, each [B, A]."""
         mean, log_std = self.outputs(self.encoder(obs)).chunk(2, dim=-1)
         return mean, log_std.clamp(self.log_std_min, self.log_std_max)
+
+    _forward_that_act_repeats = forward
 
     def sample(self, obs: Any) -> tuple[Tensor, Tensor]:
         """Draw actions and their log-density; see `SamplingActor.sample`."""

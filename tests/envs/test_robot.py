@@ -426,6 +426,22 @@ def test_an_arm_that_fails_is_a_fault_and_is_started_again(
     assert not processes[1].is_running()
 
 
+def test_a_picture_shows_the_arm_and_its_target_from_above() -> None:
+    interface = RobotInterface(FakeArm())
+    interface.reset(seed=1)
+    picture = interface.render()
+    assert (picture.dtype, picture.shape) == (np.uint8, (300, 300, 3))
+    (target_row, target_column), tip = _middle(picture == (255, 0, 0)), tip_m(HOME_RAD)
+    assert (target_column, 300 - target_row) == pytest.approx(150 + 200 * interface._target, abs=2)
+    assert (picture[round(150 - 200 * tip[1]), round(150 + 200 * tip[0])] == 0).all()
+    assert (picture[150 - 20, 150 + 60] == 255).all()
+
+
+def _middle(is_colour: np.ndarray[Any, Any]) -> tuple[float, float]:
+    row, column = np.argwhere(is_colour.all(axis=-1)).mean(axis=0)
+    return float(row), float(column)
+
+
 def test_an_arm_that_does_not_come_home_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(robot, "_HOME_WITHIN_S", 0.1)
     arm = FakeArm(moves=False)

@@ -79,7 +79,8 @@ def _picture_of(env: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
 def _no_picture(found: str) -> ConfigError:
     return ConfigError(
         f"--video needs a picture, uint8 [height, width, 3], and the environment's render() {found}: "
-        "Gymnasium's own want env.init_args.gym_kwargs: {render_mode: rgb_array}"
+        "Gymnasium's own want env.init_args.gym_kwargs: {render_mode: rgb_array}; yours wants "
+        "a render() that returns one"
     )
 
 

@@ -18,6 +18,7 @@ from rtgym import DEFAULT_CONFIG_DICT, RealTimeGymInterface
 
 from tmrl_like.envs.generic import GenericGymEnv
 from tmrl_like.envs.robot_driver import RobotCommand, RobotDriver, RobotState, SimulatedArm
+from tmrl_like.envs.vision import Frame, load_opencv
 from tmrl_like.errors import EnvironmentFaultError
 
 MAX_SPEED = 1.2  # rad/s, each joint: what the agent may ask for, less than the arm can
@@ -28,6 +29,7 @@ REACHED_M = 0.02
 AT_REST_RAD_S = 0.2
 STEP_COSTS = 0.1
 _NEAR_M = 0.01
+_PICTURE_PX, _PX_PER_M = 300, 200
 
 _HOME_GAIN = 5.0  # 1/s
 _AT_HOME_RAD = 0.05
@@ -50,6 +52,7 @@ class RobotInterface(RealTimeGymInterface):  # type: ignore[misc]
         self._driver = driver
         self._random = np.random.default_rng()
         self._target = np.zeros(2, np.float32)
+        self._position_rad = HOME_RAD
 
     def get_observation_space(self) -> spaces.Tuple[Any]:
         bounds = (math.pi, 2 * MAX_SPEED, 1.0, 2 * sum(LINKS_M))
@@ -79,6 +82,16 @@ class RobotInterface(RealTimeGymInterface):  # type: ignore[misc]
         distance_m = np.linalg.norm(observation[3])
         rests = max(map(abs, state.velocity_rad_s)) < AT_REST_RAD_S
         return observation, np.float32(-distance_m - STEP_COSTS), bool(distance_m < REACHED_M and rests), {}
+
+    def render(self) -> Frame:
+        """The arm and its target from above, as they were observed last, uint8 [300, 300, 3] RGB."""
+        cv2 = load_opencv()
+        picture = np.full((_PICTURE_PX, _PICTURE_PX, 3), 255, np.uint8)
+        elbow = LINKS_M[0] * np.array((math.cos(self._position_rad[0]), math.sin(self._position_rad[0])))
+        arm = [_pixel(point) for point in (np.zeros(2), elbow, tip_m(self._position_rad))]
+        cv2.polylines(picture, [np.array(arm)], isClosed=False, color=(0, 0, 0), thickness=4)
+        cv2.circle(picture, _pixel(self._target), round(REACHED_M * _PX_PER_M), (255, 0, 0), -1)
+        return picture
 
     def wait(self) -> None:
         """Between two episodes the arm stands."""
@@ -111,6 +124,7 @@ class RobotInterface(RealTimeGymInterface):  # type: ignore[misc]
         raise EnvironmentFaultError(f"the robot is not at home after {_HOME_WITHIN_S:g} s; emergency stop")
 
     def _observation(self, state: RobotState) -> list[_Array]:
+        self._position_rad = state.position_rad
         angle = sum(state.position_rad)  # of the forearm
         along, left = (math.cos(angle), math.sin(angle)), (-math.sin(angle), math.cos(angle))
         tip = tip_m(state.position_rad)
@@ -175,3 +189,9 @@ def tip_m(position_rad: Any) -> _Array:
     x = upper_m * math.cos(shoulder) + fore_m * math.cos(both)
     y = upper_m * math.sin(shoulder) + fore_m * math.sin(both)
     return np.array((x, y), np.float32)
+
+
+def _pixel(point_m: Any) -> tuple[int, int]:
+    """Column and row of a point; the shoulder is in the middle, x goes to the right, y up."""
+    middle = _PICTURE_PX // 2
+    return middle + round(float(point_m[0]) * _PX_PER_M), middle - round(float(point_m[1]) * _PX_PER_M)

@@ -231,6 +231,11 @@ def test_the_experiments_that_ship_are_valid(name: str) -> None:
     env.close()
 
 
+def test_the_defaults_let_a_worker_wait_for_training(file: Path) -> None:
+    changed(file, "  epochs: .inf", "  epochs: 1\nworker: {synchronous: true}")
+    assert load_settings(file).worker.synchronous
+
+
 def test_worker_and_trainer_that_would_wait_for_each_other_are_refused(file: Path) -> None:
     changed(
         file, "  epochs: .inf", "  update_model_interval: 50\nworker: {synchronous: true, max_steps_per_update: 60}"

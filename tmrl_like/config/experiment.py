@@ -100,7 +100,7 @@ class WorkerSection:
     realtime_priority: int | None = None
     cpu_affinity: list[int] | None = None
     synchronous: bool = False
-    max_steps_per_update: float = 100.0
+    max_steps_per_update: float = 200.0
     outbox_max_mb: int = 512
     spool: bool = False
     spool_max_mb: int = 2048

@@ -21,8 +21,8 @@ def main(arguments: Arguments) -> int:
     demonstrate = getattr(env_cls, "demonstrate", None)
     if demonstrate is None:
         raise ConfigError(
-            f"{arguments.experiment}: {env_cls.__name__} cannot record a demonstration: it has no "
-            "static method demonstrate(driver, **init_args) that returns where it drove, [T, 2] or [T, 3]"
+            f"{arguments.experiment}: {env_cls.__name__} cannot record a demonstration: it has no static "
+            "method demonstrate(driver, **init_args) that returns where it drove, [T, 2] or [T, 3]"
         )
     _check_output(Path(arguments.output))
     positions = demonstrate(arguments.driver, **getattr(experiment.env, "keywords", {}))

@@ -1,7 +1,7 @@
 """Any game that owns a window of the screen: pictures of it in, keys out.
 
-To play a game of yours, copy `MyGame` of the guide: a subclass of `DesktopGameInterface` with `judge`, which
-says what a step was worth.
+To play a game of yours, copy `CarOnScreen` and its experiment from the guide: a subclass of `DesktopGameInterface`
+with `judge`, which says what a step was worth.
 """
 
 from __future__ import annotations

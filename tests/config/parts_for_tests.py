@@ -25,6 +25,11 @@ class Net:
         self.width = width
 
 
+class Sized:
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
 class Base:
     def __init__(self, depth: int = 1, mode: Literal["a", "b"] = "a") -> None:
         self.depth = depth
@@ -42,6 +47,7 @@ class Agent(Base):
         betas: tuple[float, float] = (0.9, 0.99),
         net_cls: Callable[..., Net] = Net,
         net: Net | None = None,
+        make_net: Callable[[], Net] | None = None,
         extra: Any = None,
         limit: int | None = None,
         options: Options | None = None,
@@ -49,7 +55,7 @@ class Agent(Base):
     ) -> None:
         super().__init__(**kwargs)
         self.lr, self.sizes, self.betas, self.net_cls, self.net, self.extra = lr, sizes, betas, net_cls, net, extra
-        self.limit, self.options = limit, options
+        self.limit, self.options, self.make_net = limit, options, make_net
 
     def train(self) -> None: ...
     def get_actor(self) -> None: ...

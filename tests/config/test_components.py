@@ -90,6 +90,14 @@ def test_a_callable_may_be_named_by_its_path_alone() -> None:
     assert agent(net_cls=f"{MODULE}.Net").net_cls is parts.Net
 
 
+@pytest.mark.parametrize("named", [f"{MODULE}.Sized", {"class_path": f"{MODULE}.Sized"}])
+def test_what_is_called_without_arguments_is_given_all_of_them(named: Any) -> None:
+    with pytest.raises(ConfigError, match=r"make_net\.init_args\.size is missing: Sized needs it"):
+        agent(make_net=named)
+    assert agent(net_cls=named).net_cls is parts.Sized
+    assert agent(make_net={"class_path": f"{MODULE}.Sized", "init_args": {"size": 2}}).make_net().size == 2
+
+
 def test_a_missing_argument_is_named_unless_the_framework_supplies_it() -> None:
     with pytest.raises(ConfigError, match=r"part\.init_args\.size is missing: Memory needs it"):
         resolve({}, "Memory", ("nb_steps", "device"))

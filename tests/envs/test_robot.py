@@ -320,7 +320,7 @@ def test_an_arm_that_hangs_is_told_and_closes(arm: SimulatedArm, monkeypatch: py
 
 
 def test_options_that_make_no_sense_are_refused() -> None:
-    for value in (-0.1, math.nan):
+    for value in (-0.1, math.nan, math.inf):
         with pytest.raises(ValueError, match=f"watchdog_s is {value}; expected 0 or more"):
             ArmOptions(watchdog_s=value)
 

@@ -238,7 +238,7 @@ def _argument(document: Document, keys: Keys, annotation: Any, value: Any) -> An
     if _holds_component(value):
         return _with_components(document, keys, annotation, value)
     if isinstance(value, str) and _wants_code(annotation):
-        return _resolve(document, keys, value).factory()
+        return _factory(document, keys, annotation, _resolve(document, keys, value))
     if isinstance(value, dict) and (options := _dataclass_in(annotation)) is not None:
         return _instantiate(document, keys, Component(options, _check_arguments(document, keys, options, value, ())))
     return check_value(document, keys, annotation, value)
@@ -249,13 +249,19 @@ def _with_components(document: Document, keys: Keys, annotation: Any, value: Any
         component = _resolve(document, keys, value)
         if _wants_object(annotation) and isinstance(component.target, type):
             return _instantiate(document, keys, component)
-        return component.factory()
+        return _factory(document, keys, annotation, component)
     inner = (typing.get_args(annotation) or (Any,))[-1 if isinstance(value, dict) else 0]
     if isinstance(value, dict):
         return {k: _with_components(document, (*keys, k), inner, v) for k, v in value.items()}
     if isinstance(value, list):
         return [_with_components(document, (*keys, i), inner, v) for i, v in enumerate(value)]
     return value
+
+
+def _factory(document: Document, keys: Keys, annotation: Any, component: Component) -> Callable[..., Any]:
+    if _gives_nothing(annotation):
+        _refuse_missing(document, keys, component.target, component.arguments, ())
+    return component.factory()
 
 
 def _instantiate(document: Document, keys: Keys, component: Component) -> Any:
@@ -298,6 +304,13 @@ def _wants_code(annotation: Any) -> bool:
         return any(map(_wants_code, alternatives))
     callables = (collections.abc.Callable, type)
     return annotation in callables or typing.get_origin(annotation) in callables
+
+
+def _gives_nothing(annotation: Any) -> bool:
+    """A Callable that is called without arguments."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return any(map(_gives_nothing, typing.get_args(annotation)))
+    return typing.get_origin(annotation) is collections.abc.Callable and typing.get_args(annotation)[:1] == ([],)
 
 
 def _wants_object(annotation: Any) -> bool:

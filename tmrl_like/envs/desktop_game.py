@@ -281,7 +281,7 @@ class DesktopGameEnv(GenericGymEnv):
 
     def __init__(
         self,
-        interface: Callable[..., Any],
+        interface: Callable[[], Any],
         time_step_duration: float = 0.05,
         ep_max_length: int = 1000,
         act_buf_len: int = 2,

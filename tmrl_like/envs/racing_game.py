@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tmrl_like.errors import MissingExtraError
+from tmrl_like.errors import EnvironmentFaultError, MissingExtraError
 
 TICK_S = 1 / 50
 FRAME_SHAPE = (96, 96, 3)
@@ -59,7 +59,7 @@ class RacingGame:
 
         Raises:
             MissingExtraError: it is not installed.
-            ConnectionError: it did not start.
+            EnvironmentFaultError: it did not start.
         """
         require_game()
         context = multiprocessing.get_context("spawn")
@@ -100,7 +100,7 @@ class RacingGame:
         """The newest state, a copy of one `STATE`.
 
         Raises:
-            ConnectionError: the game has died, or has stood still for three seconds.
+            EnvironmentFaultError: the game has died, or has stood still for three seconds.
         """
         while True:
             newest = self._newest.value
@@ -113,13 +113,13 @@ class RacingGame:
         """Put the car back to the start, and wait until it is there.
 
         Raises:
-            ConnectionError: the game does not answer.
+            EnvironmentFaultError: the game does not answer.
         """
         self.drive(0.0, 0.0, 0.0)
         try:
             self._pipe.send_bytes(b"restart")
         except OSError as error:
-            raise ConnectionError(f"the racing game has died: {error}") from None
+            raise EnvironmentFaultError(f"the racing game has died: {error}") from None
         self._answer("restart", _RESTART_WITHIN_S)
 
     def close(self) -> None:
@@ -139,17 +139,17 @@ class RacingGame:
                 return
         except (EOFError, OSError):
             self._process.join(_CLOSE_WITHIN_S)
-            raise ConnectionError(f"the racing game died during {request}{self._last_words()}") from None
-        raise ConnectionError(f"the racing game did not {request} within {within_s:g} s")
+            raise EnvironmentFaultError(f"the racing game died during {request}{self._last_words()}") from None
+        raise EnvironmentFaultError(f"the racing game did not {request} within {within_s:g} s")
 
     def _check_pulse(self, tick: int) -> None:
         now = time.monotonic()
         if tick != self._seen:
             self._seen, self._seen_at = tick, now
         elif not self._process.is_alive():
-            raise ConnectionError(f"the racing game has died{self._last_words()}")
+            raise EnvironmentFaultError(f"the racing game has died{self._last_words()}")
         elif now - self._seen_at > _SILENT_FOR_S:
-            raise ConnectionError(f"the racing game has stood still for {now - self._seen_at:.1f} s")
+            raise EnvironmentFaultError(f"the racing game has stood still for {now - self._seen_at:.1f} s")
 
     def _last_words(self) -> str:
         return f" (exit code {self._process.exitcode})"

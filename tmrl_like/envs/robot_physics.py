@@ -85,8 +85,8 @@ class ArmOptions:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name != "seed" and not value >= 0:
-                raise ValueError(f"{field.name} is {value}; expected 0 or more")
+            if field.name != "seed" and not 0 <= value < math.inf:
+                raise ValueError(f"{field.name} is {value}; expected 0 or more, and finite")
 
 
 class Line:

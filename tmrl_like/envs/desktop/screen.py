@@ -86,7 +86,10 @@ class MssGrabber:
         try:
             shot = self._mss.grab(region._asdict())
         except self._error as error:
-            raise EnvironmentFaultError(f"the screen cannot be grabbed at {region}: {error}") from None
+            reason = str(error).partition("\n")[0]
+            raise EnvironmentFaultError(
+                f"the screen cannot be grabbed at {region} ({reason}): is all of the window on it?"
+            ) from None
         frame_bgra = np.frombuffer(shot.bgra, np.uint8).reshape(shot.height, shot.width, 4)
         frame: Frame = self._cv2.cvtColor(frame_bgra, self._cv2.COLOR_BGRA2RGB)
         return frame

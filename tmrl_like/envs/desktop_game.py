@@ -21,7 +21,7 @@ from tmrl_like.envs.desktop.game import FrozenWatch, GameProcess
 from tmrl_like.envs.desktop.keys import Keyboard
 from tmrl_like.envs.desktop.screen import Region, ScreenGrabber, open_screen
 from tmrl_like.envs.desktop.telemetry import Record, Telemetry
-from tmrl_like.envs.desktop.window import Window, find_window, focus
+from tmrl_like.envs.desktop.window import Window, find_window, focus, windows_now
 from tmrl_like.envs.generic import GenericGymEnv
 from tmrl_like.envs.vision import Frame, Shrink
 from tmrl_like.errors import EnvironmentFaultError, expect
@@ -64,7 +64,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
 
         Args:
             title: a part of the window's title.
-            command: starts the game; None: somebody else does.
+            command: starts the game, and is played in a window that was not there before; None: somebody else does.
             axes: for each number of the action the keys for -1 and +1, held beyond a third of the way; "" for none.
             restart_key: begins an episode; "" for none.
             restart_wait_s: the game is ready so long after it.
@@ -221,9 +221,11 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
             return
         self.close()
         self._screen = open_screen()
+        others = set()
         if self._game is not None:
+            others = windows_now()
             self._game.start()
-        self._window = self._find_window()
+        self._window = self._find_window(others)
         if self._place is not None:
             self._window.place(self._place)
         focus(self._window)
@@ -242,12 +244,12 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         """Connect to the game's telemetry."""
         return Telemetry(self._telemetry_layout, self._telemetry_port)
 
-    def _find_window(self) -> Window:
+    def _find_window(self, others: set[int]) -> Window:
         until = time.monotonic() + self._start_within_s
         while True:
             self._check_alive()
             try:
-                return find_window(self._title)
+                return find_window(self._title, others=others)
             except EnvironmentFaultError:
                 if self._game is None or time.monotonic() >= until:
                     raise

@@ -18,7 +18,7 @@ import pytest
 from tmrl_like.envs.desktop.game import GameProcess
 from tmrl_like.envs.desktop.keys import Keyboard
 from tmrl_like.envs.desktop.screen import Region, open_screen
-from tmrl_like.envs.desktop.window import find_window, focus
+from tmrl_like.envs.desktop.window import find_window, focus, windows_now
 from tmrl_like.envs.desktop_game import DesktopGameEnv, DesktopGameInterface
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError
 from tmrl_like.networking import RolloutWorker
@@ -208,6 +208,25 @@ def test_a_game_that_ends_while_it_starts_is_not_waited_for(screen: str) -> None
     interface = SquareGame([sys.executable, "-c", "raise SystemExit(3)", "1"])
     with pytest.raises(EnvironmentFaultError, match="ended with exit code 3"):
         interface.reset()
+
+
+def test_a_game_is_played_in_its_own_window_where_another_has_the_same_title(
+    screen: str, command: list[str], env: DesktopGameEnv
+) -> None:
+    other = GameProcess([*command[:-1], str(free_port())])
+    other.start()
+    try:
+        theirs = find_window(TITLE, within_s=20)
+        env.reset()
+        for _ in range(10):
+            env.step(RIGHT)
+        assert keys_down() == 1
+        assert not theirs.has_focus()
+        with pytest.raises(EnvironmentAwayError, match="no new window with 'Square Game'"):
+            find_window(TITLE, others=windows_now())
+        theirs.close()
+    finally:
+        other.close()
 
 
 @pytest.mark.parametrize(

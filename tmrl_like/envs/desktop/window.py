@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any, Protocol
+from typing import Protocol
 
 from tmrl_like.envs.desktop.screen import Region
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError
@@ -37,30 +37,43 @@ class Window(Protocol):
         ...
 
 
-def find_window(title: str, within_s: float = 0.0) -> Window:
+def windows_now() -> set[int]:
+    """Numbers of the windows that there are now; raises as `find_window`."""
+    windows = _open_windows()
+    try:
+        return set(windows.titles())
+    finally:
+        windows.close()
+
+
+def find_window(title: str, within_s: float = 0.0, others: set[int] | None = None) -> Window:
     """Find the window whose title contains this text, the shortest title of several.
 
     Args:
         title: a part of the title; upper and lower case are the same.
         within_s: wait so long for it to come.
+        others: numbers of windows that are not meant; those that are gone are taken out, for numbers come again.
 
     Raises:
         ConfigError: no screen, or a platform without a search for windows.
         EnvironmentAwayError: there is no such window.
         MissingExtraError: python-xlib, which comes with pynput, is not installed.
     """
-    windows = _open_windows()
+    windows, others = _open_windows(), set() if others is None else others
     until = time.monotonic() + within_s
     while True:
         titles = windows.titles()
+        others &= titles.keys()
         fitting = [(handle, found) for handle, found in titles.items() if title.lower() in found.lower()]
-        if fitting:
-            return windows.open(*min(fitting, key=lambda window: len(window[1])))
+        meant = [window for window in fitting if window[0] not in others]
+        if meant:
+            return windows.open(*min(meant, key=lambda window: len(window[1])))
         if time.monotonic() >= until:
             windows.close()
             names = ", ".join(sorted(filter(None, set(titles.values())))) or "none"
             raise EnvironmentAwayError(
-                f"there is no window with {title!r} in its title; is the game running? Open windows: {names}"
+                f"there is no {'new ' * bool(fitting)}window with {title!r} in its title; is the game running? "
+                f"Open windows: {names}"
             )
         time.sleep(_LOOK_S)
 
@@ -86,8 +99,8 @@ def focus(window: Window) -> None:
 class _Windows(Protocol):
     """A platform's windows."""
 
-    def titles(self) -> dict[Any, str]: ...
-    def open(self, handle: Any, title: str) -> Window: ...
+    def titles(self) -> dict[int, str]: ...
+    def open(self, handle: int, title: str) -> Window: ...
     def close(self) -> None: ...
 
 

@@ -30,8 +30,8 @@ class Win32Windows:
         shcore: Any = ctypes.WinDLL("shcore")  # type: ignore[attr-defined,unused-ignore]
         shcore.SetProcessDpiAwareness(_PER_MONITOR_AWARE)  # pixels of the screen, as the grabber has them
 
-    def titles(self) -> dict[Any, str]:
-        found: dict[Any, str] = {}
+    def titles(self) -> dict[int, str]:
+        found: dict[int, str] = {}
         callback = ctypes.WINFUNCTYPE(ctypes.c_bool, ctypes.c_void_p, ctypes.c_void_p)  # type: ignore[attr-defined,unused-ignore]
 
         def add(handle: int, _: int) -> bool:
@@ -45,7 +45,7 @@ class Win32Windows:
         self._user32.EnumWindows(callback(add), None)
         return found
 
-    def open(self, handle: Any, title: str) -> Window:
+    def open(self, handle: int, title: str) -> Window:
         return Win32Window(self._user32, handle, title)
 
     def close(self) -> None:

@@ -26,12 +26,12 @@ class X11Windows:
             raise ConfigError(f"the screen cannot be opened: {failed}") from None
         self._display.set_error_handler(lambda *_: None)  # of requests without an answer; the next one with tells
 
-    def titles(self) -> dict[Any, str]:
-        found: dict[Any, str] = {}
+    def titles(self) -> dict[int, str]:
+        found: dict[int, str] = {}
         self._walk(self._display.screen().root, found)
         return found
 
-    def _walk(self, window: Any, found: dict[Any, str]) -> None:
+    def _walk(self, window: Any, found: dict[int, str]) -> None:
         from Xlib import X, error
 
         with contextlib.suppress(error.XError):  # a window that is gone by now
@@ -39,7 +39,7 @@ class X11Windows:
                 with contextlib.suppress(error.XError):
                     name = self._name(child)
                     if name and child.get_attributes().map_state == X.IsViewable:
-                        found[child] = name
+                        found[child.id] = name
                 self._walk(child, found)
 
     def _name(self, window: Any) -> str:
@@ -47,8 +47,8 @@ class X11Windows:
         name = named or window.get_wm_name() or ""
         return name if isinstance(name, str) else str(name, "utf-8", "replace")
 
-    def open(self, handle: Any, title: str) -> Window:
-        return X11Window(self._display, handle, title)
+    def open(self, handle: int, title: str) -> Window:
+        return X11Window(self._display, self._display.create_resource_object("window", handle), title)
 
     def close(self) -> None:
         self._display.close()

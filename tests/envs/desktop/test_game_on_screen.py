@@ -222,7 +222,7 @@ def test_a_game_is_played_in_its_own_window_where_another_has_the_same_title(
             env.step(RIGHT)
         assert keys_down() == 1
         assert not theirs.has_focus()
-        with pytest.raises(EnvironmentAwayError, match="no new window with 'Square Game'"):
+        with pytest.raises(EnvironmentAwayError, match="there before the game"):
             find_window(TITLE, others=windows_now())
         theirs.close()
     finally:

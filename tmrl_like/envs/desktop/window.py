@@ -70,10 +70,10 @@ def find_window(title: str, within_s: float = 0.0, others: set[int] | None = Non
             return windows.open(*min(meant, key=lambda window: len(window[1])))
         if time.monotonic() >= until:
             windows.close()
+            was_there = " (that one was there before the game)" * bool(fitting)
             names = ", ".join(sorted(filter(None, set(titles.values())))) or "none"
             raise EnvironmentAwayError(
-                f"there is no {'new ' * bool(fitting)}window with {title!r} in its title; is the game running? "
-                f"Open windows: {names}"
+                f"there is no window with {title!r} in its title; is the game running? Open windows: {names}{was_there}"
             )
         time.sleep(_LOOK_S)
 

@@ -162,6 +162,50 @@ def test_a_check_passes_where_the_pipeline_keeps_everything(
     assert "check passed" in out
 
 
+@pytest.mark.parametrize(
+    ("returns", "told"),
+    [
+        ("nan", "step 2: the observation is not finite: array([nan, nan], dtype=float32); correct the environment"),
+        ("shape", "step 2: the observation is float32 (3,); the space says Box(-1.0, 1.0, (2,), float32); correct"),
+        ("dtype", "step 2: the observation is float64 (2,); the space says"),
+        ("nothing", "step 2: the observation is NoneType None; the space says"),
+        ("infinite reward", "step 2: the reward is inf; expected a finite number"),
+        ("no reward", "the environment's reward is None; expected a number"),
+        ("no end", "step 2: terminated is None; expected True or False"),
+        ("no info", "step 2: info is None; expected a dict"),
+    ],
+)
+def test_a_check_says_what_an_environment_returned_that_it_must_not(
+    returns: str, told: str, command_line: CommandLine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command_line("check", TINY, "--env.init_args.returns", returns) in (1, 2)
+    *_, last = capsys.readouterr().err.splitlines()
+    assert last.startswith(f"tmrl-like: error: {told}")
+
+
+def test_a_check_notes_an_observation_outside_its_bounds(
+    command_line: CommandLine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command_line("check", TINY, "--env.init_args.returns", "outside", "--delay-steps", "0") == 0
+    assert capsys.readouterr().out.count("note: step 2: the observation is outside the bounds") == 1
+
+
+def test_a_check_fails_where_training_diverges_at_once(
+    command_line: CommandLine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tiny.TinyAgent.train", lambda *_: {"loss": float("nan")})
+    assert command_line("check", TINY, "--delay-steps", "0") == 1
+    assert "one training step gave values that are not finite (loss)" in capsys.readouterr().err
+
+
+def test_a_check_cuts_an_episode_that_does_not_end(
+    command_line: CommandLine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tmrl_like.cli.check._LONGEST_EPISODE", 5)
+    assert command_line("check", TINY, "--delay-steps", "0") == 0
+    assert "episode 1 of 3: 5 steps, cut there: does it ever end?" in capsys.readouterr().out
+
+
 def test_a_check_takes_each_sample_once_however_long_its_episodes_are(
     command_line: CommandLine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,20 @@ from tmrl_like.training import TrainingAgent
 STEPS = 10
 
 
+OBS = np.zeros(2, np.float32)
+STRANGE: dict[str, Any] = {
+    "nan": (np.full(2, np.nan, np.float32), 0.0, False, False, {}),
+    "shape": (np.zeros(3, np.float32), 0.0, False, False, {}),
+    "dtype": (np.zeros(2), 0.0, False, False, {}),
+    "nothing": (None, 0.0, False, False, {}),
+    "outside": (np.full(2, 7.0, np.float32), 0.0, False, False, {}),
+    "infinite reward": (OBS, float("inf"), False, False, {}),
+    "no reward": (OBS, None, False, False, {}),
+    "no end": (OBS, 0.0, None, False, {}),
+    "no info": (OBS, 0.0, False, False, None),
+}
+
+
 class TinyEnv(gymnasium.Env[Any, Any]):
     """Press the pedal (action 1): after three steps a terminal state; else 10 steps of cost."""
 
@@ -33,13 +47,14 @@ class TinyEnv(gymnasium.Env[Any, Any]):
         ends_by: str = "",
         stubborn_child: bool = False,
         fails_once: bool = False,
+        returns: str = "",
     ) -> None:
         self.fails = fails_once and not TinyEnv.failed
         self.step_s, self.hangs, self.ends_by = step_s, hangs, ends_by
         if stubborn_child:
             code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(3600)"
             self.child = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
-        self.steps = 0
+        self.steps, self.returns = 0, returns
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self.steps = 0
@@ -53,6 +68,8 @@ class TinyEnv(gymnasium.Env[Any, Any]):
             TinyEnv.failed = True
             raise ConnectionError("no answer")
         self.steps += 1
+        if self.steps == 2 and self.returns:
+            return STRANGE[self.returns]
         terminated = self.steps >= 3 and float(action[0]) > 0.8
         noise = float(np.random.uniform(0.0, 0.01))
         return self._obs(), float(action[0]) - 1.0 - noise, terminated, self.steps >= STEPS, {}

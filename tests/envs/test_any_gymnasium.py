@@ -130,16 +130,18 @@ def structures() -> st.SearchStrategy[Any]:
 
 
 ACTIONS = [
+    spaces.Box(-1.0, 1.0, ()),
     spaces.Box(-1.0, 2.0, (2,)),
     spaces.Box(0.0, 1.0, (2, 2), np.float64),
     spaces.Discrete(3, start=4),
-    spaces.MultiDiscrete([2, 3]),
+    spaces.MultiDiscrete([2, 3], start=[5, -7]),
 ]
 
 
 @settings(max_examples=10, deadline=None, derandomize=True)
-@example(spaces.MultiBinary(4), ACTIONS[2])
-@example(spaces.Dict(camera=spaces.Box(0, 255, (16, 16, 3), np.uint8), speed=spaces.Box(0, 9, (1,))), ACTIONS[3])
+@example(spaces.MultiBinary(4), ACTIONS[3])
+@example(spaces.Box(0, 9, ()), ACTIONS[0])
+@example(spaces.Dict(camera=spaces.Box(0, 255, (16, 16, 3), np.uint8), speed=spaces.Box(0, 9, (1,))), ACTIONS[4])
 @given(structures(), st.sampled_from(ACTIONS))
 def test_any_mixture_of_spaces_goes_through_everything(observation_space: Any, action_space: Any) -> None:
     gymnasium.registry.pop("Fake-v0", None)
@@ -154,11 +156,38 @@ def test_any_mixture_of_spaces_goes_through_everything(observation_space: Any, a
         (spaces.Sequence(spaces.Discrete(2)), "the observation space is Sequence"),
         (spaces.Tuple([spaces.Dict(map=spaces.Graph(ACTIONS[0], None))]), r"space\[0\]\['map'\] is Graph"),
         (spaces.OneOf([spaces.Discrete(2)]), "the observation space is OneOf"),
+        (spaces.Dict({}), r"the observation space Dict\(\) is empty"),
+        (spaces.Box(0.0, 1.0, (0,)), "is empty"),
     ],
 )
 def test_a_worker_that_could_not_learn_does_not_start(observation_space: Any, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         RolloutWorker(lambda: Fake(observation_space, ACTIONS[0]), SquashedGaussianActor, standalone=True)
+
+
+@pytest.mark.parametrize(
+    "action_space", [spaces.Box(-1.0, 1.0, (0,)), spaces.Box(1.0, 1.0, (2,)), spaces.Box(0.0, np.inf, (1,))]
+)
+def test_actions_without_entries_or_bounds_are_refused(action_space: Any) -> None:
+    with pytest.raises(ConfigError, match="has no finite bounds; give it entries, and each a low and a higher high"):
+        SquashedGaussianActor(spaces.Box(0.0, 1.0, (2,)), action_space)
+
+
+class Loose(Fake):
+    """Returns what Gymnasium takes, but no sample can hold."""
+
+    def step(self, action: Any) -> Any:
+        obs, _, terminated, _, _ = super().step(action)
+        return obs, 1, np.bool_(terminated), 0, None
+
+
+def test_rewards_and_ends_get_one_type() -> None:
+    gymnasium.registry.pop("Loose-v0", None)
+    gymnasium.register("Loose-v0", lambda: Loose(spaces.Box(0, 9, (2,)), spaces.Discrete(2)))
+    through_everything(partial(GenericGymEnv, "Loose-v0"))
+    env = GenericGymEnv("Loose-v0")
+    env.reset()
+    assert [type(value) for value in env.step(0)[1:]] == [float, bool, bool, dict]
 
 
 class Lamp(RealTimeGymInterface):  # type: ignore[misc]

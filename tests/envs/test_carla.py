@@ -344,6 +344,19 @@ def test_a_simulator_that_shows_its_last_frame_for_ever_has_ended(env: CarlaEnv,
             env.step(GAS)
 
 
+def test_a_simulator_that_was_slow_once_is_left_as_it_was(
+    sync_env: CarlaSyncEnv, simulator: stand_in.Simulator
+) -> None:
+    sync_env.reset()
+    simulator.die()
+    with pytest.raises(EnvironmentAwayError):
+        sync_env.step(GAS)
+    simulator.is_dead = False
+    sync_env.close()
+    assert simulator.actors == {}
+    assert not simulator.settings.synchronous_mode
+
+
 def test_maps_weather_and_kinds_of_cars_come_from_the_configuration(simulator: stand_in.Simulator) -> None:
     chosen = SimulatorOptions(map_name="Other", weather={"precipitation": 80})
     env = CarlaSyncEnv(STEP_S, **options(simulator, simulator=chosen))

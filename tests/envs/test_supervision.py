@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import re
 import socket
 import subprocess
 import sys
@@ -424,3 +425,41 @@ def test_an_environment_that_is_closed_runs_no_more() -> None:
     env.close()
     with pytest.raises(StoppedError):
         env.run(env.reset)
+
+
+class Spoilt(CountingEnv):
+    """Gives something odd once, in its third step."""
+
+    given: Any = None
+
+    def step(self, action: Any) -> Any:
+        obs, rew, terminated, truncated, info = super().step(action)
+        if Spoilt.given is not None and self._step == 3:
+            given, Spoilt.given = Spoilt.given, None
+            if isinstance(given, type):
+                raise given(3)
+            obs, rew = (given(obs), rew) if callable(given) else (obs, given)
+        return obs, rew, terminated, truncated, info
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (lambda obs: np.full_like(obs, np.nan), "the environment's observation is not finite: array"),
+        (
+            lambda obs: np.zeros(7, np.float32),
+            r"not in the environment's observation space: expected .*, got float32 \(7,",
+        ),
+        (float("inf"), "the environment's reward is not finite: inf"),
+        ("much", "the environment's reward is 'much'; expected a number"),
+        (SystemExit, r"the environment raised in step\(\): SystemExit: 3"),
+    ],
+)
+def test_what_cannot_be_learnt_from_is_a_fault_and_no_sample(
+    given: Any, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Spoilt, "given", given, raising=False)
+    with RolloutWorker(partial(Spoilt, episode_steps=5), LinearActor, standalone=True) as worker:
+        bad, good = worker.run_episodes(nb_episodes=2)
+    assert re.search(told, bad.fault)
+    assert (good.fault, good.steps) == ("", 5)

@@ -228,7 +228,7 @@ class EnsembleCritic(EnsembleMLP):
         Returns:
             float32 [N, B] (or [M, B]).
         """
-        features_BF, act_BA = self.encoder(obs), self.rescale_act(act.flatten(1).float())
+        features_BF, act_BA = self.encoder(obs), self.rescale_act(act.reshape(len(act), -1).float())
         if self.norms or self.dropout:
             x_NBH = self.through_hidden(torch.cat((features_BF, act_BA), dim=1), members)
             return self.head(x_NBH, members)  # type: ignore[no-any-return]
@@ -241,18 +241,19 @@ def action_bounds(space: gymnasium.Space[Any]) -> tuple[np.ndarray[Any, Any], np
     """Center and half width of a Box, each float32 [A].
 
     Raises:
-        ConfigError: not a Box, or a bound that is infinite or empty.
+        ConfigError: not a Box of float32 or float64, no entries, or a bound that is infinite or empty.
     """
-    if not isinstance(space, spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+    if not isinstance(space, spaces.Box) or space.dtype not in (np.float32, np.float64):
         raise ConfigError(
-            f"the action space is {on_one_line(space)}; this agent needs a Box of floats with finite bounds: for "
-            "Discrete and MultiDiscrete take DiscreteSACAgent with CategoricalActor, convert another one with "
-            "gymnasium.wrappers.TransformAction"
+            f"the action space is {on_one_line(space)}; this agent needs a Box of floats with finite bounds (float32 "
+            "or float64): for Discrete and MultiDiscrete take DiscreteSACAgent with CategoricalActor, convert another "
+            "one with gymnasium.wrappers.TransformAction"
         )
     low, high = box_bounds(space)
-    if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
+    if not (len(low) and np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
         raise ConfigError(
-            f"the action space {on_one_line(space)} has no finite bounds; give it a low and a high for each entry"
+            f"the action space {on_one_line(space)} has no finite bounds; give it entries, and each a low and a "
+            "higher high"
         )
     center, half = (low + high) / 2, (high - low) / 2
     outside = (center + half > high) | (center - half < low)  # by rounding

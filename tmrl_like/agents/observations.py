@@ -39,7 +39,7 @@ class Encoder(nn.Module):
             obs_range: bounded vectors are scaled to [-obs_range, obs_range]; 0 leaves them as they are.
 
         Raises:
-            ConfigError: a leaf is none of this; its place in the space is named.
+            ConfigError: a leaf is none of this; its place in the space is named. Or there is nothing in the space.
         """
         super().__init__()
         leaves = list(_leaves(space))
@@ -49,6 +49,8 @@ class Encoder(nn.Module):
         self._getters = [_getter(path) for path, _ in seen]
         self.pictures = nn.ModuleList(PictureEncoder(box) for _, box in seen)
         self.size = self.rescale.size + PICTURE_FEATURES * len(self.pictures)
+        if not self.size:
+            raise ConfigError(f"the observation space {on_one_line(space)} is empty; a policy needs something to see")
 
     def forward(self, obs: Any) -> Tensor:
         """Structure of [B, ...] -> [B, F] float32; without pictures also [B, R] -> [B, F]."""

@@ -7,8 +7,10 @@ environment produced travels beside each sample (CRC debugging) and is compared 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,9 +23,11 @@ from tmrl_like.cli.tables import print_table
 from tmrl_like.cli.trainer import agent_factory, memory_factory
 from tmrl_like.cli.worker import make_standalone, prepare
 from tmrl_like.config.experiment import Experiment
-from tmrl_like.errors import EnvironmentFaultError, MemoryContractError
+from tmrl_like.errors import ConfigError, EnvironmentFaultError, MemoryContractError, TmrlLikeError
 from tmrl_like.memory_dataloading import MemoryDataloading
+from tmrl_like.networking.actions import is_finite
 from tmrl_like.networking.outbox import OutboxOptions
+from tmrl_like.networking.returned import problem_with
 from tmrl_like.networking.worker import RolloutWorker
 from tmrl_like.training_offline import train_step
 from tmrl_like.types import Buffer
@@ -32,6 +36,7 @@ from tmrl_like.wire.packet import SampleBlock, decode_body
 
 _PARTS = ("env", "actor", "agent", "memory", "sample_compressor", "obs_preprocessor")
 _CHECKED_AT_MOST = 20_000
+_LONGEST_EPISODE = 10_000
 WITHOUT_LIMITS = OutboxOptions(  # what is sent is acknowledged after each episode
     max_bytes=1 << 50, max_held_samples=1 << 50, window_bytes=1 << 50
 )
@@ -61,8 +66,10 @@ def main(arguments: Arguments) -> int:
     """Run some episodes through everything, and report."""
     Stopper().listen(arguments.supervised)
     experiment = dataclasses.replace(prepare(arguments, "check", _PARTS), crc_debug=True)
-    with make_standalone(experiment, None, outbox=WITHOUT_LIMITS) as worker:
-        _check_spaces(worker)
+    experiment = dataclasses.replace(experiment, env=partial(WatchedEnv, experiment.env))
+    longest = min(experiment.worker.max_samples_per_episode, _LONGEST_EPISODE)
+    with make_standalone(experiment, None, outbox=WITHOUT_LIMITS, max_samples_per_episode=longest) as worker:
+        print(f"environment: observations {worker.env.observation_space}, actions {worker.env.action_space}")
         traffic = collect_traffic(worker, arguments.episodes)
         _report_timing(worker, traffic)
         if arguments.delay_steps:
@@ -75,16 +82,43 @@ def main(arguments: Arguments) -> int:
     return 0
 
 
-def _check_spaces(worker: RolloutWorker) -> None:
-    """Raise EnvironmentFaultError if the first observation is not in the observation space."""
-    space = worker.env.observation_space
-    obs, _ = worker.reset(collect_samples=False)
-    if not space.contains(obs):
-        raise EnvironmentFaultError(
-            f"the observation of reset() is not in the environment's observation space: got {_outline(obs)}, the "
-            f"space is {space}"
-        )
-    print(f"environment: observations {space}, actions {worker.env.action_space}")
+class WatchedEnv:
+    """An environment whose every return value is compared with what it must be."""
+
+    def __init__(self, make_env: Callable[[], Any]) -> None:
+        self._env = make_env()
+        self._steps = 0
+        self._told_bounds = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._env, name)
+
+    def reset(self) -> tuple[Any, dict[str, Any]]:
+        obs, info = self._env.reset()
+        self._look(obs, info, "reset()")
+        return obs, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        obs, rew, terminated, truncated, info = self._env.step(action)
+        self._steps += 1
+        where = f"step {self._steps}"
+        self._look(obs, info, where)
+        if not is_finite(rew):
+            raise ConfigError(f"{where}: the reward is {rew}; expected a finite number")
+        for name, value in (("terminated", terminated), ("truncated", truncated)):
+            if type(value) is not bool:
+                raise ConfigError(f"{where}: {name} is {value!r:.80}; expected True or False")
+        return obs, rew, terminated, truncated, info
+
+    def _look(self, obs: Any, info: Any, where: str) -> None:
+        space = self._env.observation_space
+        if problem := problem_with(obs, space):
+            raise ConfigError(f"{where}: {problem}; correct the environment or its observation_space")
+        if not isinstance(info, dict):
+            raise ConfigError(f"{where}: info is {info!r:.80}; expected a dict")
+        if not self._told_bounds and not space.contains(obs):
+            self._told_bounds = True
+            print(f"note: {where}: the observation is outside the bounds of the observation space", flush=True)
 
 
 def collect_traffic(worker: RolloutWorker, episodes: int) -> Traffic:
@@ -98,7 +132,8 @@ def collect_traffic(worker: RolloutWorker, episodes: int) -> Traffic:
         _deliver(worker, traffic)
         stepping_s = sum(periods_s(block, worker.time_step_s).sum() for block in traffic.blocks[before:])
         traffic.resets_s.append(stats.duration_s - stepping_s)
-        print(f"episode {number} of {episodes}: {stats.steps} steps, return {stats.return_:.3f}", flush=True)
+        cut = ", cut there: does it ever end?" if stats.steps == _LONGEST_EPISODE else ""
+        print(f"episode {number} of {episodes}: {stats.steps} steps{cut}, return {stats.return_:.3f}", flush=True)
     return traffic
 
 
@@ -157,6 +192,11 @@ def _report_training(experiment: Experiment, worker: RolloutWorker, memory: Memo
         observation_space=env.observation_space, action_space=env.action_space, device="cpu"
     )
     metrics = train_step(agent, memory, memory.sample())
+    if wrong := [name for name, value in metrics.items() if not math.isfinite(value)]:
+        raise TmrlLikeError(
+            f"one training step gave values that are not finite ({', '.join(wrong)}): look for very large "
+            "observations, rewards and bounds of spaces"
+        )
     worker.actor.load_weights(agent.get_actor().weights())
     numbers = ", ".join(f"{name} {float(value):.3g}" for name, value in metrics.items())
     print(f"agent: one training step: {numbers}; its weights fit the worker's actor")
@@ -184,14 +224,6 @@ def _report_traffic(traffic: Traffic) -> None:
     originals = " (with the originals that are compared)"
     per_sample = traffic.bytes_sent / max(1, traffic.samples)
     print(f"wire: {traffic.samples} samples in {len(traffic.blocks)} packets, {per_sample:.0f} bytes each{originals}")
-
-
-def _outline(obs: Any) -> str:
-    if isinstance(obs, tuple | list):
-        return f"{type(obs).__name__} of {', '.join(map(_outline, obs))}"
-    if isinstance(obs, np.ndarray):
-        return f"{obs.dtype} {obs.shape}"
-    return type(obs).__name__
 
 
 __all__ = ["WITHOUT_LIMITS", "Traffic", "collect_traffic", "main"]

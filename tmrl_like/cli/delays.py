@@ -72,7 +72,7 @@ def random_action(space: gymnasium.Space[Any], default: Any, excitation: float, 
         action = np.asarray(default, np.float64) + excitation * half * random.uniform(-1.0, 1.0, space.shape)
         if space.dtype is not None and np.issubdtype(space.dtype, np.integer):
             action = np.round(action)
-        return np.clip(action, space.low, space.high).astype(space.dtype)
+        return np.asarray(np.clip(action, space.low, space.high), space.dtype)
     if random.random() >= excitation:
         return default
     space.seed(int(random.integers(2**31)))

@@ -14,6 +14,8 @@ from tmrl_like.errors import ConfigError, EnvironmentFaultError
 
 _RTGYM_ENDS_WITHIN_S = 1.0
 
+_FLOATS = (float, np.float32, np.float64, np.float16)
+
 RTGYM_IDS = ("real-time-gym-v1", "real-time-gym-ts-v1")
 
 
@@ -82,11 +84,17 @@ class GenericGymEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._convert(obs), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Do one step; see `gymnasium.Env.step`."""
+        """Do one step; see `gymnasium.Env.step`. Rewards become floats (numpy's stay), the ends of episodes bools.
+
+        Raises:
+            EnvironmentFaultError: the reward is no number; the interface raised.
+        """
         obs, rew, terminated, truncated, info = self.env.step(action)
         if self._faults is not None and self._faults.error is not None:
             self._raise_fault()
-        return self._convert(obs), rew, terminated, truncated, info
+        if type(rew) not in _FLOATS:
+            rew = _to_float(rew)
+        return self._convert(obs), rew, bool(terminated), bool(truncated), {} if info is None else info
 
     def close(self) -> None:
         """Close the environment, and an rtgym interface that has a `close` method; ends rtgym's thread."""
@@ -120,10 +128,12 @@ class GenericGymEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 def neutral_action(space: gymnasium.Space[Any]) -> Any:
     """An action for the reset of an environment that has no default: zeros, clipped into the bounds."""
     if isinstance(space, spaces.Box):
-        return np.clip(np.zeros(space.shape, space.dtype), space.low, space.high)
+        return np.asarray(np.clip(np.zeros(space.shape, space.dtype), space.low, space.high))
     if isinstance(space, spaces.Discrete):
         return np.int64(space.start)
-    if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.start.copy()
+    if isinstance(space, spaces.MultiBinary):
         return np.zeros(space.shape, space.dtype)
     if isinstance(space, spaces.Tuple):
         return tuple(neutral_action(s) for s in space.spaces)
@@ -137,6 +147,12 @@ def neutral_action(space: gymnasium.Space[Any]) -> Any:
 def typed_action(action: Any, space: gymnasium.Space[Any]) -> Any:
     """An action as policies give it: of a Discrete space numpy's number, not Python's. All samples have one type."""
     return space.dtype.type(action) if isinstance(space, spaces.Discrete) and type(action) is int else action
+
+
+def _to_float(rew: Any) -> float:
+    if isinstance(rew, int | np.number | np.bool_ | np.ndarray) and np.ndim(rew) == 0:
+        return float(rew)
+    raise EnvironmentFaultError(f"the environment's reward is {rew!r:.80}; expected a number")
 
 
 def _make(id: str, kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:

@@ -142,7 +142,9 @@ class SupervisedEnv:
             return call(*args)
         except (EnvironmentFaultError, *_USERS_MISTAKES):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
+            if self._thread is None and isinstance(error, SystemExit):  # in the main thread, of a signal
+                raise
             raise EnvironmentFaultError(f"the environment raised in {call.__name__}(): {_name(error)}") from error
         finally:
             if _take(token) is None:
@@ -364,5 +366,5 @@ def _describe_hang(call: Any, waited_s: float) -> str:
     return f"the environment hangs: {name}() has not come back for {waited_s:.3g} s"
 
 
-def _name(error: Exception) -> str:
+def _name(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"

@@ -18,6 +18,7 @@ from tmrl_like.networking.actions import is_finite
 from tmrl_like.networking.dead_man import DeadMan
 from tmrl_like.networking.outbox import Outbox
 from tmrl_like.networking.policy_intake import PolicyIntake
+from tmrl_like.networking.returned import fault_of_policy, not_finite, refuse_no_number
 from tmrl_like.types import ActionSource, EpisodeStats, ObsPreprocessor, SampleCompressor, StepTiming
 
 log = logging.getLogger("tmrl_like.worker")
@@ -122,7 +123,12 @@ class ControlLoop:
         dead_man = self.dead_man
         if now > dead_man.expires_at and not self.expert:
             return dead_man.take_over(), ActionSource.SAFE
-        act = self.act(obs, test)
+        try:
+            act = self.act(obs, test)
+        except Exception as error:
+            if (fault := fault_of_policy(obs, self.env.env.observation_space, error)) is not None:
+                raise fault from error
+            raise
         if not is_finite(act):
             return dead_man.take_over(f"the policy's action is not finite: {act!r:.80}"), ActionSource.SAFE
         if dead_man.is_driving:
@@ -143,6 +149,8 @@ class ControlLoop:
             self._outbox.start_new_run()
         self._history_is_broken = not collect_samples and self.env.carries_history
         obs, info = self.env.reset()
+        if not is_finite(obs):
+            raise not_finite("observation after a reset", obs)
         self.observed_at = time.perf_counter()
         if collect_samples:
             timing = StepTiming(time.time(), 0.0, 0.0, self.policy_version, self._source)
@@ -162,6 +170,9 @@ class ControlLoop:
 
         Returns:
             As `gymnasium.Env.step`.
+
+        Raises:
+            EnvironmentFaultError: it raised, gave what is not finite, or no number as reward.
         """
         if self._check is not None:
             self._check()
@@ -176,6 +187,12 @@ class ControlLoop:
             truncated = True
         period_s, self.observed_at = observed - self.observed_at, observed
         self.inference_s, self.env_s = acted - started, observed - acted
+        if not is_finite(new_obs):
+            raise not_finite("observation", new_obs)
+        if type(rew) not in _REWARD_TYPES:
+            refuse_no_number(rew)
+        if not is_finite(rew):
+            raise not_finite("reward", rew)
         self.env_steps += 1
         self._no_reward = type(rew)(0) if type(rew) in _REWARD_TYPES else 0.0
         if period_s >= self.env.overrun_after_s:

@@ -23,6 +23,7 @@ log = logging.getLogger("tmrl_like.worker")
 
 _TAKEN_WITHIN_M = 6.0
 _PORTS = 1 << 16
+_LAST_WORD_WITHIN_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +228,13 @@ class CarlaWorld:
             self._destroy(self._made.pop())
 
     def close(self) -> None:
-        """Destroy what was made, and give the simulator its own clock back. Twice is fine; raises nothing."""
+        """Destroy what was made, and give the simulator its own clock back. Twice is fine; raises nothing.
+
+        A simulator that did not answer in time is asked once more, but not for long: it may have been slow.
+        """
+        if self.is_lost and (self._made or self._before):
+            self.is_lost = False
+            self._client.set_timeout(min(_LAST_WORD_WITHIN_S, self.options.timeout_s))
         self.remove_actors()
         before, self._before = self._before, None
         if before is None or self.is_lost:

@@ -4,6 +4,7 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from cli_commands import TINY, Command
 from tiny import TinyActor, TinyEnv
 
+from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.config.experiment import Settings
 
 CommandLine = Callable[..., int]
@@ -226,3 +228,14 @@ def test_a_check_shows_field_element_and_both_values_of_a_difference(
 def test_a_user_class_that_fails_keeps_its_traceback(command_line: CommandLine) -> None:
     with pytest.raises(ZeroDivisionError, match="the agent of this test fails"):
         command_line("check", TINY, "--episodes", "1", "--agent.fails", "true")
+
+
+@pytest.mark.usefixtures("command_line")
+def test_warnings_are_log_lines_and_an_overrun_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        set_up_logging("worker", "info")
+        warnings.warn("Time-step timed out. Elapsed since last time-step: 0.07", stacklevel=1)  # rtgym's
+        warnings.warn("something else", stacklevel=1)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("UserWarning: something else")

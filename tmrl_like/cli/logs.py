@@ -30,6 +30,7 @@ def set_up_logging(role: str, level: str, plain: bool = False) -> None:
     root.setLevel(max(chosen, logging.WARNING))
     logging.getLogger("tmrl_like").setLevel(chosen)
     warnings.formatwarning = _one_line_warning
+    warnings.filterwarnings("ignore", "Time-step timed out")  # rtgym's, of what the worker reports as an overrun
     logging.captureWarnings(True)
 
 

@@ -72,3 +72,14 @@ class cached_property:  # noqa: N801 - the field's standard name
         if key not in self._values:
             weakref.finalize(instance, self._values.pop, key, None).atexit = False
         self._values[key] = value
+
+
+def place_of(error: BaseException) -> str:
+    """Where an exception was raised, `" (file:line)"`; empty where nobody knows."""
+    where, trace = "", error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not file.startswith("<frozen"):
+            where = f" ({file}:{trace.tb_lineno})"
+        trace = trace.tb_next
+    return where

@@ -134,7 +134,8 @@ def test_a_test_says_how_often_the_environment_failed(
     monkeypatch.setattr(TinyEnv, "failed", False)
     assert command_line("test", TINY, "--untrained", "--episodes", "2", "--env.fails_once", "true") == 0
     out = capsys.readouterr().out
-    assert "fault: the environment raised in step(): ConnectionError: no answer" in out
+    assert "fault: the environment raised in step(): ConnectionError: no answer (" in out
+    assert "tiny.py:" in out
     assert "faults of the environment: 1; made anew: 1" in out
 
 

@@ -78,7 +78,7 @@ def test_an_interface_that_raises_in_rtgyms_thread_raises_in_the_callers(version
     env = rtgym_env(version, raise_in=where, after=1)
     started = time.monotonic()
     with pytest.raises(
-        EnvironmentFaultError, match=f"raised in {where}.*ConnectionError: no answer in {where}"
+        EnvironmentFaultError, match=rf"raised in {where}.*ConnectionError: no answer in {where} \(.*\.py:\d+\)"
     ) as caught:
         for _ in range(3):
             env.reset()

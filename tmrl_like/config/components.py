@@ -24,6 +24,7 @@ from typing import Any, Literal
 
 from tmrl_like.config.document import Document, Keys, dotted, one_line, suggestion
 from tmrl_like.errors import ConfigError, TmrlLikeError
+from tmrl_like.util import place_of
 
 _PATH, _ARGUMENTS = "class_path", "init_args"
 
@@ -415,14 +416,6 @@ def _name_of(target: Any) -> str:
 
 
 def _import_problem(module_name: str, error: Exception) -> str:
-    where = ""
-    trace = error.__traceback__
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if not file.startswith("<frozen"):
-            where = f" ({file}:{trace.tb_lineno})"
-        trace = trace.tb_next
-    if isinstance(error, SyntaxError):
-        where = f" ({error.filename}:{error.lineno})"
+    where = f" ({error.filename}:{error.lineno})" if isinstance(error, SyntaxError) else place_of(error)
     text = one_line(error.msg if isinstance(error, SyntaxError) else str(error))
     return f"importing {module_name} failed: {type(error).__name__}: {text}{where}"

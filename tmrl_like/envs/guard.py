@@ -17,6 +17,7 @@ from rtgym import RealTimeGymInterface
 
 from tmrl_like.envs.generic import typed_action
 from tmrl_like.errors import ConfigError, EnvironmentFaultError, TmrlLikeError
+from tmrl_like.util import place_of
 
 
 class FaultBox:
@@ -43,9 +44,8 @@ class FaultBox:
         if isinstance(error, TmrlLikeError):
             raise error
         if error is not None:
-            raise EnvironmentFaultError(
-                f"the environment's interface raised in {self.where}(): {type(error).__name__}: {error}"
-            ) from error
+            what = f"{type(error).__name__}: {error}{place_of(error)}"
+            raise EnvironmentFaultError(f"the environment's interface raised in {self.where}(): {what}") from error
 
 
 def guard_interface(config: dict[str, Any]) -> tuple[dict[str, Any], FaultBox]:

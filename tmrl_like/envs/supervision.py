@@ -18,6 +18,7 @@ from tmrl_like.envs.control_thread import ControlThread, Job
 from tmrl_like.envs.generic import neutral_action
 from tmrl_like.envs.processes import EnvProcesses, ProcessGuard
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError, MissingExtraError
+from tmrl_like.util import place_of
 
 log = logging.getLogger("tmrl_like.worker")
 
@@ -145,7 +146,8 @@ class SupervisedEnv:
         except (Exception, SystemExit) as error:
             if self._thread is None and isinstance(error, SystemExit):  # in the main thread, of a signal
                 raise
-            raise EnvironmentFaultError(f"the environment raised in {call.__name__}(): {_name(error)}") from error
+            what = f"{_name(error)}{place_of(error)}"
+            raise EnvironmentFaultError(f"the environment raised in {call.__name__}(): {what}") from error
         finally:
             if _take(token) is None:
                 raise _LeftBehindError
@@ -245,7 +247,7 @@ class SupervisedEnv:
             self.faults += 1
             self._rebuilds_in_a_row += 1
             self._faults_in_a_row += not isinstance(error, EnvironmentAwayError)
-            log.error("%s", error, exc_info=error if self._rebuilds_in_a_row == 1 and error.__cause__ else None)
+            log.error("%s", error, exc_info=error.__cause__ if self._rebuilds_in_a_row == 1 else None)
             self._dispose(_CLOSE_WITHIN_S)
             if self._faults_in_a_row >= _MAX_FAULTS_IN_A_ROW:
                 raise EnvironmentFaultError(f"{error} ({self._faults_in_a_row} faults in a row; giving up)") from error

@@ -40,7 +40,8 @@ def check_transition(original: Sequence[Any] | None, rebuilt: Sequence[Any]) -> 
     """
     if original is None:
         raise MemoryContractError(
-            "crc_debug is on in the memory, but this sample brought no original: switch crc_debug on in the worker too"
+            "crc_debug is on in the memory, but this sample brought no original: switch crc_debug on in the "
+            "worker too, and begin without samples of an earlier run (run --fresh, trainer.resume: none)"
         )
     if min(len(original), len(rebuilt)) < len(FIELDS):
         raise MemoryContractError(

@@ -463,3 +463,30 @@ def test_what_cannot_be_learnt_from_is_a_fault_and_no_sample(
         bad, good = worker.run_episodes(nb_episodes=2)
     assert re.search(told, bad.fault)
     assert (good.fault, good.steps) == ("", 5)
+
+
+class ClosesAfterItsChild(CountingEnv):
+    """A step and `close` wait for a process, as an engine's client does."""
+
+    closed_in_s = 0.0
+
+    def __init__(self) -> None:
+        super().__init__(episode_steps=2)
+        self._child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+
+    def step(self, action: Any) -> Any:
+        self._child.wait()
+        return super().step(action)
+
+    def close(self) -> None:
+        started = time.monotonic()
+        self._child.wait()
+        ClosesAfterItsChild.closed_in_s = time.monotonic() - started
+
+
+def test_after_a_hang_processes_end_before_the_environment_is_closed(caplog: pytest.LogCaptureFixture) -> None:
+    with RolloutWorker(ClosesAfterItsChild, LinearActor, standalone=True, hang_timeout_s=HANG_S) as worker:
+        stats = worker.run_episode()
+        assert "the environment hangs: step()" in stats.fault
+        assert ClosesAfterItsChild.closed_in_s < 0.1
+    assert "closing the environment failed" not in caplog.text.partition("making the environment anew")[0]

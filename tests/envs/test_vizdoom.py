@@ -108,6 +108,21 @@ def test_steps_keep_the_game_s_time_and_an_engine_that_dies_is_replaced() -> Non
     assert not engines()
 
 
+@pytest.mark.long
+def test_an_engine_that_stands_still_is_replaced() -> None:
+    actor = partial(CategoricalActor, hidden_sizes=(8,))
+    env_cls = partial(VizDoomEnv, tics_per_step=2, ep_max_length=12)
+    with RolloutWorker(env_cls, actor, standalone=True, hang_timeout_s=2.0) as worker:
+        worker.run_episodes(nb_episodes=1)
+        (engine,) = engines()
+        engine.suspend()
+        stats = worker.run_episodes(nb_episodes=2)
+        assert "the environment hangs" in stats[0].fault
+        assert not stats[1].fault
+        assert engine not in engines()
+    assert not engines()
+
+
 _WORKER = """
 from tmrl_like import RolloutWorker, partial
 from tmrl_like.agents import CategoricalActor

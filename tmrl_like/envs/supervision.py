@@ -318,7 +318,13 @@ class SupervisedEnv:
         self._adopt(job.result())
 
     def _dispose(self, within_s: float) -> None:
-        """Close the environment if it is open, and end the processes that it started."""
+        """Close the environment if it is open, and end the processes that it started.
+
+        After a hang in the other order: what it waits for is perhaps one of them, and its `close` would wait as well,
+        in the worst case with the interpreter's lock held.
+        """
+        if self._is_open and self._is_lost and self._processes is not None:
+            self._processes.end()
         if self._is_open:
             self._is_open, self._is_lost = False, True
             try:

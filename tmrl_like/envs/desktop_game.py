@@ -238,7 +238,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
     def open_controls(self) -> None:
         """Take hold of what the game is steered with."""
         self._keyboard = Keyboard()
-        self._keyboard.require({key for keys in (*self._axes, (self._restart_key,)) for key in keys if key})
+        self._keyboard.free({key for keys in (*self._axes, (self._restart_key,)) for key in keys if key})
 
     def open_telemetry(self) -> Telemetry:
         """Connect to the game's telemetry."""

@@ -262,6 +262,16 @@ def test_a_process_that_ends_without_closing_leaves_no_key_down(screen: str) -> 
     assert keys_down() == 0
 
 
+def test_a_key_that_a_killed_process_left_down_is_released_by_the_next(screen: str, command: list[str]) -> None:
+    code = "import os\nfrom tmrl_like.envs.desktop.keys import Keyboard\nk = Keyboard()\nk.hold(['right'])\nos._exit(1)"
+    subprocess.run([sys.executable, "-c", code], timeout=60)
+    assert keys_down() == 1
+    interface = SquareGame(command)
+    interface.reset()
+    assert keys_down() == 0
+    interface.close()
+
+
 def test_keys_are_held_and_released_by_name(screen: str) -> None:
     keyboard = Keyboard()
     keyboard.hold(["w", "space"])

@@ -50,14 +50,13 @@ class Keyboard:
         """Keys that are down."""
         return frozenset(self._held)
 
-    def require(self, keys: Iterable[str]) -> None:
-        """Check that there are such keys.
+    def free(self, keys: Iterable[str]) -> None:
+        """Release keys that somebody else left down, a process that was killed for instance.
 
         Raises:
-            ConfigError: there is one that is none.
+            ConfigError: there is no such key; none is released.
         """
-        for name in keys:
-            self._key(name)
+        _release(self._controller, {name: self._key(name) for name in keys})
 
     def hold(self, keys: Iterable[str]) -> None:
         """Let exactly these keys be down: press what is not, release the others.

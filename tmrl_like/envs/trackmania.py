@@ -262,7 +262,7 @@ class TrackManiaEnv(GenericGymEnv):
 
     @staticmethod
     def demonstrate(driver: str, port: int = PORT, **others: Any) -> NDArray[np.float32]:
-        """Take down where you drive, from now on to the finish, for `tmrl-like record-reward`.
+        """Take down where you drive, from now or the next start on to the finish, for `tmrl-like record-reward`.
 
         Args:
             driver: "keyboard": you, with whatever steers the game.
@@ -281,6 +281,8 @@ class TrackManiaEnv(GenericGymEnv):
         telemetry = Telemetry(LAYOUT, port, is_valid=is_car, hint=HINT)
         try:
             cars = [Car(*telemetry.next_record(_DRIVER_WITHIN_S))]
+            while cars[0].has_finished:  # the race before
+                cars = [Car(*telemetry.next_record(_DRIVER_WITHIN_S))]
             while not cars[-1].has_finished:
                 cars.append(Car(*telemetry.next_record(_DRIVER_WITHIN_S)))
         finally:

@@ -274,6 +274,8 @@ def test_a_demonstration_is_recorded_to_the_finish() -> None:
 
         def drive() -> None:
             with server.accept()[0] as link:
+                link.sendall(struct.pack(LAYOUT, *CAR._replace(x=10.0, has_finished=1.0)))  # of the race before
+                finished.wait(0.05)
                 for i in range(101):
                     link.sendall(struct.pack(LAYOUT, *CAR._replace(x=i / 10, has_finished=float(i == 100))))
                     finished.wait(0.002)

@@ -218,11 +218,11 @@ def test_scans_of_different_frames_do_not_share_memory():
 @pytest.mark.parametrize(
     ("action", "controls"),
     [
-        ((0.5, 1.0), (0.5, 0.2, 0.0)),
+        ((0.5, 1.0), (0.5, 0.1, 0.0)),
         ((0.0, -0.5), (0.0, 0.0, 0.0)),
-        ((-1.0, -1.0), (-1.0, 0.0, 1.0)),
-        ((0.0, 0.25), (0.0, 0.1, 0.0)),
-        ((9.0, -9.0), (1.0, 0.0, 1.0)),
+        ((-1.0, -1.0), (-1.0, 0.0, 0.6)),
+        ((0.0, 0.25), (0.0, 0.05, 0.0)),
+        ((9.0, -9.0), (1.0, 0.0, 0.6)),
     ],
 )
 def test_steering_and_pedal_are_analog(action, controls):
@@ -268,7 +268,7 @@ def test_the_environment_has_rtgyms_spaces_and_starts_no_game_for_them():
     before = multiprocessing.active_children()
     env = RacingEnv("image", history=3, act_buf_len=2)
     assert [space.shape for space in env.observation_space] == [(4,), (3, 64, 64), (2,), (2,)]
-    assert env.time_step_s == 0.1
+    assert env.time_step_s == 0.06
     assert multiprocessing.active_children() == before
     env.close()
 

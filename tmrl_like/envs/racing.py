@@ -27,7 +27,8 @@ ANGLES = np.linspace(-90.0, 90.0, 19)  # of the rays, in degrees; 0 is ahead
 _VIEW_ROWS = 84  # below are the game's own instruments
 _CAR = (71, 48)  # its row and column, in every frame
 _MAX_RANGE = 70.0  # pixels
-_FULL_GAS = 0.2  # of the game: enough for more speed than any corner allows
+_FULL_GAS = 0.1  # of the game: enough for more speed than any corner allows
+_FULL_BRAKE = 0.6  # of the game: more locks the wheels, and a car that slides cannot be steered
 _COASTING = -0.5  # the pedal's position between brake and gas
 _GREENER_BY = 40  # grass is that much more green than red; road, kerbs and the car are not
 _INSTRUMENTS = {"speed": 100.0, "slip": 20.0, "turn_rate": 5.0, "steering": 0.5}  # and what counts as 1
@@ -132,7 +133,7 @@ class RacingInterface(RealTimeGymInterface):  # type: ignore[misc]
 def _pedals(pedal: float) -> tuple[float, float]:
     """Gas and brake of the game, each 0 to 1."""
     beyond = pedal - _COASTING
-    return _FULL_GAS * max(beyond, 0.0) / (1.0 - _COASTING), max(-beyond, 0.0) / (1.0 + _COASTING)
+    return _FULL_GAS * max(beyond, 0.0) / (1.0 - _COASTING), _FULL_BRAKE * max(-beyond, 0.0) / (1.0 + _COASTING)
 
 
 class LidarView:
@@ -218,7 +219,7 @@ def demonstration(track: int, file: str | Path | None = None) -> Points:
 
 
 class RacingEnv(GenericGymEnv):
-    """The racing game at ten decisions a second, with the last `act_buf_len` actions in its observation."""
+    """The racing game at 17 decisions a second, with the last `act_buf_len` actions in its observation."""
 
     def __init__(
         self,
@@ -229,8 +230,8 @@ class RacingEnv(GenericGymEnv):
         track: int = 1,
         reward: dict[str, Any] | None = None,
         trajectory: str | Path | None = None,
-        time_step_duration: float = 0.1,
-        ep_max_length: int = 600,
+        time_step_duration: float = 0.06,
+        ep_max_length: int = 1000,
         act_buf_len: int = 1,
     ) -> None:
         """As `RacingInterface`; the rest is rtgym's.

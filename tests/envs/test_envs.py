@@ -245,6 +245,12 @@ assert abs(took_s - 8 * 0.05) < 0.1, took_s
 assert truncated or terminated
 assert rew < 0
 assert obs[0][0] > 0.05
+picture = env.render()
+assert (picture.dtype, picture.shape) == (np.uint8, (400, 400, 3))
+rows, columns = np.nonzero((picture == (255, 0, 0)).all(-1))  # the target
+assert abs(columns.mean() - (200 + 200 * obs[2][0])) < 2 and abs(rows.mean() - (200 + 200 * obs[3][0])) < 2
+rows, columns = np.nonzero((picture == (0, 0, 255)).all(-1))
+assert abs(columns.mean() - (200 + 200 * obs[0][0])) < 30, "the drone, a little later"
 """
 
 

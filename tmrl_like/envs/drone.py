@@ -16,10 +16,12 @@ import numpy as np
 from rtgym import DEFAULT_CONFIG_DICT, DummyRCDrone, RealTimeGymInterface
 
 from tmrl_like.envs.generic import GenericGymEnv
-from tmrl_like.errors import ConfigError, MissingExtraError
+from tmrl_like.envs.vision import Frame, load_opencv
+from tmrl_like.errors import ConfigError
 
 REACHED_M = 0.01
 _NEAR_M = 0.01
+_PICTURE_PX = 400
 
 
 class DroneInterface(RealTimeGymInterface):  # type: ignore[misc]
@@ -64,13 +66,12 @@ class DroneInterface(RealTimeGymInterface):  # type: ignore[misc]
         position = self._drone.get_observation()
         distance = np.linalg.norm(np.array(position, np.float32) - self._target)
         if self._window is not None:
-            self._window.show(position, self._target)
+            self._window.show(_picture(position, self._target))
         return self._observation(position), np.float32(-distance), bool(distance < REACHED_M), {}
 
-    def render(self) -> None:
-        """Show the drone and its target in a window; for `env.render()`."""
-        self._window = self._window or _Window()
-        self._window.show(self._drone.get_observation(), self._target)
+    def render(self) -> Frame:
+        """The drone (a circle) and its target (a dot), uint8 [400, 400, 3] RGB."""
+        return _picture(self._drone.get_observation(), self._target)
 
     def _observation(self, position: tuple[float, float]) -> list[np.ndarray[Any, np.dtype[np.float32]]]:
         return [np.array([value], np.float32) for value in (*position, *self._target)]
@@ -154,26 +155,26 @@ class MirroredFlights:
 
 
 class _Window:
-    """Draws drone (circle) and target (dot)."""
-
-    SIZE_PX = 400
+    """Shows pictures."""
 
     def __init__(self) -> None:
         if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
             raise ConfigError("render: true needs a display, and there is none here; leave it off")
-        try:
-            import cv2
-        except ImportError as error:
-            raise MissingExtraError(f"rendering needs opencv-python: {error}") from None
-        self._cv2 = cv2
+        self._cv2 = load_opencv()
 
-    def show(self, position: tuple[float, float], target: np.ndarray[Any, Any]) -> None:
-        image = np.full((self.SIZE_PX, self.SIZE_PX, 3), 255, np.uint8)
-        self._cv2.circle(image, self._pixel(position), 10, (255, 0, 0), 1)
-        self._cv2.circle(image, self._pixel(target), 5, (0, 0, 255), -1)
-        self._cv2.imshow("tmrl_like drone", image)
+    def show(self, picture: Frame) -> None:
+        self._cv2.imshow("tmrl_like drone", picture[..., ::-1])
         self._cv2.waitKey(1)
 
-    def _pixel(self, point: Any) -> tuple[int, int]:
-        half = self.SIZE_PX // 2
-        return int(point[0] * half) + half, int(point[1] * half) + half
+
+def _picture(position: tuple[float, float], target: Any) -> Frame:
+    cv2 = load_opencv()
+    picture = np.full((_PICTURE_PX, _PICTURE_PX, 3), 255, np.uint8)
+    cv2.circle(picture, _pixel(position), 10, (0, 0, 255), 1)
+    cv2.circle(picture, _pixel(target), 5, (255, 0, 0), -1)
+    return picture
+
+
+def _pixel(point: Any) -> tuple[int, int]:
+    half = _PICTURE_PX // 2
+    return int(point[0] * half) + half, int(point[1] * half) + half

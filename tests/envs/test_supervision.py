@@ -465,6 +465,16 @@ def test_what_cannot_be_learnt_from_is_a_fault_and_no_sample(
     assert (good.fault, good.steps) == ("", 5)
 
 
+def test_a_preprocessor_may_know_what_to_do_about_infinity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A range finder sees nothing: infinitely far."""
+    monkeypatch.setattr(Spoilt, "given", lambda obs: np.full_like(obs, np.inf), raising=False)
+    with RolloutWorker(
+        partial(Spoilt, episode_steps=5), LinearActor, standalone=True, obs_preprocessor=np.nan_to_num
+    ) as worker:
+        stats = worker.run_episode()
+    assert (stats.fault, stats.steps) == ("", 5)
+
+
 class ClosesAfterItsChild(CountingEnv):
     """A step and `close` wait for a process, as an engine's client does."""
 

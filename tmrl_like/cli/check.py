@@ -66,7 +66,8 @@ def main(arguments: Arguments) -> int:
     """Run some episodes through everything, and report."""
     Stopper().listen(arguments.supervised)
     experiment = dataclasses.replace(prepare(arguments, "check", _PARTS), crc_debug=True)
-    experiment = dataclasses.replace(experiment, env=partial(WatchedEnv, experiment.env))
+    watched = partial(WatchedEnv, experiment.env, experiment.obs_preprocessor is None)
+    experiment = dataclasses.replace(experiment, env=watched)
     longest = min(experiment.worker.max_samples_per_episode, _LONGEST_EPISODE)
     with make_standalone(experiment, None, outbox=WITHOUT_LIMITS, max_samples_per_episode=longest) as worker:
         print(f"environment: observations {worker.env.observation_space}, actions {worker.env.action_space}")
@@ -83,10 +84,11 @@ def main(arguments: Arguments) -> int:
 
 
 class WatchedEnv:
-    """An environment whose every return value is compared with what it must be."""
+    """An environment whose every return value is compared with what it must be; `finite`: finite observations, too."""
 
-    def __init__(self, make_env: Callable[[], Any]) -> None:
+    def __init__(self, make_env: Callable[[], Any], finite: bool) -> None:
         self._env = make_env()
+        self._finite = finite
         self._steps = 0
         self._told_bounds = False
 
@@ -112,7 +114,7 @@ class WatchedEnv:
 
     def _look(self, obs: Any, info: Any, where: str) -> None:
         space = self._env.observation_space
-        if problem := problem_with(obs, space):
+        if problem := problem_with(obs, space, self._finite):
             raise ConfigError(f"{where}: {problem}; correct the environment or its observation_space")
         if not isinstance(info, dict):
             raise ConfigError(f"{where}: info is {info!r:.80}; expected a dict")

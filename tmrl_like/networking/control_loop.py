@@ -73,7 +73,8 @@ class ControlLoop:
             name: the worker's.
             dead_man: has the safe action, and knows when it must drive.
             sample_compressor: runs before a sample is stored.
-            obs_preprocessor: applied to each observation right before the actor sees it.
+            obs_preprocessor: applied to each observation right before the actor sees it; what is not finite in the
+                environment's is then its affair.
             max_samples_per_episode: a longer episode is cut.
             crc_debug: store the original with every sample.
             check: raises what ended the connection, if anything did; called before each step.
@@ -149,7 +150,7 @@ class ControlLoop:
             self._outbox.start_new_run()
         self._history_is_broken = not collect_samples and self.env.carries_history
         obs, info = self.env.reset()
-        if not is_finite(obs):
+        if self.obs_preprocessor is None and not is_finite(obs):
             raise not_finite("observation after a reset", obs)
         self.observed_at = time.perf_counter()
         if collect_samples:
@@ -187,7 +188,7 @@ class ControlLoop:
             truncated = True
         period_s, self.observed_at = observed - self.observed_at, observed
         self.inference_s, self.env_s = acted - started, observed - acted
-        if not is_finite(new_obs):
+        if self.obs_preprocessor is None and not is_finite(new_obs):
             raise not_finite("observation", new_obs)
         if type(rew) not in _REWARD_TYPES:
             refuse_no_number(rew)

@@ -133,6 +133,12 @@ class MemoryDataloading(ABC):
         `buffer.memory` is a list of `Sample`; keep each sample's `info` and return it from `get_transition`.
         The newest samples in the memory are the ones before these, also where workers take turns. Drop the
         oldest samples beyond `self.memory_size`.
+
+        Raises:
+            MemoryContractError: samples do not fit those that are stored; nothing of `buffer` may have been stored
+                then. The trainer refuses the worker process that they come from, and goes on; what was held of its
+                samples (see `min_run`) is dropped. Anything else that you raise ends the trainer, and so does this
+                error while the memory is empty.
         """
 
     @abstractmethod
@@ -216,6 +222,11 @@ class MemoryDataloading(ABC):
             self.append_buffer(buffer)
 
     # ---- drawing
+
+    @property
+    def holds_samples(self) -> bool:
+        """Whether there are samples that further ones must fit."""
+        return len(self) > 0
 
     @property
     def ready(self) -> bool:

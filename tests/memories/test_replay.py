@@ -264,6 +264,59 @@ def test_an_observation_that_changes_is_refused_by_name(obs, message):
     assert len(memory) == 1
 
 
+GOOD = [(0, np.ones(2, np.float32), 1), (0, np.ones(2, np.float32), 1)]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        (0, np.ones(2), 0.5),
+        (0, np.ones(2, np.float32), (0.5,)),
+        (0, np.ones(2, np.float32), "good"),
+        (0, np.ones(2, np.float32), np.ones(2)),
+    ],
+    ids=["observation", "tuple", "text", "array"],
+)
+@pytest.mark.parametrize("in_files", [False, True])
+def test_of_a_buffer_that_does_not_fit_nothing_is_stored(wrong, in_files, tmp_path):
+    memory = ReplayMemory(memory_size=4)
+    if in_files:
+        memory.keep_in(tmp_path)
+    memory.append(rows(GOOD))
+    memory.commit([])
+    before = encode(memory.contents())
+    with pytest.raises(MemoryContractError, match=r"rew|obs"):
+        memory.append(rows([(0, np.ones(2, np.float32), 0.5)] * 4 + [wrong], reset_at=()).renamed("other"))
+    assert encode(memory.contents()) == before
+    assert memory.kept is None or (memory.kept.oldest, memory.kept.written) == (0, 2)
+    memory.append(rows([(0, np.ones(2, np.float32), 3)] * 2, reset_at=()))
+    assert [memory.get_transition(k).rew for k in range(3)] == [1, 3, 3]
+    memory.close()
+
+
+def test_a_flag_that_is_no_single_number_is_refused():
+    memory = ReplayMemory()
+    memory.append(rows(GOOD))
+    sample = Sample(0, np.ones(2, np.float32), 1, np.zeros(2, bool), False, Info())
+    with pytest.raises(MemoryContractError, match="terminated"):
+        memory.append(Buffer([sample], "a"))
+    assert len(memory) == 1
+
+
+def test_an_empty_memory_that_refused_a_buffer_takes_the_next_whatever_its_structure(tmp_path):
+    memory = ReplayMemory(frame_stack={"camera": 2})
+    memory.keep_in(tmp_path)
+    memory.append(rows([(0, {"camera": np.ones(2)}, 0.0)]))
+    with pytest.raises(MemoryContractError):
+        memory.append(rows([(0, {"camera": np.ones(3)}, 0.0)] * 2))
+    assert not memory.holds_samples
+    assert memory.kept is None
+    memory.append(rows([(0, {"camera": np.ones(2)}, 0.0)] * 2, reset_at=()))
+    assert memory.holds_samples
+    assert len(memory) == 2
+    memory.close()
+
+
 def test_text_in_an_observation_is_refused_by_name():
     with pytest.raises(MemoryContractError, match=r"obs\['name'\] is a Python str"):
         ReplayMemory().append(rows([(0, {"name": "a"}, 0.0)] * 2))

@@ -9,10 +9,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tmrl_like.errors import MemoryContractError
+from tmrl_like.util import prod
 from tmrl_like.wire.columns import Leaf
 from tmrl_like.wire.schema import ArrayLeaf, DictNode, ListNode, Node, PlainLeaf, ScalarLeaf, TupleNode, leaves_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
+_NUMBERS = "biuf"  # numpy's kinds
 _PLAIN_DTYPE = {"bool": np.dtype(np.bool_), "int": np.dtype(np.int64), "float": np.dtype(np.float64)}
 
 
@@ -83,16 +85,23 @@ class FieldColumns:
                     "dtype and shape; convert it in the environment or in the sample_compressor"
                 )
 
-    def widen(self, node: Node) -> None:
-        """Make a column of single numbers fit for those of `node`: fractions where there were whole numbers.
+    def check_is_number(self, node: Node) -> None:
+        """Refuse what is no single number.
 
         Raises:
-            MemoryContractError: no single numbers.
+            MemoryContractError: it is none.
         """
+        if (
+            isinstance(node, TupleNode | ListNode | DictNode)
+            or prod(getattr(node, "shape", ())) != 1
+            or dtype_of(node, self.name).kind not in _NUMBERS
+        ):
+            raise MemoryContractError(f"{self.name} began as {self.node} and is now {node}: it must be a single number")
+
+    def widen(self, node: Node) -> None:
+        """Make a column of single numbers fit for those of `node`: fractions where there were whole numbers."""
         column = self.columns[0]
-        if isinstance(node, TupleNode | ListNode | DictNode) or getattr(node, "shape", ()) != column.shape:
-            raise MemoryContractError(f"{self.name} began as {self.node} and is now {node}")
-        dtype = np.result_type(column.array.dtype, dtype_of(node, self.name))
+        dtype = np.result_type(column.array.dtype, dtype_of(node, self.name))  # type: ignore[arg-type]
         if column.array.dtype.kind != "f" and dtype != column.array.dtype:
             column.array = column.array.astype(dtype)
             self.node = column.leaf = _with_dtype(column.leaf, dtype)

@@ -164,30 +164,44 @@ class ReplayMemory(MemoryOfRows):
     # ---- appending
 
     def append_buffer(self, buffer: Buffer) -> None:
-        """Store samples; columns of a packet are copied as columns.
+        """Store samples, all or none of them; columns of a packet are copied as columns.
 
         Raises:
             MemoryContractError: observations or actions change their structure, or are no arrays or numbers.
         """
-        if not self._fields and not self._reserve(buffer):
+        blocks = blocks_of(buffer)
+        fields = self._fields or self._fields_for(blocks)
+        if not fields:
             self._resets_only.append(buffer)
             return
-        early, self._resets_only = self._resets_only, []
-        for waiting in (*early, buffer):
-            self._begin(len(waiting))
-            for block in blocks_of(waiting):
-                self._store(waiting.stream, block)
-            self._appended += len(waiting)
+        waiting = [(early.stream, blocks_of(early)) for early in self._resets_only] + [(buffer.stream, blocks)]
+        for block in (block for _, those in waiting for block in those):
+            for segment, is_reset in with_resets(block):
+                self._slices(fields, segment.schema, bool(is_reset.all()))
+        self._resets_only = []
+        if not self._fields:
+            self._fields = fields
+            self._create_files()
+        for stream, those in waiting:
+            samples = sum(len(block.is_reset) for block in those)
+            self._begin(samples)
+            for block in those:
+                self._store(stream, block)
+            self._appended += samples
 
-    def _reserve(self, buffer: Buffer) -> bool:
-        """Reserve columns for the structure of the first sample that is no reset; False if there is none."""
-        for block in blocks_of(buffer):
+    @property
+    def holds_samples(self) -> bool:
+        """See `MemoryDataloading`."""
+        return self._lanes.written > 0
+
+    def _fields_for(self, blocks: Sequence[Block | RowBlock]) -> list[FieldColumns]:
+        """Columns for the structure of the first sample that is no reset; none if there is none."""
+        for block in blocks:
             for segment, is_reset in with_resets(block):
                 if not is_reset.all():
-                    self._fields = self._columns_for(nodes_of(segment.schema))
-                    self._create_files()
-                    return True
-        return False
+                    self._checked.clear()
+                    return self._columns_for(nodes_of(segment.schema))
+        return []
 
     def _columns_for(self, nodes: Sequence[Node]) -> list[FieldColumns]:
         if self.act_buf_len and not isinstance(nodes[OBS], TupleNode):
@@ -207,7 +221,11 @@ class ReplayMemory(MemoryOfRows):
         return fields
 
     def _store(self, stream: str, block: Block | RowBlock) -> None:
-        slices = [self._slices(segment.schema, bool(resets.all())) for segment, resets in with_resets(block)]
+        slices = []
+        for segment, resets in with_resets(block):
+            slices.append(self._slices(self._fields, segment.schema, bool(resets.all())))
+            if not resets.all():
+                self._widen(nodes_of(segment.schema)[REW])
         for first in range(0, len(block.is_reset), self._lanes.capacity):
             is_reset = block.is_reset[first : first + self._lanes.capacity]
             rows, previous = self._lanes.extend(stream, is_reset)
@@ -221,23 +239,21 @@ class ReplayMemory(MemoryOfRows):
             if self.crc_debug:
                 self._keep_originals(rows, block.samples()[first : first + len(rows)])
 
-    def _slices(self, schema: Node, only_resets: bool) -> list[slice]:
+    def _slices(self, fields: Sequence[FieldColumns], schema: Node, only_resets: bool) -> list[slice]:
         """Which leaves belong to which field; checks the structure when it is met for the first time."""
         key = id(schema), only_resets
         if key not in self._checked:
             if len(self._checked) >= _CHECKED_STRUCTURES:
                 self._checked.clear()
-            self._check_fields(nodes_of(schema), only_resets)
+            _check_fields(fields, nodes_of(schema), only_resets)
             self._checked[key] = schema, field_slices(nodes_of(schema))
         return self._checked[key][1]
 
-    def _check_fields(self, nodes: Sequence[Node], only_resets: bool) -> None:
-        """What a reset sample brings may be cast: no transition ends there."""
-        for field, node in zip(self._fields[:REW], nodes, strict=False):
-            field.check_fits(node, is_lossless=not only_resets)
-        if not only_resets:
-            self._fields[REW].widen(nodes[REW])
-            self._refile(self._fields[REW].columns[0])
+    def _widen(self, rew: Node) -> None:
+        field = self._fields[REW]
+        if rew != field.node:
+            field.widen(rew)
+            self._refile(field.columns[0])
 
     def _write(self, rows: Rows, start: int, segment: Columns, fields: list[slice]) -> None:
         """Write the part of a segment that falls on `rows`; its first sample is at position `start` of them."""
@@ -247,7 +263,7 @@ class ReplayMemory(MemoryOfRows):
         target = rows[start + low : start + high]
         for field, leaves in zip(self._fields, fields, strict=False):
             for column, leaf in zip(field.columns, segment.leaves[leaves], strict=True):
-                column.array[target] = leaf[low:high]
+                column.array[target] = leaf[low:high].reshape(-1, *column.shape)
 
     def _repeat_last_act(self, rows: Rows, previous: int | None, is_reset: Array) -> None:
         """With last_act_on_reset, the newest action of the buffer after a reset is the one before it."""
@@ -431,3 +447,11 @@ class ReplayMemory(MemoryOfRows):
         if contents["originals"]:
             oldest = int(contents["runs"][0, 0])
             self._originals.update(zip(rows.tolist(), contents["originals"][numbers[0] - oldest :], strict=False))
+
+
+def _check_fields(fields: Sequence[FieldColumns], nodes: Sequence[Node], only_resets: bool) -> None:
+    """What a reset sample brings may be cast: no transition ends there."""
+    for field, node in zip(fields[:REW], nodes, strict=False):
+        field.check_fits(node, is_lossless=not only_resets)
+    for field, node in zip(fields[REW:], nodes[REW:], strict=True):
+        field.check_is_number(node)

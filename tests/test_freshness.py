@@ -17,7 +17,7 @@ from tmrl_like.metrics.rounds import RoundMetrics
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
 from tmrl_like.testing.memories import MemoryContract, cut, packed
 from tmrl_like.training_offline import TrainingOffline
-from tmrl_like.types import Buffer, Delivery, StepTiming
+from tmrl_like.types import Buffer, Delivery, Receipt, StepTiming
 from tmrl_like.util import partial
 
 sys.path.insert(0, str(Path(__file__).parent / "memories"))
@@ -36,7 +36,7 @@ class Line:
     newest_version = 10
 
     def __init__(self, buffers) -> None:
-        self.deliveries = [Delivery(buffer, (), number) for number, buffer in enumerate(buffers)]
+        self.deliveries = [Delivery(buffer, (), Receipt("w", 1, number)) for number, buffer in enumerate(buffers)]
         self.confirmed = []
 
     def retrieve(self, timeout_s=0.0):
@@ -44,7 +44,10 @@ class Line:
         return deliveries
 
     def confirm(self, deliveries, stored=False) -> None:
-        self.confirmed += [delivery.receipt for delivery in deliveries]
+        self.confirmed += [delivery.receipt.sequence for delivery in deliveries]
+
+    def refuse(self, receipt, reason):
+        raise AssertionError(reason)
 
     def published_at(self, version):
         return None

@@ -13,13 +13,13 @@ from typing import Any, Protocol
 import torch
 
 from tmrl_like.actor import ActorModule
-from tmrl_like.errors import ConfigError, MissingExtraError
+from tmrl_like.errors import ConfigError, MemoryContractError, MissingExtraError, PipelineMismatchError
 from tmrl_like.freshness import StaleFilter, StoredAges
 from tmrl_like.memory_dataloading import MemoryDataloading
 from tmrl_like.metrics.rounds import RoundMetrics
 from tmrl_like.pacing import Pacer
 from tmrl_like.training import TrainingAgent
-from tmrl_like.types import Batch, Buffer, Delivery, EpisodeStats
+from tmrl_like.types import Batch, Buffer, Delivery, EpisodeStats, Receipt
 
 log = logging.getLogger("tmrl_like.trainer")
 
@@ -32,6 +32,9 @@ class TrainerInterface(Protocol):
 
     def confirm(self, deliveries: Sequence[Delivery], stored: bool = False) -> None:
         """Their samples are in the memory now; `stored`: all that are in it survive a kill."""
+
+    def refuse(self, receipt: Receipt, reason: str) -> None:
+        """Take nothing more of the worker process of this packet: its samples do not fit those in the memory."""
 
     def broadcast_model(self, model: ActorModule) -> int:
         """Publish weights to all workers, without waiting; returns their version."""
@@ -188,24 +191,42 @@ class TrainingOffline:
         return self.pacer.may_train(self.total_updates, self.total_samples) and self.memory.ready
 
     def _update_buffer(self, interface: TrainerInterface, metrics: RoundMetrics, timeout_s: float = 0.0) -> None:
-        deliveries = interface.retrieve(timeout_s)
-        for delivery in deliveries:
-            if len(delivery.buffer):
-                self._store(delivery.buffer, interface, metrics)
-            metrics.add_episodes(delivery.episodes)
-            if self._observer is not None:
-                for stats in delivery.episodes:
-                    self._observer.on_episode(stats, self.total_samples)
-        if deliveries:
-            receipts = [delivery.receipt for delivery in deliveries if delivery.receipt is not None]
-            interface.confirm(deliveries, self.memory.commit(receipts))
+        taken, refused = [], set()
+        for delivery in interface.retrieve(timeout_s):
+            process = None if delivery.receipt is None else delivery.receipt[:2]
+            if process in refused:
+                continue
+            try:
+                self._take(delivery, interface, metrics)
+            except MemoryContractError as error:
+                if delivery.receipt is None or not self._is_a_misfit(error):
+                    raise
+                interface.refuse(delivery.receipt, str(error))
+                refused.add(process)
+            else:
+                taken.append(delivery)
+        if taken:
+            receipts = [delivery.receipt for delivery in taken if delivery.receipt is not None]
+            interface.confirm(taken, self.memory.commit(receipts))
+
+    def _is_a_misfit(self, error: MemoryContractError) -> bool:
+        """Whether samples do not fit those before them; the first ones may rather not fit the memory's arguments."""
+        return self.memory.holds_samples and not isinstance(error, PipelineMismatchError)
+
+    def _take(self, delivery: Delivery, interface: TrainerInterface, metrics: RoundMetrics) -> None:
+        if len(delivery.buffer):
+            self._store(delivery.buffer, interface, metrics)
+        metrics.add_episodes(delivery.episodes)
+        if self._observer is not None:
+            for stats in delivery.episodes:
+                self._observer.on_episode(stats, self.total_samples)
 
     def _store(self, received: Buffer, interface: TrainerInterface, metrics: RoundMetrics) -> None:
         buffer = self.stale.admit(received, interface.newest_version)
         if buffer is None:
             return
-        metrics.add_samples(buffer, interface.published_at, interface.newest_version)
         self.memory.append(buffer)
+        metrics.add_samples(buffer, interface.published_at, interface.newest_version)
         self.total_samples += len(buffer)
         for block in buffer.blocks:
             self._stored_ages.add(block.timing.observed_at_s)

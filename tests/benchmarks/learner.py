@@ -27,7 +27,7 @@ from tmrl_like.agents.process import tune_process
 from tmrl_like.memories import ReplayMemory
 from tmrl_like.training import TrainingAgent
 from tmrl_like.training_offline import TrainingOffline
-from tmrl_like.types import Batch, Buffer, Delivery, Info
+from tmrl_like.types import Batch, Buffer, Delivery, Info, Receipt
 from tmrl_like.util import partial
 
 OBS, ACT, WIDTH, BATCH = 17, 6, 256, 256
@@ -44,6 +44,9 @@ class Silence:
         return []
 
     def confirm(self, deliveries: Sequence[Delivery], stored: bool = False) -> None:
+        pass
+
+    def refuse(self, receipt: Receipt, reason: str) -> None:
         pass
 
     def broadcast_model(self, model: ActorModule) -> int:

@@ -121,9 +121,10 @@ def test_a_full_disk_is_told_once_and_does_not_raise(tmp_path: Path, caplog: pyt
 
 
 def test_the_console_shows_a_round_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    ConsoleSink().write(ROUND | {"env_faults_total": 2.0})
+    ConsoleSink().write(ROUND | {"env_faults_total": 2.0, "refused_workers_total": 1.0})
     shown = capsys.readouterr().err
     assert "2 environment faults" in shown
+    assert "1 workers refused" in shown
     assert "test -3.00" in shown
     assert "0:01:01" in shown
 

@@ -367,3 +367,45 @@ def test_the_seat_of_a_dead_process_is_its_successors_at_once(relay, link):
     give(relay, b"v", hello(session=2, takes_over=(1,)), now=0.1)
     assert [seat.peer for seat in relay.workers] == [b"v"]
     assert link.to(b"v", m.Refusal) == []
+
+
+def test_a_worker_whose_samples_do_not_fit_is_refused_and_its_next_process_is_welcome(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello(session=1))
+    give(relay, b"v", hello(name="w2", session=1))
+    give(relay, b"t", m.Dismissal("w1", 1, "obs is float64"))
+    (refusal,) = link.to(b"w", m.Refusal)
+    assert "do not fit those in the trainer's memory: obs is float64; start both with the same" in refusal.reason
+    assert refusal.retry_after_s < 0
+    assert [seat.peer for seat in relay.workers] == [b"v"]
+    assert relay.counters.refused == 1
+    give(relay, b"x", hello(session=2))
+    give(relay, b"t", m.Dismissal("w1", 1, "obs is float64"))
+    assert link.to(b"x", m.Refusal) == []
+    assert [seat.peer for seat in relay.workers] == [b"v", b"x"]
+
+
+def test_a_worker_process_that_was_refused_and_comes_back_is_refused_by_the_trainer_again(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    for peer in (b"w", b"w2"):
+        give(relay, peer, hello(session=1))
+        give(relay, b"t", m.Dismissal("w1", 1, "obs is float64"))
+        assert len(link.to(peer, m.Refusal)) == 1
+    assert relay.workers == []
+
+
+def test_of_packets_that_were_taken_over_and_do_not_fit_their_sender_is_told_and_stays(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello(session=3, takes_over=(1, 2)))
+    give(relay, b"t", m.Dismissal("w1", 1, "obs is float64"))
+    assert link.to(b"w", m.Dismissal) == [m.Dismissal("w1", 1, "obs is float64")]
+    assert link.to(b"w", m.Refusal) == []
+    assert len(relay.workers) == 1
+
+
+def test_a_worker_cannot_dismiss_another(relay, link):
+    give(relay, b"w", hello(name="w1", session=1))
+    give(relay, b"v", hello(name="w2", session=2))
+    give(relay, b"w", m.Dismissal("w2", 2, "no"))
+    assert relay.counters.malformed == 1
+    assert len(relay.workers) == 2

@@ -351,6 +351,41 @@ def test_a_successor_sends_what_its_predecessors_left_under_their_numbers(opened
     assert segments(tmp_path) == []
 
 
+def test_what_a_predecessor_left_and_the_trainer_refuses_stays_on_disk_and_is_told_once(opened, tmp_path, caplog):
+    first = opened()
+    left = outbox(first, 1)
+    fill(left, 1, 2)
+    left.pump(nothing, False)
+    kill(first)
+    trainer = Trainer()
+    box = outbox(opened(), 2)
+    box.pump(trainer.send, True)
+    for _ in range(2):
+        box.set_aside(1, "obs is float64")
+    fill(box, 3)
+    box.send_all_again(from_the_start=False)
+    again = Trainer()
+    box.pump(again.send, True)
+    assert again.rows == {2: [3]}
+    again.acknowledge(box)
+    assert box.unacknowledged_samples() == 2
+    assert not box.pending()
+    (line,) = (
+        r.message for r in caplog.records if "do not fit those in the trainer's memory: obs is float64" in r.message
+    )
+    assert line.startswith("2 samples that an earlier process")
+    (pattern,) = (word for word in line.split() if word.endswith(".packets"))
+    assert [p.name for p in Path(pattern).parent.glob(Path(pattern).name)] == ["0000000001-0000000000000001.packets"]
+    another = Trainer()
+    box.send_all_again(from_the_start=True)
+    box.pump(another.send, True)
+    assert another.rows == {1: [1, 2]}
+    box.set_aside(1, "obs is float64")
+    assert len([r for r in caplog.records if "do not fit" in r.message]) == 1
+    box.close()
+    assert sequences(opened()) == {1: [1, 2]}
+
+
 def test_what_the_trainer_has_already_is_not_sent_whole(opened):
     spool = opened()
     box, trainer = outbox(spool, 1, max_samples=100), Trainer()

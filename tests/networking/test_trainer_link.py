@@ -33,13 +33,13 @@ def link():
     link.close()
 
 
-def give(link, sequence, oldest=1, gap=0):
+def give(link, sequence, oldest=1, gap=0, session=7):
     import zlib
 
     writer = PacketWriter()
     writer.append((None, np.float32(sequence), 0.0, False, False, {}), StepTiming(1e9, 0.0, 0.0, 1))
     body = writer.encode()
-    header = m.SamplePacket("w", 7, sequence, 1, 1, len(body), zlib.crc32(body), False, 0, oldest, gap)
+    header = m.SamplePacket("w", session, sequence, 1, 1, len(body), zlib.crc32(body), False, 0, oldest, gap)
     link.on_message(header, memoryview(body))
 
 
@@ -84,3 +84,68 @@ def test_a_packet_that_comes_again_is_acknowledged_and_not_taken(link):
         give(link, sequence)
     assert [number for number, _ in taken(link)] == [1, 2]
     assert ("w", 7) in link._acks
+
+
+def tick(link):
+    """What one turn of the connection's thread sends."""
+    sent = []
+    link.on_tick(lambda data: sent.append(m.decode(data)[0]) or True, connected=True)
+    return sent
+
+
+def numbers(deliveries):
+    return [(d.receipt.session, d.receipt.sequence) for d in deliveries]
+
+
+def test_of_a_refused_worker_process_nothing_more_is_taken_or_acknowledged(link, caplog):
+    for sequence in (1, 2, 3):
+        give(link, sequence)
+    tick(link)
+    first, second, _ = link.retrieve()
+    link.confirm([first], stored=True)
+    give(link, 4)  # it has arrived, and is not in the training thread's hands
+    link.refuse(second.receipt, "obs is float64,\nit was float32")
+    sent = tick(link)
+    assert m.Dismissal("w", 7, "obs is float64, it was float32") in sent
+    assert [(a.stored, a.received) for a in sent if isinstance(a, m.Ack)] == [(1, 1)]
+    give(link, 5)
+    assert link.retrieve() == []
+    assert not any(isinstance(message, m.Ack) for message in tick(link))
+    assert link.bookkeeping()["processes"] == [["w", 7, 1, 0, 0]]
+    assert link.fleet()["refused_workers_total"] == 1
+    assert len([r for r in caplog.records if "samples of worker w are refused, training goes on" in r.message]) == 1
+
+
+def test_a_refused_worker_process_that_goes_on_sending_is_refused_again_but_not_for_each_packet(link, monkeypatch):
+    give(link, 1)
+    tick(link)
+    link.refuse(link.retrieve()[0].receipt, "no")
+    tick(link)
+    for sequence in (1, 2, 3):
+        give(link, sequence)
+    assert tick(link) == [m.Dismissal("w", 7, "no")]
+    give(link, 4)
+    assert tick(link) == []
+    monkeypatch.setattr("tmrl_like.networking.trainer_link._ASK_AGAIN_S", -1.0)
+    give(link, 4)
+    assert tick(link) == [m.Dismissal("w", 7, "no")]
+
+
+def test_a_refusal_that_could_not_be_sent_is_sent_later(link):
+    give(link, 1)
+    tick(link)
+    link.refuse(link.retrieve()[0].receipt, "no")
+    link.on_tick(lambda data: False, connected=True)
+    assert link.pending()
+    assert m.Dismissal("w", 7, "no") in tick(link)
+    assert not link.pending()
+
+
+def test_the_next_process_of_a_refused_worker_is_taken(link):
+    give(link, 1)
+    tick(link)
+    link.refuse(link.retrieve()[0].receipt, "no")
+    give(link, 2)
+    give(link, 1, session=8)
+    tick(link)
+    assert numbers(link.retrieve()) == [(8, 1)]

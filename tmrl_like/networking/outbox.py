@@ -109,6 +109,7 @@ class Outbox:
         self._own = Backlog(self.session, self._store)
         self._backlogs: dict[int, Backlog] = {}  # oldest first
         self._turns: deque[Backlog] = deque()  # the same; the next to send comes first
+        self._told_aside: set[int] = set()  # sessions whose packets the trainer does not take
         self._take_over()
         self._compress = Compressor()
         self._warned = False
@@ -243,6 +244,8 @@ class Outbox:
         Args:
             from_the_start: also what another trainer may have received and not stored.
         """
+        if from_the_start:
+            self._turns = deque(self._backlogs.values())
         for backlog in self._turns:
             backlog.send_again(0 if from_the_start else None)
 
@@ -257,11 +260,28 @@ class Outbox:
                 backlog.send_again(ack.received)
             if not backlog and backlog is not self._own:
                 del self._backlogs[ack.session]
-                self._turns.remove(backlog)
+                if backlog in self._turns:
+                    self._turns.remove(backlog)
+
+    def set_aside(self, session: int, reason: str) -> None:
+        """The trainer does not take what an earlier process left: keep it, and send it to another trainer only."""
+        backlog = self._backlogs.get(session)
+        if backlog is None or backlog is self._own or backlog not in self._turns:
+            return
+        self._turns.remove(backlog)
+        if session not in self._told_aside and self._spool is not None:
+            self._told_aside.add(session)
+            log.error(
+                "%d samples that an earlier process of this worker left in the spool do not fit those in the trainer's "
+                "memory: %s; they stay on disk, for another trainer: remove %s to give them up",
+                backlog.samples,
+                reason,
+                self._spool.files_of(session),
+            )
 
     def unacknowledged_samples(self) -> int:
         """Samples that are kept because the trainer has not stored them for good."""
-        return sum(backlog.samples for backlog in self._turns)
+        return sum(backlog.samples for backlog in self._backlogs.values())
 
     def pending(self) -> bool:
         """Whether anything is not yet in the trainer's memory."""

@@ -25,6 +25,10 @@ _MALFORMED_BEFORE_REFUSAL = 100
 _MALFORMED_PEERS_KEPT = 1000
 _MAX_POLICIES_ON_THEIR_WAY = 3
 _SHARED_FILE = "this {0} and the {1} keep their weights in one file of one machine: give each its own model_path"
+_MISFIT = (
+    "this worker's samples do not fit those in the trainer's memory: {0}; start both with the same environment and "
+    "sample_compressor"
+)
 
 
 @dataclass(slots=True)
@@ -239,10 +243,13 @@ class Relay:
             if refusal is None:
                 self._welcome(worker)
             else:
-                log.warning("refused worker %s: %s", worker.hello.name, refusal.reason)
-                self.counters.refused += 1
-                self._tell(worker.peer, refusal)
-                self._forget(worker)
+                self._dismiss(worker, refusal)
+
+    def _dismiss(self, worker: Seat, refusal: m.Refusal) -> None:
+        log.warning("refused worker %s: %s", worker.hello.name, refusal.reason)
+        self.counters.refused += 1
+        self._tell(worker.peer, refusal)
+        self._forget(worker)
 
     def _welcome(self, seat: Seat) -> None:
         wanted = seat.hello.role == "trainer" and not self._policy_complete
@@ -327,6 +334,13 @@ class Relay:
             if worker.hello.name == message.worker and message.session in worker.sessions:
                 self._link.send(worker.peer, data)
 
+    def _on_dismissal(self, seat: Seat, message: m.Dismissal, data: bytes | memoryview) -> None:
+        for worker in self.workers:
+            if (worker.hello.name, worker.hello.session) == (message.worker, message.session):
+                self._dismiss(worker, m.Refusal(_MISFIT.format(message.reason)))
+            elif worker.hello.name == message.worker and message.session in worker.sessions:
+                self._link.send(worker.peer, data)
+
     def _on_worker_beat(self, seat: Seat, message: m.Beat, data: bytes | memoryview) -> None:
         while seat.policies_on_their_way and seat.policies_on_their_way[0] <= message.policy_received:
             seat.policies_on_their_way.popleft()
@@ -347,6 +361,7 @@ class Relay:
         ("worker", m.Bye): _on_bye,
         ("trainer", m.PolicyFrame): _on_policy,
         ("trainer", m.Ack): _on_ack,
+        ("trainer", m.Dismissal): _on_dismissal,
         ("trainer", m.Beat): _on_trainer_beat,
         ("trainer", m.Bye): _on_bye,
     }

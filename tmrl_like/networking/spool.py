@@ -199,6 +199,10 @@ class Spool:
         except OSError as error:
             log.warning("cannot remove %s, whose packets are all stored: %s", segment.path, error)
 
+    def files_of(self, session: int) -> Path:
+        """The pattern that matches the files of a process."""
+        return self._folder / f"*-{session:016x}{_SUFFIX}"
+
     def close(self) -> None:
         """Leave the folder to the next process. Twice is fine."""
         self._end_segment()

@@ -29,6 +29,7 @@ _TICK_S = 0.05
 _ASK_AGAIN_S = 0.5
 _MAX_INBOX_BYTES = 1 << 30
 _VERSIONS_KEPT = 10_000
+_MAX_REASON = 2000
 
 
 @dataclass
@@ -41,6 +42,15 @@ class _Process:
     breaks: int = 0  # how often packets were missing for good
     lost_samples: int = 0
     asked_again_at: float = 0.0
+    misfit: str = ""  # why nothing of it is taken any more
+
+    def may_ask_again(self) -> bool:
+        """Whether it is not long ago that this was asked before."""
+        now = time.monotonic()
+        if now - self.asked_again_at <= _ASK_AGAIN_S:
+            return False
+        self.asked_again_at = now
+        return True
 
 
 @dataclass
@@ -88,6 +98,7 @@ class TrainerLink:
         self._arriving: list[Delivery] = []  # the connection's thread collects here, and hands over per turn
         self._arrived = threading.Condition(self._lock)
         self._acks: dict[tuple[str, int], bool] = {}  # due acknowledgements; True: send again, please
+        self._dismissals: set[tuple[str, int]] = set()  # to be sent
         self._has_checkpoints = has_checkpoints
         self._processes: dict[tuple[str, int], _Process] = {}
         self._fleet = Fleet(worker_stalled_after_s)
@@ -113,7 +124,7 @@ class TrainerLink:
         with self._arrived:
             if not self._inbox and timeout_s > 0:
                 self._arrived.wait(timeout_s)
-            deliveries = list(self._inbox)
+            deliveries = [delivery for delivery in self._inbox if not self._is_misfit(delivery)]
             self._inbox.clear()
             self._inbox_bytes = 0
         return deliveries
@@ -134,6 +145,27 @@ class TrainerLink:
                 for key, process in list(self._processes.items()):
                     self._note_stored(key, process.confirmed)
         self._session.wake()
+
+    def refuse(self, receipt: Receipt, reason: str) -> None:
+        """Take nothing more of a worker process, and acknowledge nothing more: its samples do not fit the memory.
+
+        Args:
+            receipt: of the first packet that does not fit.
+            reason: what was expected, what was found.
+        """
+        reason = " ".join(reason.split())[:_MAX_REASON]
+        with self._lock:
+            self._processes[receipt[:2]].misfit = reason
+            self._dismissals.add(receipt[:2])
+        log.error(
+            "samples of worker %s are refused, training goes on without them: they do not fit those in the memory: %s",
+            receipt.worker,
+            reason,
+        )
+        self._session.wake()
+
+    def _is_misfit(self, delivery: Delivery) -> bool:
+        return delivery.receipt is not None and bool(self._processes[delivery.receipt[:2]].misfit)
 
     def checkpoint_written(self, bookkeeping: dict[str, Any]) -> None:
         """What `bookkeeping` names is on disk: workers may forget it."""
@@ -177,6 +209,7 @@ class TrainerLink:
         return self._fleet.metrics(self._version) | {
             "lost_samples_total": sum(p.lost_samples for p in list(self._processes.values())),
             "refused_packets_total": self._malformed,
+            "refused_workers_total": sum(bool(p.misfit) for p in list(self._processes.values())),
         }
 
     def worker_versions(self) -> dict[str, int]:
@@ -244,7 +277,11 @@ class TrainerLink:
         key = (packet.worker, packet.session)
         process = self._processes.get(key)
         if process is None:  # whatever it sent before was for a trainer of another run
-            process = self._processes[key] = _Process(*[(packet.oldest or packet.sequence) - 1] * 3)
+            before = (packet.oldest or packet.sequence) - 1
+            process = self._processes[key] = _Process(before, before, before)
+        if process.misfit:
+            self._dismiss_again(key, process)
+            return
         if packet.sequence <= process.received:
             self._acks.setdefault(key, False)
             return
@@ -276,11 +313,15 @@ class TrainerLink:
 
     def _ask_again(self, key: tuple[str, int], process: _Process) -> None:
         """Packets are missing in between: what comes after them has to wait for them."""
-        now = time.monotonic()
-        if now - process.asked_again_at > _ASK_AGAIN_S:
-            process.asked_again_at = now
+        if process.may_ask_again():
             with self._lock:
                 self._acks[key] = True
+
+    def _dismiss_again(self, key: tuple[str, int], process: _Process) -> None:
+        """It was refused and goes on sending: it does not know yet, or its successor found its packets."""
+        if process.may_ask_again():
+            with self._lock:
+                self._dismissals.add(key)
 
     def _skip_what_is_gone(self, worker: str, process: _Process, last: int) -> None:
         """The worker has the packets up to `last` no more: go on after them, as a new run."""
@@ -306,10 +347,15 @@ class TrainerLink:
             acks, self._acks = self._acks, {}
             due = [(key, self._processes[key], again) for key, again in acks.items()]
             messages = [m.Ack(*key, p.stored, p.received if again else p.confirmed, again) for key, p, again in due]
+            dismissed, self._dismissals = self._dismissals, set()
         for message in messages:
             if not send(m.encode(message)):
                 with self._lock:
                     self._acks.setdefault((message.worker, message.session), message.again)
+        for key in dismissed:
+            if not send(m.encode(m.Dismissal(*key, self._processes[key].misfit))):
+                with self._lock:
+                    self._dismissals.add(key)
         return _TICK_S if self._send_policy(send) else 0.001
 
     def _send_policy(self, send: Callable[[bytes], bool]) -> bool:
@@ -333,7 +379,7 @@ class TrainerLink:
 
     def pending(self) -> bool:
         """Whether acknowledgements or a policy wait to be sent."""
-        return bool(self._acks or self._publication or self._next_publication)
+        return bool(self._acks or self._dismissals or self._publication or self._next_publication)
 
     def beat(self) -> m.Beat:
         """A trainer's sign of life."""

@@ -35,11 +35,13 @@ class WorkerRole:
         self._stream = welcome.stream
 
     def on_message(self, message: m.AnyMessage, body: memoryview) -> None:
-        """Acknowledgements and policies."""
+        """Acknowledgements, dismissals of what earlier processes left, and policies."""
         if isinstance(message, m.PolicyFrame):
             self._on_policy_frame(message, body)
         elif isinstance(message, m.Ack):
             self._outbox.on_ack(message)
+        elif isinstance(message, m.Dismissal):
+            self._outbox.set_aside(message.session, message.reason)
 
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
         """Send what waits."""

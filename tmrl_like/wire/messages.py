@@ -20,6 +20,7 @@ Refusal               server → peer       no, and why
 SamplePacket          worker → trainer    samples and finished episodes, numbered
 Bundle                worker → trainer    several SamplePackets at once
 Ack                   trainer → worker    up to which number packets are in the memory, and stored for good
+Dismissal             trainer → server    the samples of a worker process do not fit the memory
 PolicyFrame           trainer → workers   a piece of a policy
 Beat                  both ways           I am alive; from workers with their condition, from the trainer
                                           to the server only
@@ -36,7 +37,7 @@ import msgspec
 
 from tmrl_like.errors import DecodingError, OversizeError
 
-WIRE_VERSION = 2
+WIRE_VERSION = 3
 MAX_HEADER_BYTES = 1 << 16
 MAX_TAKEN_OVER = 1000
 
@@ -152,6 +153,18 @@ class Ack(Message):
     again: bool = False
 
 
+class Dismissal(Message):
+    """The samples of (worker, session) do not fit the memory: none of them is taken any more.
+
+    The server refuses a worker of this session. One that only sends what that process left is sent this message,
+    and keeps these packets to itself.
+    """
+
+    worker: Name
+    session: Count
+    reason: Text
+
+
 class PolicyFrame(Message):
     """Piece `index` of `frames` of a policy; the body is its bytes."""
 
@@ -186,7 +199,9 @@ class Bye(Message):
     """Clean leave."""
 
 
-AnyMessage: TypeAlias = Hello | Welcome | HelloWanted | Refusal | SamplePacket | Bundle | Ack | PolicyFrame | Beat | Bye
+AnyMessage: TypeAlias = (
+    Hello | Welcome | HelloWanted | Refusal | SamplePacket | Bundle | Ack | Dismissal | PolicyFrame | Beat | Bye
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)

@@ -1,0 +1,109 @@
+"""A worker whose samples do not fit what the memory holds: the others go on, and nothing of its is lost unsaid."""
+
+import numpy as np
+import pytest
+
+from tmrl_like.errors import RefusedError
+from tmrl_like.memories import ReplayMemory
+from tmrl_like.networking.outbox import OutboxOptions
+from tmrl_like.networking.spool import packets_in
+from tmrl_like.testing.fakes import CountingEnv
+from tmrl_like.util import partial
+
+ENV = partial(CountingEnv, step_s=0.002)
+SOON = OutboxOptions(max_age_s=0.0, min_samples=2)  # no packet holds a reset alone, which would be cast
+EPOCHS = {"epochs": float("inf"), "rounds": 1, "steps": 20, "max_training_steps_per_env_step": 0.5}
+
+
+def in_float64(act, obs, rew, terminated, truncated, info):
+    return act, obs.astype(np.float64), rew, terminated, truncated, info
+
+
+class Ended:
+    """What a worker's `run` raised."""
+
+    def __init__(self, worker):
+        self.worker = worker
+        self.error = None
+
+    def __call__(self):
+        try:
+            self.worker.run()
+        except RefusedError as error:
+            self.error = error
+
+
+def sessions_in(folder):
+    return {header.session: header.sequence for header, _ in packets_in(folder)}
+
+
+@pytest.mark.parametrize("is_durable", [False, True], ids=["ram", "files"])
+def test_one_misconfigured_worker_ends_itself_and_not_the_trainer(house, is_durable, tmp_path, until, caplog):
+    server = house.server()
+    checkpoint = {"checkpoint_path": tmp_path / "checkpoint"} if is_durable else {}
+    trainer = house.trainer(ReplayMemory, EPOCHS, **checkpoint)
+    training = trainer.training
+    thread = house.start(trainer.run)
+    good = house.worker(ENV, name="good", outbox=SOON)
+    house.start(good.run)
+    until(lambda: training.total_updates > 20)
+    assert (training.memory.kept is not None) == is_durable
+
+    spool = {"name": "bad", "outbox": SOON, "spool_dir": tmp_path / "spool"}
+    bad = house.worker(ENV, sample_compressor=in_float64, **spool)
+    ended = Ended(bad)
+    house.start(ended)
+    until(lambda: ended.error is not None)
+    assert "obs began as float32 (2,) and is now float64 (2,)" in str(ended.error)
+    assert "start both with the same environment and sample_compressor" in str(ended.error)
+    until(lambda: [seat.hello.name for seat in server._relay.workers] == ["good"])
+    bad.close()
+    left = sessions_in(tmp_path / "spool" / "bad")
+    assert list(left) == [bad._outbox.session]
+    assert len(list(packets_in(tmp_path / "spool" / "bad"))) == left[bad._outbox.session] == bad._outbox._sequence
+
+    successor = house.worker(ENV, **spool)
+    house.start(successor.run)
+    updates = training.total_updates
+    until(lambda: "an earlier process of this worker left in the spool do not fit" in caplog.text)
+    until(lambda: any(run.lane.stream.startswith("bad/") for run in list(training.memory._lanes.runs)))
+    until(lambda: training.total_updates > updates + 20)
+    assert thread.is_alive()
+    assert trainer.link.fleet()["refused_workers_total"] == 1
+    streams = {run.lane.stream.rsplit("/", 2)[0] for run in list(training.memory._lanes.runs)}
+    assert streams == {f"good/{good._outbox.session}", f"bad/{successor._outbox.session}"}
+    assert len([r for r in caplog.records if "samples of worker bad are refused" in r.message]) == 1
+    successor.close()
+    assert sessions_in(tmp_path / "spool" / "bad")[bad._outbox.session] == left[bad._outbox.session]
+    trainer.stop()
+    thread.join(10)
+    assert not thread.is_alive()
+    if is_durable:
+        trainer.close()
+        resumed = house.trainer(ReplayMemory, EPOCHS, **checkpoint)
+        resumed_streams = {run.lane.stream.rsplit("/", 2)[0] for run in resumed.training.memory._lanes.runs}
+        assert resumed_streams == streams
+
+
+def test_packets_that_one_trainer_refused_another_takes(zmq_house, tmp_path, until):
+    zmq_house.server()
+    trainer = zmq_house.trainer(ReplayMemory, EPOCHS)
+    thread = zmq_house.start(trainer.run)
+    good = zmq_house.worker(ENV, name="good", outbox=SOON)
+    zmq_house.start(good.run)
+    until(lambda: trainer.training.total_samples > 5)
+    spool = {"name": "bad", "outbox": SOON, "spool_dir": tmp_path / "spool"}
+    bad = zmq_house.worker(ENV, sample_compressor=in_float64, **spool)
+    ended = Ended(bad)
+    zmq_house.start(ended)
+    until(lambda: ended.error is not None)
+    for part in (good, bad, trainer):
+        part.close()
+    thread.join(5)
+
+    other = zmq_house.trainer(ReplayMemory, EPOCHS)
+    zmq_house.start(other.run)
+    idle = zmq_house.worker(ENV, **spool)
+    until(lambda: other.training.memory.holds_samples and idle._outbox.unacknowledged_samples() == 0)
+    assert sessions_in(tmp_path / "spool" / "bad") == {}
+    assert other.training.memory._fields[1].columns[0].array.dtype == np.float64

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -35,6 +35,14 @@ from tmrl_like.wire.schema import Node, TupleNode
 _INT32_MAX = 2**31 - 1
 _CHECKED_STRUCTURES = 256
 _node_decoder: msgspec.msgpack.Decoder[Node] = msgspec.msgpack.Decoder(Node)
+
+
+class _Slices(NamedTuple):
+    """What of a sample's structure belongs where."""
+
+    schema: Node
+    leaves: list[slice]  # per field
+    rew: Node | None  # that the column of rewards must hold; None: a reset's, which may be cast
 
 
 class ReplayMemory(MemoryOfRows):
@@ -150,7 +158,7 @@ class ReplayMemory(MemoryOfRows):
         self._lanes = Lanes(capacity, *histories, looks_ahead=self.n_steps > 1, watcher=self._priorities)
         self._fields: list[FieldColumns] = []  # as `NAMES`; empty before the first step of an episode
         self._resets_only: list[Buffer] = []  # what came before the first step: columns need its dtypes
-        self._checked: dict[tuple[int, bool], tuple[Node, list[slice]]] = {}  # structures that fit, by id
+        self._checked: dict[tuple[int, bool], _Slices] = {}  # structures that fit, by id
         self._originals: dict[int, Any] = {}  # CRC debugging: row -> what the environment produced
 
     @property
@@ -174,20 +182,17 @@ class ReplayMemory(MemoryOfRows):
         if not fields:
             self._resets_only.append(buffer)
             return
-        waiting = [(early.stream, blocks_of(early)) for early in self._resets_only] + [(buffer.stream, blocks)]
-        for block in (block for _, those in waiting for block in those):
-            for segment, is_reset in with_resets(block):
-                self._slices(fields, segment.schema, bool(is_reset.all()))
+        waiting = [(early.stream, block) for early in self._resets_only for block in blocks_of(early)]
+        waiting += [(buffer.stream, block) for block in blocks]
+        slices = [self._checked_slices(fields, block) for _, block in waiting]
         self._resets_only = []
         if not self._fields:
             self._fields = fields
             self._create_files()
-        for stream, those in waiting:
-            samples = sum(len(block.is_reset) for block in those)
-            self._begin(samples)
-            for block in those:
-                self._store(stream, block)
-            self._appended += samples
+        for (stream, block), of_segments in zip(waiting, slices, strict=True):
+            self._begin(len(block.is_reset))
+            self._store(stream, block, of_segments)
+            self._appended += len(block.is_reset)
 
     @property
     def holds_samples(self) -> bool:
@@ -220,38 +225,38 @@ class ReplayMemory(MemoryOfRows):
                 raise MemoryContractError(f"{field.name} is not a single number but {field.node}")
         return fields
 
-    def _store(self, stream: str, block: Block | RowBlock) -> None:
-        slices = []
-        for segment, resets in with_resets(block):
-            slices.append(self._slices(self._fields, segment.schema, bool(resets.all())))
-            if not resets.all():
-                self._widen(nodes_of(segment.schema)[REW])
+    def _store(self, stream: str, block: Block | RowBlock, slices: Sequence[_Slices]) -> None:
+        """Store a block whose segments have been checked."""
+        for of_fields in slices:
+            self._widen(of_fields.rew)
         for first in range(0, len(block.is_reset), self._lanes.capacity):
             is_reset = block.is_reset[first : first + self._lanes.capacity]
             rows, previous = self._lanes.extend(stream, is_reset)
             self._mark(rows, stream, is_reset)
             start = -first
-            for segment, fields in zip(block.segments, slices, strict=True):
-                self._write(rows, start, segment, fields)
+            for segment, of_fields in zip(block.segments, slices, strict=True):
+                self._write(rows, start, segment, of_fields.leaves)
                 start += segment.rows
             if self._repeats_last_act:
                 self._repeat_last_act(rows, previous, is_reset)
             if self.crc_debug:
                 self._keep_originals(rows, block.samples()[first : first + len(rows)])
 
-    def _slices(self, fields: Sequence[FieldColumns], schema: Node, only_resets: bool) -> list[slice]:
-        """Which leaves belong to which field; checks the structure when it is met for the first time."""
-        key = id(schema), only_resets
-        if key not in self._checked:
-            if len(self._checked) >= _CHECKED_STRUCTURES:
-                self._checked.clear()
-            _check_fields(fields, nodes_of(schema), only_resets)
-            self._checked[key] = schema, field_slices(nodes_of(schema))
-        return self._checked[key][1]
+    def _checked_slices(self, fields: Sequence[FieldColumns], block: Block | RowBlock) -> list[_Slices]:
+        """The slices of each segment; checks a structure when it is met for the first time."""
+        slices = []
+        for segment, is_reset in with_resets(block):
+            key = id(segment.schema), bool(is_reset.all())
+            if key not in self._checked:
+                if len(self._checked) >= _CHECKED_STRUCTURES:
+                    self._checked.clear()
+                self._checked[key] = _check(fields, segment.schema, only_resets=key[1])
+            slices.append(self._checked[key])
+        return slices
 
-    def _widen(self, rew: Node) -> None:
+    def _widen(self, rew: Node | None) -> None:
         field = self._fields[REW]
-        if rew != field.node:
+        if rew is not None and rew != field.node:
             field.widen(rew)
             self._refile(field.columns[0])
 
@@ -263,7 +268,8 @@ class ReplayMemory(MemoryOfRows):
         target = rows[start + low : start + high]
         for field, leaves in zip(self._fields, fields, strict=False):
             for column, leaf in zip(field.columns, segment.leaves[leaves], strict=True):
-                column.array[target] = leaf[low:high].reshape(-1, *column.shape)
+                values = leaf[low:high]
+                column.array[target] = values if values.ndim == column.array.ndim else values.reshape(-1, *column.shape)
 
     def _repeat_last_act(self, rows: Rows, previous: int | None, is_reset: Array) -> None:
         """With last_act_on_reset, the newest action of the buffer after a reset is the one before it."""
@@ -449,9 +455,11 @@ class ReplayMemory(MemoryOfRows):
             self._originals.update(zip(rows.tolist(), contents["originals"][numbers[0] - oldest :], strict=False))
 
 
-def _check_fields(fields: Sequence[FieldColumns], nodes: Sequence[Node], only_resets: bool) -> None:
-    """What a reset sample brings may be cast: no transition ends there."""
+def _check(fields: Sequence[FieldColumns], schema: Node, only_resets: bool) -> _Slices:
+    """Refuse samples that do not fit. What a reset sample brings may be cast: no transition ends there."""
+    nodes = nodes_of(schema)
     for field, node in zip(fields[:REW], nodes, strict=False):
         field.check_fits(node, is_lossless=not only_resets)
     for field, node in zip(fields[REW:], nodes[REW:], strict=True):
         field.check_is_number(node)
+    return _Slices(schema, field_slices(nodes), None if only_resets else nodes[REW])

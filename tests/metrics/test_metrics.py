@@ -124,7 +124,7 @@ def test_the_console_shows_a_round_in_a_line(capsys: pytest.CaptureFixture[str])
     ConsoleSink().write(ROUND | {"env_faults_total": 2.0, "refused_workers_total": 1.0})
     shown = capsys.readouterr().err
     assert "2 environment faults" in shown
-    assert "1 workers refused" in shown
+    assert "refused workers: 1" in shown
     assert "test -3.00" in shown
     assert "0:01:01" in shown
 

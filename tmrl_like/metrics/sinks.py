@@ -209,7 +209,7 @@ def describe_round(record: Record) -> str:
     if record.get("env_faults_total"):
         parts.append(f"[red]{record['env_faults_total']:.0f} environment faults[/red]")
     if record.get("refused_workers_total"):
-        parts.append(f"[red]{record['refused_workers_total']:.0f} workers refused[/red]")
+        parts.append(f"[red]refused workers: {record['refused_workers_total']:.0f}[/red]")
     return f"epoch {record['epoch']} round {record['round']}: " + " · ".join(parts)
 
 

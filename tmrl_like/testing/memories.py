@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tmrl_like.errors import MemoryContractError
 from tmrl_like.memories.crc import check_transition
 from tmrl_like.memories.layout import DropHistory
 from tmrl_like.memories.state import decode, encode
@@ -283,7 +284,28 @@ class MemoryContract:
         assert drawn[0] == drawn[1]
         self._check_all(restored, workers)
 
+    def test_of_a_buffer_that_is_refused_nothing_is_stored(self) -> None:
+        """A memory may take samples of any structure; one that does not takes nothing of the buffer."""
+        workers = [self._produce(1), self._produce(2)]
+        memory = self._filled([workers[0][:100]], [50])
+        before = encode(memory.contents())
+        blocks = [
+            packed(workers[0][100:150], "w0", self.compress).blocks[0],
+            packed(workers[0][150:200], "w0", self._without_observation).blocks[0],
+        ]
+        try:
+            memory.append(Buffer(stream="w0", blocks=blocks))
+        except MemoryContractError:
+            assert encode(memory.contents()) == before
+            memory.append(packed(workers[1], "w1", self.compress))
+            memory.flush()
+            self._check_all(memory, workers)
+
     # ---- how they do it
+
+    def _without_observation(self, sample: Sample) -> Sequence[Any]:
+        act, _, *others = self.compress(sample)
+        return act, "nothing", *others
 
     def _produce(self, worker: int) -> list[Step]:
         return ActionBufferEnv(

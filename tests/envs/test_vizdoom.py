@@ -66,6 +66,19 @@ def test_the_game_goes_on_while_nobody_steps_and_buttons_stay_down(doom: VizDoom
     assert np.abs(turned.astype(int) - frame).mean() > 1
 
 
+def test_the_reward_is_the_scenario_s_since_the_last_observation_scaled() -> None:
+    doom = VizDoomInterface("basic", [[], ["ATTACK"]], reward_scale=0.01)  # -1 for each tic
+    doom.reset()
+    rewards, tics = [], [doom.game.get_episode_time()]
+    for _ in range(5):
+        doom.send_control(STILL)
+        rewards.append(doom.get_obs_rew_terminated_info()[1])
+        tics.append(doom.game.get_episode_time())
+    doom.close()
+    assert rewards[1:] == pytest.approx((-0.01 * np.diff(tics))[1:])
+    assert all(rew.dtype == np.float32 for rew in rewards)
+
+
 def test_the_stack_moves_on_with_the_last_step_too(doom: VizDoomInterface) -> None:
     (before, _), terminated = doom.get_obs_rew_terminated_info()[0], False
     doom.game.send_game_command("kill")
@@ -163,6 +176,7 @@ def test_the_experiment_passes_its_check(capsys: pytest.CaptureFixture[str]) -> 
         ({"variables": {"HEALTH": 0}}, "the largest value of Doom's HEALTH is 0; it must be positive"),
         ({"variables": {"HEALTH": float("nan")}}, "HEALTH is nan"),
         ({"render": True}, "Doom's window needs a display"),
+        ({"reward_scale": float("nan")}, "reward_scale is nan"),
         ({"frames": 0}, "at least one action and one frame"),
     ],
 )

@@ -7,6 +7,7 @@ needed only with `render`. The engine makes an empty folder `_vizdoom` where it 
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections import deque
@@ -41,7 +42,7 @@ class VizDoomInterface(RealTimeGymInterface):  # type: ignore[misc]
 
     Observation: the newest frames, uint8 [frames, height, width] (in colour [frames, height, width, 3]), newest last,
     and the game variables, float32 [variables]. Action: an entry of the table of button combinations. Reward: the
-    scenario's. The episode terminates when the player dies or the scenario is over.
+    scenario's, scaled. The episode terminates when the player dies or the scenario is over.
 
     Attributes:
         game: the `vizdoom.DoomGame`.
@@ -55,6 +56,7 @@ class VizDoomInterface(RealTimeGymInterface):  # type: ignore[misc]
         size: tuple[int, int] = (60, 80),
         grey: bool = True,
         frames: int = 4,
+        reward_scale: float = 1.0,
         render: bool = False,
     ) -> None:
         """Start the engine.
@@ -66,6 +68,7 @@ class VizDoomInterface(RealTimeGymInterface):  # type: ignore[misc]
             size: height and width of the frames, in pixels.
             grey: one value per pixel instead of three.
             frames: how many of the newest frames are in the observation.
+            reward_scale: the scenario's reward is multiplied by this.
             render: show the game in a window.
 
         Raises:
@@ -78,6 +81,8 @@ class VizDoomInterface(RealTimeGymInterface):  # type: ignore[misc]
         for name, most in variables.items():
             if not most > 0:
                 raise ConfigError(f"the largest value of Doom's {name} is {most}; it must be positive")
+        if not math.isfinite(reward_scale):
+            raise ConfigError(f"Doom's reward_scale is {reward_scale}; it must be a number")
         if not actions or frames < 1:
             raise ConfigError(f"Doom needs at least one action and one frame, not {len(actions)} and {frames}")
         names = list(dict.fromkeys(button for held in actions for button in held))
@@ -88,6 +93,7 @@ class VizDoomInterface(RealTimeGymInterface):  # type: ignore[misc]
         self._frames: deque[Any] = deque(maxlen=frames)
         self._variables = np.zeros(len(variables), np.float32)
         self._rewarded = 0.0
+        self._reward_scale = reward_scale
         self.game = vizdoom.DoomGame()
         self.game.load_config(str(_config_of(scenario, Path(vizdoom.scenarios_path))))
         self.game.set_available_buttons([_member(vizdoom.Button, name) for name in names])
@@ -136,7 +142,7 @@ class VizDoomInterface(RealTimeGymInterface):  # type: ignore[misc]
         else:
             self._look()
         rewarded = self.game.get_total_reward()
-        rew, self._rewarded = np.float32(rewarded - self._rewarded), rewarded
+        rew, self._rewarded = np.float32(self._reward_scale * (rewarded - self._rewarded)), rewarded
         return self._observation(), rew, terminated, {}
 
     def wait(self) -> None:
@@ -168,6 +174,7 @@ class VizDoomEnv(GenericGymEnv):
         size: tuple[int, int] = (60, 80),
         grey: bool = True,
         frames: int = 4,
+        reward_scale: float = 1.0,
         render: bool = False,
         tics_per_step: int = 4,
         ep_max_length: int = 300,
@@ -176,7 +183,7 @@ class VizDoomEnv(GenericGymEnv):
         if tics_per_step < 2:
             raise ConfigError(f"tics_per_step is {tics_per_step}; to press and to look takes a tic each: 2 or more")
         interface: dict[str, Any] = {"scenario": scenario, "actions": actions, "variables": variables}
-        interface |= {"size": size, "grey": grey, "frames": frames, "render": render}
+        interface |= {"size": size, "grey": grey, "frames": frames, "reward_scale": reward_scale, "render": render}
         config = dict(DEFAULT_CONFIG_DICT)
         config |= {
             "interface": VizDoomInterface,

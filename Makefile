@@ -13,7 +13,7 @@ help:
 	@echo "make test       lint, types, docs, tests"
 	@echo "make check      the same without the tests"
 	@echo "make test-long  tests that take minutes of real time"
-	@echo "make learn      agents must solve their tasks (minutes)"
+	@echo "make learn      agents must solve their tasks (40 minutes)"
 	@echo "make chaos      parts are killed, frozen and cut hundreds of times (45 minutes)"
 	@echo "make docs       the documentation, in docs/_build/html"
 	@echo "make clean      remove what was built; make distclean also removes .venv"

@@ -7,7 +7,7 @@ import pytest
 from racing import draw, learn
 
 MINUTES = 10.0
-SHARE = 0.7  # of the track, on average; an untrained policy does 0.03
+SHARE = {"lidar": 0.7, "image": 0.5}  # of the track, on average; an untrained policy does 0.03
 
 
 @pytest.mark.learn
@@ -19,7 +19,7 @@ def test_the_game_is_driven_after_ten_minutes(seen: str, tmp_path: Path) -> None
     learnt = learn(seen, MINUTES, 0, tmp_path / "home", tmp_path / "lap.mp4")
     draw(learnt, tmp_path / "racing.png")
     assert (tmp_path / "racing.png").stat().st_size > 1000
-    assert np.mean(learnt.final) >= SHARE
+    assert np.mean(learnt.final) >= SHARE[seen]
     video = cv2.VideoCapture(str(tmp_path / "lap.mp4"))
     assert video.get(cv2.CAP_PROP_FRAME_COUNT) > 30
     assert video.read()[0]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+import yaml
 
 from tmrl_like.envs.desktop.game import GameProcess
 from tmrl_like.envs.desktop.keys import Keyboard
@@ -290,10 +291,14 @@ def test_keys_are_held_and_released_by_name(screen: str) -> None:
 @pytest.mark.long
 def test_the_game_of_the_guide_is_played(screen: str) -> None:
     guide = (Path(__file__).parents[3] / "docs" / "guide" / "environments.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"^```python\n(import sys\n.*?)^```", guide, re.M | re.S)
+    section = guide.partition("\n## A desktop game\n")[2]
+    fences = dict(re.findall(r"^```(python|yaml)\n(.*?)^```", section, re.M | re.S)[:2])
     names: dict[str, Any] = {}
-    exec(example, names)
-    env = names["env_cls"]()
+    exec(fences["python"], names)
+    arguments = yaml.safe_load(fences["yaml"])["env"]["init_args"]
+    game = arguments.pop("interface")["init_args"]
+    game["command"][0] = sys.executable
+    env = DesktopGameEnv(partial(names["CarOnScreen"], **game), **arguments)
     try:
         obs, _ = env.reset()
         assert env.observation_space.contains(obs)

@@ -30,5 +30,5 @@ def test_a_killed_process_costs_no_stored_sample_and_no_checkpoint(tmp_path, cou
     assert found["unreadable"] == [], (seed, found)
     assert found["lost"] == found["doubled"] == found["older_agent"] == 0, (seed, found)
     assert found["kills"] == count
-    assert found["stored"] > count
+    assert found["stored"] > 5 * count
     assert found["checkpoints"] > count // 10

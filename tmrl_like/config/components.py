@@ -309,8 +309,8 @@ def _wants_code(annotation: Any) -> bool:
 
 def _gives_nothing(annotation: Any) -> bool:
     """A Callable that is called without arguments."""
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return any(map(_gives_nothing, typing.get_args(annotation)))
+    if alternatives := _alternatives(annotation):
+        return any(map(_gives_nothing, alternatives))
     return typing.get_origin(annotation) is collections.abc.Callable and typing.get_args(annotation)[:1] == ([],)
 
 

@@ -7,8 +7,6 @@ the episode terminates within 1 cm of it.
 
 from __future__ import annotations
 
-import os
-import sys
 from typing import Any
 
 import gymnasium.spaces as spaces
@@ -16,7 +14,7 @@ import numpy as np
 from rtgym import DEFAULT_CONFIG_DICT, DummyRCDrone, RealTimeGymInterface
 
 from tmrl_like.envs.generic import GenericGymEnv
-from tmrl_like.envs.vision import Frame, load_opencv
+from tmrl_like.envs.vision import Frame, has_display, load_opencv
 from tmrl_like.errors import ConfigError
 
 REACHED_M = 0.01
@@ -158,7 +156,7 @@ class _Window:
     """Shows pictures."""
 
     def __init__(self) -> None:
-        if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        if not has_display():
             raise ConfigError("render: true needs a display, and there is none here; leave it off")
         self._cv2 = load_opencv()
 

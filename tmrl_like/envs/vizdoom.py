@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ import numpy as np
 from rtgym import DEFAULT_CONFIG_DICT, RealTimeGymInterface
 
 from tmrl_like.envs.generic import GenericGymEnv
-from tmrl_like.envs.vision import Shrink
+from tmrl_like.envs.vision import Shrink, has_display
 from tmrl_like.errors import ConfigError, MissingExtraError
 
 TIC_S = 1 / 35
@@ -76,7 +75,7 @@ class VizDoomInterface(RealTimeGymInterface):  # type: ignore[misc]
             ConfigError: no such scenario, button or variable; no display to render on.
         """
         vizdoom = load_vizdoom()
-        if render and sys.platform == "linux" and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        if render and not has_display():
             raise ConfigError("Doom's window needs a display, and DISPLAY is not set; render: false needs none")
         for name, most in variables.items():
             if not most > 0:

@@ -45,7 +45,7 @@ class _Process:
     misfit: str = ""  # why nothing of it is taken any more
 
     def may_ask_again(self) -> bool:
-        """Whether it is not long ago that this was asked before."""
+        """Whether it was not asked just now; from here on it was."""
         now = time.monotonic()
         if now - self.asked_again_at <= _ASK_AGAIN_S:
             return False

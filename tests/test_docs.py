@@ -86,7 +86,7 @@ def test_the_example_of_chaos_loses_and_doubles_nothing(tmp_path):
     assert " 0 lost" in done.stdout
 
 
-COPIED = "tmrl_like/envs/robot.py", "config/robot.yaml"
+COPIED = "tmrl_like/envs/robot/env.py", "config/robot.yaml"
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_the_copied_robot_is_an_experiment_of_its_own(my_arm):
     folder, _ = my_arm
     printed = command_in(folder, "check", "my_arm.yaml", "--print_config")
     assert printed.count("my_arm.") == 2
-    assert "envs.robot." not in printed
+    assert "envs.robot.env." not in printed
 
 
 @pytest.mark.long

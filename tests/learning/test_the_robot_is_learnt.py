@@ -14,8 +14,8 @@ from gymnasium import spaces
 from tmrl_like.actor import ActorModule
 from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
 from tmrl_like.envs import robot
-from tmrl_like.envs.robot_driver import RobotCommand, RobotState
-from tmrl_like.envs.robot_physics import COMMAND, CYCLE_S, STATE, Arm, ArmOptions
+from tmrl_like.envs.robot.driver import RobotCommand, RobotState
+from tmrl_like.envs.robot.physics import COMMAND, CYCLE_S, STATE, Arm, ArmOptions
 from tmrl_like.memories import DropActionBuffer, ReplayMemory
 from tmrl_like.types import Buffer, Info
 from tmrl_like.util import partial

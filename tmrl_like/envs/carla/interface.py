@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from rtgym import DEFAULT_CONFIG_DICT, RealTimeGymInterface
+from rtgym import RealTimeGymInterface
 
 from tmrl_like.envs.carla.car import Car
 from tmrl_like.envs.carla.drive import Drive
@@ -18,7 +19,7 @@ from tmrl_like.envs.carla.route import Route, RouteOptions, plan_route
 from tmrl_like.envs.carla.sensors import SensorOptions
 from tmrl_like.envs.carla.vehicle import VehicleAction, VehicleState
 from tmrl_like.envs.carla.world import CarlaWorld, SimulatorOptions, require_carla, weather_of
-from tmrl_like.envs.generic import GenericGymEnv
+from tmrl_like.envs.real_time import RealTimeEnv
 from tmrl_like.errors import ConfigError, EnvironmentFaultError
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ class CarlaInterface(RealTimeGymInterface):  # type: ignore[misc]
         return [motion, self._drive.route_ahead(state), *self._car.sensors.observe()]
 
 
-class CarlaEnv(GenericGymEnv):
+class CarlaEnv(RealTimeEnv):
     """CARLA in real time: the simulator goes on by its own clock, whatever the policy does."""
 
     def __init__(
@@ -172,20 +173,8 @@ class CarlaEnv(GenericGymEnv):
         """
         if not 0 < time_step_duration < math.inf:
             raise ConfigError(f"time_step_duration is {time_step_duration}; it must be positive and finite, in seconds")
-        arguments = {"simulator": simulator, "sensors": sensors, "route": route, "client_cls": client_cls}
-        config = dict(DEFAULT_CONFIG_DICT)
-        config |= {
-            "interface": CarlaInterface,
-            "interface_kwargs": arguments,
-            "time_step_duration": time_step_duration,
-            "start_obs_capture": time_step_duration,
-            "time_step_timeout_factor": 1.0,
-            "ep_max_length": ep_max_length,
-            "act_buf_len": act_buf_len,
-            "reset_act_buf": True,
-            "wait_on_done": True,
-        }
-        super().__init__("real-time-gym-ts-v1", {"config": config})
+        interface = partial(CarlaInterface, simulator, sensors, route, client_cls=client_cls)
+        super().__init__(interface, time_step_duration, ep_max_length, act_buf_len)
 
 
 class CarlaSyncEnv(gymnasium.Env[Any, Any]):

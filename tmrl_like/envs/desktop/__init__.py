@@ -1,1 +1,5 @@
-"""What a desktop game is played with: its window, the screen, keys, a gamepad, telemetry and its process."""
+"""Any desktop game: its window, the screen, keys, a gamepad, telemetry and its process; `env` puts them together."""
+
+from tmrl_like.envs.desktop.env import DesktopGameEnv, DesktopGameInterface
+
+__all__ = ["DesktopGameEnv", "DesktopGameInterface"]

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tmrl_like.envs.racing import ANGLES, LidarView
-from tmrl_like.envs.racing_game import TICK_S, RacingGame, require_game
+from tmrl_like.envs.racing.game import TICK_S, RacingGame, require_game
+from tmrl_like.envs.racing.view import ANGLES, LidarView
 from tmrl_like.envs.vision import load_opencv
 from tmrl_like.errors import ConfigError, MissingExtraError, expect
 

@@ -33,7 +33,7 @@ from tmrl_like.util import partial  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # on a busy machine, and in rtgym's thread
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 STEP_S = 0.05
 GAS = np.array([0.8, 0.0], np.float32)
 SEES = SensorOptions(camera=(8, 12), lidar_bins=8)

@@ -18,10 +18,10 @@ import numpy as np
 import psutil
 import pytest
 
-from tmrl_like.envs import robot
-from tmrl_like.envs.robot import HOME_RAD, RobotEnv, RobotInterface, tip_m
-from tmrl_like.envs.robot_driver import RobotCommand, RobotDriver, RobotState, SimulatedArm
-from tmrl_like.envs.robot_physics import (
+from tmrl_like.envs.robot import env as robot
+from tmrl_like.envs.robot.driver import RobotCommand, RobotDriver, RobotState, SimulatedArm
+from tmrl_like.envs.robot.env import HOME_RAD, RobotEnv, RobotInterface, tip_m
+from tmrl_like.envs.robot.physics import (
     COMMAND,
     CYCLE_S,
     LIMITS,
@@ -36,7 +36,7 @@ from tmrl_like.networking import RolloutWorker
 from tmrl_like.testing.fakes import LinearActor
 from tmrl_like.util import partial
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 EXACT = {"jitter_s": 0.0, "position_noise_rad": 0.0, "velocity_noise_rad_s": 0.0, "command_noise": 0.0}
 AT_REST = RobotCommand((0.0, 0.0))
 
@@ -306,8 +306,8 @@ def test_an_arm_that_cannot_start_says_why() -> None:
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="a process cannot be stopped here")
 def test_an_arm_that_hangs_is_told_and_closes(arm: SimulatedArm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tmrl_like.envs.robot_driver._SILENT_S", 0.3)
-    monkeypatch.setattr("tmrl_like.envs.robot_driver._CLOSE_WITHIN_S", 0.1)
+    monkeypatch.setattr("tmrl_like.envs.robot.driver._SILENT_S", 0.3)
+    monkeypatch.setattr("tmrl_like.envs.robot.driver._CLOSE_WITHIN_S", 0.1)
     arm.connect()
     process = psutil.Process(arm.pid)
     process.suspend()
@@ -333,7 +333,7 @@ def test_without_mujoco_the_arm_names_the_extra(monkeypatch: pytest.MonkeyPatch)
 
 ORPHAN = """
 import time
-from tmrl_like.envs.robot_driver import SimulatedArm
+from tmrl_like.envs.robot.driver import SimulatedArm
 arm = SimulatedArm()
 arm.connect()
 print(arm.pid, flush=True)
@@ -399,7 +399,7 @@ def test_an_arm_that_fails_is_a_fault_and_is_started_again(
     if trouble == "SIGSTOP" and not hasattr(signal, "SIGSTOP"):
         pytest.skip("a process cannot be stopped here")
     monkeypatch.setattr("tmrl_like.envs.supervision._FIRST_BACKOFF_S", 0.0)
-    monkeypatch.setattr("tmrl_like.envs.robot_driver._CLOSE_WITHIN_S", 0.1)
+    monkeypatch.setattr("tmrl_like.envs.robot.driver._CLOSE_WITHIN_S", 0.1)
     made: list[RobotEnv] = []
     processes: list[psutil.Process] = []
 

@@ -16,11 +16,11 @@ import psutil
 import pytest
 import yaml
 
+from tmrl_like.envs.desktop.env import DesktopGameEnv, DesktopGameInterface
 from tmrl_like.envs.desktop.game import GameProcess
 from tmrl_like.envs.desktop.keys import Keyboard
 from tmrl_like.envs.desktop.screen import Region, open_screen
 from tmrl_like.envs.desktop.window import find_window, focus, windows_now
-from tmrl_like.envs.desktop_game import DesktopGameEnv, DesktopGameInterface
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.testing.fakes import LinearActor

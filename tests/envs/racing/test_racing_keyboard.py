@@ -11,8 +11,8 @@ DRIVE = """
 import json, time
 import numpy as np
 from pynput.keyboard import Controller, Key
-from tmrl_like.envs.racing_drivers import Keyboard
-from tmrl_like.envs.racing_game import STATE
+from tmrl_like.envs.racing.drivers import Keyboard
+from tmrl_like.envs.racing.game import STATE
 from tmrl_like.errors import ConfigError
 
 state, driver, fingers = np.zeros((), STATE), Keyboard(), Controller()

@@ -7,30 +7,27 @@ An environment to copy: `RacingInterface` says what an agent sees of the game, w
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import gymnasium.spaces as spaces
 import numpy as np
 from numpy.typing import NDArray
-from rtgym import DEFAULT_CONFIG_DICT, RealTimeGymInterface
+from rtgym import RealTimeGymInterface
 
-from tmrl_like.envs.generic import GenericGymEnv
-from tmrl_like.envs.racing_game import FRAME_SHAPE, RacingGame, require_game
+from tmrl_like.envs.racing.drivers import demonstrate
+from tmrl_like.envs.racing.game import FRAME_SHAPE, RacingGame, require_game
+from tmrl_like.envs.racing.view import ImageView, LidarView
+from tmrl_like.envs.real_time import RealTimeEnv
 from tmrl_like.envs.trajectory import Points, TrajectoryReward, load_trajectory
-from tmrl_like.envs.vision import RangeFinder, Shrink
 from tmrl_like.errors import ConfigError, expect
 
 Observation = Literal["lidar", "image"]
 
-ANGLES = np.linspace(-90.0, 90.0, 19)  # of the rays, in degrees; 0 is ahead
-_VIEW_ROWS = 84  # below are the game's own instruments
-_CAR = (71, 48)  # its row and column, in every frame
-_MAX_RANGE = 70.0  # pixels
 _FULL_GAS = 0.1  # of the game: enough for more speed than any corner allows
 _FULL_BRAKE = 0.6  # of the game: more locks the wheels, and a car that slides cannot be steered
 _COASTING = -0.5  # the pedal's position between brake and gas
-_GREENER_BY = 40  # grass is that much more green than red; road, kerbs and the car are not
 _INSTRUMENTS = {"speed": 100.0, "slip": 20.0, "turn_rate": 5.0, "steering": 0.5}  # and what counts as 1
 
 
@@ -136,34 +133,6 @@ def _pedals(pedal: float) -> tuple[float, float]:
     return _FULL_GAS * max(beyond, 0.0) / (1.0 - _COASTING), _FULL_BRAKE * max(-beyond, 0.0) / (1.0 + _COASTING)
 
 
-class LidarView:
-    """Distances from the car to the road's edge, in 19 directions; 1 is 70 pixels."""
-
-    shape, dtype, full = (len(ANGLES),), np.float32, 1
-
-    def __init__(self) -> None:
-        self._measure = RangeFinder((_VIEW_ROWS, FRAME_SHAPE[1]), _CAR, ANGLES, _MAX_RANGE)
-
-    def __call__(self, frame: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """A frame becomes float32 [19] in [0, 1]."""
-        view = frame[:_VIEW_ROWS].astype(np.int16)
-        return self._measure(view[..., 1] - view[..., 0] <= _GREENER_BY) / np.float32(_MAX_RANGE)
-
-
-class ImageView:
-    """The game's picture without its instruments, smaller."""
-
-    dtype, full = np.uint8, 255
-
-    def __init__(self, size: tuple[int, int], grey: bool) -> None:
-        self._shrink = Shrink(size, (0, _VIEW_ROWS, 6, 90), grey)  # a square around the car
-        self.shape = self._shrink.shape
-
-    def __call__(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """A frame becomes uint8 [height, width] or [height, width, 3]."""
-        return self._shrink(frame)
-
-
 class MirroredLaps:
     """Sample preprocessor: sees each batch as it is, or in a mirror: a corner to the left is one to the right.
 
@@ -215,10 +184,10 @@ def demonstration(track: int, file: str | Path | None = None) -> Points:
     """
     if file is None and track != 1:
         raise ConfigError(f"no demonstration of track {track} ships: record one with `tmrl-like record-reward`")
-    return load_trajectory(Path(__file__).with_name("racing_track_1.npz") if file is None else file, 2)
+    return load_trajectory(Path(__file__).with_name("track_1.npz") if file is None else file, 2)
 
 
-class RacingEnv(GenericGymEnv):
+class RacingEnv(RealTimeEnv):
     """The racing game at 17 decisions a second, with the last `act_buf_len` actions in its observation."""
 
     def __init__(
@@ -241,18 +210,8 @@ class RacingEnv(GenericGymEnv):
             ConfigError: there is no demonstration of this track.
         """
         require_game()
-        config = dict(DEFAULT_CONFIG_DICT)
-        config |= {
-            "interface": RacingInterface,
-            "interface_args": (observation, history, image_size, grey, track, reward, trajectory),
-            "time_step_duration": time_step_duration,
-            "start_obs_capture": time_step_duration,
-            "time_step_timeout_factor": 1.0,
-            "wait_on_done": True,
-            "ep_max_length": ep_max_length,
-            "act_buf_len": act_buf_len,
-        }
-        super().__init__("real-time-gym-ts-v1", {"config": config})
+        interface = partial(RacingInterface, observation, history, image_size, grey, track, reward, trajectory)
+        super().__init__(interface, time_step_duration, ep_max_length, act_buf_len)
 
     @staticmethod
     def demonstrate(driver: str, track: int = 1, **others: Any) -> NDArray[np.float32]:
@@ -270,6 +229,4 @@ class RacingEnv(GenericGymEnv):
             ConfigError: no such driver, no display, or not a whole lap.
             MissingExtraError: the game, or what reads the keyboard, is not installed.
         """
-        from tmrl_like.envs.racing_drivers import demonstrate
-
         return demonstrate(driver, track)

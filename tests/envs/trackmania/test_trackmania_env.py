@@ -16,10 +16,10 @@ import gymnasium
 import numpy as np
 import pytest
 
-import tmrl_like.envs.desktop_game as desktop_game
-import tmrl_like.envs.trackmania as trackmania
+import tmrl_like.envs.desktop.env as desktop_game
+import tmrl_like.envs.trackmania.env as trackmania
 from tmrl_like.envs.desktop.window import find_window
-from tmrl_like.envs.trackmania import (
+from tmrl_like.envs.trackmania.env import (
     LAYOUT,
     Car,
     Lidar,

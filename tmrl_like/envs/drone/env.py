@@ -7,13 +7,14 @@ the episode terminates within 1 cm of it.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import gymnasium.spaces as spaces
 import numpy as np
-from rtgym import DEFAULT_CONFIG_DICT, DummyRCDrone, RealTimeGymInterface
+from rtgym import DummyRCDrone, RealTimeGymInterface
 
-from tmrl_like.envs.generic import GenericGymEnv
+from tmrl_like.envs.real_time import RealTimeEnv
 from tmrl_like.envs.vision import Frame, has_display, load_opencv
 from tmrl_like.errors import ConfigError
 
@@ -75,7 +76,7 @@ class DroneInterface(RealTimeGymInterface):  # type: ignore[misc]
         return [np.array([value], np.float32) for value in (*position, *self._target)]
 
 
-class DroneEnv(GenericGymEnv):
+class DroneEnv(RealTimeEnv):
     """The drone at 20 Hz, with the last `act_buf_len` actions in its observation."""
 
     def __init__(
@@ -86,18 +87,10 @@ class DroneEnv(GenericGymEnv):
         reset_act_buf: bool = False,
         render: bool = False,
     ) -> None:
-        config = dict(DEFAULT_CONFIG_DICT)
-        config |= {
-            "interface": DroneInterface,
-            "interface_kwargs": {"render": render},
-            "time_step_duration": time_step_duration,
-            "start_obs_capture": time_step_duration,
-            "time_step_timeout_factor": 1.0,
-            "ep_max_length": ep_max_length,
-            "act_buf_len": act_buf_len,
-            "reset_act_buf": reset_act_buf,
-        }
-        super().__init__("real-time-gym-ts-v1", {"config": config})
+        interface = partial(DroneInterface, render)
+        super().__init__(
+            interface, time_step_duration, ep_max_length, act_buf_len, wait_on_done=False, reset_act_buf=reset_act_buf
+        )
 
 
 class TargetInView:

@@ -1,6 +1,6 @@
 """A robot arm that must put its tip on a target, in real time: 20 decisions a second, and it does not wait.
 
-The arm is behind a driver (`tmrl_like.envs.robot_driver`): a simulated one as it ships, yours if you name it. To
+The arm is behind a driver (`tmrl_like.envs.robot.driver`): a simulated one as it ships, yours if you name it. To
 begin an environment of your own, copy this file. Reward per step: minus the distance to the target in metres, minus
 0.1 for not being there; the episode terminates when the tip rests on the target.
 """
@@ -10,14 +10,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import gymnasium.spaces as spaces
 import numpy as np
-from rtgym import DEFAULT_CONFIG_DICT, RealTimeGymInterface
+from rtgym import RealTimeGymInterface
 
-from tmrl_like.envs.generic import GenericGymEnv
-from tmrl_like.envs.robot_driver import RobotCommand, RobotDriver, RobotState, SimulatedArm
+from tmrl_like.envs.real_time import RealTimeEnv
+from tmrl_like.envs.robot.driver import RobotCommand, RobotDriver, RobotState, SimulatedArm
 from tmrl_like.envs.vision import Frame, load_opencv
 from tmrl_like.errors import EnvironmentFaultError
 
@@ -132,7 +133,7 @@ class RobotInterface(RealTimeGymInterface):  # type: ignore[misc]
         return [np.array(values, np.float32) for values in (state.position_rad, state.velocity_rad_s, tip, way)]
 
 
-class RobotEnv(GenericGymEnv):
+class RobotEnv(RealTimeEnv):
     """The arm at 20 Hz, with the last `act_buf_len` actions in its observation."""
 
     def __init__(
@@ -150,19 +151,7 @@ class RobotEnv(GenericGymEnv):
             ep_max_length: steps.
             act_buf_len: actions in the observation: they cover the delay.
         """
-        config = dict(DEFAULT_CONFIG_DICT)
-        config |= {
-            "interface": RobotInterface,
-            "interface_args": (driver(),),
-            "time_step_duration": time_step_duration,
-            "start_obs_capture": time_step_duration,
-            "time_step_timeout_factor": 1.0,
-            "ep_max_length": ep_max_length,
-            "act_buf_len": act_buf_len,
-            "reset_act_buf": True,  # the arm stands between two episodes
-            "wait_on_done": True,
-        }
-        super().__init__("real-time-gym-ts-v1", {"config": config})
+        super().__init__(partial(RobotInterface, driver()), time_step_duration, ep_max_length, act_buf_len)
 
 
 class TargetInView:

@@ -22,8 +22,8 @@ import pytest
 import torch
 
 from tmrl_like.envs.racing import MirroredLaps, RacingEnv, RacingInterface, demonstration
-from tmrl_like.envs.racing_drivers import FollowTheRoad, demonstrate, record_lap
-from tmrl_like.envs.racing_game import STATE, TICK_S, RacingGame
+from tmrl_like.envs.racing.drivers import FollowTheRoad, demonstrate, record_lap
+from tmrl_like.envs.racing.game import STATE, TICK_S, RacingGame
 from tmrl_like.envs.supervision import SupervisedEnv
 from tmrl_like.envs.trajectory import save_trajectory
 from tmrl_like.errors import ConfigError, EnvironmentFaultError, MissingExtraError
@@ -119,7 +119,7 @@ def test_a_game_that_stands_still_or_has_died_is_told(monkeypatch, until):
     game = RacingGame(1)
     try:
         if hasattr(signal, "SIGSTOP"):
-            monkeypatch.setattr("tmrl_like.envs.racing_game._SILENT_FOR_S", 0.3)
+            monkeypatch.setattr("tmrl_like.envs.racing.game._SILENT_FOR_S", 0.3)
             os.kill(game.pid, signal.SIGSTOP)
             with pytest.raises(EnvironmentFaultError, match="stood still"):
                 until(lambda: game.look() is None)
@@ -137,7 +137,7 @@ def test_a_game_that_stands_still_or_has_died_is_told(monkeypatch, until):
 
 ORPHAN = """
 import os
-from tmrl_like.envs.racing_game import RacingGame
+from tmrl_like.envs.racing.game import RacingGame
 
 if __name__ == "__main__":
     print(RacingGame(1).pid, flush=True)
@@ -149,7 +149,7 @@ def test_a_game_ends_with_the_process_that_started_it(tmp_path, until):
     pytest.importorskip("Box2D")
     script = tmp_path / "orphan.py"
     script.write_text(ORPHAN)
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     done = subprocess.run([sys.executable, script], env=environment, stdout=subprocess.PIPE, timeout=60)
     pid = int(done.stdout)
     until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
@@ -324,7 +324,7 @@ def test_the_script_steers_to_where_the_road_goes_and_brakes_before_its_end():
 
 
 def test_a_lap_is_recorded_from_the_start_until_the_car_is_back(monkeypatch):
-    monkeypatch.setattr("tmrl_like.envs.racing_drivers.TICK_S", 0.0)
+    monkeypatch.setattr("tmrl_like.envs.racing.drivers.TICK_S", 0.0)
     turns = np.linspace(0.0, 4 * np.pi, 200)
     circle = Track([state(100 * np.cos(turn), 100 * np.sin(turn)) for turn in turns])
     way = record_lap(circle, lambda seen: (0.1, 0.2, 0.0), 10.0)  # type: ignore[arg-type]
@@ -366,7 +366,7 @@ def test_an_experiment_that_ships_describes_its_memory_as_its_environment_is(nam
     pytest.importorskip("Box2D")
     from tmrl_like.config.loading import load_experiment
 
-    experiment = load_experiment(Path(__file__).parents[2] / "config" / f"{name}.yaml")
+    experiment = load_experiment(Path(__file__).parents[3] / "config" / f"{name}.yaml")
     env, memory = experiment.env(), experiment.memory.keywords
     history = env.observation_space[1].shape[0]
     assert memory["act_buf_len"] == len(env.observation_space) - 2

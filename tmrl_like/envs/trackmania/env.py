@@ -10,19 +10,17 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
-from rtgym import DEFAULT_CONFIG_DICT
 
+from tmrl_like.envs.desktop.env import DesktopGameEnv, DesktopGameInterface
 from tmrl_like.envs.desktop.gamepad import Gamepad, XboxGamepad
 from tmrl_like.envs.desktop.telemetry import Record, Telemetry
-from tmrl_like.envs.desktop_game import DesktopGameInterface
-from tmrl_like.envs.generic import GenericGymEnv
 from tmrl_like.envs.trajectory import TrajectoryReward, load_trajectory, resample
 from tmrl_like.envs.vision import Frame, RangeFinder
 from tmrl_like.errors import ConfigError
@@ -228,7 +226,7 @@ class TrackManiaInterface(DesktopGameInterface):
             self._gamepad = None
 
 
-class TrackManiaEnv(GenericGymEnv):
+class TrackManiaEnv(DesktopGameEnv):
     """TrackMania 2020 at 20 Hz, with the last `act_buf_len` actions in its observation."""
 
     def __init__(
@@ -246,19 +244,10 @@ class TrackManiaEnv(GenericGymEnv):
         act_buf_len: int = 2,
     ) -> None:
         """As `TrackManiaInterface`; the rest is rtgym's."""
-        config = dict(DEFAULT_CONFIG_DICT)
-        config |= {
-            "interface": TrackManiaInterface,
-            "interface_args": (trajectory, view, gamepad, reward, title, command, port, restart_wait_s),
-            "time_step_duration": time_step_duration,
-            "start_obs_capture": 0.8 * time_step_duration,  # a picture takes milliseconds
-            "time_step_timeout_factor": 1.0,
-            "ep_max_length": ep_max_length,
-            "act_buf_len": act_buf_len,
-            "reset_act_buf": True,
-            "wait_on_done": True,
-        }
-        super().__init__("real-time-gym-ts-v1", {"config": config})
+        interface = partial(
+            TrackManiaInterface, trajectory, view, gamepad, reward, title, command, port, restart_wait_s
+        )
+        super().__init__(interface, time_step_duration, ep_max_length, act_buf_len)
 
     @staticmethod
     def demonstrate(driver: str, port: int = PORT, **others: Any) -> NDArray[np.float32]:

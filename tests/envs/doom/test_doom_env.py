@@ -15,7 +15,7 @@ import pytest
 
 from tmrl_like.agents import CategoricalActor
 from tmrl_like.cli import main
-from tmrl_like.envs.vizdoom import TIC_S, VizDoomEnv, VizDoomInterface
+from tmrl_like.envs.doom.env import TIC_S, VizDoomEnv, VizDoomInterface
 from tmrl_like.errors import ConfigError, MissingExtraError
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.util import partial
@@ -23,7 +23,7 @@ from tmrl_like.util import partial
 pytest.importorskip("vizdoom")
 pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # on a busy machine
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 STILL, LEFT, RIGHT, SHOOT = range(4)
 
 
@@ -139,7 +139,7 @@ def test_an_engine_that_stands_still_is_replaced() -> None:
 _WORKER = """
 from tmrl_like import RolloutWorker, partial
 from tmrl_like.agents import CategoricalActor
-from tmrl_like.envs.vizdoom import VizDoomEnv
+from tmrl_like.envs.doom import VizDoomEnv
 actor = partial(CategoricalActor, hidden_sizes=(8,))
 worker = RolloutWorker(partial(VizDoomEnv, ep_max_length=5), actor, standalone=True)
 worker.run_episodes(nb_episodes=1)

@@ -1,0 +1,302 @@
+"""Any game that owns a window of the screen: pictures of it in, keys out.
+
+To play a game of yours, copy `CarOnScreen` and its experiment from the guide: a subclass of `DesktopGameInterface`
+with `judge`, which says what a step was worth.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+from rtgym import RealTimeGymInterface
+
+from tmrl_like.envs.desktop.game import FrozenWatch, GameProcess
+from tmrl_like.envs.desktop.keys import Keyboard
+from tmrl_like.envs.desktop.screen import Region, ScreenGrabber, open_screen
+from tmrl_like.envs.desktop.telemetry import Record, Telemetry
+from tmrl_like.envs.desktop.window import Window, find_window, focus, windows_now
+from tmrl_like.envs.real_time import RealTimeEnv
+from tmrl_like.envs.vision import Frame, Shrink
+from tmrl_like.errors import EnvironmentFaultError, expect
+
+PRESSED_FROM = 1 / 3  # of the way: a third of the actions goes left, a third straight on, a third right
+_FIRST_RECORD_WITHIN_S = 5.0
+_RECORD_WITHIN_S = 2.0
+
+Axis = tuple[str, str]  # keys for -1 and +1; "" for none
+
+
+class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
+    """rtgym interface of a game in a window.
+
+    Observation: the last `frames` pictures, newest last, uint8 [frames, height, width], in colour
+    [frames, height, width, 3]. Action: one number in [-1, 1] for each of `axes`, float32 [A].
+
+    The game and its window are looked for at the first reset, and again at the reset after a fault: a game that
+    was started by `command` is then ended and started anew. A fault is a game that ended, a window that is gone
+    or lost the focus (no key is pressed then), a picture that is frozen, telemetry that fell silent.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        command: Sequence[str] | None = None,
+        axes: Sequence[Axis] = (("left", "right"), ("down", "up")),
+        restart_key: str = "",
+        restart_wait_s: float = 0.5,
+        size: tuple[int, int] = (64, 64),
+        grey: bool = True,
+        frames: int = 4,
+        place: tuple[int, int, int, int] | None = None,
+        telemetry_layout: str = "",
+        telemetry_port: int = 0,
+        start_within_s: float = 20.0,
+        frozen_after_s: float = 10.0,
+    ) -> None:
+        """Prepare; touches neither screen nor game.
+
+        Args:
+            title: a part of the window's title.
+            command: starts the game, and is played in a window that was not there before; None: somebody else does.
+            axes: for each number of the action the keys for -1 and +1, held beyond a third of the way; "" for none.
+            restart_key: begins an episode; "" for none.
+            restart_wait_s: the game is ready so long after it.
+            size: height and width of the pictures.
+            grey: pictures without colour.
+            frames: pictures in an observation.
+            place: left, top, width and height that the window's contents shall have; None leaves it alone.
+            telemetry_layout: of a record that the game sends over TCP, as for `struct`; "" for none.
+            telemetry_port: where it listens.
+            start_within_s: the window is there so long after the start. Less than the worker's `hang_timeout_s`.
+            frozen_after_s: a picture that did not change for so long is a game that hangs, telemetry that is silent
+                for so long, or 2 s, too; `.inf`: no picture is.
+
+        Raises:
+            ConfigError: an argument that makes no sense.
+        """
+        self._title = title
+        self._place = Region(*place) if place else None
+        self._axes = [tuple(axis) for axis in axes]
+        seconds = "0 seconds or more"
+        expect(frames >= 1, "frames", frames, "1 or more pictures")
+        expect(all(len(keys) == 2 for keys in axes), "axes", axes, "two keys for each number of the action")
+        expect(self._place is None or min(self._place[2:]) > 0, "place", place, "left, top, width, height of a window")
+        expect(0 <= restart_wait_s < math.inf, "restart_wait_s", restart_wait_s, seconds)
+        expect(0 <= start_within_s < math.inf, "start_within_s", start_within_s, seconds)
+        expect(frozen_after_s > 0, "frozen_after_s", frozen_after_s, "seconds, more than 0")
+        self._restart_key, self._restart_wait_s = restart_key, restart_wait_s
+        self._telemetry_layout, self._telemetry_port = telemetry_layout, telemetry_port
+        self._start_within_s = start_within_s
+        self._game = GameProcess(command) if command else None
+        self._frozen = FrozenWatch(frozen_after_s)
+        self._record_within_s = min(_RECORD_WITHIN_S, frozen_after_s)
+        self._shrink = Shrink(size, grey=grey)
+        self._pictures: deque[NDArray[np.uint8]] = deque(maxlen=frames)
+        self._frame: Frame | None = None
+        self._is_open = False
+        self._screen: ScreenGrabber | None = None
+        self._keyboard: Keyboard | None = None
+        self._window: Window | None = None
+        self._telemetry: Telemetry | None = None
+
+    # -- what a subclass says ------------------------------------------------------------------------
+
+    def judge(self, frame: Frame, record: Record) -> tuple[float, bool, dict[str, Any]]:
+        """What a step was worth.
+
+        Args:
+            frame: the window's contents, uint8 [H, W, 3] RGB.
+            record: the newest telemetry; empty without.
+
+        Returns:
+            Reward, whether the episode terminates, info.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must say what a step is worth: write judge()")
+
+    def begin_episode(self) -> None:
+        """Bring the game to the beginning of an episode; no key is held."""
+        if self._restart_key and self._keyboard is not None:
+            self._keyboard.tap(self._restart_key)
+            time.sleep(self._restart_wait_s)
+
+    def observe(self, frame: Frame, record: Record) -> list[Any]:
+        """The observation; called once per step, and once by `reset`, after `begin_episode`."""
+        picture = self._shrink(frame)
+        while len(self._pictures) < (self._pictures.maxlen or 1) - 1:
+            self._pictures.append(picture)
+        self._pictures.append(picture)
+        return [np.stack(self._pictures)]
+
+    def get_observation_space(self) -> spaces.Tuple[Any]:
+        shape = (self._pictures.maxlen or 1, *self._shrink.shape)
+        return spaces.Tuple((spaces.Box(0, 255, shape, np.uint8),))
+
+    def get_action_space(self) -> spaces.Box:
+        return spaces.Box(-1.0, 1.0, (len(self._axes),))
+
+    def get_default_action(self) -> NDArray[np.float32]:
+        return np.zeros(self.get_action_space().shape, np.float32)
+
+    def control(self, action: NDArray[np.float32]) -> None:
+        """Let the game do this from now on."""
+        assert self._keyboard is not None
+        assert self._window is not None
+        keys = [
+            keys[0 if value < 0.0 else 1]
+            for keys, value in zip(self._axes, action, strict=True)
+            if abs(value) > PRESSED_FROM
+        ]
+        if not self._window.has_focus():
+            self._keyboard.close()
+            raise EnvironmentFaultError(f"the window {self._title!r} lost the focus: keys would go elsewhere")
+        self._keyboard.hold(filter(None, keys))
+
+    def let_go(self) -> None:
+        """Steer no more."""
+        if self._keyboard is not None:
+            self._keyboard.close()
+
+    # -- rtgym's interface ---------------------------------------------------------------------------
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[list[Any], dict[str, Any]]:
+        return self._or_close(self._reset), {}
+
+    def _reset(self) -> list[Any]:
+        self._open()
+        self.let_go()
+        self.begin_episode()
+        self._pictures.clear()
+        self._frozen.reset()
+        return self.observe(*self._look())
+
+    def send_control(self, control: NDArray[np.float32] | None) -> None:
+        if control is not None and self._is_open:
+            self._or_close(self.control, control)
+
+    def get_obs_rew_terminated_info(self) -> tuple[list[Any], float, bool, dict[str, Any]]:
+        return self._or_close(self._step)  # type: ignore[no-any-return]
+
+    def _step(self) -> tuple[list[Any], float, bool, dict[str, Any]]:
+        frame, record = self._look()
+        reward, terminated, info = self.judge(frame, record)
+        return self.observe(frame, record), reward, terminated, info
+
+    def render(self) -> Frame | None:
+        """What the window showed when it was last looked at, uint8 [H, W, 3] RGB."""
+        return self._frame
+
+    def wait(self) -> None:
+        """Between two episodes."""
+        self.let_go()
+
+    def close(self) -> None:
+        """Let go of everything, and end the game if `command` started it. Twice is fine."""
+        self._is_open = False
+        self.let_go()
+        for part in (self._telemetry, self._screen, self._window, self._game):
+            if part is not None:
+                part.close()
+        self._telemetry = self._screen = self._window = self._keyboard = None
+
+    def _or_close(self, call: Callable[..., Any], *args: Any) -> Any:
+        """Call; what raises closes everything, so that no key stays down and the next reset begins anew."""
+        try:
+            return call(*args)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> None:
+        """Start the game if that is ours to do, and take hold of its window; nothing if all that is done."""
+        if self._is_open and self._window is not None:
+            self._check_alive()
+            focus(self._window)
+            return
+        self.close()
+        self._screen = open_screen()
+        others = set()
+        if self._game is not None:
+            others = windows_now()
+            self._game.start()
+        self._window = self._find_window(others)
+        if self._place is not None:
+            self._window.place(self._place)
+        focus(self._window)
+        self.open_controls()
+        if self._telemetry_layout:
+            self._telemetry = self.open_telemetry()
+            self._read_telemetry(_FIRST_RECORD_WITHIN_S)
+        self._is_open = True
+
+    def open_controls(self) -> None:
+        """Take hold of what the game is steered with."""
+        self._keyboard = Keyboard()
+        self._keyboard.free({key for keys in (*self._axes, (self._restart_key,)) for key in keys if key})
+
+    def open_telemetry(self) -> Telemetry:
+        """Connect to the game's telemetry."""
+        return Telemetry(self._telemetry_layout, self._telemetry_port)
+
+    def _find_window(self, others: set[int]) -> Window:
+        until = time.monotonic() + self._start_within_s
+        while True:
+            self._check_alive()
+            try:
+                return find_window(self._title, others=others)
+            except EnvironmentFaultError:
+                if self._game is None or time.monotonic() >= until:
+                    raise
+            time.sleep(0.1)
+
+    def _look(self) -> tuple[Frame, Record]:
+        if self._screen is None or self._window is None:
+            raise EnvironmentFaultError("the game is not open: reset the environment")
+        self._check_alive()
+        frame = self._screen.grab(self._window.region())
+        self._frozen.look(frame)
+        self._frame = frame
+        return frame, self._read_telemetry(self._record_within_s)
+
+    def _read_telemetry(self, within_s: float) -> Record:
+        if self._telemetry is None:
+            return ()
+        try:
+            return self._telemetry.next_record(within_s)
+        except EnvironmentFaultError:
+            self._check_alive()
+            raise
+
+    def _check_alive(self) -> None:
+        if self._game is not None and not self._game.is_alive:
+            raise EnvironmentFaultError(f"the game ended with exit code {self._game.exit_code}")
+
+
+class DesktopGameEnv(RealTimeEnv):
+    """A game in a window, in real time."""
+
+    def __init__(
+        self,
+        interface: Callable[[], Any],
+        time_step_duration: float = 0.05,
+        ep_max_length: int = 1000,
+        act_buf_len: int = 2,
+    ) -> None:
+        """Make the environment; the game is looked for at the first reset.
+
+        A reset takes the game's time: the clock stops for it, and the action buffer begins anew.
+
+        Args:
+            interface: makes a `DesktopGameInterface` without further arguments: a subclass, or a `partial` of one.
+            time_step_duration: in seconds.
+            ep_max_length: in steps.
+            act_buf_len: actions in the observation.
+        """
+        image_after_s = 0.8 * time_step_duration  # an image takes milliseconds
+        super().__init__(interface, time_step_duration, ep_max_length, act_buf_len, image_after_s)

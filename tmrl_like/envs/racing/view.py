@@ -1,0 +1,43 @@
+"""What an agent sees of a frame of the racing game."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tmrl_like.envs.racing.game import FRAME_SHAPE
+from tmrl_like.envs.vision import RangeFinder, Shrink
+
+ANGLES = np.linspace(-90.0, 90.0, 19)  # of the rays, in degrees; 0 is ahead
+_VIEW_ROWS = 84  # below are the game's own instruments
+_CAR = (71, 48)  # its row and column, in every frame
+_MAX_RANGE = 70.0  # pixels
+_GREENER_BY = 40  # grass is that much more green than red; road, kerbs and the car are not
+
+
+class LidarView:
+    """Distances from the car to the road's edge, in 19 directions; 1 is 70 pixels."""
+
+    shape, dtype, full = (len(ANGLES),), np.float32, 1
+
+    def __init__(self) -> None:
+        self._measure = RangeFinder((_VIEW_ROWS, FRAME_SHAPE[1]), _CAR, ANGLES, _MAX_RANGE)
+
+    def __call__(self, frame: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """A frame becomes float32 [19] in [0, 1]."""
+        view = frame[:_VIEW_ROWS].astype(np.int16)
+        return self._measure(view[..., 1] - view[..., 0] <= _GREENER_BY) / np.float32(_MAX_RANGE)
+
+
+class ImageView:
+    """The game's picture without its instruments, smaller."""
+
+    dtype, full = np.uint8, 255
+
+    def __init__(self, size: tuple[int, int], grey: bool) -> None:
+        self._shrink = Shrink(size, (0, _VIEW_ROWS, 6, 90), grey)  # a square around the car
+        self.shape = self._shrink.shape
+
+    def __call__(self, frame: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """A frame becomes uint8 [height, width] or [height, width, 3]."""
+        return self._shrink(frame)

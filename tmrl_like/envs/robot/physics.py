@@ -1,0 +1,231 @@
+"""Run as a script, by its path: a two-joint arm with its controller, on its own clock, 500 cycles a second.
+
+The arm moves in the horizontal plane and takes velocities. What it measures and what it is told travel as
+datagrams on the loopback interface, as on the field bus of a real arm: late, noisy, and never waited for. It ends
+when standard input does, and that is when the process that started it is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import socket
+import struct
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+CYCLE_S = 0.002
+MAX_VELOCITY = 2.0  # rad/s, each joint
+MAX_ACCELERATION = 20.0  # rad/s^2, each joint
+LIMITS = ((-1.7, 1.7), (0.2, 2.5))  # rad, shoulder and elbow; the controller brakes here, the mechanics end beyond
+
+STATE = struct.Struct("<Qd2d2d?")  # cycle, when measured (time.perf_counter), positions, velocities, is stopped
+COMMAND = struct.Struct("<?2d")  # emergency stop, velocities
+
+_MAX_BEHIND_S = 0.1  # a process that was held up longer has lost the time: the arm does not catch up
+_MODEL = f"""
+<mujoco model="two-joint arm">
+  <option timestep="{CYCLE_S}" integrator="implicitfast"/>
+  <compiler angle="radian" autolimits="true"/>
+  <default>
+    <joint axis="0 0 1" damping="0.5" armature="0.05"/>
+    <geom type="capsule" size="0.03" contype="0" conaffinity="0"/>
+    <velocity kv="20" forcerange="-60 60"/>
+  </default>
+  <worldbody>
+    <body>
+      <joint name="shoulder" range="-1.8 1.8"/>
+      <geom fromto="0 0 0 0.4 0 0" mass="2"/>
+      <body pos="0.4 0 0">
+        <joint name="elbow" range="0.1 2.6"/>
+        <geom fromto="0 0 0 0.3 0 0" mass="1"/>
+        <site name="tip" pos="0.3 0 0"/>
+      </body>
+    </body>
+  </worldbody>
+  <actuator>
+    <velocity joint="shoulder"/>
+    <velocity joint="elbow"/>
+  </actuator>
+</mujoco>
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmOptions:
+    """What keeps the arm from doing, and the agent from knowing, exactly what was said.
+
+    Attributes:
+        sensor_latency_s: shortest time from a measurement to its arrival.
+        command_latency_s: shortest time from a command to the controller.
+        jitter_s: how much longer either takes at most; drawn evenly.
+        position_noise_rad: standard deviation of a measured joint position.
+        velocity_noise_rad_s: standard deviation of a measured joint velocity.
+        command_noise: standard deviation of the velocity that is executed, as a share of the one that was ordered.
+        watchdog_s: the arm brakes when no command has arrived for so long.
+        seed: of jitter and noise; none: a different one each time.
+    """
+
+    sensor_latency_s: float = 0.015
+    command_latency_s: float = 0.015
+    jitter_s: float = 0.01
+    position_noise_rad: float = 0.001
+    velocity_noise_rad_s: float = 0.02
+    command_noise: float = 0.02
+    watchdog_s: float = 0.25
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name != "seed" and not 0 <= value < math.inf:
+                raise ValueError(f"{field.name} is {value}; expected 0 or more, and finite")
+
+
+class Line:
+    """A line on which messages arrive late, in the order in which they were put. Times in seconds."""
+
+    def __init__(self, rng: random.Random, latency_s: float, jitter_s: float) -> None:
+        self._rng, self._latency_s, self._jitter_s = rng, latency_s, jitter_s
+        self._last_arrival_s = -math.inf
+        self._messages: deque[tuple[float, Any]] = deque()
+
+    def put(self, now_s: float, message: Any) -> None:
+        late_s = self._latency_s + self._jitter_s * self._rng.random()
+        self._last_arrival_s = max(self._last_arrival_s, now_s + late_s)
+        self._messages.append((self._last_arrival_s, message))
+
+    def arrived(self, now_s: float) -> list[Any]:
+        messages = []
+        while self._messages and self._messages[0][0] <= now_s:
+            messages.append(self._messages.popleft()[1])
+        return messages
+
+
+class Arm:
+    """The arm and its controller, one cycle after another; whose clock that is, is the caller's business."""
+
+    def __init__(self, options: ArmOptions, now_s: float) -> None:
+        import mujoco
+
+        self._step = mujoco.mj_step
+        self._model = mujoco.MjModel.from_xml_string(_MODEL)
+        self.data = mujoco.MjData(self._model)
+        self.data.qpos[:] = [sum(limits) / 2 for limits in LIMITS]
+        self.cycles = 0
+        self.is_stopped = False
+        self._options = options
+        self._rng = random.Random(options.seed)
+        self._commands = Line(self._rng, options.command_latency_s, options.jitter_s)
+        self._measurements = Line(self._rng, options.sensor_latency_s, options.jitter_s)
+        self._ordered = [0.0, 0.0]
+        self._setpoint = [0.0, 0.0]
+        self._heard_at_s = now_s
+
+    def receive(self, now_s: float, datagram: bytes) -> None:
+        """Take in what the driver sent; what is no command is dropped."""
+        if len(datagram) == COMMAND.size:
+            command = COMMAND.unpack(datagram)
+            if all(map(math.isfinite, command)):
+                self._commands.put(now_s, command)
+
+    def cycle(self, now_s: float) -> bytes | None:
+        """Measure, control, move for `CYCLE_S`.
+
+        Returns:
+            The newest measurement that has arrived at the other end by now, if there is a new one.
+        """
+        self._control(now_s)
+        self._step(self._model, self.data)
+        self.cycles += 1
+        self._measurements.put(now_s, self._measure(now_s))
+        arrived: list[bytes] = self._measurements.arrived(now_s)
+        return arrived[-1] if arrived else None
+
+    def _control(self, now_s: float) -> None:
+        for stop, *velocities in self._commands.arrived(now_s):
+            self._heard_at_s = now_s
+            self.is_stopped |= stop
+            self._ordered = [v * self._rng.gauss(1.0, self._options.command_noise) for v in velocities]
+        brakes = self.is_stopped or now_s - self._heard_at_s > self._options.watchdog_s
+        most = MAX_ACCELERATION * CYCLE_S
+        for i, (low, high) in enumerate(LIMITS):
+            wanted = 0.0 if brakes else min(max(self._ordered[i], -MAX_VELOCITY), MAX_VELOCITY)
+            position = self.data.qpos[i]
+            if (position <= low and wanted < 0) or (position >= high and wanted > 0):
+                wanted = 0.0
+            self._setpoint[i] += min(max(wanted - self._setpoint[i], -most), most)
+        self.data.ctrl[:] = self._setpoint
+
+    def _measure(self, now_s: float) -> bytes:
+        gauss, options = self._rng.gauss, self._options
+        positions = [gauss(x, options.position_noise_rad) for x in self.data.qpos]
+        velocities = [gauss(v, options.velocity_noise_rad_s) for v in self.data.qvel]
+        return STATE.pack(self.cycles, now_s, *positions, *velocities, self.is_stopped)
+
+
+def serve(bus: socket.socket, arm: Arm) -> None:
+    """Run the arm on the clock until the parent is gone.
+
+    Args:
+        bus: connected to the driver, not blocking.
+        arm: moves one cycle every `CYCLE_S`; each is due at a time that does not depend on the one before.
+    """
+    parent, due_s = os.getppid(), time.perf_counter()
+    while os.getppid() == parent:
+        now_s = time.perf_counter()
+        for datagram in _received(bus):
+            arm.receive(now_s, datagram)
+        if now_s - due_s > _MAX_BEHIND_S:
+            due_s = now_s
+        state = None
+        while due_s <= now_s:
+            state = arm.cycle(due_s) or state
+            due_s += CYCLE_S
+        if state is not None:
+            _send(bus, state)
+        time.sleep(max(0.0, due_s - time.perf_counter()))
+
+
+def _received(bus: socket.socket) -> Iterator[bytes]:
+    while True:
+        try:
+            yield bus.recv(COMMAND.size + 1)
+        except OSError:  # nothing there, or nobody
+            return
+
+
+def _send(bus: socket.socket, datagram: bytes) -> None:
+    try:
+        bus.send(datagram)
+    except OSError:  # nobody reads: the arm does not care
+        pass
+
+
+def main() -> None:
+    """Read one line of JSON (port of the driver, its token, options), introduce yourself, and run the arm."""
+    job = json.loads(sys.stdin.buffer.readline())
+    threading.Thread(target=_end_with_input, daemon=True).start()
+    arm = Arm(ArmOptions(**job["options"]), time.perf_counter())
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bus:
+        bus.connect(("127.0.0.1", job["port"]))
+        bus.setblocking(False)
+        bus.send(job["token"].encode())
+        serve(bus, arm)
+
+
+def _end_with_input() -> None:
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

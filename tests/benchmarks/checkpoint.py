@@ -35,11 +35,13 @@ from _common import finish, median, repeat
 from tmrl_like.agents import SACAgent
 from tmrl_like.checkpoint import load_checkpoint, take_snapshot
 from tmrl_like.memories import ReplayMemory
-from tmrl_like.testing.drone import SimulatedDroneEnv
 from tmrl_like.testing.memories import Step, packed
 from tmrl_like.training_offline import TrainingOffline
 from tmrl_like.types import Buffer, Receipt, Sample
 from tmrl_like.util import partial
+
+sys.path.append(str(Path(__file__).parents[1]))
+from simulated_drone import SimulatedDroneEnv
 
 PACKET = 100
 GOALS = {"blocked_s": 0.05, "resume_s": 1.0, "extra_ram_percent": 5.0, "append_s": 0.0002}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,9 +31,11 @@ from tmrl_like.agents.process import tune_process
 from tmrl_like.envs import GenericGymEnv
 from tmrl_like.envs.drone import MirroredFlights, TargetInView
 from tmrl_like.memories import DropActionBuffer, ReplayMemory
-from tmrl_like.testing.drone import SimulatedDroneEnv
 from tmrl_like.types import Buffer, Info, Sample
 from tmrl_like.util import partial
+
+sys.path.append(str(Path(__file__).parents[1]))
+from simulated_drone import SimulatedDroneEnv
 
 
 @dataclass(frozen=True, kw_only=True)

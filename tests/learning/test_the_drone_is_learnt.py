@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from simulated_drone import SimulatedDroneEnv
 
 from tmrl_like.actor import ActorModule
 from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
 from tmrl_like.envs.drone import MirroredFlights, TargetInView
 from tmrl_like.memories import DropActionBuffer, ReplayMemory
-from tmrl_like.testing.drone import SimulatedDroneEnv
 from tmrl_like.types import Buffer, Info
 from tmrl_like.util import partial
 

@@ -10,11 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from list_memory import ListMemory
+from simulated_drone import SimulatedDroneEnv
 
 from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError, PipelineMismatchError
 from tmrl_like.memories import DropActionBuffer, DropHistory, ReplayMemory, check_transition, compressor_of
 from tmrl_like.memories.state import decode, encode
-from tmrl_like.testing.drone import SimulatedDroneEnv
 from tmrl_like.testing.memories import ActionBufferEnv, Step, cut, interleaved, packed
 from tmrl_like.types import Buffer, Info, Sample
 

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Tuple
 from rtgym import DummyRCDrone
-
-from tmrl_like.testing.drone import Link, SimulatedDrone, SimulatedDroneEnv
+from simulated_drone import Link, SimulatedDrone, SimulatedDroneEnv
 
 
 def proportional(gain):

@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 from rtgym import RealTimeGymInterface
 
-from tmrl_like.envs.generic import typed_action
+from tmrl_like.envs.actions import typed_action
 from tmrl_like.errors import ConfigError, EnvironmentFaultError, TmrlLikeError
 from tmrl_like.util import place_of
 

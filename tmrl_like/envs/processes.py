@@ -92,12 +92,7 @@ class EnvProcesses:
     def end(self) -> None:
         """End them: ask first, then kill."""
         self._look()
-        alive = list(self._seen.values())
-        for ask, within_s in ((psutil.Process.terminate, _TERM_WITHIN_S), (psutil.Process.kill, _KILL_WITHIN_S)):
-            for process in alive:
-                with contextlib.suppress(psutil.Error):
-                    ask(process)
-            alive = psutil.wait_procs(alive, timeout=within_s)[1]
+        alive = end_processes(list(self._seen.values()), _TERM_WITHIN_S, _KILL_WITHIN_S)
         if alive:
             log.error("processes of the environment cannot be ended: %s", ", ".join(str(p.pid) for p in alive))
 
@@ -180,41 +175,15 @@ class _Job:
         import ctypes
         from ctypes import wintypes
 
-        class Basic(ctypes.Structure):
-            _fields_ = (
-                ("PerProcessUserTimeLimit", wintypes.LARGE_INTEGER),
-                ("PerJobUserTimeLimit", wintypes.LARGE_INTEGER),
-                ("LimitFlags", wintypes.DWORD),
-                ("MinimumWorkingSetSize", ctypes.c_size_t),
-                ("MaximumWorkingSetSize", ctypes.c_size_t),
-                ("ActiveProcessLimit", wintypes.DWORD),
-                ("Affinity", ctypes.c_size_t),
-                ("PriorityClass", wintypes.DWORD),
-                ("SchedulingClass", wintypes.DWORD),
-            )
-
-        class Extended(ctypes.Structure):
-            _fields_ = (
-                ("BasicLimitInformation", Basic),
-                ("IoInfo", ctypes.c_uint64 * 6),
-                ("ProcessMemoryLimit", ctypes.c_size_t),
-                ("JobMemoryLimit", ctypes.c_size_t),
-                ("PeakProcessMemoryUsed", ctypes.c_size_t),
-                ("PeakJobMemoryUsed", ctypes.c_size_t),
-            )
-
         self._kernel: Any = ctypes.WinDLL("kernel32", use_last_error=True)  # type: ignore[attr-defined]
         for function in (self._kernel.CreateJobObjectW, self._kernel.OpenProcess):
             function.restype = wintypes.HANDLE
         self._job = wintypes.HANDLE(self._kernel.CreateJobObjectW(None, None))
-        limits = Extended()
-        limits.BasicLimitInformation.LimitFlags = 0x2000  # JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE
+        limits = (ctypes.c_uint32 * 36)()  # JOBOBJECT_EXTENDED_LIMIT_INFORMATION of 64-bit Windows: 144 bytes
+        limits[4] = 0x2000  # LimitFlags, at byte 16: JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE
         extended_limit_information = 9
-        self._check(
-            self._kernel.SetInformationJobObject(
-                self._job, extended_limit_information, ctypes.byref(limits), ctypes.sizeof(limits)
-            )
-        )
+        set_information = self._kernel.SetInformationJobObject
+        self._check(set_information(self._job, extended_limit_information, limits, ctypes.sizeof(limits)))
 
     def add(self, pid: int) -> None:
         from ctypes import wintypes
@@ -235,6 +204,16 @@ class _Job:
 
         if not done:
             raise ctypes.WinError(ctypes.get_last_error())  # type: ignore[attr-defined]
+
+
+def end_processes(alive: list[psutil.Process], term_within_s: float, kill_within_s: float) -> list[psutil.Process]:
+    """End processes: ask first, then kill. Returns those that cannot be ended."""
+    for ask, within_s in ((psutil.Process.terminate, term_within_s), (psutil.Process.kill, kill_within_s)):
+        for process in alive:
+            with contextlib.suppress(psutil.Error):
+                ask(process)
+        alive = psutil.wait_procs(alive, timeout=within_s)[1]
+    return alive
 
 
 def _threads() -> set[int]:

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from tmrl_like.envs.actions import neutral_action
 from tmrl_like.envs.control_thread import ControlThread, Job
-from tmrl_like.envs.generic import neutral_action
 from tmrl_like.envs.processes import EnvProcesses, ProcessGuard
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError, MissingExtraError
 from tmrl_like.util import place_of

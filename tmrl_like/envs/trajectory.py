@@ -148,17 +148,16 @@ class TrajectoryReward:
             ConfigError: an argument that makes no sense.
         """
         self._points = _checked(np.asarray(points), "the points of a trajectory")
-        _check_whole_numbers(
-            forward_limit=(forward_limit, 1),
-            backward_limit=(backward_limit, 0),
-            failure_countdown=(failure_countdown, 1),
-            min_steps=(min_steps, 0),
-        )
-        _check_numbers(
-            reward_per_point=reward_per_point,
-            end_of_track_reward=end_of_track_reward,
-            constant_penalty=constant_penalty,
-        )
+        whole = {"forward_limit": forward_limit, "failure_countdown": failure_countdown}
+        whole |= {"backward_limit": backward_limit, "min_steps": min_steps}
+        for name, value in whole.items():
+            least = 1 if name in ("forward_limit", "failure_countdown") else 0
+            is_fine = isinstance(value, int | np.integer) and bool(value >= least)
+            expect(is_fine, f"the reward's {name}", value, f"a whole number, {least} or more")
+        rewards = {"reward_per_point": reward_per_point, "end_of_track_reward": end_of_track_reward}
+        for name, number in (rewards | {"constant_penalty": constant_penalty}).items():
+            is_fine = isinstance(number, numbers.Real) and math.isfinite(number)
+            expect(is_fine, f"the reward's {name}", number, "a finite number")
         is_distance = isinstance(max_distance, numbers.Real) and max_distance > 0.0
         expect(is_distance, "the reward's max_distance", max_distance, "a number, more than 0")
         self._forward_limit, self._backward_limit = forward_limit, backward_limit
@@ -223,15 +222,3 @@ class TrajectoryReward:
             self._steps_without_progress = 0
         else:
             self._steps_without_progress += 1
-
-
-def _check_whole_numbers(**arguments: tuple[Any, int]) -> None:
-    for name, (value, least) in arguments.items():
-        is_fine = isinstance(value, int | np.integer) and bool(value >= least)
-        expect(is_fine, f"the reward's {name}", value, f"a whole number, {least} or more")
-
-
-def _check_numbers(**arguments: Any) -> None:
-    for name, value in arguments.items():
-        is_fine = isinstance(value, numbers.Real) and math.isfinite(value)
-        expect(is_fine, f"the reward's {name}", value, "a finite number")

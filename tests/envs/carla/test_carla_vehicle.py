@@ -118,5 +118,5 @@ def test_what_is_ahead_is_seen_from_the_car() -> None:
 def test_tasks_that_make_no_sense_are_refused() -> None:
     with pytest.raises(ConfigError, match="length_m is 0"):
         RouteOptions(length_m=0)
-    with pytest.raises(ConfigError, match=r"ahead_m is \[\]"):
+    with pytest.raises(ConfigError, match=r"ahead_m is \(\)"):
         RouteOptions(ahead_m=())

@@ -20,7 +20,7 @@ from tmrl_like.envs.carla.sensors import SensorOptions
 from tmrl_like.envs.carla.vehicle import VehicleAction, VehicleState
 from tmrl_like.envs.carla.world import CarlaWorld, SimulatorOptions, require_carla, weather_of
 from tmrl_like.envs.real_time import RealTimeEnv
-from tmrl_like.errors import ConfigError, EnvironmentFaultError
+from tmrl_like.errors import EnvironmentFaultError, expect
 
 if TYPE_CHECKING:
     import carla
@@ -157,22 +157,8 @@ class CarlaEnv(RealTimeEnv):
         route: RouteOptions | None = None,
         client_cls: Callable[[str, int], Any] | None = None,
     ) -> None:
-        """Prepare; see `CarlaInterface`.
-
-        Args:
-            time_step_duration: seconds.
-            ep_max_length: steps.
-            act_buf_len: actions in the observation.
-            simulator: which one, map, weather, vehicle.
-            sensors: what the car sees with.
-            route: the task.
-            client_cls: makes CARLA's client; none: `carla.Client`.
-
-        Raises:
-            ConfigError: a number is out of its range.
-        """
-        if not 0 < time_step_duration < math.inf:
-            raise ConfigError(f"time_step_duration is {time_step_duration}; it must be positive and finite, in seconds")
+        """As `CarlaInterface` and `RealTimeEnv`."""
+        expect(0 < time_step_duration < math.inf, "time_step_duration", time_step_duration, "seconds, more than 0")
         interface = partial(CarlaInterface, simulator, sensors, route, client_cls=client_cls)
         super().__init__(interface, time_step_duration, ep_max_length, act_buf_len)
 
@@ -198,26 +184,10 @@ class CarlaSyncEnv(gymnasium.Env[Any, Any]):
         route: RouteOptions | None = None,
         client_cls: Callable[[str, int], Any] | None = None,
     ) -> None:
-        """Prepare; see `CarlaInterface`.
-
-        Args:
-            step_s: simulated time of a step, at most 0.1 s.
-            ep_max_length: steps.
-            act_buf_len: actions in the observation.
-            simulator: which one, map, weather, vehicle.
-            sensors: what the car sees with.
-            route: the task.
-            client_cls: makes CARLA's client; none: `carla.Client`.
-
-        Raises:
-            ConfigError: a number is out of its range.
-        """
-        if not 0 < step_s <= _LONGEST_STEP_S:
-            raise ConfigError(f"step_s is {step_s}; CARLA's physics takes steps of at most {_LONGEST_STEP_S} s")
-        if act_buf_len < 0 or not ep_max_length >= 1:
-            raise ConfigError(
-                f"act_buf_len is {act_buf_len} and ep_max_length {ep_max_length}; they must be at least 0 and 1"
-            )
+        """As `CarlaInterface` and `RealTimeEnv`, but for `step_s`: simulated time of a step, at most 0.1 s."""
+        expect(0 < step_s <= _LONGEST_STEP_S, "step_s", step_s, f"at most {_LONGEST_STEP_S} s, for CARLA's physics")
+        expect(act_buf_len >= 0, "act_buf_len", act_buf_len, "0 or more")
+        expect(ep_max_length >= 1, "ep_max_length", ep_max_length, "1 or more")
         self._interface = CarlaInterface(simulator, sensors, route, step_s, client_cls)
         self.default_action = self._interface.get_default_action()
         self.action_space = self._interface.get_action_space()

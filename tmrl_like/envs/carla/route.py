@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tmrl_like.errors import ConfigError
+from tmrl_like.errors import expect
 
 if TYPE_CHECKING:
     import carla
@@ -47,14 +47,12 @@ class RouteOptions:
     """For each line that is crossed."""
 
     def __post_init__(self) -> None:
-        for name, least in (("length_m", 2 * _SPACING_M), ("off_route_m", 0.1), ("stuck_after_s", 0.1)):
-            if not least <= getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be finite and at least {least}")
-        for name in ("collision_penalty", "lane_penalty"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} is {getattr(self, name)}; it must be finite and not negative")
-        if not self.ahead_m or not all(0 <= ahead_m < math.inf for ahead_m in self.ahead_m):
-            raise ConfigError(f"ahead_m is {list(self.ahead_m)}; it must have numbers of metres, finite, not negative")
+        least = {"length_m": 2 * _SPACING_M, "off_route_m": 0.1, "stuck_after_s": 0.1}
+        for name in (*least, "collision_penalty", "lane_penalty"):
+            value, low = getattr(self, name), least.get(name, 0)
+            expect(low <= value < math.inf, name, value, f"{low} or more, and finite")
+        are_ways = bool(self.ahead_m) and all(0 <= ahead_m < math.inf for ahead_m in self.ahead_m)
+        expect(are_ways, "ahead_m", self.ahead_m, "metres, each 0 or more and finite")
 
 
 def plan_route(start: carla.Waypoint, length_m: float, random: np.random.Generator) -> Route | None:

@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium import spaces
 
 from tmrl_like.envs.carla.world import CarlaWorld
-from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError
+from tmrl_like.errors import EnvironmentAwayError, EnvironmentFaultError, expect
 
 if TYPE_CHECKING:
     import carla
@@ -50,14 +50,10 @@ class SensorOptions:
     """The lidar's reach, and what a direction says in which nothing is."""
 
     def __post_init__(self) -> None:
-        if self.camera is not None and min(self.camera) < 8:
-            raise ConfigError(f"camera is {list(self.camera)}; both sides must be at least 8 pixels")
-        if not 0 < self.camera_fov_deg < 180:
-            raise ConfigError(f"camera_fov_deg is {self.camera_fov_deg}; it must be between 0 and 180")
-        if not 0 <= self.lidar_bins <= _MOST_BINS:
-            raise ConfigError(f"lidar_bins is {self.lidar_bins}; it must be between 0 (no lidar) and {_MOST_BINS}")
-        if not 0 < self.lidar_range_m < math.inf:
-            raise ConfigError(f"lidar_range_m is {self.lidar_range_m}; it must be positive and finite")
+        expect(not self.camera or min(self.camera) >= 8, "camera", self.camera, "height and width of at least 8 pixels")
+        expect(0 < self.camera_fov_deg < 180, "camera_fov_deg", self.camera_fov_deg, "more than 0 and less than 180")
+        expect(0 <= self.lidar_bins <= _MOST_BINS, "lidar_bins", self.lidar_bins, f"0 (no lidar) to {_MOST_BINS}")
+        expect(0 < self.lidar_range_m < math.inf, "lidar_range_m", self.lidar_range_m, "metres, more than 0 and finite")
 
     def spaces(self) -> list[spaces.Box[Any]]:
         """Of what `SensorRig.observe` returns: picture uint8 [H, W, 3], ranges float32 [lidar_bins] in metres."""

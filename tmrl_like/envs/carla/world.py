@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError, MissingExtraError
+from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError, MissingExtraError, expect
 
 if TYPE_CHECKING:
     import carla
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("tmrl_like.worker")
 
 _TAKEN_WITHIN_M = 6.0
-_PORTS = 1 << 16
 _LAST_WORD_WITHIN_S = 1.0
 
 
@@ -48,19 +47,12 @@ class SimulatorOptions:
     """Marks the actors of this worker: what is found with it at the start is left over, and destroyed."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.port < _PORTS:
-            raise ConfigError(f"port is {self.port}; it must be between 1 and {_PORTS - 1}")
-        if not 0 < self.timeout_s <= self.load_timeout_s < math.inf:
-            raise ConfigError(
-                f"timeout_s is {self.timeout_s} and load_timeout_s {self.load_timeout_s}; they must be positive and "
-                "finite, and the second not the shorter one"
-            )
-        if not self.vehicle.startswith("vehicle."):
-            raise ConfigError(
-                f"vehicle is {self.vehicle!r}; it must be a vehicle's blueprint, vehicle.tesla.model3 say"
-            )
-        if not self.role_name:
-            raise ConfigError("role_name is empty; what this worker left behind is found by it")
+        expect(0 < self.port < 65536, "port", self.port, "1 to 65535")
+        expect(0 < self.timeout_s < math.inf, "timeout_s", self.timeout_s, "seconds, more than 0 and finite")
+        is_longer = self.timeout_s <= self.load_timeout_s < math.inf
+        expect(is_longer, "load_timeout_s", self.load_timeout_s, "seconds, finite and no less than timeout_s")
+        expect(self.vehicle.startswith("vehicle."), "vehicle", self.vehicle, "a blueprint such as vehicle.tesla.model3")
+        expect(bool(self.role_name), "role_name", self.role_name, "a name by which this worker's actors are found")
 
 
 def require_carla() -> None:

@@ -19,7 +19,7 @@ from rtgym import RealTimeGymInterface
 
 from tmrl_like.envs.desktop.game import FrozenWatch, GameProcess
 from tmrl_like.envs.desktop.keys import Keyboard
-from tmrl_like.envs.desktop.screen import Region, ScreenGrabber, open_screen
+from tmrl_like.envs.desktop.screen import DxcamGrabber, MssGrabber, Region, open_screen
 from tmrl_like.envs.desktop.telemetry import Record, Telemetry
 from tmrl_like.envs.desktop.window import Window, find_window, focus, windows_now
 from tmrl_like.envs.real_time import RealTimeEnv
@@ -101,7 +101,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         self._pictures: deque[NDArray[np.uint8]] = deque(maxlen=frames)
         self._frame: Frame | None = None
         self._is_open = False
-        self._screen: ScreenGrabber | None = None
+        self._screen: MssGrabber | DxcamGrabber | None = None
         self._keyboard: Keyboard | None = None
         self._window: Window | None = None
         self._telemetry: Telemetry | None = None
@@ -288,15 +288,6 @@ class DesktopGameEnv(RealTimeEnv):
         ep_max_length: int = 1000,
         act_buf_len: int = 2,
     ) -> None:
-        """Make the environment; the game is looked for at the first reset.
-
-        A reset takes the game's time: the clock stops for it, and the action buffer begins anew.
-
-        Args:
-            interface: makes a `DesktopGameInterface` without further arguments: a subclass, or a `partial` of one.
-            time_step_duration: in seconds.
-            ep_max_length: in steps.
-            act_buf_len: actions in the observation.
-        """
+        """As `RealTimeEnv`; `interface` makes a `DesktopGameInterface`, which looks for its game at the first reset."""
         image_after_s = 0.8 * time_step_duration  # an image takes milliseconds
         super().__init__(interface, time_step_duration, ep_max_length, act_buf_len, image_after_s)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 
+from tmrl_like.envs.processes import end_processes
 from tmrl_like.envs.vision import Frame
 from tmrl_like.errors import ConfigError, EnvironmentFaultError
 
@@ -66,21 +67,13 @@ class GameProcess:
         """End it and its descendants: ask first, a second later kill. Twice is fine; one that is stopped ends, too."""
         if self._process is None:
             return
-        alive = _with_descendants(self._process.pid)
-        for ask, within_s in ((psutil.Process.terminate, _TERM_WITHIN_S), (psutil.Process.kill, _KILL_WITHIN_S)):
-            for process in alive:
-                with contextlib.suppress(psutil.Error):
-                    ask(process)
-            alive = psutil.wait_procs(alive, timeout=within_s)[1]
+        family: list[psutil.Process] = []
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(self._process.pid)
+            family = [process, *process.children(recursive=True)]
+        end_processes(family, _TERM_WITHIN_S, _KILL_WITHIN_S)
         self._process.poll()
         self._process = None
-
-
-def _with_descendants(pid: int) -> list[psutil.Process]:
-    with contextlib.suppress(psutil.Error):
-        process = psutil.Process(pid)
-        return [process, *process.children(recursive=True)]
-    return []
 
 
 class FrozenWatch:

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import sys
 import time
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,23 +25,7 @@ class Region(NamedTuple):
     height: int
 
 
-class ScreenGrabber(Protocol):
-    """Takes pictures of the screen."""
-
-    def grab(self, region: Region) -> Frame:
-        """What the screen shows there now: uint8 [height, width, 3] RGB, the caller's own.
-
-        Raises:
-            EnvironmentFaultError: the screen gives no picture; the region is not on it, for instance.
-        """
-        ...
-
-    def close(self) -> None:
-        """Let the screen go. Twice is fine."""
-        ...
-
-
-def open_screen() -> ScreenGrabber:
+def open_screen() -> MssGrabber | DxcamGrabber:
     """The fastest grabber of this machine: dxcam on Windows where it is installed, mss elsewhere.
 
     Raises:
@@ -83,6 +67,11 @@ class MssGrabber:
         self._cv2 = load_opencv()
 
     def grab(self, region: Region) -> Frame:
+        """What the screen shows there now: uint8 [height, width, 3] RGB, the caller's own.
+
+        Raises:
+            EnvironmentFaultError: the screen gives no image; the region is not on it, for instance.
+        """
         try:
             shot = self._mss.grab(region._asdict())
         except self._error as error:
@@ -95,6 +84,7 @@ class MssGrabber:
         return frame
 
     def close(self) -> None:
+        """Let the screen go. Twice is fine."""
         self._mss.close()
 
 

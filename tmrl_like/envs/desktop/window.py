@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from typing import Protocol
 
 from tmrl_like.envs.desktop.screen import Region
+from tmrl_like.envs.desktop.window_win32 import Win32Window
+from tmrl_like.envs.desktop.window_x11 import X11Window
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError
 
 _LOOK_S = 0.05
@@ -39,11 +42,8 @@ class Window(Protocol):
 
 def windows_now() -> set[int]:
     """Numbers of the windows that there are now; raises as `find_window`."""
-    windows = _open_windows()
-    try:
+    with contextlib.closing(_open_windows()) as windows:
         return set(windows.titles())
-    finally:
-        windows.close()
 
 
 def find_window(title: str, within_s: float = 0.0, others: set[int] | None = None) -> Window:
@@ -96,21 +96,7 @@ def focus(window: Window) -> None:
         time.sleep(_LOOK_S)
 
 
-class _Windows(Protocol):
-    """A platform's windows."""
-
-    def titles(self) -> dict[int, str]: ...
-    def open(self, handle: int, title: str) -> Window: ...
-    def close(self) -> None: ...
-
-
-def _open_windows() -> _Windows:
-    if sys.platform == "win32":
-        from tmrl_like.envs.desktop.window_win32 import Win32Windows
-
-        return Win32Windows()
+def _open_windows() -> X11Window | Win32Window:
     if sys.platform == "darwin":
         raise ConfigError("a game's window cannot be found on macOS; expected Windows, or Linux with X11")
-    from tmrl_like.envs.desktop.window_x11 import X11Windows
-
-    return X11Windows()
+    return Win32Window() if sys.platform == "win32" else X11Window()

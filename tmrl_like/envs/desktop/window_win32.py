@@ -6,7 +6,6 @@ import ctypes
 from typing import Any
 
 from tmrl_like.envs.desktop.screen import Region
-from tmrl_like.envs.desktop.window import Window
 from tmrl_like.errors import EnvironmentAwayError
 
 _RESTORE = 9  # SW_RESTORE
@@ -21,8 +20,8 @@ class _Rect(ctypes.Structure):
     _fields_ = (("left", ctypes.c_long), ("top", ctypes.c_long), ("right", ctypes.c_long), ("bottom", ctypes.c_long))
 
 
-class Win32Windows:
-    """The visible windows of the desktop."""
+class Win32Window:
+    """The visible windows of the desktop and, once `open` has chosen one, that `window.Window`."""
 
     def __init__(self) -> None:
         self._user32: Any = ctypes.WinDLL("user32", use_last_error=True)  # type: ignore[attr-defined,unused-ignore]
@@ -45,19 +44,9 @@ class Win32Windows:
         self._user32.EnumWindows(callback(add), None)
         return found
 
-    def open(self, handle: int, title: str) -> Window:
-        return Win32Window(self._user32, handle, title)
-
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-class Win32Window:
-    """See `Window`."""
-
-    def __init__(self, user32: Any, handle: int, title: str) -> None:
-        self._user32, self._number, self._title = user32, handle, title
-        self._handle = ctypes.c_void_p(handle)
+    def open(self, handle: int, title: str) -> Win32Window:
+        self._number, self._title, self._handle = handle, title, ctypes.c_void_p(handle)
+        return self
 
     def region(self) -> Region:
         rect, corner = _Rect(), _Point(0, 0)

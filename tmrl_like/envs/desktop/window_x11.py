@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from tmrl_like.envs.desktop.screen import Region, require_display
-from tmrl_like.envs.desktop.window import Window
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, MissingExtraError
 
 
-class X11Windows:
-    """The windows of the X server that DISPLAY names."""
+class X11Window:
+    """The windows of the X server that DISPLAY names and, once `open` has chosen one, that `window.Window`."""
 
     def __init__(self) -> None:
         require_display()
@@ -25,45 +24,32 @@ class X11Windows:
         except (error.DisplayError, OSError) as failed:
             raise ConfigError(f"the screen cannot be opened: {failed}") from None
         self._display.set_error_handler(lambda *_: None)  # of requests without an answer; the next one with tells
+        self._root = self._display.screen().root
+        self._gone = (error.BadWindow, error.BadDrawable, error.BadMatch, error.ConnectionClosedError)
+        self._is_open = True
 
     def titles(self) -> dict[int, str]:
-        found: dict[int, str] = {}
-        self._walk(self._display.screen().root, found)
-        return found
-
-    def _walk(self, window: Any, found: dict[int, str]) -> None:
         from Xlib import X, error
 
-        with contextlib.suppress(error.XError):  # a window that is gone by now
-            for child in window.query_tree().children:
-                with contextlib.suppress(error.XError):
-                    name = self._name(child)
-                    if name and child.get_attributes().map_state == X.IsViewable:
-                        found[child.id] = name
-                self._walk(child, found)
+        found: dict[int, str] = {}
+        windows = [self._root]
+        while windows:
+            with contextlib.suppress(error.XError):  # a window that is gone by now
+                window = windows.pop(0)
+                windows += window.query_tree().children
+                name = self._name(window)
+                if name and window != self._root and window.get_attributes().map_state == X.IsViewable:
+                    found[window.id] = name
+        return found
 
     def _name(self, window: Any) -> str:
         named = window.get_full_text_property(self._display.get_atom("_NET_WM_NAME"))
         name = named or window.get_wm_name() or ""
         return name if isinstance(name, str) else str(name, "utf-8", "replace")
 
-    def open(self, handle: int, title: str) -> Window:
-        return X11Window(self._display, self._display.create_resource_object("window", handle), title)
-
-    def close(self) -> None:
-        self._display.close()
-
-
-class X11Window:
-    """See `Window`."""
-
-    def __init__(self, display: Any, window: Any, title: str) -> None:
-        from Xlib import error
-
-        self._display, self._window, self._title = display, window, title
-        self._root = display.screen().root
-        self._gone = (error.BadWindow, error.BadDrawable, error.BadMatch, error.ConnectionClosedError)
-        self._is_open = True
+    def open(self, handle: int, title: str) -> X11Window:
+        self._window, self._title = self._display.create_resource_object("window", handle), title
+        return self
 
     def region(self) -> Region:
         with self._not_gone():
@@ -88,28 +74,18 @@ class X11Window:
 
     def raise_and_focus(self) -> None:
         from Xlib import X
+        from Xlib.protocol import event
 
         with self._not_gone():
-            if self._has_window_manager():
-                self._ask_window_manager()
+            atom = self._display.get_atom
+            if self._root.get_full_property(atom("_NET_SUPPORTING_WM_CHECK"), 0) is not None:  # a window manager
+                data = (32, [2, X.CurrentTime, 0, 0, 0])  # 2: asked for by a tool, not by the application itself
+                ask = event.ClientMessage(window=self._window, client_type=atom("_NET_ACTIVE_WINDOW"), data=data)
+                self._root.send_event(ask, event_mask=X.SubstructureRedirectMask | X.SubstructureNotifyMask)
             else:
                 self._window.configure(stack_mode=X.Above)
                 self._window.set_input_focus(X.RevertToParent, X.CurrentTime)
             self._display.sync()
-
-    def _has_window_manager(self) -> bool:
-        check = self._display.get_atom("_NET_SUPPORTING_WM_CHECK")
-        return self._root.get_full_property(check, 0) is not None
-
-    def _ask_window_manager(self) -> None:
-        from Xlib import X
-        from Xlib.protocol import event
-
-        data = (32, [2, X.CurrentTime, 0, 0, 0])  # 2: asked for by a tool, not by the application itself
-        message = event.ClientMessage(
-            window=self._window, client_type=self._display.get_atom("_NET_ACTIVE_WINDOW"), data=data
-        )
-        self._root.send_event(message, event_mask=X.SubstructureRedirectMask | X.SubstructureNotifyMask)
 
     @contextlib.contextmanager
     def _not_gone(self) -> Iterator[None]:

@@ -6,6 +6,7 @@ This one: driver ── UDP, loopback ── controller and MuJoCo, 500 Hz on th
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.util
 import json
@@ -168,11 +169,9 @@ class SimulatedArm:
 
     def _take_in(self, bus: socket.socket) -> None:
         datagram = b""
-        try:
+        with contextlib.suppress(OSError):  # nothing more
             while True:
                 datagram = bus.recv(STATE.size + 1)
-        except OSError:  # nothing more
-            pass
         if len(datagram) == STATE.size:
             cycle, time_s, shoulder, elbow, shoulder_speed, elbow_speed, is_stopped = STATE.unpack(datagram)
             self._newest = RobotState(cycle, time_s, (shoulder, elbow), (shoulder_speed, elbow_speed), is_stopped)

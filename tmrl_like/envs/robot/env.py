@@ -143,14 +143,7 @@ class RobotEnv(RealTimeEnv):
         ep_max_length: int = 60,
         act_buf_len: int = 2,
     ) -> None:
-        """Make the environment; its first reset connects the robot.
-
-        Args:
-            driver: makes the driver.
-            time_step_duration: seconds between two decisions.
-            ep_max_length: steps.
-            act_buf_len: actions in the observation: they cover the delay.
-        """
+        """As `RealTimeEnv`, of what `driver` makes; the first reset connects it."""
         super().__init__(partial(RobotInterface, driver()), time_step_duration, ep_max_length, act_buf_len)
 
 

@@ -7,6 +7,7 @@ when standard input does, and that is when the process that started it is gone.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -190,23 +191,15 @@ def serve(bus: socket.socket, arm: Arm) -> None:
             state = arm.cycle(due_s) or state
             due_s += CYCLE_S
         if state is not None:
-            _send(bus, state)
+            with contextlib.suppress(OSError):  # nobody reads: the arm does not care
+                bus.send(state)
         time.sleep(max(0.0, due_s - time.perf_counter()))
 
 
 def _received(bus: socket.socket) -> Iterator[bytes]:
-    while True:
-        try:
+    with contextlib.suppress(OSError):  # nothing there, or nobody
+        while True:
             yield bus.recv(COMMAND.size + 1)
-        except OSError:  # nothing there, or nobody
-            return
-
-
-def _send(bus: socket.socket, datagram: bytes) -> None:
-    try:
-        bus.send(datagram)
-    except OSError:  # nobody reads: the arm does not care
-        pass
 
 
 def main() -> None:

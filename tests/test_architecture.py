@@ -1,6 +1,7 @@
 """Who may import whom, and what an import may do: docs/architecture.md as a test."""
 
 import ast
+import graphlib
 import json
 import os
 import re
@@ -33,6 +34,12 @@ NEVER = {
     "networking.worker": ("networking.trainer", "networking.server", "memories", "memory_dataloading", "agents"),
     "networking.trainer": ("networking.worker", "networking.server", "envs"),
 }
+
+ENVIRONMENTS = {  # whose parts each is made of, other than its own and the machinery's
+    **dict.fromkeys(("carla", "desktop", "doom", "drone", "racing", "robot"), ()),
+    "trackmania": ("desktop",),
+}
+OLD_PATHS = ("desktop_game", "robot_driver", "robot_physics", "vizdoom")  # re-export from the environments' folders
 
 
 def _modules() -> Iterator[tuple[str, Path]]:
@@ -83,6 +90,35 @@ def test_rooms_that_must_not_know_each_other_do_not() -> None:
             for room, forbidden in NEVER.items():
                 for other in forbidden if _is_in(name, room) else ():
                     assert not _is_in(imported, f"tmrl_like.{other}"), f"{name} imports {imported}"
+
+
+def _imports_within(room: str) -> dict[str, set[str]]:
+    """Of each module of a room, the modules of that room that it imports."""
+    files = {name: file for name, file in _modules() if _is_in(name, room)}
+    graph: dict[str, set[str]] = {}
+    for name, file in files.items():
+        parts = [imported.removeprefix("tmrl_like.").split(".") for imported in _imports(file)]
+        prefixes = [[".".join(part[:n]) for n in range(len(part), 0, -1)] for part in parts]
+        found = (next((prefix for prefix in longest_first if prefix in files), name) for longest_first in prefixes)
+        graph[name] = set(found) - {name}
+    return graph
+
+
+def test_the_environments_files_import_each_other_in_no_circle() -> None:
+    graphlib.TopologicalSorter(_imports_within("envs")).prepare()
+
+
+def test_an_environment_knows_the_machinery_and_the_machinery_no_environment() -> None:
+    for name, imported in _imports_within("envs").items():
+        own = name.split(".")[1] if "." in name else ""
+        if own not in OLD_PATHS:
+            known = {own, *ENVIRONMENTS.get(own, ())}
+            others = {module for module in imported if module.split(".")[1] in {*ENVIRONMENTS, *OLD_PATHS} - known}
+            assert not others, f"{name} imports {others}"
+
+
+def test_every_folder_of_envs_is_an_environment() -> None:
+    assert {folder.parent.name for folder in (PACKAGE / "envs").glob("*/__init__.py")} == set(ENVIRONMENTS)
 
 
 SERVE = """

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tmrl_like.envs.vision import RangeFinder, Shrink
+from tmrl_like.envs.vision import History, RangeFinder, Shrink
 from tmrl_like.errors import ConfigError
 
 ANGLES = np.linspace(-90, 90, 19)
@@ -85,3 +85,14 @@ def test_a_picture_is_a_copy_even_where_nothing_changes():
 def test_a_picture_without_pixels_is_refused(size, crop):
     with pytest.raises(ConfigError, match="no pixels"):
         Shrink(size, crop)
+
+
+def test_a_history_ends_with_the_newest_and_begins_with_copies_of_the_first() -> None:
+    history = History(3)
+    assert history(np.array([1])).tolist() == [[1], [1], [1]]
+    assert history(np.array([2])).tolist() == [[1], [1], [2]]
+    for value in (3, 4):
+        newest = history(np.array([value]))
+    assert newest.tolist() == [[2], [3], [4]]
+    history.clear()
+    assert history(np.array([5])).tolist() == [[5], [5], [5]]

@@ -24,7 +24,7 @@ SMALLEST_SHARE = 0.01  # of what actions explain in a component; about a tenth o
 _SHUFFLES = 400
 _MAX_FEATURES = 32
 _FEATURES_PER_LEAF = 8
-_PICTURE_SIDE = 16
+_IMAGE_SIDE = 16
 _LARGEST = 1e9  # of a number that is taken as it is
 _CELLS = 8
 _ROWS_PER_REGRESSOR = 2
@@ -278,7 +278,7 @@ def _leaves(obs: Any) -> Iterator[Array]:
 def _reduce(leaf: Array) -> Array:
     """[N, ...] -> [N, 8]."""
     sides = sorted(range(1, leaf.ndim), key=lambda axis: leaf.shape[axis])[-2:]
-    if len(sides) == 2 and min(leaf.shape[axis] for axis in sides) >= _PICTURE_SIDE:
+    if len(sides) == 2 and min(leaf.shape[axis] for axis in sides) >= _IMAGE_SIDE:
         for axis in sides:
             leaf = _cells(leaf, axis)
     flat = leaf.reshape(len(leaf), -1)

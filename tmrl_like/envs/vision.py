@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -51,13 +52,31 @@ class Shrink:
 
     def __call__(self, frame: Frame) -> NDArray[np.uint8]:
         """A frame, uint8 [H, W, 3] in RGB, becomes uint8 [height, width] or [height, width, 3]."""
-        picture = frame[self._crop]
+        image = frame[self._crop]
         if self._grey:
-            picture = self._cv2.cvtColor(picture, self._cv2.COLOR_RGB2GRAY)
-        if picture.shape[:2] == self._size[::-1]:
-            return np.array(picture)
-        small: NDArray[np.uint8] = self._cv2.resize(picture, self._size, interpolation=self._cv2.INTER_AREA)
+            image = self._cv2.cvtColor(image, self._cv2.COLOR_RGB2GRAY)
+        if image.shape[:2] == self._size[::-1]:
+            return np.array(image)
+        small: NDArray[np.uint8] = self._cv2.resize(image, self._size, interpolation=self._cv2.INTER_AREA)
         return small
+
+
+class History:
+    """The newest arrays, stacked, newest last. The first one stands for those before it, too."""
+
+    def __init__(self, length: int) -> None:
+        """Begin without any; `length` arrays are kept."""
+        self.length = length
+        self._arrays: deque[NDArray[Any]] = deque(maxlen=length)
+
+    def __call__(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Append an array; returns [length, *array.shape]."""
+        self._arrays.extend([array] * (1 if self._arrays else self.length))
+        return np.stack(self._arrays)
+
+    def clear(self) -> None:
+        """Begin again: the next array is the first."""
+        self._arrays.clear()
 
 
 class RangeFinder:

@@ -24,7 +24,7 @@ from tmrl_like.agents import SquashedGaussianActor  # noqa: E402
 from tmrl_like.cli import main  # noqa: E402
 from tmrl_like.config.loading import load_experiment  # noqa: E402
 from tmrl_like.envs.carla import CarlaEnv, CarlaSyncEnv, RouteOptions, SensorOptions, SimulatorOptions  # noqa: E402
-from tmrl_like.envs.carla.sensors import Readings, picture_of, ranges_of  # noqa: E402
+from tmrl_like.envs.carla.sensors import Readings, image_of, ranges_of  # noqa: E402
 from tmrl_like.envs.carla.world import CarlaWorld  # noqa: E402
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError, MissingExtraError  # noqa: E402
 from tmrl_like.networking import RolloutWorker  # noqa: E402
@@ -471,7 +471,7 @@ def test_nobody_who_looks_away_lets_the_queues_grow(
 
 def test_pictures_are_rgb() -> None:
     image = data(width=2, height=1, raw_data=bytes([1, 2, 3, 255, 4, 5, 6, 255]))
-    picture = picture_of(image)
+    picture = image_of(image)
     assert picture.tolist() == [[[3, 2, 1], [6, 5, 4]]]
     assert picture.flags.c_contiguous
 

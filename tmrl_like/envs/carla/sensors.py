@@ -128,12 +128,12 @@ class SensorRig:
         self._options = options
         self._body = vehicle.bounding_box.extent
         self._camera = self._lidar = None
-        self._collisions = Readings[Any](impulse_of, _MAX_EVENTS)
-        self._crossings = Readings[Any](lines_crossed, _MAX_EVENTS)
+        self._collisions = Readings[Any](lambda collision: collision.normal_impulse.length(), _MAX_EVENTS)  # N s
+        self._crossings = Readings[Any](lambda invasion: len(invasion.crossed_lane_markings), _MAX_EVENTS)
         _mount(world, vehicle, "sensor.other.collision", {}, self._collisions)
         _mount(world, vehicle, "sensor.other.lane_invasion", {}, self._crossings)
         if options.camera:
-            self._camera = Readings[Any](picture_of, 1)
+            self._camera = Readings[Any](image_of, 1)
             _mount(world, vehicle, "sensor.camera.rgb", _camera_attributes(options), self._camera)
         if options.lidar_bins:
             self._lidar = Readings[Any](self._ranges_of, _MAX_SWEEPS)
@@ -174,7 +174,7 @@ class SensorRig:
         return ranges_of(sweep, self._options.lidar_bins, self._options.lidar_range_m, self._body)
 
 
-def picture_of(image: carla.Image) -> Array:
+def image_of(image: carla.Image) -> Array:
     """CARLA's BGRA as RGB, uint8 [H, W, 3]."""
     bgra = np.frombuffer(image.raw_data, np.uint8).reshape(image.height, image.width, 4)
     return np.ascontiguousarray(bgra[:, :, 2::-1])
@@ -194,16 +194,6 @@ def ranges_of(sweep: carla.LidarMeasurement, bins: int, range_m: float, body: ca
     ranges = np.full(bins, range_m, np.float32)
     np.minimum.at(ranges, directions, np.hypot(x, y))
     return ranges
-
-
-def impulse_of(collision: carla.CollisionEvent) -> float:
-    """Strength of a collision in N s."""
-    return float(collision.normal_impulse.length())
-
-
-def lines_crossed(invasion: carla.LaneInvasionEvent) -> int:
-    """How many lines a wheel has crossed."""
-    return len(invasion.crossed_lane_markings)
 
 
 def _mount(

@@ -6,10 +6,10 @@ with `judge`, which says what a step was worth.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from tmrl_like.envs.desktop.screen import DxcamGrabber, MssGrabber, Region, open
 from tmrl_like.envs.desktop.telemetry import Record, Telemetry
 from tmrl_like.envs.desktop.window import Window, find_window, focus, windows_now
 from tmrl_like.envs.real_time import RealTimeEnv
-from tmrl_like.envs.vision import Frame, Shrink
+from tmrl_like.envs.vision import Frame, History, Shrink
 from tmrl_like.errors import EnvironmentFaultError, expect
 
 PRESSED_FROM = 1 / 3  # of the way: a third of the actions goes left, a third straight on, a third right
@@ -98,7 +98,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         self._frozen = FrozenWatch(frozen_after_s)
         self._record_within_s = min(_RECORD_WITHIN_S, frozen_after_s)
         self._shrink = Shrink(size, grey=grey)
-        self._pictures: deque[NDArray[np.uint8]] = deque(maxlen=frames)
+        self._images = History(frames)
         self._frame: Frame | None = None
         self._is_open = False
         self._screen: MssGrabber | DxcamGrabber | None = None
@@ -128,15 +128,10 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
 
     def observe(self, frame: Frame, record: Record) -> list[Any]:
         """The observation; called once per step, and once by `reset`, after `begin_episode`."""
-        picture = self._shrink(frame)
-        while len(self._pictures) < (self._pictures.maxlen or 1) - 1:
-            self._pictures.append(picture)
-        self._pictures.append(picture)
-        return [np.stack(self._pictures)]
+        return [self._images(self._shrink(frame))]
 
     def get_observation_space(self) -> spaces.Tuple[Any]:
-        shape = (self._pictures.maxlen or 1, *self._shrink.shape)
-        return spaces.Tuple((spaces.Box(0, 255, shape, np.uint8),))
+        return spaces.Tuple((spaces.Box(0, 255, (self._images.length, *self._shrink.shape), np.uint8),))
 
     def get_action_space(self) -> spaces.Box:
         return spaces.Box(-1.0, 1.0, (len(self._axes),))
@@ -166,27 +161,24 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
     # -- rtgym's interface ---------------------------------------------------------------------------
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[list[Any], dict[str, Any]]:
-        return self._or_close(self._reset), {}
-
-    def _reset(self) -> list[Any]:
-        self._open()
-        self.let_go()
-        self.begin_episode()
-        self._pictures.clear()
-        self._frozen.reset()
-        return self.observe(*self._look())
+        with self._closed_by_errors():
+            self._open()
+            self.let_go()
+            self.begin_episode()
+            self._images.clear()
+            self._frozen.reset()
+            return self.observe(*self._look()), {}
 
     def send_control(self, control: NDArray[np.float32] | None) -> None:
         if control is not None and self._is_open:
-            self._or_close(self.control, control)
+            with self._closed_by_errors():
+                self.control(control)
 
     def get_obs_rew_terminated_info(self) -> tuple[list[Any], float, bool, dict[str, Any]]:
-        return self._or_close(self._step)  # type: ignore[no-any-return]
-
-    def _step(self) -> tuple[list[Any], float, bool, dict[str, Any]]:
-        frame, record = self._look()
-        reward, terminated, info = self.judge(frame, record)
-        return self.observe(frame, record), reward, terminated, info
+        with self._closed_by_errors():
+            frame, record = self._look()
+            reward, terminated, info = self.judge(frame, record)
+            return self.observe(frame, record), reward, terminated, info
 
     def render(self) -> Frame | None:
         """What the window showed when it was last looked at, uint8 [H, W, 3] RGB."""
@@ -205,10 +197,11 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
                 part.close()
         self._telemetry = self._screen = self._window = self._keyboard = None
 
-    def _or_close(self, call: Callable[..., Any], *args: Any) -> Any:
-        """Call; what raises closes everything, so that no key stays down and the next reset begins anew."""
+    @contextlib.contextmanager
+    def _closed_by_errors(self) -> Iterator[None]:
+        """What raises closes everything, so that no key stays down and the next reset starts from nothing."""
         try:
-            return call(*args)
+            yield
         except BaseException:
             self.close()
             raise
@@ -225,7 +218,8 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         if self._game is not None:
             others = windows_now()
             self._game.start()
-        self._window = self._find_window(others)
+        within_s = self._start_within_s if self._game is not None else 0.0
+        self._window = find_window(self._title, within_s, others, self._check_alive)
         if self._place is not None:
             self._window.place(self._place)
         focus(self._window)
@@ -243,17 +237,6 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
     def open_telemetry(self) -> Telemetry:
         """Connect to the game's telemetry."""
         return Telemetry(self._telemetry_layout, self._telemetry_port)
-
-    def _find_window(self, others: set[int]) -> Window:
-        until = time.monotonic() + self._start_within_s
-        while True:
-            self._check_alive()
-            try:
-                return find_window(self._title, others=others)
-            except EnvironmentFaultError:
-                if self._game is None or time.monotonic() >= until:
-                    raise
-            time.sleep(0.1)
 
     def _look(self) -> tuple[Frame, Record]:
         if self._screen is None or self._window is None:

@@ -39,16 +39,14 @@ class XboxGamepad:
         """
         try:
             import vgamepad
-        except ImportError as error:
-            if getattr(error, "name", None) == "vgamepad":
-                raise MissingExtraError("a gamepad needs vgamepad: pip install 'tmrl_like[gamepad]'") from None
-            raise ConfigError(_REFUSED.format(error)) from None
-        except Exception as error:  # what the driver's library raises at import
-            raise ConfigError(_REFUSED.format(error)) from None
-        try:
+
             self._pad: Any = vgamepad.VX360Gamepad()
-        except Exception as error:  # libevdev and ViGEm have classes of their own
-            raise ConfigError(_REFUSED.format(error)) from None
+        except Exception as error:  # libevdev and ViGEm have classes of their own, and raise them at import, too
+            if isinstance(error, ImportError) and error.name == "vgamepad":
+                raise MissingExtraError("a gamepad needs vgamepad: pip install 'tmrl_like[gamepad]'") from None
+            raise ConfigError(
+                f"there can be no virtual gamepad here ({error}): use the keyboard, or see the guide on gamepads"
+            ) from None
         self._buttons = {name: vgamepad.XUSB_BUTTON[f"XUSB_GAMEPAD_{name.upper()}"] for name in _BUTTONS}
 
     def move(
@@ -76,4 +74,3 @@ class XboxGamepad:
 
 
 _BUTTONS = ("a", "b", "x", "y", "start", "back")
-_REFUSED = "there can be no virtual gamepad here ({}): use the keyboard, or see the guide on gamepads"

@@ -55,7 +55,14 @@ class Telemetry:
         Raises:
             ConfigError: no layout, or no port.
         """
-        self._layout = _struct_of(layout)
+        try:
+            self._layout = struct.Struct(layout)
+        except struct.error as error:
+            raise ConfigError(
+                f"{layout!r} is no layout of a telemetry record ({error}); expected one like <2f"
+            ) from None
+        if not self._layout.size:
+            raise ConfigError(f"a telemetry record of layout {layout!r} is empty; expected one like <2f")
         expect(0 < port < 65536, "the port of the game's telemetry", port, "1 to 65535")
         self.records_total = 0
         self.refused_total = 0
@@ -144,13 +151,3 @@ class Telemetry:
                 log.warning("telemetry at %s:%s: %s", *self._address, reason)
             self._state = reason
             self._newest = None
-
-
-def _struct_of(layout: str) -> struct.Struct:
-    try:
-        record = struct.Struct(layout)
-    except struct.error as error:
-        raise ConfigError(f"{layout!r} is no layout of a telemetry record ({error}); expected one like <2f") from None
-    if not record.size:
-        raise ConfigError(f"a telemetry record of layout {layout!r} is empty; expected one like <2f")
-    return record

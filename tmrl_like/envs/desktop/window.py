@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 from tmrl_like.envs.desktop.screen import Region
@@ -46,13 +47,19 @@ def windows_now() -> set[int]:
         return set(windows.titles())
 
 
-def find_window(title: str, within_s: float = 0.0, others: set[int] | None = None) -> Window:
+def find_window(
+    title: str,
+    within_s: float = 0.0,
+    others: set[int] | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> Window:
     """Find the window whose title contains this text, the shortest title of several.
 
     Args:
         title: a part of the title; upper and lower case are the same.
         within_s: wait so long for it to come.
         others: numbers of windows that are not meant; those that are gone are taken out, for numbers come again.
+        check: called before each look; raises where waiting makes no sense.
 
     Raises:
         ConfigError: no screen, or a platform without a search for windows.
@@ -61,21 +68,24 @@ def find_window(title: str, within_s: float = 0.0, others: set[int] | None = Non
     """
     windows, others = _open_windows(), set() if others is None else others
     until = time.monotonic() + within_s
-    while True:
-        titles = windows.titles()
-        others &= titles.keys()
-        fitting = [(handle, found) for handle, found in titles.items() if title.lower() in found.lower()]
-        meant = [window for window in fitting if window[0] not in others]
-        if meant:
-            return windows.open(*min(meant, key=lambda window: len(window[1])))
-        if time.monotonic() >= until:
-            windows.close()
-            was_there = " (that one was there before the game)" * bool(fitting)
-            names = ", ".join(sorted(filter(None, set(titles.values())))) or "none"
-            raise EnvironmentAwayError(
-                f"there is no window with {title!r} in its title; is the game running? Open windows: {names}{was_there}"
-            )
-        time.sleep(_LOOK_S)
+    try:
+        while True:
+            check()
+            titles = windows.titles()
+            others &= titles.keys()
+            fitting = [(handle, found) for handle, found in titles.items() if title.lower() in found.lower()]
+            meant = [window for window in fitting if window[0] not in others]
+            if meant:
+                return windows.open(*min(meant, key=lambda window: len(window[1])))
+            if time.monotonic() >= until:
+                was_there = " (that one was there before the game)" * bool(fitting)
+                names = ", ".join(sorted(filter(None, set(titles.values())))) or "none"
+                what = f"there is no window with {title!r} in its title; is the game running?"
+                raise EnvironmentAwayError(f"{what} Open windows: {names}{was_there}")
+            time.sleep(_LOOK_S)
+    except BaseException:
+        windows.close()
+        raise
 
 
 def focus(window: Window) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ import numpy as np
 from rtgym import RealTimeGymInterface
 
 from tmrl_like.envs.real_time import RealTimeEnv
-from tmrl_like.envs.vision import Shrink, has_display
+from tmrl_like.envs.vision import History, Shrink, has_display
 from tmrl_like.errors import ConfigError, MissingExtraError
 
 TIC_S = 1 / 35
@@ -89,8 +88,7 @@ class VizDoomInterface(RealTimeGymInterface):  # type: ignore[misc]
         self._table = [[name in held for name in names] for held in actions]
         self._most = np.array(list(variables.values()), np.float32)
         self._shrink = Shrink(size, grey=grey)
-        self._n_frames = frames
-        self._frames: deque[Any] = deque(maxlen=frames)
+        self._history = History(frames)
         self._variables = np.zeros(len(variables), np.float32)
         self._rewarded = 0.0
         self._reward_scale = reward_scale
@@ -107,7 +105,7 @@ class VizDoomInterface(RealTimeGymInterface):  # type: ignore[misc]
         self.game.init()
 
     def get_observation_space(self) -> spaces.Tuple[Any]:
-        frames = spaces.Box(0, 255, (self._n_frames, *self._shrink.shape), np.uint8)
+        frames = spaces.Box(0, 255, (self._history.length, *self._shrink.shape), np.uint8)
         return spaces.Tuple((frames, spaces.Box(np.zeros_like(self._most), self._most)))
 
     def get_action_space(self) -> spaces.Discrete:
@@ -128,7 +126,7 @@ class VizDoomInterface(RealTimeGymInterface):  # type: ignore[misc]
             self.game.set_seed(seed)
         self.game.new_episode()
         self._rewarded = 0.0
-        self._frames.clear()
+        self._history.clear()
         self._look()
         return self._observation(), {}
 
@@ -137,9 +135,7 @@ class VizDoomInterface(RealTimeGymInterface):  # type: ignore[misc]
         if not self.game.is_episode_finished():
             self.game.advance_action(1)
         terminated = self.game.is_episode_finished()
-        if terminated:
-            self._frames.append(self._frames[-1])  # there is no new one, and a stack moves on with every step
-        else:
+        if not terminated:  # then there is no new frame, and the history goes on with the newest
             self._look()
         rewarded = self.game.get_total_reward()
         rew, self._rewarded = np.float32(self._reward_scale * (rewarded - self._rewarded)), rewarded
@@ -154,13 +150,12 @@ class VizDoomInterface(RealTimeGymInterface):  # type: ignore[misc]
 
     def _look(self) -> None:
         state = self.game.get_state()
-        frame = self._shrink(state.screen_buffer)
-        self._frames.extend([frame] * (1 if self._frames else self._n_frames))
+        self._frame = self._shrink(state.screen_buffer)
         if len(self._most):
             self._variables = np.clip(state.game_variables, 0.0, self._most).astype(np.float32)
 
     def _observation(self) -> list[Any]:
-        return [np.stack(self._frames), self._variables]
+        return [self._history(self._frame), self._variables]
 
 
 class VizDoomEnv(RealTimeEnv):

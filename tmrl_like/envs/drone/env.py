@@ -20,7 +20,7 @@ from tmrl_like.errors import ConfigError
 
 REACHED_M = 0.01
 _NEAR_M = 0.01
-_PICTURE_PX = 400
+_IMAGE_PX = 400
 
 
 class DroneInterface(RealTimeGymInterface):  # type: ignore[misc]
@@ -38,7 +38,9 @@ class DroneInterface(RealTimeGymInterface):  # type: ignore[misc]
         """
         self._drone: Any = None
         self._target = np.zeros(2, np.float32)
-        self._window = _Window() if render else None
+        if render and not has_display():
+            raise ConfigError("render: true needs a display, and there is none here; leave it off")
+        self._shows = render
 
     def get_observation_space(self) -> spaces.Tuple[Any]:
         position = spaces.Box(-1.0, 1.0, (1,))
@@ -64,13 +66,15 @@ class DroneInterface(RealTimeGymInterface):  # type: ignore[misc]
     def get_obs_rew_terminated_info(self) -> tuple[list[Any], np.float32, bool, dict[str, Any]]:
         position = self._drone.get_observation()
         distance = np.linalg.norm(np.array(position, np.float32) - self._target)
-        if self._window is not None:
-            self._window.show(_picture(position, self._target))
+        if self._shows:
+            cv2 = load_opencv()
+            cv2.imshow("tmrl_like drone", _image(position, self._target)[..., ::-1])
+            cv2.waitKey(1)
         return self._observation(position), np.float32(-distance), bool(distance < REACHED_M), {}
 
     def render(self) -> Frame:
         """The drone (a circle) and its target (a dot), uint8 [400, 400, 3] RGB."""
-        return _picture(self._drone.get_observation(), self._target)
+        return _image(self._drone.get_observation(), self._target)
 
     def _observation(self, position: tuple[float, float]) -> list[np.ndarray[Any, np.dtype[np.float32]]]:
         return [np.array([value], np.float32) for value in (*position, *self._target)]
@@ -145,27 +149,14 @@ class MirroredFlights:
         return mirror_obs(last_obs), mirror_vector(act), rew, mirror_obs(obs), terminated, truncated
 
 
-class _Window:
-    """Shows pictures."""
-
-    def __init__(self) -> None:
-        if not has_display():
-            raise ConfigError("render: true needs a display, and there is none here; leave it off")
-        self._cv2 = load_opencv()
-
-    def show(self, picture: Frame) -> None:
-        self._cv2.imshow("tmrl_like drone", picture[..., ::-1])
-        self._cv2.waitKey(1)
-
-
-def _picture(position: tuple[float, float], target: Any) -> Frame:
+def _image(position: tuple[float, float], target: Any) -> Frame:
     cv2 = load_opencv()
-    picture = np.full((_PICTURE_PX, _PICTURE_PX, 3), 255, np.uint8)
-    cv2.circle(picture, _pixel(position), 10, (0, 0, 255), 1)
-    cv2.circle(picture, _pixel(target), 5, (255, 0, 0), -1)
-    return picture
+    image = np.full((_IMAGE_PX, _IMAGE_PX, 3), 255, np.uint8)
+    cv2.circle(image, _pixel(position), 10, (0, 0, 255), 1)
+    cv2.circle(image, _pixel(target), 5, (255, 0, 0), -1)
+    return image
 
 
 def _pixel(point: Any) -> tuple[int, int]:
-    half = _PICTURE_PX // 2
+    half = _IMAGE_PX // 2
     return int(point[0] * half) + half, int(point[1] * half) + half

@@ -74,8 +74,9 @@ class Keyboard:
             reason = str(error).strip().partition("\n")[0]
             raise ConfigError(f"driving from the keyboard needs a display ({reason}); use --driver script") from None
         self._keys = keyboard.Key
-        self._pressed: set[Any] = set()
-        self._listener = keyboard.Listener(on_press=self._press, on_release=self._release)
+        pressed: set[Any] = set()
+        self._pressed = pressed
+        self._listener = keyboard.Listener(lambda key: pressed.add(key), lambda key: pressed.discard(key))
         self._listener.start()
 
     def __call__(self, state: Any) -> Controls:
@@ -87,12 +88,6 @@ class Keyboard:
             raise ConfigError("given up with Escape: nothing was recorded")
         steering = float(keys.right in pressed) - float(keys.left in pressed)
         return 0.6 * steering, 0.5 * (keys.up in pressed), 0.6 * (keys.down in pressed)
-
-    def _press(self, key: Any) -> None:
-        self._pressed.add(key)
-
-    def _release(self, key: Any) -> None:
-        self._pressed.discard(key)
 
     def close(self) -> None:
         """Close the window, and listen no more."""

@@ -6,7 +6,6 @@ An environment to copy: `RacingInterface` says what an agent sees of the game, w
 
 from __future__ import annotations
 
-from collections import deque
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -21,6 +20,7 @@ from tmrl_like.envs.racing.game import FRAME_SHAPE, RacingGame, require_game
 from tmrl_like.envs.racing.view import ImageView, LidarView
 from tmrl_like.envs.real_time import RealTimeEnv
 from tmrl_like.envs.trajectory import Points, TrajectoryReward, load_trajectory
+from tmrl_like.envs.vision import History
 from tmrl_like.errors import ConfigError, expect
 
 Observation = Literal["lidar", "image"]
@@ -69,13 +69,12 @@ class RacingInterface(RealTimeGymInterface):  # type: ignore[misc]
         self._game: RacingGame | None = None
         self._reward = TrajectoryReward.along(demonstration(track, trajectory), reward or {})
         self._view: LidarView | ImageView = LidarView() if observation == "lidar" else ImageView(image_size, grey)
-        self._length = history
-        self._history: deque[NDArray[Any]] = deque(maxlen=history)
+        self._history = History(history)
         self._frame = np.zeros(FRAME_SHAPE, np.uint8)
 
     def get_observation_space(self) -> spaces.Tuple[Any]:
         view = self._view
-        seen = spaces.Box(0, view.full, (self._length, *view.shape), view.dtype)
+        seen = spaces.Box(0, view.full, (self._history.length, *view.shape), view.dtype)
         return spaces.Tuple((spaces.Box(-1.0, 1.0, (len(_INSTRUMENTS),), np.float32), seen))
 
     def get_action_space(self) -> spaces.Box:
@@ -120,11 +119,8 @@ class RacingInterface(RealTimeGymInterface):  # type: ignore[misc]
 
     def _observe(self, state: Any) -> list[NDArray[Any]]:
         self._frame = state["frame"]
-        seen = self._view(state["frame"])
-        missing = self._length - len(self._history)
-        self._history.extend([seen] * max(1, missing))  # the first one stands for those before it
         instruments = np.array([state[name] / full for name, full in _INSTRUMENTS.items()], np.float32)
-        return [instruments.clip(-1.0, 1.0), np.stack(self._history)]
+        return [instruments.clip(-1.0, 1.0), self._history(self._view(self._frame))]
 
 
 def _pedals(pedal: float) -> tuple[float, float]:

@@ -217,11 +217,6 @@ class Simulation:
         car: Any = self._env.car
         to_the_front, to_the_right = car.hull.GetWorldVector((0, 1)), car.hull.GetWorldVector((1, 0))
         velocity = car.hull.linearVelocity
-        self.state = np.zeros((), STATE)
-        self.state["tick"] = self._ticks
-        self.state["position"] = tuple(car.hull.position)
-        self.state["speed"] = velocity.dot(to_the_front)
-        self.state["slip"] = velocity.dot(to_the_right)
-        self.state["turn_rate"] = car.hull.angularVelocity
-        self.state["steering"] = car.wheels[0].joint.angle
-        self.state["frame"] = frame
+        motion = (velocity.dot(to_the_front), velocity.dot(to_the_right), car.hull.angularVelocity)
+        wheels = car.wheels[0].joint.angle
+        self.state = np.array((self._ticks, tuple(car.hull.position), *motion, wheels, frame), STATE)

@@ -30,7 +30,7 @@ REACHED_M = 0.02
 AT_REST_RAD_S = 0.2
 STEP_COSTS = 0.1
 _NEAR_M = 0.01
-_PICTURE_PX, _PX_PER_M = 300, 200
+_IMAGE_PX, _PX_PER_M = 300, 200
 
 _HOME_GAIN = 5.0  # 1/s
 _AT_HOME_RAD = 0.05
@@ -87,12 +87,12 @@ class RobotInterface(RealTimeGymInterface):  # type: ignore[misc]
     def render(self) -> Frame:
         """The arm and its target from above, as they were observed last, uint8 [300, 300, 3] RGB."""
         cv2 = load_opencv()
-        picture = np.full((_PICTURE_PX, _PICTURE_PX, 3), 255, np.uint8)
+        image = np.full((_IMAGE_PX, _IMAGE_PX, 3), 255, np.uint8)
         elbow = LINKS_M[0] * np.array((math.cos(self._position_rad[0]), math.sin(self._position_rad[0])))
         arm = [_pixel(point) for point in (np.zeros(2), elbow, tip_m(self._position_rad))]
-        cv2.polylines(picture, [np.array(arm)], isClosed=False, color=(0, 0, 0), thickness=4)
-        cv2.circle(picture, _pixel(self._target), round(REACHED_M * _PX_PER_M), (255, 0, 0), -1)
-        return picture
+        cv2.polylines(image, [np.array(arm)], isClosed=False, color=(0, 0, 0), thickness=4)
+        cv2.circle(image, _pixel(self._target), round(REACHED_M * _PX_PER_M), (255, 0, 0), -1)
+        return image
 
     def wait(self) -> None:
         """Between two episodes the arm stands."""
@@ -175,5 +175,5 @@ def tip_m(position_rad: Any) -> _Array:
 
 def _pixel(point_m: Any) -> tuple[int, int]:
     """Column and row of a point; the shoulder is in the middle, x goes to the right, y up."""
-    middle = _PICTURE_PX // 2
+    middle = _IMAGE_PX // 2
     return middle + round(float(point_m[0]) * _PX_PER_M), middle - round(float(point_m[1]) * _PX_PER_M)

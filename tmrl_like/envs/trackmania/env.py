@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -22,7 +21,7 @@ from tmrl_like.envs.desktop.env import DesktopGameEnv, DesktopGameInterface
 from tmrl_like.envs.desktop.gamepad import Gamepad, XboxGamepad
 from tmrl_like.envs.desktop.telemetry import Record, Telemetry
 from tmrl_like.envs.trajectory import TrajectoryReward, load_trajectory, resample
-from tmrl_like.envs.vision import Frame, RangeFinder
+from tmrl_like.envs.vision import Frame, History, RangeFinder
 from tmrl_like.errors import ConfigError
 
 PORT = 9000
@@ -136,7 +135,7 @@ class TrackManiaInterface(DesktopGameInterface):
             frozen_after_s=math.inf,  # telemetry tells
         )
         self._lidar = Lidar() if view == "lidar" else None
-        self._ranges: deque[NDArray[np.float32]] = deque(maxlen=4)
+        self._ranges = History(4)
         self._make_gamepad = gamepad
         self._gamepad: Gamepad | None = None
         self._trajectory, self._reward_arguments = trajectory, REWARD | (reward or {})
@@ -154,15 +153,9 @@ class TrackManiaInterface(DesktopGameInterface):
         car = Car(*record)
         values = ((car.speed, -_MAX_SPEED, _MAX_SPEED), (car.gear, 0.0, _MAX_GEAR), (car.rpm, 0.0, _MAX_RPM))
         instruments = [np.array([min(max(value, low), high)], np.float32) for value, low, high in values]
-        return [*instruments, *(super().observe(frame, record) if self._lidar is None else [self._look_ahead(frame)])]
-
-    def _look_ahead(self, frame: Frame) -> NDArray[np.float32]:
-        assert self._lidar is not None
-        ranges = self._lidar(frame)
-        while len(self._ranges) < 3:
-            self._ranges.append(ranges)
-        self._ranges.append(ranges)
-        return np.stack(self._ranges)
+        if self._lidar is None:
+            return [*instruments, *super().observe(frame, record)]
+        return [*instruments, self._ranges(self._lidar(frame))]
 
     def judge(self, frame: Frame, record: Record) -> tuple[float, bool, dict[str, Any]]:
         car = Car(*record)

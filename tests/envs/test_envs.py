@@ -1,8 +1,5 @@
-"""Environments: the generic wrapper, rtgym's guards, the drone."""
+"""Environments: the generic wrapper and rtgym's guards."""
 
-import os
-import subprocess
-import sys
 import time
 import warnings
 from typing import Any
@@ -14,7 +11,6 @@ from gymnasium import spaces
 from rtgym import DEFAULT_CONFIG_DICT, RealTimeGymInterface
 
 from tmrl_like.envs import GenericGymEnv
-from tmrl_like.envs.drone import DroneEnv
 from tmrl_like.envs.generic import neutral_action
 from tmrl_like.errors import ConfigError, EnvironmentFaultError
 from tmrl_like.networking import RolloutWorker
@@ -228,47 +224,6 @@ def test_an_unknown_environment_is_named() -> None:
 def test_arguments_that_an_environment_does_not_take_are_named() -> None:
     with pytest.raises(ConfigError, match=r"Pendulum-v1.*gravity"):
         GenericGymEnv("Pendulum-v1", {"gravity": 3})
-
-
-_FLIGHT = """
-import time
-import numpy as np
-from tmrl_like.envs.drone import DroneEnv
-env = DroneEnv(ep_max_length=8)
-obs, _ = env.reset()
-assert env.observation_space.contains(obs)
-started = time.perf_counter()
-for _ in range(8):
-    obs, rew, terminated, truncated, _ = env.step(np.array([1.0, 0.0], np.float32))
-took_s = time.perf_counter() - started
-assert abs(took_s - 8 * 0.05) < 0.1, took_s
-assert truncated or terminated
-assert rew < 0
-assert obs[0][0] > 0.05
-picture = env.render()
-assert (picture.dtype, picture.shape) == (np.uint8, (400, 400, 3))
-rows, columns = np.nonzero((picture == (255, 0, 0)).all(-1))  # the target
-assert abs(columns.mean() - (200 + 200 * obs[2][0])) < 2 and abs(rows.mean() - (200 + 200 * obs[3][0])) < 2
-rows, columns = np.nonzero((picture == (0, 0, 255)).all(-1))
-assert abs(columns.mean() - (200 + 200 * obs[0][0])) < 30, "the drone, a little later"
-"""
-
-
-def test_the_drone_flies_in_real_time_and_headless() -> None:
-    """In a process of its own: rtgym's drone starts threads that never end and draw from the global `random`."""
-    environment = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "WAYLAND_DISPLAY")}
-    done = subprocess.run(
-        [sys.executable, "-c", _FLIGHT], env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-
-
-def test_rendering_without_a_display_is_refused_and_not_fatal(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("DISPLAY", "WAYLAND_DISPLAY"):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr("sys.platform", "linux")
-    with pytest.raises(ConfigError, match="needs a display"):
-        DroneEnv(render=True)
 
 
 @pytest.mark.parametrize("reset_act_buf", [False, True])

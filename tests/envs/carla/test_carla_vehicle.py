@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tmrl_like.envs.carla import VehicleAction, VehicleState
-from tmrl_like.envs.carla.drive import Drive
-from tmrl_like.envs.carla.route import Route, RouteOptions
+from tmrl_like.envs.carla.route import Drive, Route, RouteOptions
 from tmrl_like.errors import ConfigError, DecodingError
 
 numbers = st.floats(allow_nan=False, width=64)

@@ -1,7 +1,7 @@
 """Cars in the CARLA simulator: in real time on the simulator's clock, or step by step while it stands still.
 
 Needs the extra `carla`. `vehicle` has a vehicle's state and action, typed; `world` the connection; `sensors` camera,
-lidar, collisions and crossed lines, `car` what carries them; `route` the way, `drive` the task; `interface` puts
+lidar, collisions and crossed lines, `car` what carries them; `route` the way and the task; `interface` puts
 them together.
 """
 

@@ -14,8 +14,7 @@ from gymnasium import spaces
 from rtgym import RealTimeGymInterface
 
 from tmrl_like.envs.carla.car import Car
-from tmrl_like.envs.carla.drive import Drive
-from tmrl_like.envs.carla.route import Route, RouteOptions, plan_route
+from tmrl_like.envs.carla.route import Drive, Route, RouteOptions, plan_route
 from tmrl_like.envs.carla.sensors import SensorOptions
 from tmrl_like.envs.carla.vehicle import VehicleAction, VehicleState
 from tmrl_like.envs.carla.world import CarlaWorld, SimulatorOptions, require_carla, weather_of

@@ -1,4 +1,4 @@
-"""A way along the lanes of the map, and how far a vehicle got on it.
+"""A way along the lanes of the map, how far a vehicle got on it, what that earns, and when it ends.
 
 Shape names: N points of a route, M lines between them, K of these near the vehicle.
 """
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tmrl_like.envs.carla.vehicle import VehicleState
 from tmrl_like.errors import expect
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ _SPACING_M = 2.0
 _SHORTEST_M = 10.0
 _LOOK_BACK_M = 10.0
 _LOOK_AHEAD_M = 20.0
+_ROUTE_ENDS_M = 2.0
+_GAIN_M = 1.0
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -107,3 +110,47 @@ class Route:
         along = self.reached_m + np.array(distances_m)
         x_N, y_N = self._points_N2.T
         return np.interp(along, self._along_N, x_N), np.interp(along, self._along_N, y_N)
+
+
+class Drive:
+    """A car on its way.
+
+    Attributes:
+        began_in_frame: of the simulator.
+    """
+
+    def __init__(self, task: RouteOptions, route: Route, state: VehicleState) -> None:
+        """Begin at the start of `route`."""
+        self._task, self._route = task, route
+        self.began_in_frame = state.frame
+        self._best_m, self._best_at_s = 0.0, state.time_s
+
+    def judge(self, state: VehicleState, impulse: float, lines: int) -> tuple[float, str]:
+        """What was earned since the last time, and what ended the drive, if anything did.
+
+        Args:
+            state: the car now.
+            impulse: of collisions, in N s.
+            lines: crossed.
+
+        Returns:
+            The reward; one of "collision", "off route", "end of route", "stuck" or nothing.
+        """
+        reward = self._route.follow(state.x_m, state.y_m) - self._task.lane_penalty * lines
+        if self._route.reached_m >= self._best_m + _GAIN_M:
+            self._best_m, self._best_at_s = self._route.reached_m, state.time_s
+        if impulse > 0:
+            return reward - self._task.collision_penalty, "collision"
+        if self._route.off_m > self._task.off_route_m:
+            return reward, "off route"
+        if self._route.reached_m >= self._route.length_m - _ROUTE_ENDS_M:
+            return reward, "end of route"
+        return reward, "stuck" if state.time_s - self._best_at_s > self._task.stuck_after_s else ""
+
+    def route_ahead(self, state: VehicleState) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """Points ahead as seen from the car, float32 [2 * len(ahead_m)]: metres forward, then to the right."""
+        x, y = self._route.ahead(self._task.ahead_m)
+        limit_m = max(self._task.ahead_m) + self._task.off_route_m
+        own = np.concatenate(state.to_own_frame(x - state.x_m, y - state.y_m))
+        seen: np.ndarray[Any, np.dtype[np.float32]] = np.clip(own, -limit_m, limit_m).astype(np.float32)
+        return seen

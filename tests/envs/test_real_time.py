@@ -1,0 +1,80 @@
+"""An rtgym interface as an environment with a clock, and the import paths that experiments have."""
+
+import importlib
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from rtgym import RealTimeGymInterface
+
+from tmrl_like.envs.real_time import RealTimeEnv
+from tmrl_like.errors import EnvironmentFaultError
+
+
+class Counting(RealTimeGymInterface):
+    """Counts its steps, and notes what it is asked for."""
+
+    def __init__(self) -> None:
+        self.steps, self.calls = 0, []
+
+    def get_observation_space(self) -> spaces.Tuple:
+        return spaces.Tuple((spaces.Box(0.0, 100.0, (1,)),))
+
+    def get_action_space(self) -> spaces.Box:
+        return spaces.Box(-1.0, 1.0, (1,))
+
+    def get_default_action(self) -> Any:
+        return np.zeros(1, np.float32)
+
+    def reset(self, seed: Any = None, options: Any = None) -> Any:
+        self.steps = 0
+        return self._obs(), {}
+
+    def send_control(self, control: Any) -> None:
+        self.calls.append("control")
+
+    def get_obs_rew_terminated_info(self) -> Any:
+        self.steps += 1
+        return self._obs(), 1.0, False, {}
+
+    def wait(self) -> None:
+        self.calls.append("wait")
+
+    def _obs(self) -> list[Any]:
+        return [np.array([self.steps], np.float32)]
+
+
+@pytest.mark.filterwarnings("ignore:Time-step timed out")  # on a busy machine
+@pytest.mark.parametrize("wait_on_done", [True, False])
+def test_an_interface_has_a_clock_actions_in_its_observation_and_episodes_of_a_length(wait_on_done: bool) -> None:
+    interface = Counting()
+    env = RealTimeEnv(lambda: interface, 0.02, ep_max_length=3, act_buf_len=2, wait_on_done=wait_on_done)
+    assert (env.time_step_s, env.overrun_after_s) == (0.02, 0.04)
+    obs, _ = env.reset()
+    assert env.observation_space.contains(obs)
+    assert len(obs) == 3
+    steps = [env.step(np.array([value], np.float32)) for value in (0.1, 0.2, 0.3)]
+    assert [truncated for *_, truncated, _ in steps] == [False, False, True]
+    assert [round(float(action[0]), 3) for action in steps[-1][0][1:]] == [0.2, 0.3]
+    env.close()
+    assert ("wait" in interface.calls) == wait_on_done
+
+
+def test_an_interface_that_cannot_be_made_is_named() -> None:
+    with pytest.raises(EnvironmentFaultError, match="ZeroDivisionError"):
+        RealTimeEnv(lambda: 1 / 0)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "name"),
+    [
+        ("desktop_game", "desktop", "DesktopGameEnv"),
+        ("robot_driver", "robot.driver", "SimulatedArm"),
+        ("robot_physics", "robot.physics", "ArmOptions"),
+        ("vizdoom", "doom", "VizDoomEnv"),
+    ],
+)
+def test_import_paths_of_older_experiments_still_work(old: str, new: str, name: str) -> None:
+    modules = (importlib.import_module(f"tmrl_like.envs.{path}") for path in (old, new))
+    assert len({getattr(module, name) for module in modules}) == 1

@@ -13,7 +13,8 @@ from tmrl_like.envs.generic import GenericGymEnv
 class RealTimeEnv(GenericGymEnv):
     """An rtgym interface in real time, with the last `act_buf_len` actions in its observation.
 
-    A step is an overrun when it takes more than two time-steps. The action buffer begins anew with each episode.
+    A step is an overrun when it takes more than two time-steps. By default each reset also resets the
+    action buffer.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Car:
-    """A car that is told what to do and looked at.
+    """A car that gets commands and is observed.
 
     Attributes:
         world: it is in.

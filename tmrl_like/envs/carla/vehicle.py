@@ -1,4 +1,4 @@
-"""What a vehicle does and what it is told, typed: each rebuilds exactly from numbers and from bytes."""
+"""A vehicle's state and action, typed: each rebuilds exactly from numbers and from bytes."""
 
 from __future__ import annotations
 

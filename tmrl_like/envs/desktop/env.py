@@ -40,7 +40,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
     [frames, height, width, 3]. Action: one number in [-1, 1] for each of `axes`, float32 [A].
 
     The game and its window are looked for at the first reset, and again at the reset after a fault: a game that
-    was started by `command` is then ended and started anew. A fault is a game that ended, a window that is gone
+    was started by `command` is then ended and started again. A fault is a game that ended, a window that is gone
     or lost the focus (no key is pressed then), a picture that is frozen, telemetry that fell silent.
     """
 

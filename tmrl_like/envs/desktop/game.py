@@ -50,7 +50,7 @@ class GameProcess:
         return self._process.poll() if self._process is not None else None
 
     def start(self) -> None:
-        """Start it anew; one that is still there is ended first.
+        """Start it; one that is still running is ended first.
 
         Raises:
             ConfigError: the command cannot be run.

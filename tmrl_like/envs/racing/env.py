@@ -37,7 +37,7 @@ class RacingInterface(RealTimeGymInterface):  # type: ignore[misc]
     Observation: instruments, float32 [4] in [-1, 1] (speed, slip, turn rate, steering); then a history, newest last,
     of range-finder scans, float32 [history, 19] in [0, 1] ("lidar"), or of pictures, uint8 [history, height, width],
     in colour [history, height, width, 3] ("image"). Action: float32 [2] in [-1, 1]: steering (left to right), and
-    one pedal: full brake at -1, nothing at -0.5, full gas at 1, so that who knows nothing yet drives off.
+    one pedal: full brake at -1, nothing at -0.5, full gas at 1, so that an untrained policy drives off.
     """
 
     def __init__(

@@ -189,7 +189,7 @@ def _run(pipe: Connection, states: Any, newest: Any, command: Any, track: int) -
 
 
 class Simulation:
-    """The game without a clock: it moves when it is told to."""
+    """The game without a clock: it moves when `tick` is called."""
 
     def __init__(self, track: int) -> None:
         """Build the track; the car stands at its start.

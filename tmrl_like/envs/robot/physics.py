@@ -1,6 +1,6 @@
 """Run as a script, by its path: a two-joint arm with its controller, on its own clock, 500 cycles a second.
 
-The arm moves in the horizontal plane and takes velocities. What it measures and what it is told travel as
+The arm moves in the horizontal plane and takes velocities. What it measures and the commands it gets travel as
 datagrams on the loopback interface, as on the field bus of a real arm: late, noisy, and never waited for. It ends
 when standard input does, and that is when the process that started it is gone.
 """
@@ -131,7 +131,7 @@ class Arm:
         self._heard_at_s = now_s
 
     def receive(self, now_s: float, datagram: bytes) -> None:
-        """Take in what the driver sent; what is no command is dropped."""
+        """Take in what the driver sent; anything but a command is dropped."""
         if len(datagram) == COMMAND.size:
             command = COMMAND.unpack(datagram)
             if all(map(math.isfinite, command)):

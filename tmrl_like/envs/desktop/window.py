@@ -80,8 +80,10 @@ def find_window(
             if time.monotonic() >= until:
                 was_there = " (that one was there before the game)" * bool(fitting)
                 names = ", ".join(sorted(filter(None, set(titles.values())))) or "none"
-                what = f"there is no window with {title!r} in its title; is the game running?"
-                raise EnvironmentAwayError(f"{what} Open windows: {names}{was_there}")
+                raise EnvironmentAwayError(
+                    f"there is no window with {title!r} in its title; is the game running? "
+                    f"Open windows: {names}{was_there}"
+                )
             time.sleep(_LOOK_S)
     except BaseException:
         windows.close()

@@ -32,7 +32,7 @@ class Network:
 
     def __init__(self, *deliveries):
         self.deliveries = list(deliveries)
-        self.confirmed, self.refused = [], []
+        self.confirmed, self.refused, self.published = [], [], []
 
     def retrieve(self, timeout_s=0.0):
         deliveries, self.deliveries = self.deliveries, []
@@ -43,6 +43,10 @@ class Network:
 
     def refuse(self, receipt, reason):
         self.refused.append((receipt, reason))
+
+    def broadcast_model(self, model):
+        self.published.append(model.layer.bias.item())  # of a `CountingAgent`: its training steps
+        return len(self.published)
 
     def published_at(self, version):
         return None
@@ -59,8 +63,8 @@ def packet(worker, sequence, length=2, session=1, resets=True):
     return Delivery(Buffer(samples, f"{worker}/{session}/1/0"), (episode,), Receipt(worker, session, sequence))
 
 
-def training(memory_cls):
-    return TrainingOffline(CountingEnv, partial(memory_cls, batch_size=4), CountingAgent)
+def training(memory_cls, **fields):
+    return TrainingOffline(CountingEnv, partial(memory_cls, batch_size=4), CountingAgent, **fields)
 
 
 def feed(to, network):
@@ -109,3 +113,10 @@ def test_another_error_of_the_memory_ends_training(error, monkeypatch):
     monkeypatch.setattr(OfOneShape, "error", error)
     with pytest.raises(error):
         feed(to, Network(packet("a", 2, 3)))
+
+
+def test_weights_are_published_at_their_interval():
+    to = training(ReplayMemory, rounds=2, steps=10, update_model_interval=4, max_training_steps_per_env_step=10)
+    network = Network(packet("a", 1))
+    to.run_epoch(network)
+    assert network.published == [4, 8, 12, 16, 20]

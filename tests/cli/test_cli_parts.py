@@ -1,12 +1,15 @@
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -14,7 +17,17 @@ from cli_commands import TINY, Command
 from tiny import TinyActor, TinyEnv
 
 from tmrl_like.cli.logs import set_up_logging
+from tmrl_like.cli.server import make_server
 from tmrl_like.config.experiment import Settings
+from tmrl_like.config.loading import load_settings
+from tmrl_like.config.paths import default_keys_folder
+from tmrl_like.networking.server import Server
+from tmrl_like.networking.spaces import describe_spaces
+from tmrl_like.networking.trainer_link import TrainerLink
+from tmrl_like.transport import KeyFolder, connect
+from tmrl_like.transport.base import PeerLink
+from tmrl_like.types import ActionSource, Delivery
+from tmrl_like.wire import messages as m
 
 CommandLine = Callable[..., int]
 Start = Callable[..., Command]
@@ -47,6 +60,65 @@ def test_a_taken_port_is_said_in_one_line(start: Start, free_port: int) -> None:
     assert second.output.startswith("tmrl-like: error: ")
     assert str(free_port) in second.output
     assert second.output.count("\n") == 1
+
+
+def connection(port: int) -> PeerLink:
+    return connect("zmq", "127.0.0.1", port, KeyFolder(default_keys_folder()))
+
+
+def say_hello(link: PeerLink, role: str) -> None:
+    link.send(m.encode(m.Hello(role, role, 1, "0")))
+    next_of(link, m.Welcome)
+
+
+def next_of(link: PeerLink, *kinds: type[m.Message]) -> Any:
+    """The next message that a peer sent, of one of these kinds."""
+    deadline = time.monotonic() + 10.0
+    while time.monotonic() < deadline:
+        data = link.receive(0.1)
+        message = None if data is None else m.decode(data)[0]
+        if isinstance(message, kinds) and message != m.Beat():  # the server's own
+            return message
+    raise AssertionError(f"nothing of {kinds} within 10 s")
+
+
+def test_the_trainer_receives_nothing_until_as_many_samples_wait_as_the_experiment_says(free_port: int) -> None:
+    overrides = {"port": free_port, "min_samples_per_server_packet": 10}
+    settings = load_settings(TINY, [(("server", name), str(value)) for name, value in overrides.items()])
+    with (
+        make_server(settings),
+        contextlib.closing(connection(free_port)) as trainer,
+        contextlib.closing(connection(free_port)) as worker,
+    ):
+        say_hello(trainer, "trainer")
+        say_hello(worker, "worker")
+        for number in (1, 2):
+            worker.send(m.encode(m.SamplePacket("worker", 1, number, 1, 6, 0, 0, False)))
+            worker.send(m.encode(m.Beat("worker", env_steps=number)))  # does not wait for samples
+        received = [next_of(trainer, m.SamplePacket, m.Beat) for _ in range(4)]
+    numbers = [("beat", x.env_steps) if isinstance(x, m.Beat) else ("packet", x.sequence) for x in received]
+    assert numbers == [("beat", 1), ("packet", 1), ("packet", 2), ("beat", 2)]
+
+
+def test_an_expert_marks_its_samples_and_runs_no_test_episodes(command_line: CommandLine, free_port: int) -> None:
+    spaces = describe_spaces(TinyEnv.observation_space, TinyEnv.action_space)
+    deliveries: list[Delivery] = []
+
+    def take_and_end(link: TrainerLink) -> None:
+        while sum(len(delivery.buffer) for delivery in deliveries) < 50:
+            deliveries.extend(link.retrieve(0.1))
+        link.refuse(deliveries[-1].receipt, "these are enough")
+
+    with (
+        Server(free_port, host="127.0.0.1"),
+        contextlib.closing(TrainerLink(connection(free_port), "", "trainer", spaces)) as link,
+    ):
+        taking = threading.Thread(target=take_and_end, args=(link,), daemon=True)
+        taking.start()
+        assert command_line("worker", TINY, f"--server.port={free_port}", "--expert") == 1
+        taking.join()
+    assert {sample.info.timing.source for d in deliveries for sample in d.buffer} == {ActionSource.EXPERT}
+    assert not any(episode.test for d in deliveries for episode in d.episodes)
 
 
 def test_parts_start_in_any_order_work_together_and_end_when_told(start: Start, free_port: int) -> None:

@@ -27,10 +27,10 @@ class House:
         self.port = server.address[1]
         return server
 
-    def worker(self, env_cls=CountingEnv, **options) -> RolloutWorker:
+    def worker(self, env_cls=CountingEnv, actor_cls=LinearActor, **options) -> RolloutWorker:
         return self._stack.enter_context(
             RolloutWorker(
-                env_cls, LinearActor, server_ip="127.0.0.1", server_port=self.port, transport=self.transport, **options
+                env_cls, actor_cls, server_ip="127.0.0.1", server_port=self.port, transport=self.transport, **options
             )
         )
 

@@ -143,9 +143,10 @@ def n_step_returns(arrived, n_steps):
     return expected
 
 
+@pytest.mark.parametrize("n_steps", [2, 4])
 @pytest.mark.parametrize("is_debugged", [False, True])
-def test_batches_hold_what_the_items_are(is_debugged):
-    memory = ReplayMemory(n_steps=4, gamma=GAMMA, act_buf_len=2, batch_size=64, crc_debug=is_debugged)
+def test_batches_hold_what_the_items_are(is_debugged, n_steps):
+    memory = ReplayMemory(n_steps=n_steps, gamma=GAMMA, act_buf_len=2, batch_size=64, crc_debug=is_debugged)
     memory.append(packed(ActionBufferEnv(1, 2).take(300), "w", lambda sample: DropHistory(2)(*sample)))
     memory.seed(3)
     batch = memory.sample()

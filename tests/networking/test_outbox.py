@@ -1,5 +1,7 @@
 """What happens to samples between the control loop and the trainer."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -173,11 +175,38 @@ def test_beyond_its_limit_the_oldest_samples_are_dropped_and_counted(caplog):
     box.pump(wire.send, False)
     assert 0 < box.lost_samples < 200
     assert box.lost_samples + box.unacknowledged_samples() == 200
-    assert sum("outbox is full" in r.message for r in caplog.records) == 1
     fill(box, 10)
     box.pump(wire.send, True)
     assert wire.sequences[-1] == 21
     assert wire.packets[-1][0].lost_samples > 0
+    assert sum("outbox is full" in r.message for r in caplog.records) == 1
+
+
+def test_samples_that_nobody_encodes_are_dropped_beyond_the_limit_and_counted():
+    box, wire = outbox(max_samples=1, max_bytes=2000), Wire()
+    fill(box, 200)
+    assert 100 < box.lost_samples < 200
+    box.pump(wire.send, True)
+    assert wire.sequences[-1] == 200
+    ack(box, 200, 200)
+    lost = box.lost_samples
+    fill(box, 3)
+    assert box.lost_samples == lost
+    fill(box, 200)
+    assert lost + 100 < box.lost_samples < lost + 200
+
+
+def test_the_age_of_a_packet_is_that_of_its_first_sample(monkeypatch):
+    box, wire = outbox(max_age_s=1.0), Wire()
+    for now in (10.0, 10.9, 11.8, 12.0, 12.9, 13.0):
+        monkeypatch.setattr("tmrl_like.networking.outbox.time", SimpleNamespace(monotonic=lambda now=now: now))
+        fill(box, 1)
+    box.pump(wire.send, True)
+    assert [h.samples for h, _ in wire.packets] == [3, 3]
+
+
+def test_each_process_has_a_session_of_its_own():
+    assert len({Outbox("w").session for _ in range(3)}) == 3
 
 
 def test_a_silence_after_the_last_packets_makes_them_go_out_again(monkeypatch):

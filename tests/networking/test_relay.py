@@ -86,6 +86,10 @@ def test_the_trainer_receives_nothing_until_enough_samples_wait(link):
     assert link.to(b"t", m.SamplePacket) == []
     give(relay, b"w", packet(sequence=2, samples=6))
     assert [p.sequence for p in link.to(b"t", m.SamplePacket)] == [1, 2]
+    give(relay, b"w", packet(sequence=3, samples=9))
+    assert len(link.to(b"t", m.SamplePacket)) == 2
+    give(relay, b"w", packet(sequence=4, samples=1))
+    assert [p.sequence for p in link.to(b"t", m.SamplePacket)] == [1, 2, 3, 4]
 
 
 def test_the_report_of_an_episode_does_not_wait_for_samples(link):
@@ -283,11 +287,14 @@ def test_other_spaces_are_refused_on_the_worker_whoever_came_first(relay, link):
     assert relay.workers == []
 
 
-def test_another_wire_version_is_refused_with_the_side_to_upgrade(relay, link):
+@pytest.mark.parametrize(
+    ("newer_by", "cure"), [(1, "on the server to that of the peer"), (-1, "on the peer to that of the server")]
+)
+def test_another_wire_version_is_refused_with_the_side_to_upgrade(relay, link, newer_by, cure):
     data = bytearray(m.encode(hello()))
-    data[0] = m.WIRE_VERSION + 1
+    data[0] = m.WIRE_VERSION + newer_by
     relay.handle(Incoming(b"w", BOTH, bytes(data)), 0.0)
-    assert "upgrade tmrl_like on the server" in link.to(b"w", m.Refusal)[0].reason
+    assert link.to(b"w", m.Refusal)[0].reason.endswith(f"upgrade tmrl_like {cure}")
 
 
 def test_malformed_messages_are_counted_answered_once_and_end_in_dismissal(relay, link):

@@ -474,6 +474,18 @@ def test_weights_that_are_ignored_are_never_written_into_the_acting_network(hous
     assert float(acting.state_dict()["layer.bias"]) == 0.0
 
 
+@pytest.mark.parametrize(("time_step_s", "of_an_episode"), [(1e-9, 10), (1e6, 0)])
+def test_each_time_step_that_misses_its_deadline_is_counted(time_step_s, of_an_episode):
+    class InRealTime(CountingEnv):
+        pass
+
+    InRealTime.time_step_s = time_step_s
+    worker = RolloutWorker(InRealTime, LinearActor, standalone=True)
+    assert [stats.overruns for stats in worker.run_episodes(nb_episodes=2)] == [of_an_episode] * 2
+    assert worker.overruns == 2 * of_an_episode
+    assert worker.run_env_benchmark(10, verbose=False)["overruns"] == of_an_episode
+
+
 def test_close_waits_for_the_step_under_way():
     worker = RolloutWorker(partial(CountingEnv, step_s=0.3), LinearActor, standalone=True)
     thread = threading.Thread(target=worker.run)

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from tmrl_like.networking.trainer_link import TrainerLink
+from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.types import StepTiming
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import PacketWriter
+from tmrl_like.wire.policy import PolicyAssembler
 
 
 class DeadLink:
@@ -26,11 +28,22 @@ class DeadLink:
 
 
 @pytest.fixture
-def link():
-    link = TrainerLink(DeadLink(), "nowhere", "t", m.Spaces("o", "a"))
-    link._session.close(0.0)
-    yield link
-    link.close()
+def make_link():
+    links = []
+
+    def make(**options):
+        links.append(TrainerLink(DeadLink(), "nowhere", "t", m.Spaces("o", "a"), **options))
+        links[-1]._session.close(0.0)
+        return links[-1]
+
+    yield make
+    for link in links:
+        link.close()
+
+
+@pytest.fixture
+def link(make_link):
+    return make_link()
 
 
 def give(link, sequence, oldest=1, gap=0, session=7):
@@ -149,3 +162,87 @@ def test_the_next_process_of_a_refused_worker_is_taken(link):
     give(link, 1, session=8)
     tick(link)
     assert numbers(link.retrieve()) == [(8, 1)]
+
+
+def test_a_trainer_that_goes_on_acknowledges_what_the_one_before_stored_and_takes_none_of_it(make_link):
+    first = make_link(has_checkpoints=True)
+    for sequence in (1, 2, 3, 4):
+        give(first, sequence)
+    tick(first)
+    first.confirm(first.retrieve()[:3])
+    first.broadcast_model(policy(1.0))
+    second = make_link(has_checkpoints=True, bookkeeping=first.bookkeeping())
+    assert tick(second) == [m.Ack("w", 7, stored=3, received=3)]
+    for sequence in (3, 4, 5):
+        give(second, sequence)
+    tick(second)
+    assert numbers(second.retrieve()) == [(7, 4), (7, 5)]
+    assert second.newest_version == 1
+    assert second.broadcast_model(policy(2.0)) == 2
+
+
+def policy(bias):
+    actor = LinearActor(CountingEnv().observation_space, CountingEnv().action_space)
+    actor.layer.bias.data.fill_(bias)
+    return actor
+
+
+def received(messages):
+    """(version, bias) of each whole policy among raw messages."""
+    assembler, found = PolicyAssembler(), []
+    for message in messages:
+        frame, body = m.decode(message)
+        if isinstance(frame, m.PolicyFrame) and (weights := assembler.add(frame, body)) is not None:
+            actor = policy(0.0)
+            actor.load_weights(weights)
+            found.append((frame.version, actor.layer.bias.item()))
+    return found
+
+
+def test_of_the_policies_that_wait_the_newest_is_sent_once(link):
+    for bias in (1.0, 2.0, 3.0):
+        link.broadcast_model(policy(bias))
+    sent = []
+    for _ in range(3):
+        link.on_tick(lambda data: sent.append(data) or True, connected=True)
+    assert received(sent) == [(3, 3.0)]
+    assert not link.pending()
+
+
+def test_what_is_published_does_not_change_with_the_network_in_training(link):
+    actor, sent = policy(1.0), []
+    link.broadcast_model(actor)
+    actor.layer.bias.data.fill_(2.0)
+    link.on_tick(lambda data: sent.append(data) or True, connected=True)
+    assert received(sent) == [(1, 1.0)]
+
+
+def test_a_policy_that_the_connection_does_not_take_at_once_arrives_whole_and_soon(link, monkeypatch):
+    monkeypatch.setattr("tmrl_like.wire.policy.FRAME_BYTES", 16)
+    link.broadcast_model(policy(1.0))
+    sent, delays, room = [], [], 0
+    while link.pending():
+        room += 3
+        delays.append(link.on_tick(lambda data: len(sent) < room and (sent.append(data) or True), connected=True))
+    assert len(delays) > 3
+    assert received(sent) == [(1, 1.0)]
+    assert max(delays[:-1]) < delays[-1]
+
+
+def test_the_newest_policy_that_was_sent_is_on_disk(make_link, tmp_path):
+    link = make_link(model_path=tmp_path / "policy")
+    for bias in (1.0, 2.0):
+        link.broadcast_model(policy(bias))
+        tick(link)
+    link.close()
+    assert policy(0.0).load(tmp_path / "policy").layer.bias.item() == 2.0
+
+
+def test_a_server_without_a_policy_gets_the_last_one_again(link):
+    sent = []
+    for welcome in (m.Welcome(1, policy_wanted=True), m.Welcome(2), m.Welcome(3, policy_wanted=True)):
+        link.on_welcome(welcome, True)
+        link.on_tick(lambda data: sent.append(data) or True, connected=True)
+        if not sent:
+            link.broadcast_model(policy(1.0))
+    assert received(sent) == [(1, 1.0), (1, 1.0)]

@@ -80,6 +80,15 @@ def test_a_worker_runs_pinned():
     assert os.sched_getaffinity(0) == everywhere
 
 
+@on_linux
+def test_a_worker_runs_with_the_priority_it_was_given(monkeypatch):
+    asked = []
+    monkeypatch.setattr(os, "sched_setscheduler", lambda thread, policy, param: asked.append(param.sched_priority))
+    with RolloutWorker(CountingEnv, LinearActor, standalone=True, realtime_priority=10) as worker:
+        worker.run(nb_episodes=1)
+    assert max(asked) == 10
+
+
 def test_full_collections_leave_out_what_was_there_before_a_run():
     with RealTime().applied(threading.get_native_id()):
         assert gc.get_freeze_count() > 1000

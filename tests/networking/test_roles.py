@@ -177,6 +177,58 @@ def test_tests_come_at_their_interval_act_as_tests_and_leave_no_samples(house, u
     assert {float(sample.act[0]) for sample in samples if not sample.info.is_reset} == {-1.0}
 
 
+def test_tests_of_a_synchronous_run_act_as_tests_and_leave_no_samples(house, until):
+    house.server()
+    trainer, worker = house.trainer(), house.worker(RewardIsAction, ShowsTests)
+    worker.run_synchronous(test_episode_interval=1, nb_steps=30)
+    deliveries = []
+    until(
+        lambda: (
+            deliveries.extend(trainer.link.retrieve(0.05))
+            or {episode.test for delivery in deliveries for episode in delivery.episodes} == {True, False}
+        )
+    )
+    trainer.link.confirm(deliveries)
+    assert {(e.return_, e.test) for d in deliveries for e in d.episodes} == {(10.0, True), (-10.0, False)}
+    samples = [sample for delivery in deliveries for sample in delivery.buffer if not sample.info.is_reset]
+    assert {float(sample.act[0]) for sample in samples} == {-1.0}
+
+
+def test_episodes_that_are_not_sent_are_tests_unless_they_train():
+    with RolloutWorker(RewardIsAction, ShowsTests, standalone=True) as worker:
+        told = worker.run_episodes(nb_episodes=1) + worker.run_episodes(nb_episodes=1, train=True)
+        told += [worker.run_episode(), worker.run_episode(train=True), worker.collect_train_episode()]
+        assert [stats.return_ for stats in told] == [10, -10, 10, -10, -10]
+        assert [stats.test for stats in told] == [True, False, True, False, False]
+        assert worker.act(np.zeros(2, np.float32), test=True) == 1.0
+        assert worker.step(worker.reset(False)[0], test=True, collect_samples=False)[1] == 1.0
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_a_limit_of_a_call_goes_before_that_of_the_worker(limit):
+    with RolloutWorker(CountingEnv, LinearActor, standalone=True, max_samples_per_episode=limit) as worker:
+        assert worker.run_episode().steps == limit
+        told = [worker.run_episode(2), *worker.run_episodes(2, nb_episodes=1), worker.collect_train_episode(2)]
+        assert [(stats.steps, stats.truncated, stats.terminated) for stats in told] == [(2, True, False)] * 3
+
+
+def test_a_synchronous_run_that_does_not_end_episodes_waits_inside_them(house, until):
+    house.server()
+    trainer = house.trainer()
+    worker = house.worker(partial(CountingEnv, 100), outbox=OutboxOptions(max_age_s=1e9))
+    house.start(worker.run_synchronous, nb_steps=6, initial_steps=4, max_steps_per_update=3, end_episodes=False)
+    samples = []
+    for steps in (5, 8):
+        until(
+            lambda to=steps: (
+                samples.extend(s for d in trainer.link.retrieve(0.05) for s in d.buffer) or len(samples) > to
+            )
+        )
+        assert len(samples) == 1 + steps
+        trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    worker.stop()
+
+
 def test_statistics_of_two_workers_do_not_overwrite_each_other(house, until):
     house.server()
     trainer = house.trainer()

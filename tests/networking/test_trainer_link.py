@@ -220,10 +220,16 @@ def test_what_is_published_does_not_change_with_the_network_in_training(link):
 def test_a_policy_that_the_connection_does_not_take_at_once_arrives_whole_and_soon(link, monkeypatch):
     monkeypatch.setattr("tmrl_like.wire.policy.FRAME_BYTES", 16)
     link.broadcast_model(policy(1.0))
-    sent, delays, room = [], [], 0
+    sent, delays = [], []
+
+    def send(data):
+        if len(sent) == 3 * (len(delays) + 1):
+            return False
+        sent.append(data)
+        return True
+
     while link.pending():
-        room += 3
-        delays.append(link.on_tick(lambda data: len(sent) < room and (sent.append(data) or True), connected=True))
+        delays.append(link.on_tick(send, connected=True))
     assert len(delays) > 3
     assert received(sent) == [(1, 1.0)]
     assert max(delays[:-1]) < delays[-1]

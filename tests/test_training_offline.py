@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
+import torch
 
-from tmrl_like.errors import MemoryContractError, PipelineMismatchError
-from tmrl_like.memories import ReplayMemory
+from tmrl_like.errors import ConfigError, MemoryContractError, PipelineMismatchError
+from tmrl_like.memories import Prioritised, ReplayMemory
 from tmrl_like.metrics.rounds import RoundMetrics
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
 from tmrl_like.training_offline import TrainingOffline
@@ -120,3 +121,83 @@ def test_weights_are_published_at_their_interval():
     network = Network(packet("a", 1))
     to.run_epoch(network)
     assert network.published == [4, 8, 12, 16, 20]
+
+
+class Finite(Network):
+    """Hands over one packet at a time; nobody may wait for more when there are none left."""
+
+    def retrieve(self, timeout_s=0.0):
+        assert self.deliveries, "waits for samples that do not come"
+        return [self.deliveries.pop(0)]
+
+
+def test_no_step_goes_above_the_ratio_and_the_last_one_of_a_round_waits_for_nothing():
+    ahead = []
+
+    class Agent(CountingAgent):
+        def train(self, batch):
+            ahead.append(to.total_updates + 1 - to.total_samples)
+            return super().train(batch)
+
+    memory_cls = partial(ReplayMemory, batch_size=4)
+    to = TrainingOffline(CountingEnv, memory_cls, Agent, rounds=2, steps=3, max_training_steps_per_env_step=1.0)
+    to.run_epoch(Finite(packet("a", 1), packet("a", 2)))
+    assert ahead == [-2, -1, 0] * 2
+
+
+def test_the_errors_that_a_memory_draws_by_go_to_the_memory_and_not_to_the_metrics():
+    fed = []
+
+    class Memory(ReplayMemory):
+        def feed_back(self, drawn, td_error):
+            fed.append((len(drawn), td_error))
+            super().feed_back(drawn, td_error)
+
+    class Agent(CountingAgent):
+        def train(self, batch):
+            return super().train(batch) | {"td_error": torch.full((4,), float(self.steps))}
+
+    memory_cls = partial(Memory, batch_size=4, prioritised=Prioritised())
+    to = TrainingOffline(CountingEnv, memory_cls, Agent, rounds=1, steps=2)
+    (record,) = to.run_epoch(Network(packet("a", 1)))
+    assert [(n, td_error.tolist()) for n, td_error in fed] == [(4, [1.0] * 4), (4, [2.0] * 4)]
+    assert "td_error" not in record
+    assert record["loss"] == 1.5
+    to = TrainingOffline(CountingEnv, memory_cls, CountingAgent)
+    with pytest.raises(ConfigError, match=r"Memory draws by TD errors, but CountingAgent.train returns no td_error"):
+        to.run_epoch(Network(packet("a", 1)))
+
+
+class WithGamma(CountingAgent):
+    gamma = 0.9
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"env_cls": None}, "TrainingOffline needs env_cls"),
+        ({"memory_cls": None}, "TrainingOffline needs memory_cls"),
+        ({"steps": 0}, "TrainingOffline.steps is 0; it must be 1 or more"),
+        ({"update_buffer_interval": 0}, "TrainingOffline.update_buffer_interval is 0; it must be 1 or more"),
+        ({"env_cls": (1, 2, 3)}, "env_cls as a tuple is .* it has 3 items"),
+        ({"memory_cls": partial(ReplayMemory, gamma=0.5)}, "gamma is 0.5 in the memory and 0.9 in the agent"),
+    ],
+)
+def test_fields_that_cannot_be_are_named(fields, told):
+    usual = {"env_cls": CountingEnv, "memory_cls": ReplayMemory, "training_agent_cls": WithGamma}
+    with pytest.raises(ConfigError, match=told):
+        TrainingOffline(**usual | fields)
+
+
+def test_memory_and_agent_get_the_schedules_device_and_length_and_the_environment_is_closed():
+    closed = []
+
+    class Env(CountingEnv):
+        def close(self):
+            closed.append(True)
+
+    to = TrainingOffline(Env, ReplayMemory, CountingAgent, steps=7, device="meta")
+    assert (to.memory.device, to.agent.device) == ("meta", "meta")
+    assert to.memory.nb_steps == 7
+    assert closed == [True]
+    assert to.agent.observation_space == CountingEnv().observation_space

@@ -111,6 +111,20 @@ def test_an_old_compressor_gets_an_error_that_names_the_item_that_split(house):
     worker = house.worker(sample_compressor=lambda act, obs, rew, ter, tru, info: (act, obs, rew, ter, info))
     with pytest.raises(MemoryContractError, match="`done` is now two items"):
         worker.collect_train_episode()
+    with pytest.raises(MemoryContractError, match="it returned a NoneType"):
+        house.worker(sample_compressor=lambda *sample: None).collect_train_episode()
+
+
+def test_every_sample_names_the_policy_that_drove_and_a_reset_has_no_duration(house):
+    house.server()
+    trainer, worker = house.trainer(), house.worker()
+    trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    worker.update_actor_weights(blocking=True)
+    worker.collect_train_episode()
+    timings = [sample.info.timing for sample in retrieve(trainer, 11)]
+    assert {timing.policy_version for timing in timings} == {1}
+    assert (timings[0].inference_s, timings[0].period_error_s) == (0.0, 0.0)
+    assert all(0.0 < timing.inference_s < timing.period_error_s for timing in timings[1:])  # there is no time-step
 
 
 def test_long_episodes_are_truncated_and_never_terminated(house):
@@ -535,7 +549,11 @@ def test_each_time_step_that_misses_its_deadline_is_counted(time_step_s, of_an_e
     worker = RolloutWorker(InRealTime, LinearActor, standalone=True)
     assert [stats.overruns for stats in worker.run_episodes(nb_episodes=2)] == [of_an_episode] * 2
     assert worker.overruns == 2 * of_an_episode
-    assert worker.run_env_benchmark(10, verbose=False)["overruns"] == of_an_episode
+    result = worker.run_env_benchmark(10, verbose=False)
+    assert (result.pop("steps"), result.pop("overruns")) == (10, of_an_episode)
+    names = [f"{name}_p{q}_ms" for name in ("period", "inference", "env_step") for q in ("50", "99", "99.9")]
+    assert list(result) == names
+    assert result["period_p50_ms"] >= result["inference_p50_ms"]
 
 
 def test_close_waits_for_the_step_under_way():

@@ -159,6 +159,36 @@ def test_priorities_survive_a_checkpoint():
     assert torch.equal(one.weight, two.weight)
 
 
+@pytest.mark.parametrize("later", [30, 60])
+def test_priorities_come_back_beside_files_that_hold_what_came_later_too(later):
+    """Also where what came later has overwritten some that have a priority."""
+    options = {"prioritised": Prioritised(alpha=1.0, beta_batches=10), "memory_size": 100}
+    steps = ActionBufferEnv(1, 0).take(90 + later)
+    memory, other = filled(0, **options), filled(0, **options)
+    memory.append(packed(steps[:90], "w"))
+    batch = memory.sample()
+    memory.feed_back(batch.drawn, np.arange(64.0))
+    state = decode(encode(memory.side_state()))
+    for appended, to in ((steps[90:], memory), (steps[:90], other), (steps[90:], other)):
+        to.append(packed(appended, "w"))
+    other.load_side_state(state)
+    for one in (memory, other):
+        one.seed(2)
+    for _ in range(3):
+        ours, theirs = memory.sample(), other.sample()
+        assert theirs.drawn.tolist() == ours.drawn.tolist()
+        assert torch.equal(theirs.weight, ours.weight)
+
+
+def test_priorities_of_a_ring_of_another_size_and_of_a_uniform_memory_are_not_taken_over():
+    for source in (filled(50, memory_size=70), filled(50, prioritised=None)):
+        memory = filled(50, memory_size=60)
+        drawn = memory._lanes.numbers_of(memory._lanes.whole.astype(np.intp))
+        source.feed_back(drawn, np.arange(float(len(drawn))))
+        memory.load_side_state(source.side_state())
+        assert memory.sample().weight.tolist() == [1.0] * 64
+
+
 def test_a_uniform_memory_takes_over_a_prioritised_ones_samples():
     state = decode(encode(filled(100).state_dict()))
     plain = ReplayMemory()

@@ -238,6 +238,28 @@ def test_whole_rewards_that_become_fractions_are_kept_exactly():
     assert [memory.get_transition(k).rew for k in range(3)] == [1, 1, 0.25]
 
 
+@pytest.mark.parametrize("first", [0.0, np.zeros(1)])
+def test_a_reward_may_be_a_number_or_an_array_of_one(first):
+    memory = ReplayMemory(batch_size=8)
+    memory.append(rows([(0, np.zeros(2), first), (1, np.ones(2), first)]))
+    for rew in (2.0, np.full(1, 3.0), np.full((1, 1), 4.0)):
+        memory.append(rows([(1, np.ones(2), rew), (1, np.ones(2), rew)], reset_at=()))
+    rewards = [np.asarray(memory.get_transition(k).rew).item() for k in range(len(memory))]
+    assert rewards == [0.0, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0]
+
+
+def test_plain_batches_are_gathered_and_those_of_crc_debugging_are_checked_one_by_one(monkeypatch):
+    memories = filled(), filled(crc_debug=True), filled(obs_preprocessor=lambda obs: obs)
+    rebuilt = []
+    whole = ReplayMemory.get_transition
+    monkeypatch.setattr(ReplayMemory, "get_transition", lambda self, item: rebuilt.append(item) or whole(self, item))
+    counts = []
+    for memory in memories:
+        memory.sample()
+        counts.append(len(rebuilt))
+    assert counts == [0, 50, 100]
+
+
 def test_a_default_action_of_another_float_type_is_cast():
     memory = ReplayMemory()
     memory.append(rows([(np.zeros(2), np.ones(1), 0.0)]))

@@ -111,8 +111,8 @@ def test_an_old_compressor_gets_an_error_that_names_the_item_that_split(house):
     worker = house.worker(sample_compressor=lambda act, obs, rew, ter, tru, info: (act, obs, rew, ter, info))
     with pytest.raises(MemoryContractError, match="`done` is now two items"):
         worker.collect_train_episode()
-    with pytest.raises(MemoryContractError, match="it returned a NoneType"):
-        house.worker(sample_compressor=lambda *sample: None).collect_train_episode()
+    with pytest.raises(MemoryContractError, match="it returned a str"):
+        house.worker(sample_compressor=lambda *sample: "sample").collect_train_episode()
 
 
 def test_every_sample_names_the_policy_that_drove_and_a_reset_has_no_duration(house):
@@ -121,7 +121,9 @@ def test_every_sample_names_the_policy_that_drove_and_a_reset_has_no_duration(ho
     trainer.link.broadcast_model(trainer.training.agent.get_actor())
     worker.update_actor_weights(blocking=True)
     worker.collect_train_episode()
-    timings = [sample.info.timing for sample in retrieve(trainer, 11)]
+    samples = retrieve(trainer, 11)
+    assert [sample.info.is_reset for sample in samples] == [True] + [False] * 10
+    timings = [sample.info.timing for sample in samples]
     assert {timing.policy_version for timing in timings} == {1}
     assert (timings[0].inference_s, timings[0].period_error_s) == (0.0, 0.0)
     assert all(0.0 < timing.inference_s < timing.period_error_s for timing in timings[1:])  # there is no time-step

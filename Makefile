@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt
 
-.PHONY: help install demo test check test-long learn chaos docs clean distclean
+.PHONY: help install demo test check test-long learn chaos mutants docs clean distclean
 
 help:
 	@echo "make demo       install what is needed, train the drone, prove that it learned (10 minutes at most)"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-long  tests that take minutes of real time"
 	@echo "make learn      agents must solve their tasks (40 minutes)"
 	@echo "make chaos      parts are killed, frozen and cut hundreds of times (45 minutes)"
+	@echo "make mutants    code is broken on purpose, to find what no test notices (half an hour)"
 	@echo "make docs       the documentation, in docs/_build/html"
 	@echo "make clean      remove what was built; make distclean also removes .venv"
 
@@ -54,11 +55,15 @@ learn: $(VENV)/.installed
 chaos: $(VENV)/.installed
 	$(BIN)/pytest -m chaos
 
+# MUTANTS='--per-module 0': all of them; MUTANTS=relay: of one module; see tests/mutants.py --help
+mutants: $(VENV)/.installed
+	$(BIN)/python tests/mutants.py $(MUTANTS)
+
 docs: $(VENV)/.installed
 	$(BIN)/sphinx-build -W -q docs docs/_build/html
 
 clean:
-	rm -rf build dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	rm -rf build dist mutants docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
 	find tmrl_like tests tutorials -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean

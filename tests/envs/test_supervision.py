@@ -465,6 +465,24 @@ def test_what_cannot_be_learnt_from_is_a_fault_and_no_sample(
     assert (good.fault, good.steps) == ("", 5)
 
 
+def test_a_first_observation_that_is_not_finite_is_a_fault_too() -> None:
+    class BadStart(CountingEnv):
+        starts = 0
+
+        def reset(self, **options: Any) -> Any:
+            obs, info = super().reset(**options)
+            BadStart.starts += 1
+            return (np.full_like(obs, np.nan) if BadStart.starts == 1 else obs), info
+
+    with RolloutWorker(BadStart, LinearActor, standalone=True) as worker:
+        bad, good = worker.run_episodes(nb_episodes=2)
+    assert "observation after a reset is not finite: array([nan" in bad.fault
+    assert [(stats.steps, stats.terminated, stats.truncated) for stats in (bad, good)] == [
+        (0, False, True),
+        (10, True, False),
+    ]
+
+
 def test_a_preprocessor_may_know_what_to_do_about_infinity(monkeypatch: pytest.MonkeyPatch) -> None:
     """A range finder sees nothing: infinitely far."""
     monkeypatch.setattr(Spoilt, "given", lambda obs: np.full_like(obs, np.inf), raising=False)

@@ -205,6 +205,15 @@ def test_the_age_of_a_packet_is_that_of_its_first_sample(monkeypatch):
     assert [h.samples for h, _ in wire.packets] == [3, 3]
 
 
+def test_what_does_not_continue_what_came_before_is_another_run():
+    box, wire = outbox(max_samples=2), Wire()
+    for _ in range(3):
+        fill(box, 3)
+        box.start_new_run()
+    box.pump(wire.send, True)
+    assert [(h.run, h.samples) for h, _ in wire.packets] == [(1, 2), (1, 1), (2, 2), (2, 1), (3, 2), (3, 1)]
+
+
 def test_each_process_has_a_session_of_its_own():
     assert len({Outbox("w").session for _ in range(3)}) == 3
 

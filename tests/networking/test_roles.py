@@ -123,6 +123,8 @@ def test_every_sample_names_the_policy_that_drove_and_a_reset_has_no_duration(ho
     worker.collect_train_episode()
     samples = retrieve(trainer, 11)
     assert [sample.info.is_reset for sample in samples] == [True] + [False] * 10
+    assert [sample.terminated for sample in samples] == [False] * 10 + [True]
+    assert not any(sample.truncated for sample in samples)
     timings = [sample.info.timing for sample in samples]
     assert {timing.policy_version for timing in timings} == {1}
     assert (timings[0].inference_s, timings[0].period_error_s) == (0.0, 0.0)

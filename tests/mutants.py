@@ -273,14 +273,16 @@ def _report(chosen: dict[Path, list[str]]) -> None:
 
     ends = {code: end for end, code in EXIT_CODES.items()}
     columns = (*KILLED, "survived", "no tests")
-    print("module".ljust(40), "mutants", "tried", *columns, "noticed", sep="  ")
+    print("module".ljust(40), "mutants", "tried", *columns, "noticed", "by tests alone", sep="  ")
     diffs = []
     for path, names in chosen.items():
         results = _results(path).exit_code_by_key
         count = Counter(ends[results[name]] for name in names)
-        share = f"{100 * sum(count[end] for end in KILLED) / max(1, len(names)):.0f}%"
+        missed = count["survived"] + count["no tests"]
+        by_tests = 1 - missed / max(1, len(names) - count["mypy"])
         numbers = [str(count[end]).rjust(len(end)) for end in columns]
-        print(_module(path).ljust(40), f"{len(results):7}", f"{len(names):5}", *numbers, share.rjust(7), sep="  ")
+        shares = f"{1 - missed / max(1, len(names)):7.0%}", f"{by_tests:14.0%}"
+        print(_module(path).ljust(40), f"{len(results):7}", f"{len(names):5}", *numbers, *shares, sep="  ")
         survivors = sorted(name for name in names if ends[results[name]] not in KILLED)
         diffs += [f"# {name}\n{get_diff_for_mutant(name, path=path)}\n" for name in survivors]
     (WORK / "survivors.diff").write_text("\n".join(diffs))

@@ -646,8 +646,9 @@ def test_a_worker_and_a_trainer_with_one_model_path_are_refused(house, tmp_path,
     parts = {"worker": lambda: house.worker(model_path=path), "trainer": lambda: house.trainer(model_path=path)}
     early = parts.pop(first)()
     assert (early if first == "worker" else early.link).wait_connected(5)
-    late = next(iter(parts.values()))()
-    with pytest.raises(RefusedError, match="give each its own model_path"):
+    ((role, make),) = parts.items()
+    late = make()
+    with pytest.raises(RefusedError, match=f"this {role} and the {first} keep .* give each its own model_path"):
         (late.link if first == "worker" else late).wait_connected(5)
 
 

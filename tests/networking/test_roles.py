@@ -17,6 +17,7 @@ from tmrl_like.errors import (
     MemoryContractError,
     PolicyError,
     RefusedError,
+    TransportError,
 )
 from tmrl_like.networking import RolloutWorker, Trainer
 from tmrl_like.networking.outbox import OutboxOptions
@@ -368,6 +369,8 @@ def test_a_standalone_worker_opens_no_connection_and_needs_no_key(own_home):
     stats = worker.run_episodes(nb_episodes=2)
     assert [s.return_ for s in stats] == [55.0, 55.0]
     assert not own_home.exists()
+    with pytest.raises(TransportError, match=r"^a standalone worker has no connection$"):
+        worker.wait_connected(1.0)
 
 
 def test_nothing_is_lost_or_doubled_when_the_server_is_replaced(zmq_house, until):

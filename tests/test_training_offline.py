@@ -140,9 +140,9 @@ def test_no_step_goes_above_the_ratio_and_the_last_one_of_a_round_waits_for_noth
             return super().train(batch)
 
     memory_cls = partial(ReplayMemory, batch_size=4)
-    to = TrainingOffline(CountingEnv, memory_cls, Agent, rounds=2, steps=3, max_training_steps_per_env_step=1.0)
-    to.run_epoch(Finite(packet("a", 1), packet("a", 2)))
-    assert ahead == [-2, -1, 0] * 2
+    to = TrainingOffline(CountingEnv, memory_cls, Agent, rounds=2, steps=4, max_training_steps_per_env_step=1.0)
+    to.run_epoch(Finite(*(packet("a", number) for number in (1, 2, 3))))
+    assert ahead == [-2, -1, 0, -2, -1, 0, -2, -1]
 
 
 def test_the_errors_that_a_memory_draws_by_go_to_the_memory_and_not_to_the_metrics():

@@ -196,6 +196,14 @@ def test_samples_that_nobody_encodes_are_dropped_beyond_the_limit_and_counted():
     assert lost + 100 < box.lost_samples < lost + 200
 
 
+def test_a_packet_that_is_larger_than_the_limit_is_kept_until_there_is_another():
+    box, wire = outbox(max_samples=1, max_bytes=1), Wire()
+    fill(box, 1)
+    box.pump(wire.send, True)
+    assert wire.sequences == [1]
+    assert box.lost_samples == 0
+
+
 def test_the_age_of_a_packet_is_that_of_its_first_sample(monkeypatch):
     box, wire = outbox(max_age_s=1.0), Wire()
     for now in (10.0, 10.9, 11.8, 12.0, 12.9, 13.0):

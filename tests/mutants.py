@@ -24,7 +24,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ class Job:
     name: str
     items: list[pytest.Item]
     limit_s: float
-    folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="mutant-")))
+    folder: Path = Path()  # for what its tests write
     started_at: float = 0.0
 
 
@@ -72,7 +72,7 @@ class Forks:
         try:
             while True:
                 while len(running) < self._children and (job := next(waiting, None)) is not None:
-                    job.started_at = time.monotonic()
+                    job.started_at, job.folder = time.monotonic(), Path(tempfile.mkdtemp(prefix="mutant-"))
                     running[self._fork(job)] = job
                 if not running:
                     return
@@ -82,8 +82,9 @@ class Forks:
                     shutil.rmtree(job.folder, ignore_errors=True)
                 time.sleep(0.01)
         finally:
-            for pid in running:
+            for pid, job in running.items():
                 _kill(pid)
+                shutil.rmtree(job.folder, ignore_errors=True)
 
     def _ended(self, running: dict[int, Job]) -> Iterator[tuple[int, str]]:
         for pid, job in running.items():
@@ -140,7 +141,7 @@ def main() -> None:
     os.chdir(ROOT)
     paths = _generate(arguments.children)
     refused = _refused_by_mypy(paths)
-    chosen = {path: _choose(path, arguments) for path in paths}
+    chosen = {path: names for path in paths if (names := _choose(path, arguments))}
     os.environ["OMP_NUM_THREADS"] = "1"  # no threads before the fork, and equal numbers
 
     def work(forks: Forks) -> None:

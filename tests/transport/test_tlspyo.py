@@ -80,6 +80,18 @@ def test_a_killed_relay_is_replaced_at_the_same_port(tls: Machines) -> None:
     assert time.monotonic() - start < 8
 
 
+def test_after_a_crash_of_the_relay_no_connection_has_the_id_of_an_earlier_one(tls: Machines) -> None:
+    """The server keeps a trainer's seat for its id: whoever dials first must not find it."""
+    server = tls.listen()
+    peer = tls.connect(server)
+    ids = [introduce(server, peer)]
+    for _ in range(2):
+        next(child for child in children() if listens(child)).kill()
+        ids.append(introduce(server, peer))
+        assert not any(server.send(earlier, b"nobody") for earlier in ids[:-1])
+    assert len(set(ids)) == 3
+
+
 def test_a_killed_endpoint_is_replaced(tls: Machines) -> None:
     server = tls.listen()
     peer = tls.connect(server)

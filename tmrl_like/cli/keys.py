@@ -8,7 +8,7 @@ from pathlib import Path
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.config.paths import default_keys_folder
 from tmrl_like.errors import ConfigError, CredentialsError
-from tmrl_like.transport.credentials import ROLES, KeyFolder
+from tmrl_like.transport.credentials import ROLES, AuthorizedKeys, KeyFolder
 
 
 def main(arguments: Arguments) -> int:
@@ -38,7 +38,7 @@ def _join(folder: KeyFolder, arguments: Arguments) -> None:
 
 
 def _list(folder: KeyFolder, arguments: Arguments) -> None:
-    identities = sorted(folder.identities().values(), key=lambda identity: identity.name)
+    identities = sorted(AuthorizedKeys(folder).identities.values(), key=lambda identity: identity.name)
     if not identities:
         print(f"no keys in {folder.path}: the first server that starts here makes them")
     for identity in identities:

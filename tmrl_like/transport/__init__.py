@@ -11,6 +11,7 @@ from tmrl_like.transport.base import (
     PeerLink,
     ServerLink,
     TransportOptions,
+    raise_descriptor_limit,
 )
 from tmrl_like.transport.credentials import KeyFolder
 
@@ -34,13 +35,14 @@ TRANSPORTS = ("zmq", "tlspyo", "inproc")
 def listen(
     transport: str, host: str, port: int, keys: KeyFolder, options: TransportOptions | None = None
 ) -> ServerLink:
-    """Open the server's side.
+    """Open the server's side. This process may have more open files and connections from then on.
 
     Raises:
         AddressInUseError: the port is taken.
         CredentialsError: the server's keys cannot be read.
         ConfigError: no such transport.
     """
+    raise_descriptor_limit()
     if transport == "zmq":
         from tmrl_like.transport.zmq import ZmqServerLink
 

@@ -16,6 +16,8 @@ What every transport guarantees
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,6 +25,9 @@ from tmrl_like.errors import ConfigError, OversizeError
 
 DEFAULT_PORT = 7790
 LOCALHOST = "127.0.0.1"
+MAX_UNPROVED_CONNECTIONS = 64
+"""Connections that have not proved a key and may be open at a time."""
+_DESCRIPTORS = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +85,21 @@ class Incoming:
     peer: bytes
     identity: Identity
     data: bytes | memoryview
+
+
+def raise_descriptor_limit() -> None:
+    """Let this process have as many descriptors as it may: a server needs one per connection.
+
+    The soft limit of many systems is 256 or 1,024; Windows has none.
+    """
+    if sys.platform != "win32":
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            with contextlib.suppress(ValueError, OSError):  # macOS: not above what the kernel has
+                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class ServerLink(Protocol):

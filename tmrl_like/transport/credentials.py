@@ -8,8 +8,8 @@ On the server's machine a folder holds everything; the first part that starts th
       authorized/NAME.json  public key and roles of each peer that may connect
 
 `invite` makes a key for another machine and prints it as one line; `join` on that machine writes it to
-its `peer.json`. `revoke` removes a peer's file: the server refuses it from then on and closes what it
-has open. Secrets are files of their owner only.
+its `peer.json`. `revoke` removes a peer's file: the server refuses it a second or two later, when two reads
+of the folder lacked the file, and closes what it has open. Secrets are files of their owner only.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ import re
 import secrets
 import shutil
 import stat
+import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -38,6 +40,8 @@ ROLES = ("worker", "trainer")
 _LINE_PREFIX = "tmrl-like-key-1."
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _LOCAL = "local"
+KEYS_CHECK_S = 1.0
+_COARSEST_CLOCK_S = 2.0
 
 
 class ServerKeys(msgspec.Struct, frozen=True):
@@ -104,18 +108,6 @@ class KeyFolder:
             self._create()
         return _read(self.path / "peer.json", PeerKeys, secret=True)
 
-    def identities(self) -> dict[str, Identity]:
-        """Public key -> identity of all peers that may connect now."""
-        found = {}
-        for file in sorted((self.path / "authorized").glob("*.json")):
-            try:
-                entry = _read(file, Authorized, secret=False)
-            except CredentialsError as error:
-                log.warning("%s; this key is refused", error)
-                continue
-            found[entry.curve_public] = Identity(file.stem, entry.roles)
-        return found
-
     def invite(self, name: str, roles: tuple[str, ...] = ("worker",)) -> str:
         """Make a key for another machine and return it as one line, to be pasted into `join` there.
 
@@ -153,7 +145,7 @@ class KeyFolder:
         try:
             (self.path / "authorized" / f"{name}.json").unlink()
         except FileNotFoundError:
-            known = ", ".join(sorted(i.name for i in self.identities().values())) or "none"
+            known = ", ".join(sorted(i.name for i in AuthorizedKeys(self).identities.values())) or "none"
             raise CredentialsError(f"no key is named {name!r}; there are: {known}") from None
 
     def _authorize(self, server: ServerKeys, name: str, roles: tuple[str, ...]) -> PeerKeys:
@@ -180,6 +172,91 @@ class KeyFolder:
                 raise CredentialsError(f"cannot write keys to {self.path}: {error}") from None
         finally:
             shutil.rmtree(draft.path, ignore_errors=True)
+
+
+class AuthorizedKeys:
+    """Who may connect, answered from memory. One thread refreshes, any may look up.
+
+    What cannot be read changes nothing: a folder that is away or being copied, a file half written, no free
+    descriptors. A key is dropped when two reads, `KEYS_CHECK_S` apart or more, found the folder whole
+    (`server.json` is there) and without the key's file; or at once, when its file holds another key.
+    """
+
+    def __init__(self, folder: KeyFolder) -> None:
+        self._folder = folder.path
+        self._files: dict[str, tuple[_Stamp, Authorized | None]] = {}
+        self._absent_since: dict[str, float] = {}
+        self._complaints: dict[str, str] = {}
+        self._listed: _Stamp | None = None
+        self._readable = True
+        self.identities: Mapping[str, Identity] = {}
+        """Public key (Z85) -> identity; replaced as a whole."""
+        self.refresh()
+
+    def find(self, curve_public: str) -> Identity | None:
+        """Who has this key; looks for a new file when nobody has. Not beside `refresh` in another thread."""
+        identity = self.identities.get(curve_public)
+        if identity is None and self._was_added_to():
+            self.refresh()
+            identity = self.identities.get(curve_public)
+        return identity
+
+    def refresh(self, now: float | None = None) -> None:
+        """Read the files that changed. `now` is monotonic, in seconds; None: the clock's."""
+        now = time.monotonic() if now is None else now
+        authorized = self._folder / "authorized"
+        try:
+            listed = _stamp(authorized.stat())
+            with os.scandir(authorized) as entries:
+                found = {entry.name: _stamp(entry.stat()) for entry in entries if entry.name.endswith(".json")}
+            whole = (self._folder / "server.json").exists()
+        except OSError as error:
+            if self._readable:
+                log.warning("cannot read %s (%s): the keys known so far stay valid", authorized, error.strerror)
+            self._readable = False
+            return
+        self._readable, self._listed = True, listed
+        for name, stamp in found.items():
+            if name not in self._files or self._files[name][0] != stamp:
+                self._read(authorized / name, stamp)
+        if whole:
+            absent = self._files.keys() - found.keys()
+            self._absent_since = {name: self._absent_since.get(name, now) for name in absent}
+            for name in [n for n in absent if now - self._absent_since[n] >= KEYS_CHECK_S]:
+                del self._files[name]
+        self.identities = {
+            entry.curve_public: Identity(name.removesuffix(".json"), entry.roles)
+            for name, (_, entry) in sorted(self._files.items())
+            if entry is not None
+        }
+
+    def _read(self, file: Path, stamp: _Stamp) -> None:
+        """Read a file; one that cannot be read leaves what was in it before, and is read again next time."""
+        entry = self._files[file.name][1] if file.name in self._files else None
+        try:
+            entry = _read(file, Authorized, secret=False)
+            self._complaints.pop(file.name, None)
+        except CredentialsError as error:
+            stamp = ()
+            if self._complaints.get(file.name) != str(error):
+                log.warning("%s; %s", error, "the key that was in it stays valid" if entry else "this key is refused")
+            self._complaints[file.name] = str(error)
+        self._files[file.name] = stamp, entry
+
+    def _was_added_to(self) -> bool:
+        """A listing from within the last 2 s of a change may have missed one: clocks of file systems are coarse."""
+        try:
+            state = (self._folder / "authorized").stat()
+        except OSError:
+            return False
+        return _stamp(state) != self._listed or abs(time.time() - state.st_mtime) < _COARSEST_CLOCK_S
+
+
+_Stamp: TypeAlias = tuple[int, ...]
+
+
+def _stamp(state: os.stat_result) -> _Stamp:
+    return state.st_mtime_ns, state.st_ctime_ns, state.st_size
 
 
 def _new_server_keys() -> ServerKeys:

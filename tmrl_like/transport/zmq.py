@@ -2,6 +2,9 @@
 
 The I/O runs in libzmq's own thread, outside Python's interpreter lock: handing a message over costs
 microseconds whatever the network does. A peer is authenticated before libzmq gives us its first byte.
+
+libzmq allocates what a frame announces, up to its limit, before the handshake, too. So frames are small here: a
+message of more than `_PART_BYTES` travels as several, which libzmq delivers together or not at all.
 """
 
 from __future__ import annotations
@@ -14,19 +17,20 @@ import time
 from typing import Any
 
 import zmq
-import zmq.auth.thread
 import zmq.utils.monitor
 
 from tmrl_like.errors import AddressInUseError, CredentialsError, TransportError
 from tmrl_like.transport.base import REVOKED, Identity, Incoming, TransportOptions
-from tmrl_like.transport.credentials import KeyFolder, PeerKeys
+from tmrl_like.transport.credentials import AuthorizedKeys, KeyFolder, PeerKeys
+from tmrl_like.transport.gate import Gate
 
 log = logging.getLogger(__name__)
 
 _BROKEN_HANDSHAKES_BEFORE_GIVING_UP = 6
 _GREETING_WITHIN_S = 1.0
 _REDIAL_AFTER_S = 0.3
-_KEYS_CHECK_S = 1.0
+_BACKLOG = 1024
+_PART_BYTES = 1 << 20
 _COPY_BELOW_BYTES = 1 << 19
 _CURVE_BYTES = 33  # what encryption adds to a message; libzmq compares the sum with its limit
 
@@ -43,25 +47,20 @@ class ZmqServerLink:
             CredentialsError: the server's keys cannot be read.
         """
         self._options = options or TransportOptions()
-        self._keys = keys
         server = keys.server_keys()
-        self._identities: dict[str, Identity] = keys.identities()
-        self._peers: dict[bytes, str] = {}
-        self._next_keys_check = 0.0
-        self._refused = 0
+        self._keys = AuthorizedKeys(keys)
         self._context = zmq.Context()
-        self._auth = zmq.auth.thread.ThreadAuthenticator(self._context)
         self._socket = self._context.socket(zmq.ROUTER)
         self._waker = _Waker()
         self._closed = False
         try:
-            self._auth.start()
-            self._auth.configure_curve_callback(domain="*", credentials_provider=self)
             _apply(self._socket, self._options)
+            self._socket.backlog = _BACKLOG
             self._socket.router_mandatory = True
             self._socket.curve_server = True
             self._socket.curve_publickey = server.curve_public.encode()
             self._socket.curve_secretkey = server.curve_secret.encode()
+            self._gate = Gate(self._context, self._socket, self._keys)
             self._bind(host, port)
         except BaseException:
             self.close()
@@ -82,21 +81,10 @@ class ZmqServerLink:
         endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.address = (host, int(endpoint.rpartition(":")[2]))
 
-    def callback(self, domain: str, key: bytes) -> bool:
-        """Say whether a public key (Z85) may connect; called by the authenticator, in its thread, per handshake."""
-        try:
-            known = key.decode() in self._keys.identities()
-        except CredentialsError:  # one file is damaged; an exception here would end the authenticator
-            known = key.decode() in self._identities
-        if not known:
-            self._refused += 1
-            if self._refused == 1:
-                log.warning("refused a connection with an unknown key; `tmrl-like keys invite` makes a valid one")
-        return known
-
     def receive(self, timeout_s: float) -> Incoming | None:
         """See `ServerLink.receive`."""
-        self._drop_revoked()
+        if self._gate.failure:
+            raise self._gate.failure
         try:
             peer = self._socket.recv(zmq.NOBLOCK)
         except zmq.Again:
@@ -104,48 +92,30 @@ class ZmqServerLink:
                 return None
             peer = self._socket.recv(zmq.NOBLOCK)
         body = self._socket.recv(copy=False)
-        if body.more:
-            self._skip_message()
-            return None
-        key = self._peers.get(peer)
-        if key is None:
-            key = self._peers[peer] = str(body.get("User-Id"))
-            self._next_keys_check = 0.0
-            self._drop_revoked()
-        identity = self._identities.get(key)
-        return Incoming(peer, identity or REVOKED, body.buffer)
+        self._gate.proved(body.get(zmq.SRCFD))
+        data = _whole(self._socket, body, self._options)
+        return None if data is None else Incoming(peer, self._identity_of(body), data)
 
-    def _skip_message(self) -> None:
-        """A message of several parts is none of ours."""
-        while self._socket.recv(copy=False).more:
-            pass
+    def _identity_of(self, frame: zmq.Frame) -> Identity:
+        return self._keys.identities.get(str(frame.get("User-Id")), REVOKED)
 
     def _wait(self, timeout_s: float) -> bool:
         ready = dict(self._poller.poll(math.ceil(timeout_s * 1000)))
         self._waker.drain()
         return self._socket in ready
 
-    def _drop_revoked(self) -> None:
-        """Read the keys again from time to time: what a revoked key still sends is not passed on."""
-        now = time.monotonic()
-        if now > self._next_keys_check:
-            self._next_keys_check = now + _KEYS_CHECK_S
-            with contextlib.suppress(CredentialsError):  # a file being written; the next check sees it
-                self._identities = self._keys.identities()
-
     def send(self, peer: bytes, data: bytes | memoryview) -> bool:
         """See `ServerLink.send`."""
         self._options.check_size(len(data))
         try:
             self._socket.send(peer, zmq.SNDMORE | zmq.NOBLOCK)
-            self._socket.send(data, zmq.NOBLOCK, copy=len(data) < _COPY_BELOW_BYTES)
+            _send(self._socket, data)
         except zmq.ZMQError:  # unreachable, or its queue is full
             return False
         return True
 
     def forget(self, peer: bytes) -> None:
-        """Drop what is kept about a connection that is gone."""
-        self._peers.pop(peer, None)
+        """Nothing is kept about connections here."""
 
     def wake(self) -> None:
         """See `ServerLink.wake`."""
@@ -153,7 +123,7 @@ class ZmqServerLink:
 
     def refused_connections(self) -> int:
         """See `ServerLink.refused_connections`."""
-        return self._refused
+        return self._gate.refused
 
     def close(self) -> None:
         """See `ServerLink.close`."""
@@ -161,8 +131,6 @@ class ZmqServerLink:
             return
         self._closed = True
         self._socket.close(linger=200)
-        if self._auth.is_alive():
-            self._auth.stop()
         self._context.term()
         self._waker.close()
 
@@ -207,7 +175,7 @@ class ZmqPeerLink:
     def receive(self, timeout_s: float) -> bytes | memoryview | None:
         """See `PeerLink.receive`."""
         try:
-            return self._socket.recv(zmq.NOBLOCK, copy=False).buffer
+            return _whole(self._socket, self._socket.recv(zmq.NOBLOCK, copy=False), self._options)
         except zmq.Again:
             pass
         self._redial_if_dead()
@@ -217,7 +185,7 @@ class ZmqPeerLink:
             if self._monitor in ready:
                 self._watch_connection()
             if self._socket in ready:
-                return self._socket.recv(zmq.NOBLOCK, copy=False).buffer
+                return _whole(self._socket, self._socket.recv(zmq.NOBLOCK, copy=False), self._options)
             if self._monitor not in ready:
                 self._waker.drain()
                 return None
@@ -266,7 +234,7 @@ class ZmqPeerLink:
         """See `PeerLink.send`."""
         self._options.check_size(len(data))
         try:
-            self._socket.send(data, zmq.NOBLOCK, copy=len(data) < _COPY_BELOW_BYTES)
+            _send(self._socket, data)
         except zmq.Again:
             return False
         return True
@@ -309,9 +277,31 @@ class _Waker:
         self._writer.close()
 
 
+def _send(sock: zmq.Socket[bytes], data: bytes | memoryview) -> None:
+    """Send a message; once its first part is taken, libzmq takes the others, too."""
+    view = memoryview(data)
+    for start in range(0, max(1, len(view)), _PART_BYTES):
+        part = view[start : start + _PART_BYTES]
+        more = zmq.SNDMORE if start + _PART_BYTES < len(view) else 0
+        sock.send(part, zmq.NOBLOCK | more, copy=len(part) < _COPY_BELOW_BYTES)
+
+
+def _whole(sock: zmq.Socket[bytes], first: zmq.Frame, options: TransportOptions) -> bytes | memoryview | None:
+    """A message whose first part is given; None for one above the limit."""
+    if not first.more:
+        return first.buffer
+    parts, size_bytes = [first.buffer], len(first)
+    while sock.rcvmore:
+        part = sock.recv(copy=False)
+        size_bytes += len(part)
+        if size_bytes <= options.max_message_bytes:
+            parts.append(part.buffer)
+    return b"".join(parts) if size_bytes <= options.max_message_bytes else None
+
+
 def _apply(sock: zmq.Socket[bytes], options: TransportOptions) -> None:
     sock.linger = 200
-    sock.maxmsgsize = options.max_message_bytes + _CURVE_BYTES
+    sock.maxmsgsize = min(options.max_message_bytes, _PART_BYTES) + _CURVE_BYTES
     sock.sndhwm = sock.rcvhwm = options.queue_messages
     sock.handshake_ivl = int(options.handshake_timeout_s * 1000)
     sock.heartbeat_ivl = int(options.heartbeat_s * 1000)

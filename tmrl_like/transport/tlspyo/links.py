@@ -20,6 +20,7 @@ from tmrl_like.transport.tlspyo.engine import START_TIMEOUT_S, Engine
 log = logging.getLogger(__name__)
 
 _LINGER_S = 0.5
+_LINES_OF_A_CHILD_BITS = 40
 
 
 class _Line:
@@ -221,7 +222,7 @@ class TlspyoServerLink:
         self.address = (host, port)
         self._keys = keys
         self._server_keys = keys.server_keys()
-        keys.identities()  # readable? the relay reads them from now on
+        self._children = itertools.count()
         self._options = options or TransportOptions()
         self._link = _Link(self._job, self._options)
         if not self._link.settled.wait(START_TIMEOUT_S) or self._link.error:
@@ -239,6 +240,7 @@ class TlspyoServerLink:
             curve_public=server.curve_public,
             curve_secret=server.curve_secret,
             keys_dir=str(self._keys.path.absolute()),
+            lines_from=next(self._children) << _LINES_OF_A_CHILD_BITS,
             options=self._options,
         )
 

@@ -1,7 +1,8 @@
 """What a link and its child process say to each other: typed msgpack, length first (4 bytes, big-endian).
 
 A line is one connection between a peer and the server, numbered by the child; a new connection has a new
-number, so that nothing meant for an old one reaches it.
+number, so that nothing meant for an old one reaches it. That holds across children, too: whoever comes first
+after a crash must not get the seat that the server keeps for the number of another.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class RelayJob(msgspec.Struct, frozen=True, tag=True):
     curve_public: str
     curve_secret: str
     keys_dir: str
+    lines_from: int  # numbers its lines from here on: those of the child before are never given again
     options: TransportOptions
 
 

@@ -18,9 +18,9 @@ from tlspyo.server import Server, ServerProtocol
 from twisted.internet import error, reactor, ssl, task
 from twisted.internet.protocol import Factory
 
-from tmrl_like.errors import CredentialsError, DecodingError
-from tmrl_like.transport.base import Identity
-from tmrl_like.transport.credentials import KeyFolder
+from tmrl_like.errors import DecodingError
+from tmrl_like.transport.base import MAX_UNPROVED_CONNECTIONS, Identity
+from tmrl_like.transport.credentials import KEYS_CHECK_S, AuthorizedKeys, KeyFolder
 from tmrl_like.transport.frames import pieces_of
 from tmrl_like.transport.tlspyo import envelopes, local
 from tmrl_like.transport.tlspyo.envelopes import (
@@ -35,9 +35,8 @@ from tmrl_like.transport.tlspyo.envelopes import (
 from tmrl_like.transport.tlspyo.flow import Flow
 from tmrl_like.transport.tlspyo.proof import NONCE_BYTES, Secret
 
-KEYS_CHECK_S = 1.0
-MAX_UNPROVED_CONNECTIONS = 500
-BACKLOG = 500  # connections that the system keeps at the door
+BACKLOG = 1024  # connections that the system keeps at the door
+MAKES_ROOM_AFTER_S = 1.0  # of an unproved connection, while others wait at the door
 SPARE_ENVELOPES = 1000  # signs of life that may go unanswered, on top of what the parent's window allows
 FAREWELL_S = 0.3
 _TAKEN = (errno.EADDRINUSE, getattr(errno, "WSAEADDRINUSE", errno.EADDRINUSE))
@@ -50,11 +49,11 @@ class Relay:
         self.job = job
         self.parent = parent
         self.secret = Secret(job.curve_secret, job.curve_public)
-        self.keys = KeyFolder(Path(job.keys_dir))
-        self.identities: dict[str, Identity] = {}
+        self.keys = AuthorizedKeys(KeyFolder(Path(job.keys_dir)))
         self.connections: dict[int, Connection] = {}
-        self._unproved = 0
-        self.numbers = 0
+        self._unproved: dict[int, Connection] = {}  # by number: the oldest first
+        self._makes_room: Any = None
+        self.numbers = job.lines_from
         self.congested = False
         self._port: Any = None
         self._stopping = False
@@ -107,17 +106,38 @@ class Relay:
             connection.transport.loseConnection()
         reactor.callLater(FAREWELL_S if self.connections else 0, self.parent.hang_up)
 
-    def count_unproved(self, change: int) -> None:
-        """Accept no more connections while too many have proved nothing; the others wait at the door."""
-        self._unproved += change
-        if self._unproved >= MAX_UNPROVED_CONNECTIONS:
+    def let_in(self, connection: Connection) -> None:
+        """Accept no more connections while too many have proved nothing; the others wait at the door.
+
+        While they do, the oldest of those inside leave, one by one, when they have had `MAKES_ROOM_AFTER_S`.
+        """
+        self.connections[connection.number] = self._unproved[connection.number] = connection
+        self._port.numberAccepts = 0  # Twisted: one at a time
+        if len(self._unproved) >= MAX_UNPROVED_CONNECTIONS:
             self._port.stopReading()
-        elif not self._stopping:
+            self._make_room()
+
+    def no_longer_unproved(self, connection: Connection) -> None:
+        """It has proved its key, or is gone."""
+        self._unproved.pop(connection.number, None)
+        if len(self._unproved) < MAX_UNPROVED_CONNECTIONS and not self._stopping:
             self._port.startReading()
 
-    def refused(self) -> None:
+    def _make_room(self) -> None:
+        if self._makes_room and self._makes_room.active():
+            return
+        if len(self._unproved) < MAX_UNPROVED_CONNECTIONS:
+            return
+        oldest = next(iter(self._unproved.values()))
+        wait_s = oldest.made_at + MAKES_ROOM_AFTER_S - reactor.seconds()
+        if wait_s > 0:
+            self._makes_room = reactor.callLater(wait_s, self._make_room)
+        else:
+            oldest.kill()
+
+    def refused(self, connection: Connection) -> None:
         """A connection ended without a valid key."""
-        self.count_unproved(-1)
+        self.no_longer_unproved(connection)
         if not self._stopping:
             self.parent.tell(local.Refused())
 
@@ -131,13 +151,8 @@ class Relay:
         for connection in list(self.connections.values()):
             connection.look_after()
 
-    def read_keys(self) -> None:
-        """Read who may connect; a file that is just being written does not matter."""
-        with contextlib.suppress(CredentialsError):
-            self.identities = self.keys.identities()
-
     def _read_keys(self) -> None:
-        self.read_keys()
+        self.keys.refresh()
         for connection in list(self.connections.values()):
             connection.check_key()
 
@@ -178,6 +193,7 @@ class Connection(Flow, ServerProtocol):  # type: ignore[misc]
         self.number = number
         self.key = ""
         self.identity: Identity | None = None
+        self.made_at = 0.0
         self._relay = relay
         self._secret_bytes = relay.job.password.encode()
         self._nonce = secrets.token_bytes(NONCE_BYTES)
@@ -186,8 +202,8 @@ class Connection(Flow, ServerProtocol):  # type: ignore[misc]
     # from the network
 
     def connectionMade(self) -> None:  # noqa: N802 - Twisted's name
-        self._relay.connections[self.number] = self
-        self._relay.count_unproved(+1)
+        self.made_at = reactor.seconds()
+        self._relay.let_in(self)
         self._deadline = reactor.callLater(self._relay.job.options.handshake_timeout_s, self.kill)
         self.transport.setTcpNoDelay(True)
         super().connectionMade()
@@ -198,7 +214,7 @@ class Connection(Flow, ServerProtocol):  # type: ignore[misc]
             self._deadline.cancel()
         self._relay.forget(self)
         if not self.key:
-            self._relay.refused()
+            self._relay.refused(self)
         elif self.identity:
             self._relay.parent.tell(local.Left(self.number))
 
@@ -236,14 +252,13 @@ class Connection(Flow, ServerProtocol):  # type: ignore[misc]
             self._judge(envelopes.proof_from(obj))
 
     def _judge(self, proof: envelopes.Proof) -> None:
-        self._relay.read_keys()
-        identity = self._relay.identities.get(proof.curve_public)
+        identity = self._relay.keys.find(proof.curve_public)
         valid = self._relay.secret.verify(proof.curve_public, self._nonce, proof.mac)
         if identity is None or not valid:
             self._dismiss()
             return
         self._deadline.cancel()
-        self._relay.count_unproved(-1)
+        self._relay.no_longer_unproved(self)
         self.key, self.identity = proof.curve_public, identity
         self._relay.parent.tell(local.Joined(self.number, identity.name, identity.roles))
         self.send_obj(obj=envelopes.serialize(Accepted()))
@@ -276,7 +291,7 @@ class Connection(Flow, ServerProtocol):  # type: ignore[misc]
         """Compare with the keys that are valid now."""
         if not self.identity:
             return
-        identity = self._relay.identities.get(self.key)
+        identity = self._relay.keys.identities.get(self.key)
         if identity is None:
             self.identity = None
             self._relay.parent.tell(local.Left(self.number, revoked=True))

@@ -1,0 +1,143 @@
+"""Who may connect, as the key folder has it, and what a moment without it does not change."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from tmrl_like.transport import Identity, KeyFolder
+from tmrl_like.transport.credentials import AuthorizedKeys
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> KeyFolder:
+    folder = KeyFolder(tmp_path / "keys")
+    folder.server_keys()
+    return folder
+
+
+def authorized(folder: KeyFolder, name: str) -> Path:
+    return folder.path / "authorized" / f"{name}.json"
+
+
+def names(keys: AuthorizedKeys) -> set[str]:
+    return {identity.name for identity in keys.identities.values()}
+
+
+def test_keys_that_are_invited_and_revoked_are_seen(folder: KeyFolder) -> None:
+    keys = AuthorizedKeys(folder)
+    folder.invite("car")
+    keys.refresh(now=1.0)
+    assert names(keys) == {"local", "car"}
+    folder.revoke("car")
+    keys.refresh(now=2.0)
+    keys.refresh(now=3.1)
+    assert names(keys) == {"local"}
+
+
+def test_a_key_is_revoked_by_two_reads_that_lack_it_and_are_a_second_apart(folder: KeyFolder) -> None:
+    folder.invite("car")
+    keys = AuthorizedKeys(folder)
+    folder.revoke("car")
+    for now in (1.0, 1.1, 1.9):
+        keys.refresh(now=now)
+        assert "car" in names(keys)
+    keys.refresh(now=2.0)
+    assert "car" not in names(keys)
+
+
+def test_a_moment_without_the_folder_revokes_nobody(folder: KeyFolder, caplog: pytest.LogCaptureFixture) -> None:
+    keys = AuthorizedKeys(folder)
+    away = folder.path.with_name("away")
+    folder.path.rename(away)
+    for now in (1.0, 2.0, 3.0):
+        keys.refresh(now=now)
+    assert names(keys) == {"local"}
+    assert len([r for r in caplog.records if "cannot read" in r.message]) == 1
+    away.rename(folder.path)
+    keys.refresh(now=4.0)
+    assert names(keys) == {"local"}
+
+
+def test_a_folder_that_is_being_copied_revokes_nobody(folder: KeyFolder) -> None:
+    """`authorized` is there, and empty, before `server.json` is."""
+    keys = AuthorizedKeys(folder)
+    folder.path.rename(folder.path.with_name("away"))
+    (folder.path / "authorized").mkdir(parents=True)
+    for now in (1.0, 2.0, 3.0):
+        keys.refresh(now=now)
+    assert names(keys) == {"local"}
+
+
+@pytest.mark.parametrize("content", ["", '{"roles": ["wor', "nonsense"])
+def test_a_file_half_written_keeps_the_key_that_was_in_it(
+    folder: KeyFolder, content: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = AuthorizedKeys(folder)
+    before = authorized(folder, "local").read_text()
+    authorized(folder, "local").write_text(content)
+    for now in (1.0, 2.0, 3.0):
+        keys.refresh(now=now)
+    assert names(keys) == {"local"}
+    assert len(caplog.records) == 1
+    authorized(folder, "local").write_text(before.replace('"worker",', ""))
+    keys.refresh(now=4.0)
+    assert list(keys.identities.values()) == [Identity("local", ("trainer",))]
+
+
+def test_without_free_descriptors_the_last_good_table_stays(folder: KeyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = AuthorizedKeys(folder)
+
+    def exhausted(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "scandir", exhausted)
+    monkeypatch.setattr(Path, "read_bytes", exhausted)
+    for now in (1.0, 2.0, 3.0):
+        keys.refresh(now=now)
+        assert keys.find("x" * 40) is None
+    assert names(keys) == {"local"}
+
+
+def test_another_key_under_the_same_name_counts_at_once(folder: KeyFolder) -> None:
+    folder.invite("car")
+    keys = AuthorizedKeys(folder)
+    before = dict(keys.identities)
+    folder.revoke("car")
+    folder.invite("car")
+    keys.refresh(now=0.1)
+    assert names(keys) == {"local", "car"}
+    assert keys.identities != before
+
+
+def test_a_key_that_was_just_invited_is_found_before_the_next_refresh(folder: KeyFolder) -> None:
+    keys = AuthorizedKeys(folder)
+    car = KeyFolder(folder.path.with_name("car"))
+    public = car.join(folder.invite("car")).curve_public
+    assert keys.find(public) == Identity("car", ("worker",))
+
+
+def test_files_that_did_not_change_are_not_read_again(folder: KeyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    for i in range(3):
+        folder.invite(f"car-{i}")
+    keys = AuthorizedKeys(folder)
+    folder.invite("car-3")
+    read: list[str] = []
+    read_bytes = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path.name) or read_bytes(path))
+    keys.refresh(now=1.0)
+    keys.refresh(now=2.0)
+    assert read == ["car-3.json"]
+
+
+def test_unknown_keys_do_not_make_the_folder_be_read_again_and_again(
+    folder: KeyFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.utime(folder.path / "authorized", (1e9, 1e9))
+    keys = AuthorizedKeys(folder)
+    monkeypatch.setattr(keys, "refresh", lambda *_: pytest.fail("read again"))
+    for _ in range(3):
+        assert keys.find("x" * 40) is None

@@ -1,0 +1,164 @@
+"""What strangers can do to a server: be there in small numbers, say little, and be gone soon."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+
+import pytest
+import zmq
+
+from tmrl_like.testing.transports import introduce, receive_at, receive_of, send_of, until
+from tmrl_like.transport import Identity, ServerLink, TransportOptions
+from tmrl_like.transport.base import MAX_UNPROVED_CONNECTIONS
+from tmrl_like.transport.credentials import PeerKeys
+
+from .conftest import Machines
+from .rawclient import closes
+
+PATIENT = TransportOptions(handshake_timeout_s=600)  # whatever is closed is closed for another reason
+ZMTP_GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\x03\x00" + b"CURVE".ljust(20, b"\0") + bytes(32)
+
+
+@pytest.fixture
+def crowd() -> Iterator[Callable[[ServerLink, int], list[socket.socket]]]:
+    with ExitStack() as stack:
+        yield lambda server, size: [stack.enter_context(socket.create_connection(server.address)) for _ in range(size)]
+
+
+@pytest.fixture
+def dealer() -> Iterator[Callable[..., zmq.Socket[bytes]]]:
+    """Peers of zmq as cheap as can be, all in one context."""
+    with zmq.Context() as context, ExitStack() as stack:
+
+        def dial(server: ServerLink, keys: PeerKeys, routing_id: bytes = b"") -> zmq.Socket[bytes]:
+            sock = stack.enter_context(context.socket(zmq.DEALER))
+            sock.linger = 0
+            if routing_id:
+                sock.routing_id = routing_id
+            sock.curve_serverkey = keys.server_curve_public.encode()
+            sock.curve_publickey, sock.curve_secretkey = keys.curve_public.encode(), keys.curve_secret.encode()
+            sock.connect("tcp://{}:{}".format(*server.address))
+            sock.send(b"hello")
+            return sock
+
+        yield dial
+
+
+def is_open(sock: socket.socket) -> bool:
+    """Whether the server has not closed it; what it said is dropped."""
+    sock.setblocking(False)
+    try:
+        while sock.recv(4096):
+            pass
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def test_a_crowd_that_proves_nothing_is_kept_small_and_nobody_out(
+    machines: Machines, crowd: Callable[[ServerLink, int], list[socket.socket]]
+) -> None:
+    server = machines.listen(options=PATIENT)
+    friend = machines.connect(server)
+    introduce(server, friend)
+    strangers = crowd(server, 3 * MAX_UNPROVED_CONNECTIONS)
+    introduce(server, machines.connect(server, machines.machine("late")))
+    until(lambda: sum(map(is_open, strangers)) <= MAX_UNPROVED_CONNECTIONS)
+    introduce(server, friend)
+    assert server.refused_connections() >= 2 * MAX_UNPROVED_CONNECTIONS
+
+
+def test_a_crowd_ends_none_of_those_that_proved_their_keys(
+    machines_for: Callable[[str], Machines],
+    crowd: Callable[[ServerLink, int], list[socket.socket]],
+    dealer: Callable[..., zmq.Socket[bytes]],
+) -> None:
+    machines = machines_for("zmq")
+    server = machines.listen(options=PATIENT)
+    keys = machines.keys.peer_keys()
+    friends, peers = [], set()
+    for _ in range(MAX_UNPROVED_CONNECTIONS + 10):
+        friends.append(dealer(server, keys))
+        peers.add(receive_at(server).peer)
+    strangers = crowd(server, 2 * MAX_UNPROVED_CONNECTIONS)
+    until(lambda: sum(map(is_open, strangers)) <= MAX_UNPROVED_CONNECTIONS)
+    for friend in friends:
+        friend.send(b"again")
+    assert {receive_at(server).peer for _ in friends} == peers
+
+
+def test_before_the_handshake_a_stranger_cannot_fill_the_memory(machines_for: Callable[[str], Machines]) -> None:
+    """libzmq allocates what a frame announces, handshake or not: 64 strangers must stay below 64 MB."""
+    server = machines_for("zmq").listen(options=PATIENT)
+    for size in (1 << 21, 60 << 20):
+        with socket.create_connection(server.address) as sock:
+            sock.sendall(ZMTP_GREETING + b"\x06" + size.to_bytes(8, "big"))
+            assert closes(sock)
+
+
+def test_a_message_of_many_parts_is_as_large_as_any_other_may_be(machines_for: Callable[[str], Machines]) -> None:
+    machines = machines_for("zmq")
+    server = machines.listen(options=TransportOptions(max_message_bytes=3 << 20))
+    peer = machines.connect(server)
+    connection = introduce(server, peer)
+    send_of(peer, bytes(4 << 20))
+    send_of(peer, bytes(3 << 20))
+    assert len(receive_at(server).data) == 3 << 20
+    assert server.send(connection, bytes(3 << 20))
+    assert len(receive_of(peer)) == 3 << 20
+
+
+def test_a_connection_is_its_own_keys_whatever_it_calls_itself(
+    machines_for: Callable[[str], Machines], dealer: Callable[..., zmq.Socket[bytes]]
+) -> None:
+    """A peer of zmq chooses its routing id: that of a trainer that has just left, for example."""
+    machines = machines_for("zmq")
+    server = machines.listen()
+    for folder in (machines.machine("gpu", ("trainer",)), machines.machine("car")):
+        keys = folder.peer_keys()
+        with closing(dealer(server, keys, routing_id=b"seat one")):
+            message = receive_at(server)
+            assert message.peer == b"seat one"
+            assert message.identity == Identity(keys.name, keys.roles)
+        until(lambda: not server.send(b"seat one", b"gone?"))
+
+
+LISTEN_WITH_FEW_DESCRIPTORS = """
+import resource, sys
+from pathlib import Path
+from tmrl_like.transport import KeyFolder, listen
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+listen("zmq", "127.0.0.1", 0, KeyFolder(Path(sys.argv[1]))).close()
+print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems have no such limit")
+def test_a_server_takes_as_many_descriptors_as_it_may(machines_for: Callable[[str], Machines]) -> None:
+    keys = machines_for("zmq").keys
+    said = subprocess.run(
+        [sys.executable, "-c", LISTEN_WITH_FEW_DESCRIPTORS, str(keys.path)], stdout=subprocess.PIPE, check=True
+    ).stdout
+    soft, hard = map(int, said.split())
+    assert soft == min(hard, 1 << 16) if hard > 0 else soft > 256
+
+
+def test_a_folder_that_is_away_for_a_moment_revokes_nobody(machines: Machines) -> None:
+    server = machines.listen()
+    folder = machines.machine("car")
+    peer = machines.connect(server, folder)
+    introduce(server, peer)
+    away = machines.keys.path.with_name("away")
+    machines.keys.path.rename(away)
+    with closing(machines.connect(server, folder)) as late:  # let in from memory
+        introduce(server, late)
+    away.rename(machines.keys.path)
+    introduce(server, peer)

@@ -8,6 +8,8 @@ from tmrl_like.wire import messages as m
 
 BOTH = Identity("local", ("worker", "trainer"))
 WORKER_ONLY = Identity("lab", ("worker",))
+OTHER_WORKER = Identity("car", ("worker",))
+TRAINER_ONLY = Identity("gpu", ("trainer",))
 SPACES = m.Spaces("Box(4)", "Box(2)")
 
 
@@ -256,6 +258,104 @@ def test_a_worker_cannot_publish_a_policy_or_acknowledge(relay, link):
     assert relay.counters.malformed == 2
     assert link.to(b"v", m.PolicyFrame) == []
     assert link.to(b"v", m.Ack) == []
+
+
+def test_every_message_is_checked_against_the_key_that_its_connection_has_proved(relay, link):
+    """A connection's id can come again with another key behind it: the seat stays with the first."""
+    give(relay, b"w", hello(), OTHER_WORKER)
+    give(relay, b"t", hello("trainer", "t1"), TRAINER_ONLY)
+    for message in (frame(), m.Ack("w1", 1, 5, 5), m.Dismissal("w1", 1, "no")):
+        give(relay, b"t", message, WORKER_ONLY)
+        assert isinstance(link.to(b"t")[-1], m.HelloWanted)
+    assert relay.trainer is None
+    assert link.to(b"w", m.PolicyFrame) + link.to(b"w", m.Ack) + link.to(b"w", m.Refusal) == []
+
+
+def test_a_key_that_lost_its_role_loses_its_seat(relay, link):
+    give(relay, b"t", hello("trainer", "t1"), BOTH)
+    give(relay, b"t", frame(), Identity("local", ("worker",)))
+    assert "not for a trainer" in link.to(b"t", m.Refusal)[0].reason
+    assert relay.trainer is None
+
+
+def test_a_connection_that_introduces_itself_as_another_leaves_its_first_seat(relay, link):
+    give(relay, b"x", hello("trainer", "t1"))
+    give(relay, b"x", hello("worker", "w1"))
+    assert relay.trainer is None
+    assert [seat.peer for seat in relay.workers] == [b"x"]
+
+
+def test_a_name_belongs_to_the_key_that_used_it_first_however_silent_its_worker_is(relay, link):
+    give(relay, b"w", hello(name="arm"), WORKER_ONLY)
+    relay.tick(60.0)
+    give(relay, b"v", hello(name="arm", session=2), OTHER_WORKER, now=60.0)
+    (refusal,) = link.to(b"v", m.Refusal)
+    assert "arm" in refusal.reason
+    assert "--name" in refusal.reason
+    assert refusal.retry_after_s > 0
+    give(relay, b"w2", hello(name="arm"), WORKER_ONLY, now=61.0)
+    assert [seat.peer for seat in relay.workers] == [b"w2"]
+
+
+def test_the_process_of_another_key_cannot_be_taken_over(relay, link):
+    give(relay, b"w", hello(name="arm", session=1), WORKER_ONLY)
+    give(relay, b"t", hello("trainer", "t1", session=7), TRAINER_ONLY)
+    give(relay, b"v", hello(name="arm", session=1, takes_over=(1,)), OTHER_WORKER)
+    give(relay, b"u", hello("trainer", "t1", session=7, takes_over=(7,)), BOTH)
+    assert [seat.peer for seat in relay.workers] == [b"w"]
+    assert relay.trainer.peer == b"t"
+
+
+def test_the_names_of_a_revoked_key_are_free(relay, link):
+    give(relay, b"w", hello(name="arm"), WORKER_ONLY)
+    give(relay, b"w", m.Beat(worker="arm"), REVOKED)
+    give(relay, b"v", hello(name="arm", session=2), OTHER_WORKER)
+    assert [seat.peer for seat in relay.workers] == [b"v"]
+
+
+def test_a_key_that_uses_many_names_holds_no_more_than_the_server_has_seats(link):
+    relay = Relay(link, max_workers=2)
+    for i, name in enumerate(("a", "b", "c", "d")):
+        give(relay, b"w", hello(name=name, session=i), WORKER_ONLY)
+    give(relay, b"v", hello(name="a", session=9), OTHER_WORKER)
+    give(relay, b"u", hello(name="d", session=9), OTHER_WORKER)
+    assert link.to(b"v", m.Refusal) == []
+    assert link.to(b"u", m.Refusal) != []
+
+
+def test_a_restarted_worker_whose_connection_is_gone_gets_its_seat_at_once(relay, link):
+    give(relay, b"w", hello(session=1), WORKER_ONLY)
+    give(relay, b"v", hello(session=2), WORKER_ONLY, now=0.1)
+    assert [seat.peer for seat in relay.workers] == [b"w"]
+    link.full.add(b"w")
+    give(relay, b"v", hello(session=2), WORKER_ONLY, now=0.2)
+    assert [seat.peer for seat in relay.workers] == [b"v"]
+
+
+@pytest.mark.parametrize("another", ["of that name", "one too many", "trainer", "of other spaces"])
+def test_what_another_peer_is_the_reason_of_is_tried_again(link, another):
+    relay = Relay(link, max_workers=1)
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+    late = {
+        "of that name": hello(session=2),
+        "one too many": hello(name="w2", session=2),
+        "trainer": hello("trainer", "t2", 2),
+        "of other spaces": hello(spaces=m.Spaces("Box(3)", "Box(2)")),
+    }[another]
+    for _ in range(3):
+        give(relay, b"x", late)
+    refusals = link.to(b"x", m.Refusal)
+    assert len(refusals) == 3
+    assert all(refusal.retry_after_s > 0 for refusal in refusals)
+
+
+def test_a_peer_that_tries_again_and_again_is_one_line_in_the_log(relay, link, caplog):
+    give(relay, b"t", hello("trainer", "t1"))
+    for _ in range(10):
+        give(relay, b"u", hello("trainer", "t2", 2))
+    assert len([r for r in caplog.records if "refused trainer t2" in r.getMessage()]) == 1
+    assert relay.counters.refused == 10
 
 
 def test_a_bundle_is_passed_on_whole_and_counts_its_samples(link):

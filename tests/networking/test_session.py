@@ -2,6 +2,9 @@
 
 import time
 
+import pytest
+
+from tmrl_like.errors import RefusedError
 from tmrl_like.networking.session import Session
 from tmrl_like.wire import messages as m
 
@@ -12,6 +15,7 @@ class Link:
     def __init__(self) -> None:
         self.open = False
         self.sent: list[tuple[float, object]] = []
+        self.said: list[m.AnyMessage] = []  # by the server
 
     def send(self, data):
         if self.open:
@@ -19,7 +23,10 @@ class Link:
         return self.open
 
     def receive(self, timeout_s):
+        if self.said:
+            return m.encode(self.said.pop(0))
         time.sleep(min(timeout_s, 0.01))
+        return None
 
     def wake(self):
         pass
@@ -55,3 +62,40 @@ def test_a_hello_that_found_no_connection_is_said_as_soon_as_there_is_one(until)
     said_at, hello = link.sent[0]
     assert isinstance(hello, m.Hello)
     assert said_at - opened < 0.3
+
+
+def test_a_refusal_that_can_pass_is_tried_again_for_as_long_as_it_takes(until, caplog):
+    link = Link()
+    link.open = True
+    session = Session(link, "nowhere", Idle(), "worker", "w")
+    for hellos in range(1, 6):
+        until(lambda hellos=hellos: len(link.sent) >= hellos)
+        link.said.append(m.Refusal("the server is full", 0.0))
+    assert not session.wait_connected(0.0)
+    link.said.append(m.Welcome(1, False))
+    until(lambda: session.connected)
+    session.close()
+    assert len([r for r in caplog.records if "the server is full" in r.getMessage()]) == 1
+
+
+def test_a_worker_that_is_dismissed_for_a_while_says_so_and_comes_back(until, caplog):
+    link = Link()
+    link.open = True
+    link.said.append(m.Welcome(1, False))
+    session = Session(link, "nowhere", Idle(), "worker", "w")
+    until(lambda: session.connected)
+    link.said.append(m.Refusal("another trainer", 0.0))
+    until(lambda: not session.connected)
+    link.said.append(m.Welcome(2, False))
+    until(lambda: session.connected)
+    session.close()
+    assert "silent" not in caplog.text  # it was the refusal that it heard
+
+
+def test_a_refusal_for_good_ends_the_session(until):
+    link = Link()
+    link.said.append(m.Refusal("a key for another role"))
+    session = Session(link, "nowhere", Idle(), "worker", "w")
+    until(lambda: session.failed)
+    with pytest.raises(RefusedError, match="a key for another role"):
+        session.check()

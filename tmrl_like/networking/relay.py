@@ -20,9 +20,10 @@ from tmrl_like.wire import messages as m
 log = logging.getLogger("tmrl_like.server")
 
 _ALIVE_WITHIN_S = 2.0
-_RETRY_AFTER_S = 3.0
+_RETRY_AFTER_S = 2.0
 _MALFORMED_BEFORE_REFUSAL = 100
 _MALFORMED_PEERS_KEPT = 1000
+_REFUSALS_KEPT = 1000
 _MAX_POLICIES_ON_THEIR_WAY = 3
 _SHARED_FILE = "this {0} and the {1} keep their weights in one file of one machine: give each its own model_path"
 _MISFIT = (
@@ -33,9 +34,10 @@ _MISFIT = (
 
 @dataclass(slots=True)
 class Seat:
-    """A peer that was let in."""
+    """A peer that was let in. `key` is the name of the key that it proved to hold."""
 
     peer: bytes
+    key: str
     hello: m.Hello
     seen_at: float
     sessions: frozenset[int] = field(init=False)  # whose packets it may send: its own, and those it took over
@@ -92,6 +94,8 @@ class Relay:
         self._policy_complete = False
         self._policy_bytes = 0
         self._malformed: dict[bytes, int] = {}
+        self._names: dict[str, str] = {}  # worker -> key that used this name first; the oldest first
+        self._refusals: set[tuple[str, str]] = set()  # name and reason: what the log has
         self.counters = Counters()
 
     @property
@@ -114,7 +118,7 @@ class Relay:
         except DecodingError as error:
             self._refuse_malformed(incoming, error)
             return
-        seat = self._seats.get(incoming.peer)
+        seat = self._seat_of(incoming)
         if isinstance(message, m.Hello):
             self._hello(incoming.peer, incoming.identity, message, now)
         elif seat is None:
@@ -128,6 +132,19 @@ class Relay:
                 )
             else:
                 handler(self, seat, message, incoming.data)
+
+    def _seat_of(self, incoming: Incoming) -> Seat | None:
+        """The seat of this connection, if it is still the same key's and the key may still play the role."""
+        seat = self._seats.get(incoming.peer)
+        if seat is None:
+            return None
+        if seat.key != incoming.identity.name:
+            self._leave(seat)
+            return None
+        if seat.hello.role not in incoming.identity.roles:
+            self._dismiss(seat, _not_for(incoming.identity, seat.hello.role))
+            return None
+        return seat
 
     def tick(self, now: float) -> bool:
         """Free seats of the silent, then `flush`. Call it a few times a second."""
@@ -150,6 +167,7 @@ class Relay:
         self._tell(peer, m.Refusal("the server refuses this machine's key: it was revoked"))
         if seat is not None:
             log.warning("%s %s leaves: its key was revoked", *_who(seat))
+            self._names = {name: key for name, key in self._names.items() if key != seat.key}
             self._leave(seat)
 
     # -- seats ---------------------------------------------------------------------------------------
@@ -157,9 +175,7 @@ class Relay:
     def _hello(self, peer: bytes, identity: Identity, hello: m.Hello, now: float) -> None:
         refusal = self._reason_to_refuse(identity, hello, now)
         if refusal is not None:
-            self.counters.refused += 1
-            log.warning("refused %s %s: %s", hello.role, hello.name, refusal.reason)
-            self._tell(peer, refusal)
+            self._refuse(hello, refusal, peer)
             self._link.forget(peer)
             return
         for old in [s for s in self._seats.values() if _same_process(s.hello, hello) and s.peer != peer]:
@@ -169,38 +185,71 @@ class Relay:
             known.seen_at = now
             self._welcome(known)
             return
-        seat = self._seats[peer] = Seat(peer, hello, now)
+        if known is not None:
+            self._leave(known)
+        seat = self._seats[peer] = Seat(peer, identity.name, hello, now)
         if hello.role == "trainer":
             self._seat_trainer(seat)
+        else:
+            self._bind_name(hello.name, identity.name)
         self._welcome(seat)
         log.info("%s %s is here (key %s)", hello.role, hello.name, identity.name)
+
+    def _refuse(self, hello: m.Hello, refusal: m.Refusal, peer: bytes) -> None:
+        self.counters.refused += 1
+        if len(self._refusals) > _REFUSALS_KEPT:
+            self._refusals.clear()
+        if (hello.name, refusal.reason) not in self._refusals:
+            self._refusals.add((hello.name, refusal.reason))
+            log.warning("refused %s %s: %s", hello.role, hello.name, refusal.reason)
+        self._tell(peer, refusal)
+
+    def _bind_name(self, name: str, key: str) -> None:
+        """A worker's name belongs to the key that uses it first, for as long as this server runs.
+
+        A key holds as many names as there are seats; for another one it gives up the oldest that is not in use.
+        """
+        if name in self._names:
+            return
+        own = [n for n, k in self._names.items() if k == key]
+        if len(own) >= self._max_workers:
+            in_use = {worker.hello.name for worker in self.workers}
+            del self._names[next(n for n in own if n not in in_use)]
+        self._names[name] = key
 
     def _reason_to_refuse(self, identity: Identity, hello: m.Hello, now: float) -> m.Refusal | None:
         if hello.role not in ("worker", "trainer"):
             return m.Refusal(f"there is no role {hello.role!r:.40}; expected worker or trainer")
         if hello.role not in identity.roles:
-            return m.Refusal(
-                f"the key {identity.name!r} is not for a {hello.role}; on the server's machine run "
-                f"`tmrl-like keys invite NAME --role {hello.role}`"
-            )
+            return _not_for(identity, hello.role)
         if hello.role == "trainer":
-            return self._reason_to_refuse_trainer(hello, now)
+            return self._reason_to_refuse_trainer(identity, hello, now)
         if _share_file(self._trainer, hello):
             return m.Refusal(_SHARED_FILE.format("worker", "trainer"))
+        owner = self._names.get(hello.name, identity.name)
+        if owner != identity.name:
+            return m.Refusal(
+                f"the name {hello.name} belongs to the workers of the key {owner!r}, and this one's is "
+                f"{identity.name!r}: give it another name (--name), or restart the server",
+                _RETRY_AFTER_S,
+            )
         namesake = next((w for w in self.workers if w.hello.name == hello.name), None)
-        if self._is_taken(namesake, hello, now):
+        if self._is_taken(namesake, identity, hello, now):
             return m.Refusal(
                 f"a worker named {hello.name} is connected already: give this one another name (--name)", _RETRY_AFTER_S
             )
         others = [worker for worker in self.workers if not _same_process(worker.hello, hello)]
         if len(others) >= self._max_workers:
-            return m.Refusal(f"the server has its {self._max_workers} workers; raise server.max_workers")
+            return m.Refusal(
+                f"the server has its {self._max_workers} workers; raise server.max_workers, or wait until one leaves",
+                _RETRY_AFTER_S,
+            )
         return self._reason_for_spaces(hello)
 
-    def _reason_to_refuse_trainer(self, hello: m.Hello, now: float) -> m.Refusal | None:
+    def _reason_to_refuse_trainer(self, identity: Identity, hello: m.Hello, now: float) -> m.Refusal | None:
         if any(_share_file(worker, hello) for worker in self.workers):
             return m.Refusal(_SHARED_FILE.format("trainer", "worker"))
-        if not self._is_taken(self._trainer, hello, now):
+        if not self._is_taken(self._trainer, identity, hello, now):
             return None
         assert self._trainer is not None
         return m.Refusal(
@@ -208,13 +257,17 @@ class Relay:
             _RETRY_AFTER_S,
         )
 
-    def _is_taken(self, sitting: Seat | None, hello: m.Hello, now: float) -> bool:
+    def _is_taken(self, sitting: Seat | None, identity: Identity, hello: m.Hello, now: float) -> bool:
         """Whether another process holds a seat and shows signs of life; a silent one loses it."""
-        if sitting is None or _same_process(sitting.hello, hello):
+        if sitting is None:
             return False
-        if sitting.hello.session in hello.takes_over:  # it is dead, else its successor could not know
-            self._leave(sitting)
-            return False
+        if sitting.key == identity.name:
+            if _same_process(sitting.hello, hello):
+                return False
+            dead = sitting.hello.session in hello.takes_over  # else its successor could not know
+            if dead or (sitting.hello.name == hello.name and not self._tell(sitting.peer, m.Beat())):
+                self._leave(sitting)
+                return False
         idle_s = now - sitting.seen_at
         if idle_s <= _ALIVE_WITHIN_S:
             return True
@@ -230,7 +283,8 @@ class Relay:
         own, other = getattr(worker.spaces, what), getattr(trainer, what)
         return m.Refusal(
             f"this worker's {what} space is {own:.300}, the trainer's is {other:.300}: start both with the same "
-            "environment"
+            "environment",
+            _RETRY_AFTER_S,
         )
 
     def _seat_trainer(self, seat: Seat) -> None:
@@ -245,11 +299,9 @@ class Relay:
             else:
                 self._dismiss(worker, refusal)
 
-    def _dismiss(self, worker: Seat, refusal: m.Refusal) -> None:
-        log.warning("refused worker %s: %s", worker.hello.name, refusal.reason)
-        self.counters.refused += 1
-        self._tell(worker.peer, refusal)
-        self._forget(worker)
+    def _dismiss(self, seat: Seat, refusal: m.Refusal) -> None:
+        self._refuse(seat.hello, refusal, seat.peer)
+        self._leave(seat)
 
     def _welcome(self, seat: Seat) -> None:
         wanted = seat.hello.role == "trainer" and not self._policy_complete
@@ -396,8 +448,8 @@ class Relay:
         self._tell(seat.peer, m.Refusal(f"the server refuses this peer: {why}"))
         self._leave(seat)
 
-    def _tell(self, peer: bytes, message: m.AnyMessage) -> None:
-        self._link.send(peer, m.encode(message))
+    def _tell(self, peer: bytes, message: m.AnyMessage) -> bool:
+        return self._link.send(peer, m.encode(message))
 
 
 def _random_id() -> int:
@@ -406,6 +458,13 @@ def _random_id() -> int:
 
 def _who(seat: Seat) -> tuple[str, str]:
     return seat.hello.role, seat.hello.name
+
+
+def _not_for(identity: Identity, role: str) -> m.Refusal:
+    return m.Refusal(
+        f"the key {identity.name!r} is not for a {role}; on the server's machine run "
+        f"`tmrl-like keys invite NAME --role {role}`"
+    )
 
 
 def _share_file(seat: Seat | None, hello: m.Hello) -> bool:

@@ -29,6 +29,7 @@ _BEAT_S = 0.5
 _UNSENT_HELLO_AGAIN_S = 0.05
 _SILENT_AFTER_S = 4.0
 _COMPLAIN_AFTER_S = 3.0
+_REFUSAL_AGAIN_S = 60.0
 _TICK_S = 0.01
 _MESSAGES_PER_TURN = 64
 
@@ -95,7 +96,8 @@ class Session:
         self._heard_at = time.monotonic()
         self._hello_at = -1e9
         self._beat_at = 0.0
-        self._retry_until: float | None = None
+        self._refusal = ""
+        self._refusal_said_at = 0.0
         self._complained = False
         self._said_hello = False
         self._hello_waits = False  # for a connection: some transports take nothing before there is one
@@ -207,16 +209,18 @@ class Session:
         if not self._welcomed.is_set():
             log.info("connected to the server at %s as %s", self._where, self.name)
         self._complained = False
+        self._refusal = ""
         self._welcomed.set()
         self._role.on_welcome(welcome, is_new)
 
     def _on_refusal(self, refusal: m.Refusal, now: float) -> None:
-        if refusal.retry_after_s >= 0 and self._retry_until is None:
-            log.warning("%s; trying once more in %.0f s", refusal.reason, refusal.retry_after_s)
-            self._retry_until = now
-            self._hello_at = now + refusal.retry_after_s - _HELLO_EVERY_S
-            return
-        raise RefusedError(refusal.reason)
+        if refusal.retry_after_s < 0:
+            raise RefusedError(refusal.reason)
+        if refusal.reason != self._refusal or now - self._refusal_said_at > _REFUSAL_AGAIN_S:
+            log.warning("%s; trying again every %.0f s", refusal.reason, refusal.retry_after_s)
+            self._refusal, self._refusal_said_at = refusal.reason, now
+        self._welcomed.clear()
+        self._hello_at = now + refusal.retry_after_s - _HELLO_EVERY_S
 
     def _stay_in_touch(self, now: float) -> None:
         self._beat_at = now

@@ -18,6 +18,7 @@ log = logging.getLogger("tmrl_like.server")
 _BEAT_S = 1.0
 _TICK_S = 0.25
 _BUSY_S = 0.002
+_MAX_WAITING_BYTES = 512 << 20  # for the trainer: in the relay and in the transport's queue
 
 
 class Server:
@@ -59,7 +60,13 @@ class Server:
             raise ConfigError(f"min_samples_per_server_packet is {min_samples_per_server_packet}; it must be 1 or more")
         options = options or TransportOptions()
         self._link = listen(transport, host, port, KeyFolder(Path(keys_dir or default_keys_folder())), options)
-        self._relay = Relay(self._link, min_samples_per_server_packet, max_workers, options.silent_after_s)
+        self._relay = Relay(
+            self._link,
+            min_samples_per_server_packet,
+            max_workers,
+            options.silent_after_s,
+            max_waiting_bytes=max(options.max_message_bytes, _MAX_WAITING_BYTES - options.queue_bytes),
+        )
         self._failure: BaseException | None = None
         self._stopping = threading.Event()
         self._ended = threading.Event()

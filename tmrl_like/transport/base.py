@@ -53,6 +53,11 @@ class TransportOptions:
             if not getattr(self, name) > 0:
                 raise ConfigError(f"transport option {name} is {getattr(self, name)!r}; it must be above 0")
 
+    @property
+    def queue_bytes(self) -> int:
+        """Bytes that may wait per connection and direction: four messages of the maximum size."""
+        return 4 * self.max_message_bytes
+
     def check_size(self, size_bytes: int) -> None:
         """Compare the size of a message with the limit.
 

@@ -14,6 +14,7 @@ import logging
 import math
 import socket
 import time
+from collections import deque
 from typing import Any
 
 import zmq
@@ -31,7 +32,7 @@ _GREETING_WITHIN_S = 1.0
 _REDIAL_AFTER_S = 0.3
 _BACKLOG = 1024
 _PART_BYTES = 1 << 20
-_COPY_BELOW_BYTES = 1 << 19
+_COPY_BELOW_BYTES = 1 << 16
 _CURVE_BYTES = 33  # what encryption adds to a message; libzmq compares the sum with its limit
 
 
@@ -51,6 +52,7 @@ class ZmqServerLink:
         self._keys = AuthorizedKeys(keys)
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
+        self._waiting: dict[bytes, _Waiting] = {}
         self._waker = _Waker()
         self._closed = False
         try:
@@ -107,15 +109,24 @@ class ZmqServerLink:
     def send(self, peer: bytes, data: bytes | memoryview) -> bool:
         """See `ServerLink.send`."""
         self._options.check_size(len(data))
+        waiting = self._waiting.get(peer)
+        if waiting is not None and not waiting.has_room_for(len(data)):
+            return False
         try:
             self._socket.send(peer, zmq.SNDMORE | zmq.NOBLOCK)
-            _send(self._socket, data)
-        except zmq.ZMQError:  # unreachable, or its queue is full
+            sent = _send(self._socket, data)
+        except zmq.Again:
             return False
+        except zmq.ZMQError:  # nobody there
+            self._waiting.pop(peer, None)
+            return False
+        if sent is not None:
+            self._waiting.setdefault(peer, _Waiting(self._options.queue_bytes)).add(len(data), sent)
         return True
 
     def forget(self, peer: bytes) -> None:
-        """Nothing is kept about connections here."""
+        """Drop what is kept about a connection that is gone."""
+        self._waiting.pop(peer, None)
 
     def wake(self) -> None:
         """See `ServerLink.wake`."""
@@ -277,13 +288,39 @@ class _Waker:
         self._writer.close()
 
 
-def _send(sock: zmq.Socket[bytes], data: bytes | memoryview) -> None:
-    """Send a message; once its first part is taken, libzmq takes the others, too."""
+class _Waiting:
+    """The messages for one peer that lie in libzmq and were not copied there: small ones are bounded by number."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._messages: deque[tuple[int, zmq.MessageTracker]] = deque()
+        self._size_bytes = 0
+
+    def has_room_for(self, size_bytes: int) -> bool:
+        while self._messages and self._messages[0][1].done:
+            self._size_bytes -= self._messages.popleft()[0]
+        return self._size_bytes + size_bytes <= self._limit_bytes
+
+    def add(self, size_bytes: int, sent: zmq.MessageTracker) -> None:
+        self._messages.append((size_bytes, sent))
+        self._size_bytes += size_bytes
+
+
+def _send(sock: zmq.Socket[bytes], data: bytes | memoryview) -> zmq.MessageTracker | None:
+    """Send a message; once its first part is taken, libzmq takes the others, too.
+
+    Returns what tells when the message has left, unless it was small and copied.
+    """
+    sent = None
     view = memoryview(data)
     for start in range(0, max(1, len(view)), _PART_BYTES):
         part = view[start : start + _PART_BYTES]
         more = zmq.SNDMORE if start + _PART_BYTES < len(view) else 0
-        sock.send(part, zmq.NOBLOCK | more, copy=len(part) < _COPY_BELOW_BYTES)
+        if len(part) < _COPY_BELOW_BYTES:
+            sock.send(part, zmq.NOBLOCK | more)
+        else:
+            sent = sock.send(part, zmq.NOBLOCK | more, copy=False, track=True)
+    return sent
 
 
 def _whole(sock: zmq.Socket[bytes], first: zmq.Frame, options: TransportOptions) -> bytes | memoryview | None:

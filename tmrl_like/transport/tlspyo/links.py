@@ -41,8 +41,8 @@ class _Line:
 
     def start_sending(self, size: int) -> bool:
         """Count a message as under way, unless that would be too much."""
-        limit_bytes = local.WINDOW_MESSAGES * self._options.max_message_bytes
-        if len(self._under_way) >= self._options.queue_messages or self._under_way_bytes + size > limit_bytes:
+        too_many = len(self._under_way) >= self._options.queue_messages
+        if too_many or self._under_way_bytes + size > self._options.queue_bytes:
             return False
         self._under_way.append(size)
         self._under_way_bytes += size
@@ -61,8 +61,8 @@ class _Line:
         """Count a message that waits to be received; True: hold the line now."""
         self._waiting += 1
         self._waiting_bytes += size
-        limit_bytes = local.WINDOW_MESSAGES * self._options.max_message_bytes
-        too_much = self._waiting >= self._options.queue_messages or self._waiting_bytes >= limit_bytes
+        too_many = self._waiting >= self._options.queue_messages
+        too_much = too_many or self._waiting_bytes >= self._options.queue_bytes
         hold, self._held = too_much and not self._held, self._held or too_much
         return hold
 
@@ -71,7 +71,7 @@ class _Line:
         self._waiting -= 1
         self._waiting_bytes -= size
         enough = self._waiting <= self._options.queue_messages // 2
-        few_bytes = self._waiting_bytes <= local.WINDOW_MESSAGES // 2 * self._options.max_message_bytes
+        few_bytes = self._waiting_bytes <= self._options.queue_bytes // 2
         release = self._held and enough and few_bytes
         self._held = self._held and not release
         return release

@@ -14,8 +14,6 @@ import msgspec
 from tmrl_like.transport.base import TransportOptions
 
 MAX_LOCAL_BYTES = 512 * 1024
-WINDOW_MESSAGES = 4
-"""Bytes under way per line and direction: this many messages of the maximum size."""
 
 
 class RelayJob(msgspec.Struct, frozen=True, tag=True):

@@ -58,7 +58,7 @@ class Relay:
         self._port: Any = None
         self._stopping = False
         limits = job.options
-        pieces = local.WINDOW_MESSAGES * pieces_of(limits.max_message_bytes)
+        pieces = 4 * pieces_of(limits.max_message_bytes)
         self.most_unanswered = limits.queue_messages + pieces + SPARE_ENVELOPES
 
     def start(self) -> None:

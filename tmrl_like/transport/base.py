@@ -8,7 +8,9 @@ What every transport guarantees
 
 - A message arrives whole or not at all, in order within one connection, unchanged.
 - Nothing waits: `send` hands over or says no. Only `receive` waits, for as long as it is told to.
-- A message above `max_message_bytes` is refused on both sides; nothing is allocated for it on arrival.
+- A message above `max_message_bytes` is refused on both sides.
+- Strangers stay few and small: `MAX_UNPROVED_CONNECTIONS`, each of which can make the server hold 1 MiB at most.
+- What a peer has proved comes with every message; the id of a connection is never that of another key's.
 - Encrypted and authenticated in both directions (`inproc` never leaves the process).
 - What is not guaranteed: a message handed over may be lost when the connection breaks. Numbers and
   acknowledgements above the transport (`wire.messages`) make up for that.
@@ -36,7 +38,8 @@ class TransportOptions:
 
     Attributes:
         max_message_bytes: a larger message is refused.
-        queue_messages: messages that may wait per connection and direction; then `send` says no.
+        queue_messages: messages that may wait per connection and direction; then `send` says no. So it does at a
+            server when `queue_bytes` wait for the peer.
         handshake_timeout_s: a connection that has not proved its key by then is dropped.
         heartbeat_s: sign of life on an idle connection.
         silent_after_s: a connection without any sign of life for this long is closed.

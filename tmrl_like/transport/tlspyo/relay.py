@@ -36,7 +36,7 @@ from tmrl_like.transport.tlspyo.flow import Flow
 from tmrl_like.transport.tlspyo.proof import NONCE_BYTES, Secret
 
 BACKLOG = 1024  # connections that the system keeps at the door
-MAKES_ROOM_AFTER_S = 1.0  # of an unproved connection, while others wait at the door
+MAKES_ROOM_AFTER_S = 0.5  # of an unproved connection, while others wait at the door
 SPARE_ENVELOPES = 1000  # signs of life that may go unanswered, on top of what the parent's window allows
 FAREWELL_S = 0.3
 _TAKEN = (errno.EADDRINUSE, getattr(errno, "WSAEADDRINUSE", errno.EADDRINUSE))

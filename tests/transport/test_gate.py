@@ -13,9 +13,9 @@ import pytest
 import zmq
 
 from tmrl_like.testing.transports import introduce, receive_at, receive_of, send_of, until
-from tmrl_like.transport import Identity, ServerLink, TransportOptions
+from tmrl_like.transport import Identity, ServerLink, TransportOptions, connect
 from tmrl_like.transport.base import MAX_UNPROVED_CONNECTIONS
-from tmrl_like.transport.credentials import PeerKeys
+from tmrl_like.transport.credentials import AuthorizedKeys, PeerKeys
 
 from .conftest import Machines
 from .rawclient import closes
@@ -151,6 +151,34 @@ def test_a_server_takes_as_many_descriptors_as_it_may(machines_for: Callable[[st
     assert soft == min(hard, 1 << 16) if hard > 0 else soft > 256
 
 
+ECHO_WITH_FEW_DESCRIPTORS = """
+import resource, sys
+from pathlib import Path
+from tmrl_like.transport import KeyFolder, TransportOptions, listen
+resource.setrlimit(resource.RLIMIT_NOFILE, (150, 150))
+server = listen(sys.argv[1], "127.0.0.1", 0, KeyFolder(Path(sys.argv[2])), TransportOptions(handshake_timeout_s=600))
+print(server.address[1], flush=True)
+while True:
+    message = server.receive(1.0)
+    if message is not None:
+        server.send(message.peer, message.data)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="other systems have no such limit")
+def test_more_strangers_than_descriptors_end_nothing(machines: Machines) -> None:
+    command = [sys.executable, "-c", ECHO_WITH_FEW_DESCRIPTORS, machines.transport, str(machines.keys.path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as program, ExitStack() as stack:
+        stack.callback(program.kill)
+        assert program.stdout
+        address = ("127.0.0.1", int(program.stdout.readline()))
+        strangers = [stack.enter_context(socket.create_connection(address)) for _ in range(300)]
+        peer = stack.enter_context(closing(connect(machines.transport, *address, machines.machine("late"))))
+        until(lambda: peer.send(b"still here?") and peer.receive(0.5), deadline_s=30)
+        assert program.poll() is None
+        assert strangers
+
+
 def test_a_folder_that_is_away_for_a_moment_revokes_nobody(machines: Machines) -> None:
     server = machines.listen()
     folder = machines.machine("car")
@@ -162,3 +190,16 @@ def test_a_folder_that_is_away_for_a_moment_revokes_nobody(machines: Machines) -
         introduce(server, late)
     away.rename(machines.keys.path)
     introduce(server, peer)
+
+
+def test_what_breaks_the_gate_surfaces_at_the_server(
+    machines_for: Callable[[str], Machines], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = machines_for("zmq").listen()
+
+    def fail(_: AuthorizedKeys) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(AuthorizedKeys, "refresh", fail)
+    with pytest.raises(ZeroDivisionError):
+        until(lambda: server.receive(0.1))

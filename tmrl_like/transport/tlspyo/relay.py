@@ -11,6 +11,7 @@ import contextlib
 import errno
 import hmac
 import secrets
+import time
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,7 @@ class Relay:
             self.parent.tell(local.Failed(taken, str(problem.socketError)))
             self.parent.hang_up()
             return
+        self._port.numberAccepts = 1
         task.LoopingCall(self._look_after_connections).start(self.job.options.heartbeat_s, now=False)
         task.LoopingCall(self._read_keys).start(KEYS_CHECK_S)
         self.parent.tell(local.Ready(self._port.getHost().port))
@@ -112,7 +114,7 @@ class Relay:
         While they do, the oldest of those inside leave, one by one, when they have had `MAKES_ROOM_AFTER_S`.
         """
         self.connections[connection.number] = self._unproved[connection.number] = connection
-        self._port.numberAccepts = 0  # Twisted: one at a time
+        self._port.numberAccepts = 0  # Twisted makes this 1: one connection at a time
         if len(self._unproved) >= MAX_UNPROVED_CONNECTIONS:
             self._port.stopReading()
             self._make_room()
@@ -120,7 +122,9 @@ class Relay:
     def no_longer_unproved(self, connection: Connection) -> None:
         """It has proved its key, or is gone."""
         self._unproved.pop(connection.number, None)
-        if len(self._unproved) < MAX_UNPROVED_CONNECTIONS and not self._stopping:
+        if len(self._unproved) >= MAX_UNPROVED_CONNECTIONS:
+            self._make_room()
+        elif not self._stopping:
             self._port.startReading()
 
     def _make_room(self) -> None:
@@ -129,7 +133,7 @@ class Relay:
         if len(self._unproved) < MAX_UNPROVED_CONNECTIONS:
             return
         oldest = next(iter(self._unproved.values()))
-        wait_s = oldest.made_at + MAKES_ROOM_AFTER_S - reactor.seconds()
+        wait_s = oldest.made_at + MAKES_ROOM_AFTER_S - time.monotonic()
         if wait_s > 0:
             self._makes_room = reactor.callLater(wait_s, self._make_room)
         else:
@@ -202,7 +206,7 @@ class Connection(Flow, ServerProtocol):  # type: ignore[misc]
     # from the network
 
     def connectionMade(self) -> None:  # noqa: N802 - Twisted's name
-        self.made_at = reactor.seconds()
+        self.made_at = time.monotonic()
         self._relay.let_in(self)
         self._deadline = reactor.callLater(self._relay.job.options.handshake_timeout_s, self.kill)
         self.transport.setTcpNoDelay(True)

@@ -34,7 +34,7 @@ from tmrl_like.wire.packet import decode_body
 from .conftest import Machines, Service, listens
 from .rawclient import RawPeer, closes, trust_all
 
-SOON_S = 5.0
+SOON_S = 20.0
 MEGABYTE = 1 << 20
 
 

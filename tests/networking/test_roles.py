@@ -767,6 +767,31 @@ def test_synchronous_collection_waits_for_the_trainer(house, until):
     assert worker.env_steps == 50
 
 
+@pytest.mark.parametrize("end_episodes", [True, False])
+def test_test_episodes_are_not_steps_that_the_trainer_has_to_pay_for(house, end_episodes):
+    """The trainer never receives them: had they to be paid for, both sides would wait for each other."""
+    house.server()
+    training = {"rounds": 10, "update_model_interval": 5, "max_training_steps_per_env_step": 1.0}
+    trainer, worker = house.trainer(training=training), house.worker()
+    collecting = {"test_episode_interval": 1, "nb_steps": 90, "max_steps_per_update": 10, "end_episodes": end_episodes}
+    thread = house.start(worker.run_synchronous, initial_steps=10, **collecting)
+    house.start(trainer.run)
+    thread.join(20)
+    assert not thread.is_alive()
+    assert worker.env_steps == 100 + 100  # ten training episodes, and a test episode before each
+
+
+def test_synchronous_collection_in_real_time_is_refused(house):
+    house.server()
+    with house.worker(RealTimeEnv) as worker, pytest.raises(ConfigError, match=r"time-step of 50 ms.*use `run`"):
+        worker.run_synchronous()
+    assert worker.env_steps == 0
+
+
+class RealTimeEnv(CountingEnv):
+    time_step_s = 0.05
+
+
 def test_stop_ends_a_worker_and_a_trainer_within_two_seconds(house):
     house.server()
     trainer, worker = house.trainer(training={"epochs": float("inf")}), house.worker(partial(CountingEnv, step_s=0.01))

@@ -80,8 +80,9 @@ class WorkerSection:
         realtime_priority: of the real-time class, 1 to 99, for the thread that steps the environment; none: the
             ordinary class. Needs a permission; without it, that is said, and the worker runs all the same.
         cpu_affinity: numbers of the processors for that thread, from 0; none: all.
-        synchronous: collect no further than training keeps up; not for real-time environments.
-        max_steps_per_update: with `synchronous`, environment steps per policy received.
+        synchronous: collect no further than training keeps up; refused where the environment runs in real time.
+        max_steps_per_update: with `synchronous`, environment steps per policy received; those of test episodes do not
+            count.
         outbox_max_mb: samples kept in memory until the trainer has stored them, in MiB.
         spool: keep them on disk as well, in the run's folder, so that they outlive the worker.
         spool_max_mb: with `spool`, how much on disk, in MiB.

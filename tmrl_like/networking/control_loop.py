@@ -43,6 +43,7 @@ class ControlLoop:
         dead_man: what drives when the policy must not.
         policy_version: of the weights that act now; 0: never updated.
         env_steps: steps since the start.
+        collected_steps: those of them that became samples.
         overruns: time-steps that missed their deadline since the start.
         inference_s: duration of the newest decision.
         env_s: duration of the newest `env.step`.
@@ -88,7 +89,7 @@ class ControlLoop:
         self.policy_version = 0
         self.policy_published_at_s = 0.0
         self._source = ActionSource.POLICY
-        self.env_steps = 0
+        self.env_steps = self.collected_steps = 0
         self.overruns = 0
         self.inference_s = self.env_s = self.observed_at = 0.0
         self._intake = intake
@@ -199,6 +200,7 @@ class ControlLoop:
         if period_s >= self.env.overrun_after_s:
             self._on_overrun(period_s)
         if collect_samples:
+            self.collected_steps += 1
             error_s = period_s - self.env.time_step_s
             timing = StepTiming(time.time(), acted - started, error_s, self.policy_version, source)
             self._store(obs, act, new_obs, rew, terminated, truncated, info, timing)

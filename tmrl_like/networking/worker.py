@@ -353,18 +353,27 @@ class RolloutWorker:
         """Collect steps, and wait for the trainer whenever it falls behind. Not for real-time environments.
 
         Args:
-            test_episode_interval: a test episode before every k-th training episode; 0: none.
-            nb_steps: environment steps in all, after the initial ones.
+            test_episode_interval: a test episode before every k-th training episode; its steps do not count; 0: none.
+            nb_steps: steps to collect in all, after the initial ones.
             initial_steps: steps to collect before the first wait.
-            max_steps_per_update: environment steps per policy received; above, collecting waits.
+            max_steps_per_update: steps to collect per policy received; above, collecting waits.
             end_episodes: wait only between episodes.
             verbose: log every episode.
+
+        Raises:
+            ConfigError: the environment runs in real time.
         """
-        start = self.env_steps
+        if self.time_step_s:
+            raise ConfigError(
+                f"the environment runs in real time (time-step of {self.time_step_s * 1e3:g} ms), and synchronous "
+                "collection would let it run on without an action while it waits for the trainer: use `run` "
+                "(in an experiment: worker.synchronous: false)"
+            )
+        start = self._loop.collected_steps
         received = self._intake.received
 
         def ahead() -> bool:
-            steps = self.env_steps - start
+            steps = self._loop.collected_steps - start
             updates = self._intake.received - received
             return steps >= initial_steps and steps - initial_steps > max_steps_per_update * updates
 
@@ -381,7 +390,7 @@ class RolloutWorker:
 
         def orders() -> Iterator[_Order]:
             for episode in itertools.count():
-                if self.env_steps - start >= nb_steps + initial_steps:
+                if self._loop.collected_steps - start >= nb_steps + initial_steps:
                     return
                 if test_episode_interval and episode % test_episode_interval == 0:
                     yield _Order(test=True, collect=False, verbose=True)

@@ -72,7 +72,7 @@ def test_samples_of_a_memory_in_files_are_not_written_again(tmp_path: Path) -> N
     save_checkpoint(one, tmp_path, {}, "run")
     save_checkpoint(one, tmp_path, {}, "run")
     one.memory.close()
-    names = {"manifest.json", "training-2.pt", "replay-1", "replay.lock"}
+    names = {"manifest.json", "training-1.pt", "training-2.pt", "replay-1", "replay.lock"}
     assert {p.name for p in tmp_path.iterdir()} == names
 
 
@@ -365,3 +365,124 @@ def test_priorities_come_back_and_what_came_since_is_new(tmp_path: Path) -> None
     assert np.array_equal(after.powers[4:10], before[4:10])
     assert np.allclose(after.powers[[10, 11, 0, 1, 2]], after.largest**0.6)
     two.memory.close()
+
+
+def saved(folder: Path, memory_cls: Any = ReplayMemory, times: int = 2) -> None:
+    """A folder with checkpoints 1 to `times`, of 10 samples and 1 training step more each."""
+    one = training(memory_cls)
+    if memory_cls is ReplayMemory:
+        one.memory.keep_in(folder, "run")
+    for number in range(1, times + 1):
+        take(one, 10 * (number - 1), 10, number)
+        one.agent.train(one.memory.sample())
+        one.total_updates = number
+        save_checkpoint(one, folder, {}, "run")
+    one.memory.close()
+
+
+@pytest.mark.parametrize("memory_cls", [ReplayMemory, ListMemory])
+def test_training_files_without_their_manifest_are_neither_passed_over_nor_replaced(
+    tmp_path: Path, memory_cls: Any
+) -> None:
+    saved(tmp_path, memory_cls)
+    (tmp_path / "manifest.json").unlink()
+    before = sorted(tmp_path.iterdir())
+    two = training(memory_cls)
+    for call in (
+        lambda: has_checkpoint(tmp_path),
+        lambda: load_checkpoint(two, tmp_path),
+        lambda: save_checkpoint(training(ListMemory), tmp_path),
+    ):
+        with pytest.raises(CheckpointError, match=r"manifest\.json is missing, but training-2\.pt is there") as caught:
+            call()
+        assert "\n" not in str(caught.value)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_kill_in_the_very_first_checkpoint_is_no_missing_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = training(ListMemory)
+    take(one, 0, 10, 1)
+    replace = os.replace
+
+    def killed(source: Any, target: Any) -> None:
+        if str(target).endswith("manifest.json") and (tmp_path / "training-1.pt").exists():
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            save_checkpoint(one, tmp_path)
+    assert (tmp_path / "training-1.pt").exists()
+    assert not has_checkpoint(tmp_path)
+    with pytest.raises(CheckpointError, match="there is no checkpoint"):
+        load_checkpoint(training(ListMemory), tmp_path)
+    one.total_updates = 7
+    save_checkpoint(one, tmp_path)
+    two = training(ListMemory)
+    load_checkpoint(two, tmp_path)
+    assert two.total_updates == 7
+
+
+@pytest.mark.parametrize("damage", [_cut, _flip, Path.unlink], ids=["cut", "flipped", "gone"])
+@pytest.mark.parametrize(
+    ("memory_cls", "name"),
+    [(ReplayMemory, "training-3.pt"), (ListMemory, "training-3.pt"), (ListMemory, "memory-3.bin")],
+)
+def test_where_the_newest_checkpoint_is_damaged_the_one_before_is_taken(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, memory_cls: Any, name: str, damage: Any
+) -> None:
+    saved(tmp_path, memory_cls, times=3)
+    damage(tmp_path / name)
+    two = training(memory_cls)
+    load_checkpoint(two, tmp_path)
+    assert (two.agent.steps, two.total_updates) == (2, 2)  # type: ignore[attr-defined]
+    samples = 30 if memory_cls is ReplayMemory else 20  # a memory in files has them all
+    assert (two.total_samples, len(two.memory)) == (samples, samples - 1)
+    (said,) = [r.getMessage() for r in caplog.records]
+    assert "checkpoint 3" in said
+    assert "going on from checkpoint 2" in said
+    assert "\n" not in said
+    two.memory.close()
+
+
+def test_where_both_checkpoints_are_damaged_nothing_is_taken(tmp_path: Path) -> None:
+    saved(tmp_path)
+    _flip(tmp_path / "training-1.pt")
+    _cut(tmp_path / "training-2.pt")
+    with pytest.raises(CheckpointError, match=r"training-2\.pt"):
+        load_checkpoint(training(), tmp_path)
+
+
+def test_the_checkpoint_of_another_run_is_no_older_generation(tmp_path: Path) -> None:
+    one = training(ListMemory)
+    save_checkpoint(one, tmp_path, {}, "first")
+    save_checkpoint(one, tmp_path, {}, "second")
+    _cut(tmp_path / "training-2.pt")
+    with pytest.raises(CheckpointError):
+        load_checkpoint(training(ListMemory), tmp_path)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows syncs no folders")
+def test_a_checkpoint_is_on_the_disk_before_the_manifest_names_it_and_the_manifest_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = training(ListMemory)
+    save_checkpoint(one, tmp_path)
+    events, fsync, replace = [], os.fsync, os.replace
+
+    def synced(descriptor: int) -> None:
+        fsync(descriptor)
+        events.append("folder" if os.path.samestat(os.fstat(descriptor), tmp_path.stat()) else "file")
+
+    def put(source: Any, target: Any) -> None:
+        replace(source, target)
+        events.append(Path(target).name)
+
+    monkeypatch.setattr("os.fsync", synced)
+    monkeypatch.setattr("os.replace", put)
+    save_checkpoint(one, tmp_path)
+    expected = ["file", "training-2.pt", "file", "memory-2.bin", "folder", "file", "manifest.json", "folder"]
+    assert events == expected

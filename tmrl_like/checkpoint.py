@@ -2,13 +2,14 @@
 
 A checkpoint is a folder::
 
-    manifest.json         names the files of the newest complete checkpoint; replaced in one step
+    manifest.json         names the files of the newest two complete checkpoints; replaced in one step
     training-N.pt         agent, counters, random generators: tensors and plain values
     replay-N/             the samples of a memory that keeps them as they arrive (`memories.durable`), or
     memory-N.bin          the replay memory, as the memory itself encodes it
 
 A kill at any moment leaves the manifest of the last complete checkpoint and its files, and in replay-N every
-sample that was committed. `take_snapshot` belongs to the training thread; `Snapshot.write` to any.
+sample that was committed. Where the newest checkpoint is damaged, the one before is taken. Training files without
+any manifest are neither loaded nor replaced. `take_snapshot` belongs to the training thread; `Snapshot.write` to any.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import io
+import logging
 import random
 import secrets
 import zlib
@@ -29,12 +31,14 @@ import numpy as np
 import torch
 
 from tmrl_like.errors import CheckpointError, DecodingError
-from tmrl_like.files import write_atomically
+from tmrl_like.files import sync_folder, write_atomically
 from tmrl_like.memories import state as memory_state
 from tmrl_like.memories.durable import has_replay, remove_replay
 from tmrl_like.memory_dataloading import MemoryDataloading
 from tmrl_like.training_offline import TrainingOffline
 from tmrl_like.types import Receipt
+
+log = logging.getLogger("tmrl_like.trainer")
 
 FORMAT = 2
 _READ = (1, 2)
@@ -46,7 +50,7 @@ class Manifest(msgspec.Struct):
 
     Attributes:
         format: of the folder.
-        number: counts checkpoints.
+        number: counts checkpoints; 0: the first one is not complete yet.
         training: file of the agent's state.
         memory: file of the samples; "": they are in the memory's own files.
         training_steps: done when it was taken.
@@ -54,6 +58,7 @@ class Manifest(msgspec.Struct):
         appended: of these, how many the memory's own files had been given.
         run: which training it belongs to; samples of another one are not joined with its agent.
         checksum: CRC-32 of the agent's file.
+        previous: the checkpoint of this training before, in case this one is damaged.
     """
 
     format: int
@@ -65,6 +70,7 @@ class Manifest(msgspec.Struct):
     appended: int = 0
     run: str = ""
     checksum: int | None = None
+    previous: Manifest | None = None
 
 
 @dataclass(eq=False)
@@ -81,23 +87,30 @@ class Snapshot:
         """Write it to the checkpoint folder `path`.
 
         Raises:
-            CheckpointError: it cannot be written (disk full, no permission); the previous one stays whole.
+            CheckpointError: it cannot be written (disk full, no permission), or there are training files without
+                a manifest; what is there stays whole.
             EncodingError: the memory's state holds something that cannot be stored; the message names where.
         """
         previous = _read_manifest(path)
         manifest = self.manifest
         manifest.number = previous.number + 1 if previous else 1
+        if previous is not None and previous.run == manifest.run:
+            manifest.previous = msgspec.structs.replace(previous, previous=None)
         manifest.training = f"training-{manifest.number}.pt"
         buffer = io.BytesIO()
         torch.save(self.training | {"memory_side": memory_state.encode(self.side)}, buffer)
         manifest.checksum = zlib.crc32(buffer.getbuffer())
         try:
+            if previous is None:  # from here on there is a manifest, whatever the process is killed in
+                write_atomically(path / "manifest.json", msgspec.json.encode(Manifest(FORMAT, 0, "", "", 0, 0)))
             write_atomically(path / manifest.training, buffer.getvalue())
             if self.memory is not None:
                 manifest.memory = f"memory-{manifest.number}.bin"
                 pieces = [self.memory] if isinstance(self.memory, bytes) else memory_state.encode_pieces(self.memory)
                 write_atomically(path / manifest.memory, *pieces)
+            sync_folder(path)
             write_atomically(path / "manifest.json", msgspec.json.encode(manifest))
+            sync_folder(path)
         except OSError as error:
             _remove_others(path, previous)
             raise CheckpointError(f"cannot write the checkpoint to {path}: {error}") from None
@@ -199,9 +212,9 @@ def _load(training: TrainingOffline, path: Path, memory_only: bool) -> Restored:
         training.stale.resume_at(kept.written if kept else 0)
         training.total_samples = max(len(memory), kept.appended if kept else 0)
         return Restored({}, kept.run if kept else new_run(), memory.receipts)
-    state = _load_tensors(path / manifest.training, manifest.checksum)
+    manifest, state, samples = _newest_whole(path, manifest, memory, is_kept)
     if not is_kept:
-        _load_memory(memory, path, manifest)
+        memory.load_state_dict(samples)
     if "stale" in state:
         training.stale.load_state_dict(state["stale"])
     if kept is not None:
@@ -216,13 +229,37 @@ def _load(training: TrainingOffline, path: Path, memory_only: bool) -> Restored:
     return Restored(dict(state["extra"]), manifest.run, memory.receipts if is_kept else None)
 
 
-def _load_memory(memory: MemoryDataloading, path: Path, manifest: Manifest) -> None:
+def _newest_whole(
+    path: Path, newest: Manifest, memory: MemoryDataloading, is_kept: bool
+) -> tuple[Manifest, dict[str, Any], Any]:
+    """The newest of the checkpoints that can be read: what it is, the agent's state, the samples if they are in it."""
+    damage: Exception | None = None
+    for manifest in (newest, newest.previous):
+        if manifest is None:
+            break
+        try:
+            state = _load_tensors(path / manifest.training, manifest.checksum)
+            samples = None if is_kept else _samples_of(path, manifest, memory)
+        except (CheckpointError, DecodingError, OSError, ValueError) as error:
+            damage = damage or error
+            continue
+        if damage is not None:
+            log.warning(
+                "checkpoint %d in %s is damaged (%s): going on from checkpoint %d, of training step %d",
+                *(newest.number, path, _first_line(damage), manifest.number, manifest.training_steps),
+            )
+        return manifest, state, samples
+    assert damage is not None
+    raise damage
+
+
+def _samples_of(path: Path, manifest: Manifest, memory: MemoryDataloading) -> Any:
     if not manifest.memory:
         raise CheckpointError(
             f"the samples of the checkpoint in {path} are not there, or not for a {type(memory).__name__}: restore the "
             "settings it was made with, or start anew with another run name"
         )
-    memory.load_state_dict(memory_state.decode((path / manifest.memory).read_bytes()))
+    return memory_state.decode((path / manifest.memory).read_bytes())
 
 
 def new_run() -> str:
@@ -231,8 +268,12 @@ def new_run() -> str:
 
 
 def has_checkpoint(path: Path) -> bool:
-    """Whether `path` holds a checkpoint."""
-    return (path / "manifest.json").is_file() or has_replay(path)
+    """Whether `path` holds a checkpoint.
+
+    Raises:
+        CheckpointError: the manifest cannot be read, or it is missing beside training files.
+    """
+    return _read_manifest(path) is not None or has_replay(path)
 
 
 def object_state(holder: Any) -> dict[str, Any]:
@@ -358,6 +399,11 @@ def _read_manifest(path: Path) -> Manifest | None:
     try:
         manifest = msgspec.json.decode((path / "manifest.json").read_bytes(), type=Manifest)
     except FileNotFoundError:
+        if files := sorted(path.glob("training-*.pt"), key=lambda file: file.stat().st_mtime):
+            raise CheckpointError(
+                f"{path / 'manifest.json'} is missing, but {files[-1].name} is there: put it back, or move the folder "
+                "away to start from nothing"
+            ) from None
         return None
     except (OSError, msgspec.MsgspecError) as error:
         raise CheckpointError(
@@ -365,12 +411,12 @@ def _read_manifest(path: Path) -> Manifest | None:
         ) from None
     if manifest.format not in _READ:
         raise CheckpointError(f"the checkpoint in {path} has format {manifest.format}, this tmrl_like reads {FORMAT}")
-    return manifest
+    return manifest if manifest.number else None
 
 
 def _remove_others(path: Path, manifest: Manifest | None) -> None:
     """Remove what the manifest does not name: earlier checkpoints, drafts."""
-    keep = {manifest.training, manifest.memory} if manifest else set()
+    keep = {name for m in (manifest, manifest and manifest.previous) if m for name in (m.training, m.memory)}
     for pattern in ("training-*.pt", "memory-*.bin", ".*.tmp"):
         for file in path.glob(pattern):
             if file.name not in keep:

@@ -42,6 +42,21 @@ def write_atomically(path: Path, *content: bytes | memoryview, private: bool = F
         raise
 
 
+def sync_folder(path: Path) -> None:
+    """Have the names in a folder on the disk: what was put in place there outlives a power cut. Not on Windows.
+
+    Raises:
+        OSError: the disk fails.
+    """
+    if os.name == "nt":  # which lets no one open a folder
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def reserve(path: Path, size: int) -> None:
     """Make a file of `size` zeros whose blocks on the disk are its own: writing into it needs no more space.
 

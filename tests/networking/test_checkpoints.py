@@ -98,6 +98,16 @@ def test_a_trainer_that_could_not_be_made_lets_go_of_its_folder(house, tmp_path)
     house.trainer(ReplayMemory, checkpoint_path=tmp_path)
 
 
+@pytest.mark.parametrize("resume", ["all", "memory", "none"])
+def test_no_trainer_starts_beside_training_files_without_their_manifest(zmq_house, tmp_path, resume):
+    first = zmq_house.trainer(checkpoint_path=tmp_path)
+    first.save_checkpoint()
+    first.close()
+    (tmp_path / "manifest.json").unlink()
+    with pytest.raises(CheckpointError, match=r"is missing, but training-1\.pt is there"):
+        zmq_house.trainer(checkpoint_path=tmp_path, resume=resume)
+
+
 @pytest.fixture
 def slow_disk(monkeypatch):
     """Checkpoints are written when the event is set."""
@@ -145,7 +155,7 @@ def test_closing_waits_for_the_thread_that_trains_and_for_its_checkpoint(house, 
     assert house.trainer(checkpoint_path=tmp_path).training.epoch == trainer.training.epoch
 
 
-def test_a_full_disk_is_said_once_and_training_goes_on(house, tmp_path, monkeypatch, caplog):
+def test_a_full_disk_is_said_once_and_at_the_end_and_training_goes_on(house, tmp_path, monkeypatch, caplog):
     house.server()
     worker = house.worker(partial(CountingEnv, step_s=0.0005))
     trainer = house.trainer(checkpoint_path=tmp_path, training={"epochs": 4})
@@ -156,9 +166,9 @@ def test_a_full_disk_is_said_once_and_training_goes_on(house, tmp_path, monkeypa
 
     monkeypatch.setattr(checkpoint, "write_atomically", full)
     trainer.run()
-    said = [r.message for r in caplog.records if "cannot write the checkpoint" in r.message]
-    assert len(said) == 1
-    assert "No space left on device; training goes on" in said[0]
+    first, last = [r.message for r in caplog.records if "cannot write the checkpoint" in r.message]
+    assert "No space left on device; training goes on" in first
+    assert last.startswith("training ends without its last checkpoint: ")
     assert trainer.training.total_updates == 80
     monkeypatch.undo()
     trainer.save_checkpoint()
@@ -205,3 +215,21 @@ def test_what_was_acknowledged_is_known_beside_a_checkpoint_in_a_format_of_ones_
     second = house.trainer(**functions)
     take_until(second, 150)
     assert is_gapless([tuple(sample.obs.astype(int).tolist()) for sample in second.training.memory.data])
+
+
+def test_what_a_checkpoint_under_way_raises_is_said_at_close(zmq_house, tmp_path, monkeypatch, caplog):
+    may_fail = threading.Event()
+
+    def write(self, path):
+        assert may_fail.wait(20)
+        raise EncodingError("memory.odd is a builtins.object")
+
+    monkeypatch.setattr(checkpoint.Snapshot, "write", write)
+    trainer = zmq_house.trainer(checkpoint_path=tmp_path)
+    trainer._checkpoints.save(trainer.training, trainer.link)
+    may_fail.set()
+    trainer.close()
+    trainer.close()
+    (said,) = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+    assert "memory.odd is a builtins.object" in said
+    assert str(tmp_path) in said

@@ -48,7 +48,7 @@ class Checkpoints:
         self._run = ""
         self._writer = _Writer()
         self._skipped = False
-        self._failed = False
+        self._failure = ""  # of the checkpoint written last
 
     def build(
         self, training_cls: Callable[[], TrainingOffline], resume: Resume, updater: Updater | None = None
@@ -59,12 +59,12 @@ class Checkpoints:
             The training, and what `TrainerLink.bookkeeping` said when it was saved.
 
         Raises:
-            CheckpointError: the checkpoint is damaged, of another training, or in use.
+            CheckpointError: the checkpoint is damaged, lacks its manifest, is of another training, or in use.
         """
         path = self.path
         if path is None:
             return training_cls(), {}
-        if resume == "none" or not (path.exists() if self._load else has_checkpoint(path)):
+        if not (path.exists() if self._load else has_checkpoint(path)) or resume == "none":
             training, self._run = training_cls(), new_run()
             self._keep(training, path)
             return training, {}
@@ -135,14 +135,19 @@ class Checkpoints:
             self._writer.wait()
 
     def finish(self, training: TrainingOffline, link: TrainerLink) -> None:
-        """Training is over: see that its last state is on disk."""
+        """Training is over: see that its last state is on disk, and say if it is not."""
         if self._skipped:
             self.save(training, link, wait=True)
         self._writer.wait()
+        if self._failure:
+            log.error("training ends without its last checkpoint: %s", self._failure)
 
     def close(self) -> None:
-        """Wait for what is being written; what it raised is dropped. Twice is fine."""
-        self._writer.close()
+        """Wait for what is being written; what nobody waits for any more is said in the log. Twice is fine."""
+        try:
+            self._writer.wait()
+        except Exception as error:
+            log.error("the last checkpoint in %s was not written: %s", self.path, error)
 
     def _write(self, snapshot: Snapshot, bookkeeping: Bookkeeping, link: TrainerLink) -> None:
         assert self.path is not None
@@ -160,11 +165,11 @@ class Checkpoints:
         try:
             write()
         except (CheckpointError, OSError) as error:
-            if not self._failed:
+            if not self._failure:
                 log.error("%s; training goes on", error)
-            self._failed = True
+            self._failure = str(error)
             return
-        self._failed = False
+        self._failure = ""
         if stored is not None:
             link.checkpoint_written(stored)
         log.info("checkpoint written in %.2f s", time.monotonic() - started)
@@ -193,15 +198,12 @@ class _Writer:
 
     def wait(self) -> None:
         """Wait for the end of the call; raise what it raised."""
-        self.close()
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
-
-    def close(self) -> None:
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
 
 def _sidecar(path: Path) -> Path:

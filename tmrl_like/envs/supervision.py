@@ -216,7 +216,10 @@ class SupervisedEnv:
         self._left.add(self._thread.ident)
         self._thread.leave()
         self._is_lost = True
-        self._thread = ControlThread()
+        try:
+            self._thread = ControlThread()
+        except RuntimeError:  # the interpreter exits, and starts no thread any more
+            return
         self._left.discard(self._thread.ident)  # the ident of a thread that has ended may come again
 
     def episode_ended_well(self) -> None:
@@ -335,6 +338,8 @@ class SupervisedEnv:
             self._processes.end()
 
     def _close_env(self, within_s: float) -> None:
+        if self._thread is None and len(self._call_token) == 2:
+            raise TimeoutError("another thread is inside the environment")
         if self._thread is None or self._thread.is_current:
             self.env.close()
             return

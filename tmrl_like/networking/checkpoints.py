@@ -188,7 +188,11 @@ class _Writer:
 
     def start(self, call: Callable[[], None]) -> None:
         self._thread = threading.Thread(target=self._run, args=(call,), name="tmrl-checkpoint")
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # the interpreter exits, and starts no thread any more
+            self._thread = None
+            self._run(call)
 
     def _run(self, call: Callable[[], None]) -> None:
         try:

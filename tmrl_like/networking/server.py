@@ -10,6 +10,7 @@ from types import TracebackType
 
 from tmrl_like.config.paths import default_keys_folder
 from tmrl_like.errors import ConfigError
+from tmrl_like.networking.at_exit import close_at_exit
 from tmrl_like.networking.relay import Counters, Relay
 from tmrl_like.transport import DEFAULT_PORT, KeyFolder, TransportOptions, listen
 
@@ -26,7 +27,7 @@ class Server:
 
     It listens from construction on and works in a thread of its own; the constructor returns at once.
     Workers and the trainer may come, go and come again in any order. Use it as a context manager, or
-    call `close`.
+    call `close`; one that is still open when the script ends is closed then.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Server:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tmrl-server", daemon=True)
         self._thread.start()
+        close_at_exit(self, turn=2)
         log.info("listening on %s port %d (%s)", *self.address, transport)
 
     @property

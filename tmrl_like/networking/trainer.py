@@ -17,6 +17,7 @@ from typing import Any
 import tmrl_like.config.config_constants as cfg
 from tmrl_like.errors import ConfigError
 from tmrl_like.metrics.sinks import ConsoleSink, JsonLinesSink, Sink, WandbSink
+from tmrl_like.networking.at_exit import close_at_exit
 from tmrl_like.networking.checkpoints import Checkpoints, Resume
 from tmrl_like.networking.spaces import describe_spaces
 from tmrl_like.networking.trainer_link import TrainerLink
@@ -33,7 +34,8 @@ class Trainer:
     """Trains where the hardware is, from what the workers send.
 
     Construction builds the training (or loads its checkpoint) and connects, without waiting for the
-    server. `run` blocks until the epochs are done. Use it as a context manager, or call `close`.
+    server. `run` blocks until the epochs are done. Use it as a context manager, or call `close`; one that is still
+    open when the script ends is closed then.
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class Trainer:
         except BaseException:
             self.training.memory.close()
             raise
+        close_at_exit(self, turn=1)
 
     def run(self) -> None:
         """Train until the epochs are done, time is up, or Ctrl-C; blocks.

@@ -21,6 +21,7 @@ from tmrl_like.actor import ActorModule
 from tmrl_like.config.paths import default_keys_folder
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 from tmrl_like.errors import ConfigError, EnvironmentFaultError, TransportError
+from tmrl_like.networking.at_exit import close_at_exit
 from tmrl_like.networking.control_loop import ControlLoop
 from tmrl_like.networking.dead_man import DeadMan, to_action
 from tmrl_like.networking.outbox import Outbox, OutboxOptions
@@ -57,7 +58,8 @@ class RolloutWorker:
     The environment lives in a thread of its own, which acts, steps and appends while the caller of `run`
     waits. Encoding, sending, receiving and loading weights, and writing them to disk happen in the
     connection's thread. An environment that raises or hangs is closed and made again.
-    Construction connects and collects nothing. Use it as a context manager, or call `close`.
+    Construction connects and collects nothing. Use it as a context manager, or call `close`; one that is still open
+    when the script ends is closed then.
     """
 
     def __init__(
@@ -180,6 +182,7 @@ class RolloutWorker:
             if not standalone:
                 self._connect(server_ip or LOCALHOST, server_port, transport, keys_dir, options)
             undo.pop_all()
+        close_at_exit(self, turn=0)
 
     def _connect(
         self, host: str, port: int, transport: str, keys_dir: str | Path | None, options: TransportOptions | None

@@ -1,0 +1,85 @@
+"""A script that ends while its worker or trainer still runs in a daemon thread ends cleanly."""
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import atexit, sys, threading, time
+import torch
+import tmrl_like.config.config_constants as cfg
+from tmrl_like import RolloutWorker, Server, Trainer, TrainingOffline, partial
+from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
+
+BIG = torch.ones(400, 400)
+
+
+class Busy(LinearActor):
+    # nearly always inside torch, where a killed thread takes the process with it
+    def act(self, obs, test=False):
+        for _ in range(20):
+            BIG @ BIG
+        return super().act(obs, test)
+
+
+class Env(CountingEnv):
+    stuck = threading.Event()
+
+    def step(self, action):
+        if "hangs" in sys.argv and self.total_steps == 30:
+            self.stuck.set()
+            threading.Event().wait()
+        return super().step(action)
+
+    def close(self):
+        print("environment closed", flush=True)
+
+
+server = Server(0, host="127.0.0.1")
+worker = RolloutWorker(Env, Busy, server_port=server.address[1], own_thread="no_own_thread" not in sys.argv)
+training = partial(
+    TrainingOffline, CountingEnv, partial(ListMemory, batch_size=4), CountingAgent,
+    epochs=float("inf") if "trainer" in sys.argv else 1, rounds=1, steps=15, update_model_interval=1,
+)
+trainer = Trainer(training, server_port=server.address[1], sinks=[], checkpoint_path=cfg.CHECKPOINT_PATH)
+threading.Thread(target=worker.run, kwargs={"verbose": False}, daemon=True).start()
+if "trainer" in sys.argv:
+    threading.Thread(target=trainer.run, daemon=True).start()
+    while trainer.training.total_updates < 20:
+        time.sleep(0.01)
+else:
+    trainer.run()
+if "hangs" in sys.argv:
+    Env.stuck.wait()
+
+
+def refuse(thread):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+
+
+atexit.register(lambda: setattr(threading.Thread, "start", refuse))  # so it is from Python 3.12 on
+print("end of the script", flush=True)
+"""
+
+
+def end_of_a_script(*ways: str) -> list[str]:
+    """What it printed from its end on."""
+    done = subprocess.run([sys.executable, "-c", SCRIPT, *ways], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_worker_in_a_daemon_thread_is_closed_at_the_end_of_the_script() -> None:
+    assert end_of_a_script() == ["end of the script", "environment closed"]
+
+
+@pytest.mark.parametrize("ways", [["hangs"], ["hangs", "no_own_thread"]])
+def test_an_environment_that_hangs_does_not_keep_the_script_from_its_end(ways: list[str]) -> None:
+    assert end_of_a_script(*ways) == ["end of the script"]
+
+
+def test_a_trainer_in_a_daemon_thread_writes_its_last_checkpoint(own_home) -> None:
+    assert end_of_a_script("trainer") == ["end of the script", "environment closed"]
+    assert (own_home / ".tmrl_like/runs/default_run/checkpoints/training/manifest.json").is_file()

@@ -1,0 +1,44 @@
+"""Servers, workers and trainers that a script leaves open are closed before the interpreter ends.
+
+Finalisation stops daemon threads wherever they are, and one that is inside torch takes the process with it (SIGABRT).
+Exit handlers run before that, when all threads still work; new ones cannot be started any more (Python 3.12 and later).
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import weakref
+from typing import Protocol
+
+log = logging.getLogger("tmrl_like")
+
+
+class Part(Protocol):
+    """What has threads of its own."""
+
+    def close(self) -> None:
+        """End them. Twice is fine."""
+
+
+_open: weakref.WeakKeyDictionary[Part, int] = weakref.WeakKeyDictionary()
+
+
+def close_at_exit(part: Part, turn: int) -> None:
+    """Close a part at the interpreter's exit, if it still exists then.
+
+    Args:
+        part: what to close.
+        turn: lower ones are closed first.
+    """
+    _open[part] = turn
+    atexit.unregister(_close_all)
+    atexit.register(_close_all)  # handlers run in reverse order: before those of what it uses
+
+
+def _close_all() -> None:
+    for part, _ in sorted(_open.items(), key=lambda item: item[1]):
+        try:
+            part.close()
+        except Exception as error:
+            log.warning("closing a %s at exit failed: %s", type(part).__name__, error)

@@ -316,5 +316,16 @@ def test_every_action_on_keys_is_in_the_command_line_reference(capsys):
     assert main(["keys", "--help"]) == 0
     actions = re.findall(r"^    (\w+)  ", capsys.readouterr().out, re.M)
     assert len(actions) >= 4
-    rows = re.findall(r"^\| `(\w+)(?: [A-Z]+)?` \|", page("cli.md"), re.M)
+    rows = re.findall(r"^\| `(\w+)(?: [A-Z]+| -)?` \|", page("cli.md"), re.M)
     assert set(actions) <= set(rows)
+
+
+def test_every_text_has_the_secret_line_of_a_key_read_from_standard_input() -> None:
+    """An argument would stay in the shell's history and show in the list of processes."""
+    texts = [*PAGES, *sorted((ROOT / "tmrl_like").rglob("*.py"))]
+    found = [
+        f"{path.name}: {join}"
+        for path in texts
+        for join in re.findall(r"keys join [^-\s`]\S*", path.read_text("utf-8"))
+    ]
+    assert found == []

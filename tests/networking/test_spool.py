@@ -576,3 +576,44 @@ def test_closing_meets_a_connections_thread_that_still_works(opened):
     closer.join(5)
     box.pump(nothing, True)
     assert not closer.is_alive()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "0000000001--0000000000000007",  # a session below 0
+        "0000000001-ffffffffffffffff",  # one that no message can hold
+        "0000000001-0000000000000000",
+        "0000000001-7",
+        "0000000001-0x00000000000007",
+        "0000000001-0_0000000000007_",
+        "-000000001-0000000000000007",
+        "٠٠٠٠٠٠٠٠٠١-0000000000000007",
+        "9" * 40 + "-0000000000000007",
+    ],
+)
+def test_a_file_whose_name_is_none_of_ours_is_left_as_it_is(opened, tmp_path, caplog, name):
+    folder = tmp_path / "w"
+    folder.mkdir()
+    odd = folder / f"{name}.packets"
+    odd.write_bytes(b"anything")
+    spool = opened()
+    assert sequences(spool) == {}
+    assert odd.read_bytes() == b"anything"
+    assert len([r for r in caplog.records if "which is left as it is" in r.message]) == 1
+    m.decode(m.encode(m.Hello("worker", "w", 1, "0", takes_over=tuple(spool.predecessors))))  # the server takes it
+
+
+def test_marks_without_messages_cost_no_more_than_reading_the_file_a_few_times(opened, tmp_path, monkeypatch, caplog):
+    checked = []
+    crc32 = zlib.crc32
+    monkeypatch.setattr(spool_module.zlib, "crc32", lambda data: checked.append(len(data)) or crc32(data))
+    mark = b"tSP\x01"
+    size = 100_000
+    claims = (size - at - 12 for at in range(0, size - 24, 12))  # each all the rest of the file
+    bait = b"".join(mark + claim.to_bytes(4, "little") + bytes(4) for claim in claims) + bytes(24)
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w" / f"{1:010d}-{7:016x}.packets").write_bytes(bait)
+    assert sequences(opened()) == {7: []}
+    assert sum(checked) < 20 * size
+    assert "is damaged" in caplog.text

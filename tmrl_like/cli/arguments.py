@@ -232,15 +232,19 @@ def _add_keys(commands: Any) -> None:
         help=about,
         description="Who may connect to this machine's server. Parts on one machine need none of this.\n\n"
         "  on the server's machine   tmrl-like keys invite robot1\n"
-        "  on robot1                 tmrl-like keys join LINE",
+        "  on robot1                 tmrl-like keys join -        (then paste the line)",
         epilog=_EXITS,
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)
     invite = actions.add_parser("invite", help="make a key for another machine; prints one line to paste there")
     invite.add_argument("name", metavar="NAME", help="what to call that machine")
     invite.add_argument("--role", choices=("worker", "trainer", "both"), default="worker", help="(worker)")
-    join = actions.add_parser("join", help="take over a key that `invite` made; `-` reads it from standard input")
-    join.add_argument("line", metavar="LINE", help="the line that `invite` printed, or -")
+    join = actions.add_parser("join", help="take over a key that `invite` made")
+    join.add_argument(
+        "line",
+        metavar="LINE",
+        help="- reads the line that `invite` printed from standard input; an argument would stay in the history",
+    )
     actions.add_parser("list", help="show the keys that may connect")
     revoke = actions.add_parser("revoke", help="refuse a key from now on; what it has open is closed")
     revoke.add_argument("name", metavar="NAME")

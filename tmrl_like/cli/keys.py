@@ -26,7 +26,7 @@ def _invite(folder: KeyFolder, arguments: Arguments) -> None:
     roles = ROLES if arguments.role == "both" else (arguments.role,)
     line = folder.invite(arguments.name, roles)
     print(
-        f"on {arguments.name} run:  tmrl-like keys join LINE   with this line, a secret:", file=sys.stderr, flush=True
+        f"on {arguments.name} run  tmrl-like keys join -  and paste this line, a secret:", file=sys.stderr, flush=True
     )
     print(line)
 

@@ -24,6 +24,7 @@ import contextlib
 import io
 import logging
 import os
+import re
 import secrets
 import socket
 import struct
@@ -46,6 +47,9 @@ T = TypeVar("T")
 _MARK = b"tSP\x01"
 _HEAD = struct.Struct("<4sII")  # mark, length of the message, its CRC-32
 _SUFFIX = ".packets"
+_FILE_NAME = re.compile(r"([0-9]{10})-([0-9a-f]{16})\.packets")
+_LARGEST_SESSION = 2**63 - 1
+_FUTILE_CHECKS = 10  # times the size of a file: how much of it is read in search of whole messages behind damage
 _SEGMENT_BYTES = 4 << 20
 _RENEW_AT_BYTES = 256 << 10  # a segment of this size is replaced when all in it is stored
 _TRY_AGAIN_S = 10.0
@@ -214,11 +218,13 @@ class Spool:
     def _read_folder(self) -> dict[int, list[Record]]:
         found: dict[int, list[Record]] = {}
         for path in sorted(self._folder.glob(f"*-*{_SUFFIX}")):
-            number, _, session = path.name.removesuffix(_SUFFIX).partition("-")
+            name = _FILE_NAME.fullmatch(path.name)
             try:
-                self._number = max(self._number, int(number))
-                segment = Segment(path, int(session, 16))
+                if name is None or not 0 < int(name[2], 16) <= _LARGEST_SESSION:
+                    raise ValueError(f"expected NUMBER-SESSION{_SUFFIX}, 10 digits and 16 hexadecimal ones")
+                segment = Segment(path, int(name[2], 16))
                 data = path.read_bytes()
+                self._number = max(self._number, int(name[1]))
             except (OSError, ValueError) as error:
                 log.error("cannot read the spool's file %s, which is left as it is: %s", path, error)
                 continue
@@ -347,13 +353,15 @@ def _folder_name(worker: str) -> str:
 def _messages_in(data: bytes) -> Iterator[tuple[int, int]]:
     """(offset, length) of each whole message; length 0 for something that is damaged.
 
-    Damage after which no whole message comes is the end of a record that was cut off: it is passed over.
+    Damage after which no whole message comes is the end of a record that was cut off: it is passed over. Where marks
+    that begin no message are many, the search ends early: each may claim the whole rest of the file.
     """
-    at, damaged = 0, False
-    while at >= 0:
+    at, damaged, futile = 0, False, 0
+    while at >= 0 and futile <= _FUTILE_CHECKS * len(data):
         found = _message_at(data, at)
         if found is None:
             damaged = True
+            futile += min(int.from_bytes(data[at + 4 : at + 8], "little"), len(data) - at)
             at = data.find(_MARK, at + 1)
             continue
         if damaged:
@@ -361,6 +369,8 @@ def _messages_in(data: bytes) -> Iterator[tuple[int, int]]:
             damaged = False
         yield found
         at = sum(found)
+    if at >= 0:
+        yield at, 0
 
 
 def _message_at(data: bytes, at: int) -> tuple[int, int] | None:

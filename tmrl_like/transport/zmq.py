@@ -207,7 +207,7 @@ class ZmqPeerLink:
             if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 raise CredentialsError(
                     f"the server at {self._where} refuses this machine's key: on the server's machine run "
-                    "`tmrl-like keys invite NAME`, then here `tmrl-like keys join LINE`"
+                    "`tmrl-like keys invite NAME`, then here `tmrl-like keys join -`"
                 )
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._proved = True

@@ -316,7 +316,7 @@ class TlspyoPeerLink:
         if str(error) == "key refused":
             return CredentialsError(
                 f"the server at {self._where} refuses this machine's key: on the server's machine run "
-                "`tmrl-like keys invite NAME`, then here `tmrl-like keys join LINE`"
+                "`tmrl-like keys invite NAME`, then here `tmrl-like keys join -`"
             )
         return CredentialsError(
             f"what listens at {self._where} is not the server that this machine's key is for: check "

@@ -1,4 +1,6 @@
+import contextlib
 import json
+import shlex
 import signal
 import time
 from collections.abc import Callable
@@ -8,6 +10,10 @@ import psutil
 import pytest
 from cli_commands import TINY, Command
 
+from tmrl_like.cli.run_lock import use_run
+from tmrl_like.config.experiment import Settings
+from tmrl_like.errors import ConfigError
+
 Start = Callable[..., Command]
 
 
@@ -15,14 +21,16 @@ def all_gone(family: list[psutil.Process], within_s: float = 20.0) -> bool:
     return not psutil.wait_procs(family, within_s)[1]
 
 
-def test_a_run_trains_proves_it_and_leaves_nothing_behind(start: Start, own_home: Path) -> None:
-    run = start("run", TINY, "--proof")
+def test_a_run_trains_proves_it_and_leaves_nothing_behind(
+    start: Start, own_home: Path, command_line: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = start("run", TINY, "--proof", "--run_name", "r6")
     run.wait_for("training")
     family = run.family()
     assert run.ends() == 0, run.output
     assert all_gone(family)
     assert "proof passed: mean return" in run.output
-    folder = own_home / ".tmrl_like" / "runs" / "tiny"
+    folder = own_home / ".tmrl_like" / "runs" / "r6"
     assert f"picture: {folder / 'proof.png'}" in run.output
     assert (folder / "proof.png").read_bytes().startswith(b"\x89PNG")
     proof = json.loads((folder / "proof.json").read_text())
@@ -30,10 +38,13 @@ def test_a_run_trains_proves_it_and_leaves_nothing_behind(start: Start, own_home
     assert len(proof["untrained"]) == len(proof["trained"]) == 5
     assert "worker" in (folder / "run.log").read_text()
     assert "Traceback" not in run.output
+    hint = shlex.split(run.output.splitlines()[-1].partition("try: tmrl-like ")[2])
+    assert command_line(*hint, "--episodes", "1") == 0
+    assert str(folder) in "".join(capsys.readouterr().out.split())
 
     again = start(
         *("run", TINY, "--proof", "--workers", "2", "--agent.gain", "0.0", "--trainer.rounds", "1"),
-        *("--proof.episodes", "2"),
+        *("--proof.episodes", "2", "--run_name", "r6"),
     )
     assert again.ends() == 1, again.output
     assert "the earlier run of this name is now" in again.output
@@ -82,6 +93,32 @@ def test_if_one_part_dies_all_end_and_the_cause_is_the_last_line(changes: list[s
     assert run.ends() == (2 if "gian" in cause else 1)
     assert run.output.splitlines()[-1].startswith("tmrl-like: error: ")
     assert cause in run.output.splitlines()[-1]
+
+
+def test_a_run_keeps_its_folder_from_another_of_its_name_until_it_is_killed(
+    start: Start,
+    own_home: Path,
+    command_line: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+    until: Callable[..., None],
+) -> None:
+    def is_free() -> bool:
+        with contextlib.suppress(ConfigError), use_run(Settings(run_name="tiny").paths, "run", alone=True):
+            return True
+        return False
+
+    run = start("run", TINY, "--trainer.epochs", ".inf")
+    run.wait_for("run tiny")
+    for second in (["run", TINY], ["run", TINY, "--fresh"], ["run", TINY, "--proof"], ["trainer", TINY]):
+        assert command_line(*second, "--server.port=0") == 2
+        output = capsys.readouterr()
+        assert f"the run tiny is in use by `tmrl-like run`, process {run.process.pid}, since 2" in output.err
+        assert output.err.count("\n") == 1
+        assert not output.out
+    run.process.kill()
+    run.ends()
+    until(is_free, within_s=60.0)
+    assert len(list((own_home / ".tmrl_like" / "runs").glob("*"))) <= 1
 
 
 def test_a_run_on_a_taken_port_touches_nothing(start: Start, own_home: Path, free_port: int) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import os
+import shlex
+import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +16,7 @@ from tmrl_like.cli.app import INTERRUPTED
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.progress import Progress, Tail
+from tmrl_like.cli.run_lock import use_run
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.summary import episode_from_json
 from tmrl_like.cli.supervise import ERROR_PREFIX, Child, Family, Line
@@ -51,14 +55,15 @@ def main(arguments: Arguments) -> int:
     set_up_logging("run", arguments.log_level)
     stopper.on_stop = lambda: None
     stopper.listen(arguments.supervised)
-    view = make_view(f"{settings.run_name} ({arguments.experiment})")
-    try:
-        with Family() as family:
-            return Run(settings, arguments, family, view, stopper).run()
-    except _ToldToStopError:
-        return INTERRUPTED
-    finally:
-        view.close()
+    with use_run(settings.paths, "run", alone=arguments.fresh or arguments.proof):
+        view = make_view(f"{settings.run_name} ({arguments.experiment})")
+        try:
+            with Family() as family:
+                return Run(settings, arguments, family, view, stopper).run()
+        except _ToldToStopError:
+            return INTERRUPTED
+        finally:
+            view.close()
 
 
 class Run:
@@ -91,9 +96,11 @@ class Run:
             workers = [self._start_worker(i) for i in range(1, self._arguments.workers + 1)]
             self._train(trainer, [*others, *workers])
             self._end([*workers], server)
-            if untrained is None:
-                return self._say_goodbye(folder)
-            return self._prove(folder, untrained)
+            self._state = "done"
+            self._view.show(self._state, self._progress)
+            code = 0 if untrained is None else self._prove(folder, untrained)
+            self._say_goodbye(folder)
+            return code
         except BaseException:
             self._end_all()
             raise
@@ -141,9 +148,13 @@ class Run:
         return child
 
     def _start(self, role: str, command: str, *more: str) -> Child:
-        overrides = [f"--{'.'.join(map(str, keys))}={value}" for keys, value in self._arguments.overrides]
         level = self._arguments.log_level
-        return self._family.start(role, [command, self._arguments.experiment, *overrides, *more, "--log-level", level])
+        return self._family.start(role, [command, *self._experiment(), *more, "--log-level", level])
+
+    def _experiment(self) -> list[str]:
+        """The experiment as a command line names it: its file, and what was given in place of the file's values."""
+        overrides = [f"--{'.'.join(map(str, keys))}={value}" for keys, value in self._arguments.overrides]
+        return [self._arguments.experiment, *overrides]
 
     def _where(self) -> list[str]:
         return ["--server.host=127.0.0.1", f"--server.port={self._port}"]
@@ -230,11 +241,10 @@ class Run:
         self._family.stop(*servers, within_s=_ENDS_WITHIN_S)
         self._hear_last_words()
 
-    def _say_goodbye(self, folder: Path) -> int:
-        self._state = "done"
-        self._view.show(self._state, self._progress)
-        self._say(f"everything of this run is in {folder}; try: tmrl-like test {self._arguments.experiment}")
-        return 0
+    def _say_goodbye(self, folder: Path) -> None:
+        command = ["tmrl-like", "test", *self._experiment()]
+        line = shlex.join(command) if os.name == "posix" else subprocess.list2cmdline(command)
+        self._say(f"everything of this run is in {folder}; try: {line}")
 
     # -- proof ---------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from tmrl_like.agents.process import tune_process
 from tmrl_like.cli.app import INTERRUPTED
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.logs import limit_threads, set_up_logging
+from tmrl_like.cli.run_lock import use_run
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.worker import seed_everything
 from tmrl_like.config.components import signature_of
@@ -39,7 +40,10 @@ def main(arguments: Arguments) -> int:
     seed_everything(experiment.seed, threads)
     tune_process()
     section = _with_flags(experiment.trainer, arguments)
-    with make_trainer(experiment, _sinks(experiment, section, arguments.supervised)) as trainer:
+    with (
+        use_run(experiment.paths, "trainer", supervised=arguments.supervised),
+        make_trainer(experiment, _sinks(experiment, section, arguments.supervised)) as trainer,
+    ):
         stopper.on_stop = trainer.stop
         _refuse_finished(trainer, experiment)
         text = dump_experiment(arguments.experiment, arguments.overrides, parts)

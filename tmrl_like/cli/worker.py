@@ -8,6 +8,7 @@ from typing import Any
 
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.logs import limit_threads, set_up_logging
+from tmrl_like.cli.run_lock import use_run
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.config.experiment import Experiment
 from tmrl_like.config.loading import load_experiment, load_settings
@@ -22,7 +23,7 @@ def main(arguments: Arguments) -> int:
     stopper = Stopper()
     stopper.listen(arguments.supervised)
     experiment = prepare(arguments, "worker")
-    with make_worker(experiment, name=arguments.name) as worker:
+    with use_run(experiment.paths, "worker"), make_worker(experiment, name=arguments.name) as worker:
         stopper.on_stop = worker.stop
         collect(worker, experiment, arguments.expert, verbose=not arguments.supervised)
     return 0

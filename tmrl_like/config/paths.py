@@ -42,6 +42,11 @@ class RunPaths:
         return self.root / "runs" / self.run_name
 
     @property
+    def users(self) -> Path:
+        """Files of the processes that use the run now; outside its folder, which may be renamed."""
+        return self.root / "in_use" / self.run_name
+
+    @property
     def weights(self) -> Path:
         """Folder of the weights."""
         return self.folder / "weights"

@@ -1,10 +1,35 @@
+import contextlib
 import logging
+import os
+import shutil
+import signal
+import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Before torch is imported: threads that wait for each other on a busy machine make small networks 30 times slower.
+os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
+
+if TYPE_CHECKING:
+    from house import House
+
+settings.register_profile("any load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any load")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def home_of_fixtures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fixtures of a wider scope than a test leave the user's data folder alone, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMRL_LIKE_HOME", str(tmp_path_factory.mktemp("home")))
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -20,6 +45,14 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture(autouse=True)
+def log_handlers_stay() -> Iterator[None]:
+    """A handler that a test leaves behind writes to that test's captured output, which is closed by then."""
+    handlers = list(logging.getLogger().handlers)
+    yield
+    assert logging.getLogger().handlers == handlers, "commands change the log: run them with the fixture command_line"
+
+
+@pytest.fixture(autouse=True)
 def denormals_stay() -> Iterator[None]:
     """Flushing denormals is a state of the processor; left on, it changes the arithmetic of later tests."""
     yield
@@ -28,13 +61,70 @@ def denormals_stay() -> Iterator[None]:
 
 
 @pytest.fixture
-def until() -> Callable[..., None]:
-    """Wait for a condition, with a deadline; fail with its name."""
+def command_line(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]]:
+    """Run a command in this process, and take back what it did to it."""
+    import torch
 
-    def wait(condition: Callable[[], object], within_s: float = 10.0) -> None:
+    from tmrl_like.cli import main
+
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    root, threads = logging.getLogger(), torch.get_num_threads()
+    handlers, level = list(root.handlers), root.level
+    signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield lambda *arguments: main(arguments)
+    logging.captureWarnings(False)
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    torch.set_num_threads(threads)
+    for number, handler in signals.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def until() -> Callable[..., None]:
+    """Wait for a condition. The deadline is there for what hangs, not for what is slow."""
+
+    def wait(condition: Callable[[], object], within_s: float = 60.0) -> None:
         deadline = time.monotonic() + within_s
         while not condition():
             assert time.monotonic() < deadline, f"not within {within_s} s"
             time.sleep(0.005)
 
     return wait
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Callable[[], Path]]:
+    """A file system of 4 MB, in tmp_path / "disk"; call it to fill the disk. Skipped where none can be made."""
+    disk, mount = tmp_path / "disk", shutil.which("mount")
+    disk.mkdir()
+    command = [str(mount), "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)]
+    if mount is None or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("a file system cannot be mounted here; tests with an injected failure stand for it")
+
+    def fill() -> Path:
+        with (disk / "ballast").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(4096))
+        return disk / "ballast"  # to be removed where the disk shall have room again
+
+    yield fill
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+@pytest.fixture(params=["zmq", "inproc"])
+def house(request: pytest.FixtureRequest) -> Iterator["House"]:
+    from house import House  # after the number of threads is set
+
+    with contextlib.ExitStack() as stack:
+        yield House(request.param, stack)
+
+
+@pytest.fixture
+def zmq_house() -> Iterator["House"]:
+    from house import House
+
+    with contextlib.ExitStack() as stack:
+        yield House("zmq", stack)

@@ -23,13 +23,13 @@ from tmrl_like import RolloutWorker, Server, Trainer, TrainingOffline, partial
 from tmrl_like.agents import SACAgent, SquashedGaussianActor
 from tmrl_like.cli import main
 from tmrl_like.config.experiment import PARTS, SECTIONS, Settings
-from tmrl_like.memories import ReplayMemory
+from tmrl_like.replay import ReplayMemory
 from tmrl_like.testing.fakes import CountingEnv
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(p for p in (*ROOT.glob("*.md"), *DOCS.rglob("*.md")) if "_build" not in p.parts)
-COMMANDS = ("run", "server", "worker", "trainer", "test", "benchmark", "check")
+COMMANDS = ("run", "server", "worker", "trainer", "test", "benchmark", "check", "record", "record-reward", "log")
 
 
 def page(name: str) -> str:
@@ -65,11 +65,13 @@ def table_names(text: str, heading: str) -> set[str]:
 
 def test_the_script_in_the_readme_trains(tmp_path):
     (script,) = fences((ROOT / "README.md").read_text(encoding="utf-8"), "python")
-    short, replaced = re.subn(r"^MINUTES, WARM_UP = [\d.]+, \d+", "MINUTES, WARM_UP = 0.2, 5", script, flags=re.M)
-    assert replaced == 1
+    short = re.sub(r"^MINUTES, WARM_UP = [\d.]+, \d+", "MINUTES, WARM_UP = 3.0, 5", script, flags=re.M)
+    short = short.replace('"rounds": 1000, "steps": 500', '"rounds": 1, "steps": 20')
+    assert '"rounds": 1, "steps": 20, "max_minutes": MINUTES, "start_training": WARM_UP' in short
+    assert "WARM_UP = 3.0, 5" in short
     environment = os.environ | {"TMRL_LIKE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-c", short], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=100
+        [sys.executable, "-c", short], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=250
     )
     assert done.returncode == 0, done.stderr
     lines = (tmp_path / "runs" / "default_run" / "metrics.jsonl").read_text().splitlines()
@@ -81,7 +83,7 @@ def test_the_script_in_the_readme_trains(tmp_path):
 def test_the_example_of_chaos_loses_and_doubles_nothing(tmp_path):
     script = fences(page("guide/chaos.md"), "python")[0]
     environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT), "TMRL_LIKE_CHAOS_SEED": "6"}
-    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
     assert " 0 lost" in done.stdout
 
@@ -215,7 +217,7 @@ def records(tmp_path_factory) -> list[dict]:
             thread.start()
             trainer.run()
             worker.stop()
-            thread.join(10)
+            thread.join(60)
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 

@@ -9,15 +9,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tmrl_like.actor import ActorModule as ActorModule
+    from tmrl_like.agents.agent import TrainingAgent as TrainingAgent
+    from tmrl_like.base.functional import partial as partial
     from tmrl_like.envs import GenericGymEnv as GenericGymEnv
-    from tmrl_like.memory_dataloading import MemoryDataloading as MemoryDataloading
     from tmrl_like.networking import RolloutWorker as RolloutWorker
     from tmrl_like.networking import Server as Server
     from tmrl_like.networking import Trainer as Trainer
-    from tmrl_like.training import TrainingAgent as TrainingAgent
-    from tmrl_like.training_offline import TrainingOffline as TrainingOffline
-    from tmrl_like.util import partial as partial
+    from tmrl_like.policies.actor import ActorModule as ActorModule
+    from tmrl_like.replay.contract import MemoryDataloading as MemoryDataloading
+    from tmrl_like.trainer.schedule import TrainingOffline as TrainingOffline
 
 __version__ = "0.1.0"
 

@@ -10,11 +10,13 @@
     │   ├── AddressInUseError    the server's port is taken
     │   └── CredentialsError     no key, a wrong key, a key for another role
     ├── RefusedError             the server said no, and why
+    ├── NoWorkerError            the workers of this very script have failed, and no other drives
     ├── PolicyError              weights that do not fit this actor
     ├── EnvironmentFaultError    the user's environment raised
     │   └── EnvironmentAwayError   the simulator, game or robot that it drives is not there
     ├── MemoryContractError      a user's memory, compressor or preprocessor broke its contract
     │   └── PipelineMismatchError   CRC debugging: a rebuilt transition differs from the original
+    ├── DivergedError            training has led to weights that are not finite
     └── CheckpointError          a checkpoint that cannot be read or written
 
 A message says what was expected, what was found and what to do next. Foreign exceptions are mapped
@@ -68,6 +70,10 @@ class RefusedError(TmrlLikeError):
     """The server refused this peer; the message is the server's reason."""
 
 
+class NoWorkerError(TmrlLikeError):
+    """Samples come from nowhere: the workers of the trainer's own script have failed, and no other drives."""
+
+
 class PolicyError(TmrlLikeError):
     """Weights do not fit the actor that should use them."""
 
@@ -86,6 +92,10 @@ class MemoryContractError(TmrlLikeError):
 
 class PipelineMismatchError(MemoryContractError):
     """CRC debugging found a rebuilt transition that differs from the original."""
+
+
+class DivergedError(TmrlLikeError):
+    """Training has led to weights that are not finite. They are neither published nor written to a checkpoint."""
 
 
 class CheckpointError(TmrlLikeError):

@@ -1,30 +1,5 @@
 """Helpers on torch modules that users' agents are written with."""
 
-from __future__ import annotations
+from tmrl_like.agents.sharing import copy_shared, no_grad
 
-from copy import deepcopy
-from typing import TypeVar
-
-import torch
-
-M = TypeVar("M", bound=torch.nn.Module)
-
-
-def no_grad(model: M) -> M:
-    """Turn gradients off for all parameters of `model` (in place) and return it."""
-    for parameter in model.parameters():
-        parameter.requires_grad_(False)
-    return model
-
-
-def copy_shared(model: M) -> M:
-    """Copy a module so that the copy shares the original's parameters and buffers.
-
-    An optimiser step on the original is seen by the copy at once. Combined with `no_grad` this gives
-    an inference view of a model that is being trained.
-    """
-    twin = deepcopy(model)
-    originals = model.state_dict(keep_vars=True)
-    for name, tensor in twin.state_dict(keep_vars=True).items():
-        tensor.data = originals[name].data
-    return twin
+__all__ = ["copy_shared", "no_grad"]

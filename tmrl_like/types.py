@@ -31,8 +31,9 @@ Action: TypeAlias = Any
 class Sample(NamedTuple):
     """What the environment produced in one step (before or after the user's compressor).
 
-    The first sample of an episode comes from `reset`: `act` is the environment's default action (or a
-    neutral action of the space where the environment has none), `rew` is 0.0 and both flags are False.
+    An episode begins with the observation that `reset` returned, `rew` 0.0 and both flags False: once for each
+    action of its action buffer, oldest first, with this action as `act`. Where it ends in none, once, with the
+    environment's default action (or a neutral action of the space where the environment has none).
     """
 
     act: Action  # the action that led to `obs`
@@ -134,7 +135,8 @@ class Info(dict[str, Any]):
     to keep transitions across a reset out of every batch and for CRC debugging.
 
     Attributes:
-        is_reset: True for the first sample of an episode: no transition ends here.
+        is_reset: True for the samples of a reset, one for each action of the episode's first action buffer (one where
+            there is none): no transition ends here.
         is_context: True for a repeated sample that only serves as history: no transition ends here.
         timing: see `StepTiming`; None where the worker did not measure.
         original: under CRC debugging, the transition as the environment produced it (the info field
@@ -232,13 +234,11 @@ class Buffer:
 
 
 class Receipt(NamedTuple):
-    """What an acknowledgement of a packet names; it is kept with the samples, so that none comes twice."""
+    """How far the packets of one worker process have come; what an acknowledgement names."""
 
     worker: str
-    session: int  # which process of that worker
+    incarnation: int  # which process of that worker
     sequence: int  # packets up to this one have been taken, in order
-    breaks: int = 0  # how often packets of that process were missing for good
-    lost_samples: int = 0  # how many samples it has dropped, as it says itself
 
 
 @dataclass(frozen=True, slots=True)

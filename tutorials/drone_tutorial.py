@@ -217,20 +217,6 @@ worker = RolloutWorker(
 # ======================================================================================================
 
 
-def last_true(flags):
-    """Index of the last True, or None."""
-    return max((i for i, flag in enumerate(flags) if flag), default=None)
-
-
-def through_reset(window, end, before):
-    """The action buffer as rtgym had it, where a reset lies within `window`.
-
-    At a reset rtgym replaces the newest action (which was never applied) by the default one, so all
-    actions up to the end of the old episode move up by one place.
-    """
-    return [before, *window[:end], *window[end + 1 :]]
-
-
 class DroneMemory(MemoryDataloading):
     def __init__(
         self,
@@ -268,12 +254,12 @@ class DroneMemory(MemoryDataloading):
                 del column[:to_trim]
 
     def __len__(self):
-        """A transition needs a whole history: its action buffers, and one action before them."""
-        return max(0, len(self.data[0]) - self.act_buf_len - 1) if self.data else 0
+        """A transition needs a whole history: the action buffer of its older observation."""
+        return max(0, len(self.data[0]) - self.act_buf_len) if self.data else 0
 
     def get_transition(self, item):
         acts, obs, rews, terminateds, truncateds, infos = self.data
-        new = item + self.act_buf_len + 1
+        new = item + self.act_buf_len
         last = new - 1
         return (
             (*obs[last], *self.action_buffer(last)),
@@ -287,12 +273,7 @@ class DroneMemory(MemoryDataloading):
 
     def action_buffer(self, index):
         """The last actions, as the observation `index` carried them."""
-        acts, terminateds, truncateds = self.data[0], self.data[3], self.data[4]
-        start = index - self.act_buf_len + 1
-        window = acts[start : index + 1]
-        ends = [terminateds[i] or truncateds[i] for i in range(start, index)]
-        end = last_true(ends)
-        return window if end is None else through_reset(window, end, acts[start - 1])
+        return self.data[0][index - self.act_buf_len + 1 : index + 1]
 
 
 memory_cls = partial(

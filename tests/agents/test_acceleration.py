@@ -1,4 +1,4 @@
-"""Graphs with a stand-in for CUDA's; torch.compile with the backend that only traces."""
+"""Lean optimiser steps; graphs with a stand-in for CUDA's; torch.compile with the backend that only traces."""
 
 import copy
 from functools import partial
@@ -8,12 +8,13 @@ import torch
 from gymnasium import spaces
 
 from tmrl_like.agents import EnsembleCritic, REDQAgent, SACAgent, SquashedGaussianActor
-from tmrl_like.agents.acceleration import Fastest, Graphed, accelerate, tensors_of
+from tmrl_like.agents.acceleration import Fastest, Graphed, accelerate, lean_step, leaves_of
 from tmrl_like.errors import ConfigError
 from tmrl_like.types import Batch
 
 OBS = spaces.Tuple((spaces.Box(-1.0, 1.0, (2,)), spaces.Box(-1.0, 1.0, (1,))))
 ACT = spaces.Box(-2.0, 2.0, (2,))
+BOTH = pytest.mark.parametrize("cls", [SACAgent, partial(REDQAgent, n_critics=4, policy_delay=3)], ids=["SAC", "REDQ"])
 
 
 class StandIn:
@@ -44,8 +45,8 @@ def agent(cls=SACAgent, **options):
 
 
 def graphed(agent):
-    agent._accelerated = Graphed(agent._update, StandIn(), agent._fixed_in_a_graph)
-    return agent, agent._accelerated._backend
+    agent._step = Graphed(agent._update, StandIn(), [agent.critic_optimizer])
+    return agent, agent._step._backend
 
 
 def batch(seed=0, size=32, **extra):
@@ -60,7 +61,82 @@ def train(agent, steps, **extra):
     return [{k: v.item() for k, v in agent.train(batch(seed, **extra)).items()} for seed in range(steps)]
 
 
-@pytest.mark.parametrize("cls", [SACAgent, partial(REDQAgent, n_critics=4, policy_delay=3)], ids=["SAC", "REDQ"])
+@BOTH
+@pytest.mark.parametrize("options", [{}, {"optimizer": "adamw", "weight_decay": 0.1, "amsgrad": True}], ids=str)
+def test_lean_steps_give_the_losses_and_parameters_of_the_plain_agent(cls, options):
+    plain, lean = agent(cls, acceleration="off", **options), agent(cls, **options)
+    assert "step" in vars(lean.critic_optimizer)
+    assert "step" not in vars(plain.critic_optimizer)
+    assert train(lean, 100) == [pytest.approx(metrics, rel=1e-4, abs=1e-5) for metrics in train(plain, 100)]
+    for one, other in ((lean.actor, plain.actor), (lean.critic, plain.critic), (lean.temperature, plain.temperature)):
+        for a, b in zip(one.parameters(), other.parameters(), strict=True):
+            torch.testing.assert_close(a, b)
+
+
+def net():
+    torch.manual_seed(0)
+    return torch.nn.Linear(3, 2)
+
+
+def descend(model, optimizer, take_step, times):
+    for i in range(times):
+        optimizer.zero_grad()
+        (model(torch.full((1, 3), float(i))) ** 2).sum().backward()
+        take_step(optimizer)
+
+
+@pytest.mark.parametrize("cls", [torch.optim.Adam, torch.optim.AdamW])
+@pytest.mark.parametrize(
+    "options", [{}, {"betas": (0.5, 0.6)}, {"eps": 0.1}, {"weight_decay": 0.3}, {"amsgrad": True}], ids=str
+)
+def test_a_lean_step_is_torch_s_step_with_every_option(cls, options):
+    ours, theirs = net(), net()
+    descend(ours, cls(ours.parameters(), lr=0.1, fused=True, **options), lean_step, 5)
+    descend(theirs, cls(theirs.parameters(), lr=0.1, **options), cls.step, 5)
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_learning_rate_changed_in_param_groups_counts():
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1, fused=True)
+    descend(model, optimizer, lean_step, 2)
+    optimizer.param_groups[0]["lr"] = 0.0
+    before = copy.deepcopy(model.state_dict())
+    descend(model, optimizer, lean_step, 2)
+    assert all(torch.equal(before[name], p) for name, p in model.state_dict().items())
+
+
+def test_lean_steps_go_on_from_a_saved_state():
+    first, second = net(), net()
+    one, two = (torch.optim.Adam(model.parameters(), lr=0.1, fused=True) for model in (first, second))
+    descend(first, one, lean_step, 3)
+    second.load_state_dict(first.state_dict())
+    two.load_state_dict(copy.deepcopy(one.state_dict()))
+    for model, optimizer in ((first, one), (second, two)):
+        descend(model, optimizer, lean_step, 3)
+    assert torch.equal(first.weight, second.weight)
+
+
+def test_parameters_without_a_gradient_stay():
+    model = net()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1, fused=True)
+    descend(model, optimizer, lean_step, 1)
+    optimizer.zero_grad()
+    before = model.weight.detach().clone()
+    lean_step(optimizer)
+    assert torch.equal(before, model.weight)
+
+
+def test_a_learning_rate_schedule_finds_the_step_that_it_wraps():
+    trained = agent()
+    schedule = torch.optim.lr_scheduler.StepLR(trained.critic_optimizer, step_size=1, gamma=0.5)
+    train(trained, 1)
+    schedule.step()
+    assert trained.critic_optimizer.param_groups[0]["lr"] == pytest.approx(1.5e-4)
+
+
+@BOTH
 def test_graphs_change_no_result(cls):
     plain = agent(cls)
     replayed, backend = graphed(agent(cls))
@@ -126,17 +202,17 @@ def test_networks_can_be_traced_by_torch_compile(monkeypatch):
         assert one == pytest.approx(other, rel=1e-4)
 
 
-def test_on_a_processor_auto_is_off_and_a_graph_is_refused():
+def test_on_a_processor_auto_leaves_the_step_and_a_graph_is_refused():
     def step(batch, flag):
         return {}
 
-    assert accelerate(step, "auto", "cpu", list) is step
+    assert accelerate(step, "auto", "cpu") is step
     with pytest.raises(ConfigError, match="'graph' needs device cuda"):
-        accelerate(step, "graph", "cpu", list)
-    with pytest.raises(ConfigError, match="acceleration='fast', expected 'off'"):
+        accelerate(step, "graph", "cpu")
+    with pytest.raises(ConfigError, match="acceleration='fast', expected 'lean', 'off'"):
         agent(acceleration="fast")
 
 
 def test_all_tensors_of_a_batch_are_found():
     nested = batch(weight=torch.ones(32))._replace(obs={"a": (torch.ones(1), [torch.ones(2)])})
-    assert sorted(t.shape[0] for t in tensors_of(nested)) == [1, 2, *[32] * 7]
+    assert sorted(t.shape[0] for _, t in leaves_of(nested)) == [1, 2, *[32] * 7]

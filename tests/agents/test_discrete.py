@@ -8,10 +8,10 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from tmrl_like.actor import to_batch_of_one
 from tmrl_like.agents import CategoricalActor, DiscreteEnsembleCritic, DiscreteSACAgent, SACAgent
 from tmrl_like.agents.acceleration import Graphed
 from tmrl_like.errors import ConfigError
+from tmrl_like.policies.actor import to_batch_of_one
 from tmrl_like.types import Batch
 
 OBS = spaces.Box(-1.0, 1.0, (3,))
@@ -99,7 +99,7 @@ def test_critics_value_an_action_as_the_sum_over_its_choices(space):
     batch = batch_for(space, 8)
     q = critic(batch.obs, batch.act)
     assert q.shape == (3, 8)
-    values = critic.head(critic.through_hidden(critic.encoder(batch.obs), None))
+    values = critic.outputs(critic.encoder(batch.obs), None)
     sizes = np.ravel(space.n if isinstance(space, spaces.Discrete) else space.nvec)
     columns = np.cumsum(sizes) - sizes + batch.act.reshape(8, -1).numpy() - np.ravel(space.start)
     for b in range(8):
@@ -130,7 +130,7 @@ def test_target_and_losses_are_those_of_the_paper_written_out(space):
         log_prob = agent.actor(batch.next_obs)
         q = torch.stack([agent.critic_target(batch.next_obs, log_prob.exp())[i] for i in range(2)])
         value = torch.minimum(q[0], q[1]) - 0.3 * (log_prob.exp() * log_prob).sum(1)
-        torch.testing.assert_close(agent._target(batch), batch.rew + 0.5 * (1 - batch.terminated) * value)
+        torch.testing.assert_close(agent._td_target(batch), batch.rew + 0.5 * (1 - batch.terminated) * value)
         log_prob = agent.actor(batch.obs)
         soft = 0.3 * (log_prob.exp() * log_prob).sum(1) - agent.critic(batch.obs, log_prob.exp()).amin(0)
     assert agent._train_actor(batch.obs)["loss_actor"].item() == pytest.approx(soft.mean().item(), rel=1e-5)
@@ -166,8 +166,6 @@ def test_a_step_trains_everything_and_its_weights_drive_a_worker_s_actor(space, 
 @pytest.mark.parametrize("space", [spaces.Discrete(4), spaces.MultiDiscrete([4, 2])], ids=str)
 def test_it_finds_the_best_arm_in_each_state_of_a_bandit(space):
     """The state says, by its sign, which arm pays; a second choice pays with its value 1."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     fast = {"lr_actor": 5e-3, "lr_critic": 5e-3, "entropy_coef": 0.05, "learn_entropy_coef": False}
     agent = agent_for(space, **fast)
     for _ in range(300):
@@ -176,10 +174,14 @@ def test_it_finds_the_best_arm_in_each_state_of_a_bandit(space):
         arm = act.reshape(64, -1)[:, 0]
         rew = (arm == torch.where(obs[:, 0] > 0, 3, 1)).float() + (act.reshape(64, -1)[:, 1:] == 1).sum(1)
         agent.train(Batch(obs, act, rew, obs, torch.ones(64), torch.zeros(64)))
-    torch.set_num_threads(threads)
     for sign, best in ((1.0, 3), (-1.0, 1)):
         action = np.ravel(agent.get_actor().act_(np.array([0.5 * sign, 0.0, 0.0], np.float32), test=True))
         assert action.tolist() == [best, 1][: len(action)]
+
+
+def test_critics_have_the_actor_s_hidden_layers_where_no_class_is_given_for_them():
+    agent = DiscreteSACAgent(OBS, ONE, actor_cls=partial(CategoricalActor, hidden_sizes=(8,)))
+    assert [layer.weight.shape[-1] for layer in agent.critic.hidden] == [8]
 
 
 def test_layer_normalisation_and_dropout_plug_in():
@@ -224,7 +226,7 @@ def test_graphs_change_no_result(space):
         space.seed(0)
         agent = agent_for(space)
         if accelerated:
-            agent._accelerated = Graphed(agent._update, Repeats(), agent._fixed_in_a_graph)
+            agent._step = Graphed(agent._update, Repeats(), [agent.critic_optimizer])
         results.append([agent.train(batch_for(space))["loss_critic"].item() for _ in range(6)])
     assert results[0] == results[1]
 

@@ -7,10 +7,11 @@ from tmrl_like.agents.models import (
     EnsembleCritic,
     SquashedGaussianActor,
     action_bounds,
+    squashed_log_prob,
 )
 from tmrl_like.agents.observations import Encoder, Rescale
+from tmrl_like.agents.sharing import copy_shared, no_grad
 from tmrl_like.errors import ConfigError
-from tmrl_like.nn import copy_shared, no_grad
 
 NESTED = spaces.Tuple(
     (
@@ -76,6 +77,14 @@ def test_the_log_density_is_that_of_a_transformed_torch_distribution():
     squash = [D.TanhTransform(cache_size=1), D.AffineTransform(actor.act_center, actor.act_half)]
     reference = D.Independent(D.TransformedDistribution(D.Normal(mean, log_std.exp()), squash), 1)
     torch.testing.assert_close(log_prob, reference.log_prob(act), rtol=1e-6, atol=1e-6)
+
+
+def test_the_log_density_and_its_gradient_stay_finite_where_tanh_saturates():
+    u, zero = torch.tensor([[30.0], [-30.0]], requires_grad=True), torch.zeros(2, 1)
+    log_prob = squashed_log_prob(u, zero, zero)
+    log_prob.sum().backward()
+    assert torch.isfinite(log_prob).all()
+    torch.testing.assert_close(u.grad, torch.tensor([[2.0], [-2.0]]))
 
 
 def test_the_density_integrates_to_one_over_the_action_space():
@@ -187,7 +196,7 @@ def test_each_critic_of_an_ensemble_is_a_network_of_its_own(layer_norm):
             if layer_norm:
                 h = torch.layer_norm(h, (16,)) * critic.norms[i].weight[n] + critic.norms[i].bias[n]
             h = torch.relu(h)
-        torch.testing.assert_close(q[n], (h * critic.head.weight[n]).sum(1) + critic.head.bias[n])
+        torch.testing.assert_close(q[n], (h @ critic.head.weight[n] + critic.head.bias[n])[:, 0])
 
 
 @pytest.mark.parametrize("layer_norm", [True, False])

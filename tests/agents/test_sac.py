@@ -1,3 +1,4 @@
+import math
 from copy import deepcopy
 from functools import partial
 
@@ -6,14 +7,59 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from tmrl_like.actor import ActorModule
 from tmrl_like.agents import EnsembleCritic, REDQAgent, SACAgent, SquashedGaussianActor
 from tmrl_like.agents.process import tune_process
+from tmrl_like.agents.sac import actor_loss, critic_loss, td_target, temperature_loss
 from tmrl_like.errors import ConfigError
+from tmrl_like.policies.actor import ActorModule
 from tmrl_like.types import Batch
 
 OBS = spaces.Tuple((spaces.Box(-1.0, 1.0, (2,)), spaces.Box(-1.0, 1.0, (1,))))
 ACT = spaces.Box(-2.0, 2.0, (2,))
+
+ONES = torch.ones(3)
+ALPHA = torch.tensor(0.5)
+
+
+def test_the_target_is_reward_plus_discounted_soft_value_of_the_smallest_critic():
+    next_q = torch.tensor([[10.0, 4.0, 6.0], [8.0, 5.0, 7.0]])
+    target = td_target(ONES, torch.zeros(3), next_q, torch.tensor([2.0, 0.0, -2.0]), ALPHA, 0.9)
+    torch.testing.assert_close(target, 1.0 + 0.9 * torch.tensor([7.0, 4.0, 7.0]))
+
+
+def test_a_terminal_state_has_no_value_beyond_it():
+    target = td_target(ONES, torch.tensor([0.0, 1.0, 1.0]), torch.full((2, 3), 10.0), torch.zeros(3), ALPHA, 0.9)
+    torch.testing.assert_close(target, torch.tensor([10.0, 1.0, 1.0]))
+
+
+def test_the_critic_loss_averages_over_the_batch_and_adds_over_the_critics():
+    q = torch.tensor([[1.0, 3.0], [2.0, 2.0]])
+    assert critic_loss(q, torch.tensor([1.0, 1.0])).item() == pytest.approx(0.5 * (2.0 + 1.0))
+
+
+def test_importance_weights_scale_each_transition_s_error():
+    q = torch.tensor([[1.0, 3.0], [2.0, 2.0]])
+    loss = critic_loss(q, torch.tensor([1.0, 1.0]), torch.tensor([1.0, 0.5]))
+    assert loss.item() == pytest.approx(0.5 * (0.0 + 0.5 * 4.0 + 1.0 + 0.5 * 1.0) / 2)
+
+
+def test_a_discount_of_its_own_holds_for_each_transition():
+    target = td_target(ONES, torch.zeros(3), torch.full((2, 3), 10.0), torch.zeros(3), ALPHA, torch.arange(3.0))
+    assert target.tolist() == [1.0, 11.0, 21.0]
+
+
+def test_the_actor_loss_trades_value_against_entropy():
+    loss = actor_loss(torch.tensor([1.0, 3.0]), torch.tensor([4.0, 4.0]), ALPHA)
+    assert loss.item() == pytest.approx(0.5 * 2.0 - 4.0)
+
+
+@pytest.mark.parametrize(("entropy", "sign"), [(5.0, 1), (-5.0, -1)])
+def test_the_temperature_falls_while_entropy_is_above_its_target_and_rises_below(entropy, sign):
+    log_coef = torch.tensor(math.log(0.3), requires_grad=True)
+    loss = temperature_loss(log_coef, torch.tensor([-entropy - 1.0, -entropy + 1.0]), -2.0)
+    loss.backward()
+    assert math.copysign(1, log_coef.grad.item()) == sign
+    assert loss.item() == pytest.approx(math.log(0.3) * (entropy + 2.0))
 
 
 def small(cls=SACAgent, observation_space=OBS, action_space=ACT, hidden=(16, 16), **options):
@@ -174,9 +220,9 @@ def test_redq_s_target_asks_the_drawn_critics_only(monkeypatch):
     agent = small(REDQAgent, gamma=1.0, entropy_coef=1e-8)
     with torch.no_grad():
         agent.critic_target.head.weight.zero_()
-        agent.critic_target.head.bias.copy_(torch.arange(10.0)[:, None])
+        agent.critic_target.head.bias.copy_(torch.arange(10.0)[:, None, None])
     monkeypatch.setattr(agent, "_draw_critics", lambda: torch.tensor([7, 3]))
-    torch.testing.assert_close(agent._target(random_batch(rew=0.0)), torch.full((32,), 3.0), atol=1e-4, rtol=0)
+    torch.testing.assert_close(agent._td_target(random_batch(rew=0.0)), torch.full((32,), 3.0), atol=1e-4, rtol=0)
 
 
 def test_redq_s_actor_climbs_the_mean_and_sac_s_the_minimum():
@@ -269,6 +315,13 @@ def test_policy_delay_trains_the_actor_every_so_many_steps():
     assert trained == [False, False, True, False, False, True]
 
 
+def test_critics_have_the_actor_s_hidden_layers_where_no_class_is_given_for_them():
+    agent = SACAgent(OBS, ACT, actor_cls=partial(SquashedGaussianActor, hidden_sizes=(8, 12)))
+    assert [layer.weight.shape[-1] for layer in agent.critic.hidden] == [8, 12]
+    agent = SACAgent(OBS, ACT, actor_cls=partial(SquashedGaussianActor, hidden_sizes=(8,)), critic_cls=EnsembleCritic)
+    assert [layer.weight.shape[-1] for layer in agent.critic.hidden] == [256, 256]
+
+
 def test_droq_critics_plug_in_as_a_factory():
     critic_cls = partial(EnsembleCritic, hidden_sizes=(16, 16), dropout=0.01, layer_norm=True)
     agent = SACAgent(OBS, ACT, critic_cls=critic_cls)
@@ -343,9 +396,9 @@ def test_the_discount_of_a_batch_stands_for_gamma():
     batch = random_batch()
     agents = [small(gamma=0.5), small(gamma=0.9)]
     batch.discount = torch.full((32,), 0.5)
-    assert torch.equal(*[seeded(agent._target, batch) for agent in agents])
+    assert torch.equal(*[seeded(agent._td_target, batch) for agent in agents])
     batch.discount = None
-    assert not torch.equal(*[seeded(agent._target, batch) for agent in agents])
+    assert not torch.equal(*[seeded(agent._td_target, batch) for agent in agents])
 
 
 def test_a_transition_without_weight_teaches_the_critics_nothing():
@@ -359,7 +412,7 @@ def test_a_transition_without_weight_teaches_the_critics_nothing():
     assert same(*trained)
 
 
-def test_errors_are_told_where_the_memory_draws_by_them():
+def test_td_errors_are_returned_where_the_memory_draws_by_them():
     agent, batch = small(), random_batch(rew=3.0, terminated=1.0)
     assert "td_error" not in agent.train(batch)
     batch.drawn = np.arange(32)

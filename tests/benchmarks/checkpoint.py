@@ -1,20 +1,23 @@
-"""What a checkpoint costs, and what a kill leaves, with a full memory of drone transitions.
+"""What it costs to keep a training, to bring it back, and what a kill leaves.
 
-    python tests/benchmarks/checkpoint.py [--transitions 1000000] [--repeats 5] [--kills 50]
+    python tests/benchmarks/checkpoint.py [--transitions 1000000] [--pictures 100000] [--repeats 5] [--kills 50]
 
 blocked    how long the training thread is held by a checkpoint; and its longest training step while another
            thread writes, beside the longest without
-resume     `load_checkpoint` into a training that was just built
 extra RAM  the highest resident set while a checkpoint is written, over the one before it, in percent
-append     a packet of 100 to the full memory, committed: in files, and in RAM
+resume     what a trainer does at its start: the checkpoint, and the log into a `ReplayMemory`, of drone samples and
+           of pictures, 4 x 64 x 64 uint8, whole (their page cache is warm)
+log        bytes on disk per sample
+append     a packet of 100 into the full memory, confirmed and written to the log, and into the memory alone
 kills      processes that append and write checkpoints, killed at random: what the next one misses
 
-The floor writes and reads the bytes of the columns as one file.
+The floor reads the log's bytes, and copies as many as the memory holds.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -27,49 +30,63 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import msgspec
 import numpy as np
 import psutil
 import torch
 from _common import finish, median, repeat
 
 from tmrl_like.agents import SACAgent
-from tmrl_like.checkpoint import load_checkpoint, take_snapshot
-from tmrl_like.memories import ReplayMemory
-from tmrl_like.testing.memories import Step, packed
-from tmrl_like.training_offline import TrainingOffline
-from tmrl_like.types import Buffer, Receipt, Sample
-from tmrl_like.util import partial
+from tmrl_like.base.functional import partial
+from tmrl_like.delivery.log import PacketLog, lock_folder, seal, sealed_packet, unseal
+from tmrl_like.delivery.receiver import Receiver
+from tmrl_like.replay import ReplayMemory
+from tmrl_like.testing.fakes import CountingAgent
+from tmrl_like.trainer.checkpoints import Checkpoints
+from tmrl_like.trainer.schedule import TrainingOffline
+from tmrl_like.trainer.snapshot import take_snapshot
+from tmrl_like.types import Receipt, StepTiming
+from tmrl_like.wire import messages as m
+from tmrl_like.wire.packet import Compressor, PacketWriter
 
 sys.path.append(str(Path(__file__).parents[1]))
 from simulated_drone import SimulatedDroneEnv
 
 PACKET = 100
-GOALS = {"blocked_s": 0.05, "resume_s": 1.0, "extra_ram_percent": 5.0, "append_s": 0.0002}
-KILLS = Path(__file__).parents[1] / "memories" / "kill_at_random.py"
+GOALS = {"blocked_s": 0.05, "resume_drone_s": 1.0, "resume_pictures_s": 10.0, "extra_ram_percent": 5.0}
+KILLS = Path(__file__).parents[1] / "replay" / "kill_at_random.py"
+Record = Callable[[int], bytes]
 
 
-def packet() -> Buffer:
+def drone_record(sequence: int) -> bytes:
     """100 samples of the drone as they arrive; its action buffer has been dropped."""
-    rng = np.random.default_rng(0)
-    steps = [
-        Step(
-            Sample(
-                rng.uniform(-2, 2, 2).astype(np.float32),
-                tuple(rng.uniform(-1, 1, (4, 1)).astype(np.float32)),
-                np.float32(-1.0),
-                False,
-                False,
-                {},
-            ),
-            k == 0,
-            (),
-        )
-        for k in range(PACKET)
-    ]
-    return packed(steps, "drone", with_originals=False)
+    rng = np.random.default_rng(sequence)
+    writer = PacketWriter()
+    for k in range(PACKET):
+        obs = tuple(rng.uniform(-1, 1, (4, 1)).astype(np.float32))
+        sample = (rng.uniform(-2, 2, 2).astype(np.float32), obs, np.float32(-1.0), False, False, {})
+        writer.append(sample, StepTiming(1e9 + k * 0.05, 1e-4, 1e-5, 3), k == 0)
+    return _sealed(sequence, writer)
 
 
-def training(size: int) -> TrainingOffline:
+def picture_record(sequence: int) -> bytes:
+    """100 samples of stacks of pictures, half of each of them noise."""
+    rng = np.random.default_rng(sequence)
+    writer = PacketWriter()
+    for k in range(PACKET):
+        stack = np.zeros((4, 64, 64), np.uint8)
+        stack[:, :32] = rng.integers(0, 256, (4, 32, 64), np.uint8)
+        sample = (np.zeros(2, np.float32), stack, np.float32(-1.0), False, False, {})
+        writer.append(sample, StepTiming(1e9 + k * 0.05, 1e-4, 1e-5, 3), k == 0)
+    return _sealed(sequence, writer)
+
+
+def _sealed(sequence: int, writer: PacketWriter) -> bytes:
+    return sealed_packet(Receipt("bench", 1, sequence), 0, writer, (), Compressor())
+
+
+def drone_training(size: int) -> TrainingOffline:
     env = SimulatedDroneEnv()
     return TrainingOffline(
         (env.observation_space, env.action_space),
@@ -79,11 +96,32 @@ def training(size: int) -> TrainingOffline:
     )
 
 
-def fill(memory: ReplayMemory, size: int) -> None:
-    one = packet()
-    for _ in range(0, size + 2 * PACKET, PACKET):
-        memory.append(one)
-    memory.commit([Receipt("drone", 1, 1)])
+def picture_training(size: int) -> TrainingOffline:
+    box = gymnasium.spaces.Box
+    spaces = (box(0, 255, (4, 64, 64), np.uint8), box(-1.0, 1.0, (2,), np.float32))
+    return TrainingOffline(spaces, partial(ReplayMemory, memory_size=size, batch_size=256), CountingAgent)
+
+
+def log_of(folder: Path, record_of: Record, size: int, distinct: int = 20) -> None:
+    """Write the log of a trainer that has received so many samples; a few packets' samples over and over."""
+    bodies = [record_of(sequence) for sequence in range(1, distinct + 1)]
+    writer, _ = _log(folder / "log", size)
+    with contextlib.closing(writer):
+        for sequence in range(1, size // PACKET + 1):
+            writer.append(renumbered(bodies[sequence % distinct], sequence), 0.0, PACKET)
+
+
+def renumbered(record: bytes, sequence: int) -> bytes:
+    """The record of a packet with the same samples and another number."""
+    header, body = m.decode(next(unseal(memoryview(record)))[1])
+    return seal(m.frame_of(msgspec.structs.replace(header, sequence=sequence)), body)
+
+
+def _log(folder: Path, size: int) -> tuple[PacketLog, Receiver]:
+    lock = lock_folder(folder)
+    assert lock is not None
+    packet_log = PacketLog(folder, lock, 16 << 20)
+    return packet_log, Receiver(packet_log, "run", size)
 
 
 def timed(call: Callable[[], Any]) -> float:
@@ -135,43 +173,48 @@ def save_beside_training(one: TrainingOffline, folder: Path) -> dict[str, float]
     }
 
 
-def resume(size: int, folder: Path) -> float:
-    one = training(size)
-    seconds = timed(lambda: load_checkpoint(one, folder))
-    assert len(one.memory) > 0.98 * size
-    one.memory.close()
+def resume(training_cls: Callable[[], TrainingOffline], folder: Path, size: int) -> float:
+    """As the trainer does it when it starts, with a training that is built already."""
+    checkpoints, training = Checkpoints(folder), training_cls()
+    seconds = timed(lambda: checkpoints.build(lambda: training, "all"))
+    assert training.total_samples == size
+    assert len(training.memory) > 0.9 * size
+    checkpoints.close()
     return seconds
 
 
-def floor(size: int, folder: Path) -> tuple[float, float, int]:
-    """Write and read the columns' bytes as one file: seconds each, bytes."""
-    columns = [np.zeros((size, n), np.float32) for n in (2, 1, 1, 1, 1, 1)] + [np.zeros(2 * size, np.bool_)]
-    file = folder / "floor"
+def floor(folder: Path, memory_bytes: int) -> float:
+    """Read the log's bytes, copy as many as the memory holds: seconds."""
+    source, target = np.zeros(memory_bytes, np.uint8), np.empty(memory_bytes, np.uint8)
 
-    def write() -> None:
-        with file.open("wb", buffering=0) as out:
-            for column in columns:
-                out.write(column)
+    def once() -> None:
+        for path in sorted((folder / "log").glob("*.log")):
+            path.read_bytes()
+        np.copyto(target, source)
 
-    def read() -> None:
-        with file.open("rb", buffering=0) as source:
-            for column in columns:
-                source.readinto(column)  # type: ignore[attr-defined]
-
-    write()
-    seconds = [median(times) for times in repeat(5, lambda: timed(write), lambda: timed(read))]
-    return seconds[0], seconds[1], file.stat().st_size
+    return median(repeat(5, lambda: timed(once))[0])
 
 
-def append_times(one: ReplayMemory, other: ReplayMemory) -> list[float]:
-    """Median seconds for a packet, in files and in RAM, in turns."""
-    buffer = packet()
-    receipt = [Receipt("drone", 1, 1)]
+def append_times(one: TrainingOffline, other: ReplayMemory, folder: Path, size: int) -> list[float]:
+    """Median seconds for a packet into the memory and the log, and into the memory alone, in turns."""
+    packet_log, receiver = _log(folder, size)
 
-    def once(memory: ReplayMemory) -> float:
-        return timed(lambda: (memory.append(buffer), memory.commit(receipt)))
+    def once(receiver: Receiver, memory: ReplayMemory, record: bytes) -> None:
+        header, _ = m.decode(next(unseal(memoryview(record)))[1])
+        bundle = m.Bundle("bench", 1, PACKET, header.sequence - 1)
+        for delivery in receiver.take(bundle, memoryview(record), 0.0, lambda packet: True):
+            memory.append(delivery.buffer)
+            receiver.confirm([delivery.receipt])
+        receiver.write(0.0)
 
-    return [median(times) for times in repeat(500, lambda: once(one), lambda: once(other))]
+    memories = {receiver: one.memory, Receiver(): other}
+    times: dict[Receiver, list[float]] = {each: [] for each in memories}
+    for sequence in range(1, 501):
+        record = drone_record(sequence)
+        for each, memory in memories.items():
+            times[each].append(timed(partial(once, each, memory, record)))
+    packet_log.close()
+    return [median(values) for values in times.values()]
 
 
 def kills(count: int, folder: Path) -> dict[str, Any]:
@@ -183,32 +226,39 @@ def kills(count: int, folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--transitions", type=int, default=1_000_000)
+    parser.add_argument("--pictures", type=int, default=100_000)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--kills", type=int, default=50)
     arguments = parser.parse_args()
-    size, result = arguments.transitions, {"transitions": arguments.transitions}
+    size, pictures = arguments.transitions, arguments.pictures
+    result: dict[str, Any] = {"transitions": size, "pictures": pictures}
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        one, in_ram = training(size), training(size)
-        one.memory.keep_in(folder / "run", "run")
-        for memory in (one.memory, in_ram.memory):
-            fill(memory, size)
-        in_files_s, in_ram_s = append_times(one.memory, in_ram.memory)
-        del in_ram
-        saved = [save_beside_training(one, folder / "run") for _ in range(arguments.repeats)]
-        one.memory.close()
-        del one
+        for kind, record_of, count, training_cls in (
+            ("drone", drone_record, size, drone_training),
+            ("pictures", picture_record, pictures, picture_training),
+        ):
+            if not count:
+                continue
+            log_of(folder / kind, record_of, count)
+            times = [resume(partial(training_cls, count), folder / kind, count) for _ in range(arguments.repeats)]
+            bytes_on_disk = sum(file.stat().st_size for file in (folder / kind / "log").glob("*.log"))
+            held = count * (30 if kind == "drone" else 4 * 64 * 64)
+            result |= {f"resume_{kind}_s": median(times), f"resume_{kind}_max_s": max(times)}
+            result |= {f"log_{kind}_bytes_per_sample": bytes_on_disk / count}
+            result |= {f"resume_{kind}_floor_s": floor(folder / kind, held)}
+        checkpoints = Checkpoints(folder / "drone")
+        one = checkpoints.build(partial(drone_training, size), "all").training
+        checkpoints.close()
+        saved = [save_beside_training(one, folder / "drone") for _ in range(arguments.repeats)]
         result |= {key: median([values[key] for values in saved]) for key in saved[0]}
         result["blocked_max_s"] = max(values["blocked_s"] for values in saved)
-        result["resume_s"] = median([resume(size, folder / "run") for _ in range(arguments.repeats)])
-        result |= {"append_100_in_files_s": in_files_s, "append_100_in_ram_s": in_ram_s}
-        write_s, read_s, size_bytes = floor(size, folder)
-        result |= {"floor_write_s": write_s, "floor_read_s": read_s, "floor_bytes": size_bytes}
-        files = sum(file.stat().st_size for file in (folder / "run").rglob("*") if file.is_file())
-        result |= {"bytes_per_transition_on_disk": files / size}
+        in_ram = drone_training(size).memory
+        kept_s, in_ram_s = append_times(one, in_ram, folder / "appended", size)
+        result |= {"append_100_with_log_s": kept_s, "append_100_in_ram_s": in_ram_s}
         result |= kills(arguments.kills, folder)
     finish(result | {f"goal_{name}": value for name, value in GOALS.items()})
 

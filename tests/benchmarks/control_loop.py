@@ -46,8 +46,8 @@ import torch
 from _common import finish
 from gymnasium import spaces
 
-from tmrl_like.actor import ActorModule
 from tmrl_like.envs.drone import DroneEnv
+from tmrl_like.policies.actor import ActorModule
 
 CONFIG = Path(__file__).parents[2] / "config" / "drone.yaml"
 SPAWN = mp.get_context("spawn")
@@ -161,9 +161,9 @@ def run_server(keys: Path, port: int, pipe: Any) -> None:
 
 def run_trainer(keys: Path, port: int, kind: Kind, pipe: Any) -> None:
     """Takes samples as they come; publishes 10 MB once a second when told to."""
-    from tmrl_like.networking.spaces import describe_spaces
-    from tmrl_like.networking.trainer_link import TrainerLink
+    from tmrl_like.trainer.link import TrainerLink
     from tmrl_like.transport import KeyFolder, connect
+    from tmrl_like.wire.spaces import describe_spaces
 
     torch.set_num_threads(1)
     actor = TimedActor(kind.observation, Clocked.action_space)
@@ -202,6 +202,7 @@ def run_worker(keys: Path, port: int, kind: Kind, priority: int | None, file: Pa
         server_ip="127.0.0.1",
         server_port=port,
         keys_dir=keys,
+        model_path=None,
         max_samples_per_episode=kind.episode_steps,
         realtime_priority=priority,
     ) as worker:
@@ -218,7 +219,8 @@ def run_flat(kind: Kind, episodes: int, file: Path, pipe: Any) -> None:
     from tmrl_like.networking import RolloutWorker
 
     torch.set_num_threads(1)
-    with RolloutWorker(partial(Clocked, kind, TimedActor.record), TimedActor, standalone=True) as worker:
+    env_cls = partial(Clocked, kind, TimedActor.record)
+    with RolloutWorker(env_cls, TimedActor, model_path=None, standalone=True) as worker:
         worker.run(nb_episodes=episodes, verbose=False)
     TimedActor.record.save(file)
     pipe.send("done")
@@ -226,7 +228,7 @@ def run_flat(kind: Kind, episodes: int, file: Path, pipe: Any) -> None:
 
 def run_bare(kind: Kind, seconds: float, priority: int | None, file: Path, pipe: Any) -> None:
     """The environment alone, scheduled like the worker."""
-    from tmrl_like.networking.realtime import RealTime
+    from tmrl_like.worker.realtime import RealTime
 
     record = Record()
     env = Clocked(kind, record)
@@ -278,7 +280,7 @@ def run_drone_worker(port: int, keys: Path, hz: float, priority: int | None, fil
 
 
 def run_bare_drone(hz: float, seconds: float, priority: int | None, file: Path, pipe: Any) -> None:
-    from tmrl_like.networking.realtime import RealTime
+    from tmrl_like.worker.realtime import RealTime
 
     env = RecordedDrone(hz)
     with RealTime(priority).applied(threading.get_native_id()):

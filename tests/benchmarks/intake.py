@@ -20,10 +20,10 @@ import torch
 from _common import finish, median
 from gymnasium import spaces
 
-from tmrl_like.actor import ActorModule
-from tmrl_like.networking.policy_intake import PolicyIntake
-from tmrl_like.networking.policy_probe import PolicyProbe
-from tmrl_like.weights import serialize_weights
+from tmrl_like.policies.actor import ActorModule
+from tmrl_like.policies.intake import PolicyIntake
+from tmrl_like.policies.probe import PolicyProbe
+from tmrl_like.policies.weights import serialize_weights
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.policy import split_policy
 

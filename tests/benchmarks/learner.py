@@ -21,14 +21,14 @@ import torch
 from _common import finish, median, repeat
 from gymnasium import spaces
 
-from tmrl_like.actor import ActorModule
 from tmrl_like.agents import REDQAgent, SACAgent
+from tmrl_like.agents.agent import TrainingAgent
 from tmrl_like.agents.process import tune_process
-from tmrl_like.memories import ReplayMemory
-from tmrl_like.training import TrainingAgent
-from tmrl_like.training_offline import TrainingOffline
+from tmrl_like.base.functional import partial
+from tmrl_like.policies.actor import ActorModule
+from tmrl_like.replay import ReplayMemory
+from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.types import Batch, Buffer, Delivery, Info, Receipt
-from tmrl_like.util import partial
 
 OBS, ACT, WIDTH, BATCH = 17, 6, 256, 256
 SPACES = spaces.Box(-np.inf, np.inf, (OBS,)), spaces.Box(-1.0, 1.0, (ACT,))
@@ -57,6 +57,9 @@ class Silence:
 
     def fleet(self) -> dict[str, float]:
         return {}
+
+    def who_is_missing(self) -> str:
+        return ""
 
 
 class Peer:

@@ -37,8 +37,8 @@ from _memory_work import (
     per_second,
 )
 
-from tmrl_like.memories import Prioritised, ReplayMemory
-from tmrl_like.memory_dataloading import MemoryDataloading
+from tmrl_like.replay import Prioritised, ReplayMemory
+from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.types import Buffer, Info
 from tmrl_like.wire.columns import Columns
 from tmrl_like.wire.schema import schema_of
@@ -96,7 +96,7 @@ class TutorialMemory(MemoryDataloading):
 def filled(columns: dict[str, Any], **options: Any) -> ReplayMemory:
     """Our memory, full of these samples."""
     n = len(columns["rew"])
-    memory = ReplayMemory(memory_size=n, batch_size=BATCH, reset_act_buf=False, **options)
+    memory = ReplayMemory(memory_size=n, batch_size=BATCH, **options)
     for start in range(0, n, _BLOCK):
         memory.append(Buffer(stream="w", blocks=[ColumnBlock(columns, start, min(n, start + _BLOCK))]))
     return memory
@@ -104,7 +104,7 @@ def filled(columns: dict[str, Any], **options: Any) -> ReplayMemory:
 
 def held_bytes(memory: ReplayMemory) -> int:
     """All arrays: columns and index."""
-    columns = [column.array for field in memory._fields for column in field.columns]
+    columns = [column.array for field in memory._store.fields for column in field.columns]
     index = [value for value in vars(memory._lanes).values() if isinstance(value, np.ndarray)]
     return sum(array.nbytes for array in (*columns, *index))
 

@@ -1,6 +1,6 @@
 """Samples from the worker's send to the trainer's memory, encrypted, over three processes.
 
-    python tests/benchmarks/relay.py [--seconds 4] [--repeats 3] [--transport zmq]
+    python tests/benchmarks/relay.py [--seconds 4] [--repeats 3] [--transport zmq] [--kept]
 
 Three kinds of samples:
 
@@ -10,6 +10,7 @@ tuples    the same samples as tuples: appended, encoded, sent, decoded, in the m
           processes per sample
 images    4 x 64 x 64 uint8 stacks, whole: a moving picture, and pure noise (which no compression helps)
 
+With --kept the worker has a folder and the trainer a log: what it costs that samples outlive their processes.
 The floor sends frames of the same size over two hops of plain TCP (no encryption, no Python objects).
 """
 
@@ -92,15 +93,24 @@ def run_server(keys: Path, transport: str, pipe: Any) -> None:
             pipe.send(cpu_s())
 
 
-def run_trainer(port: int, keys: Path, transport: str, rows: int, pipe: Any) -> None:
+def run_trainer(port: int, keys: Path, transport: str, rows: int, kept: Path | None, pipe: Any) -> None:
     import torch
 
-    from tmrl_like.networking.trainer_link import TrainerLink
+    from tmrl_like.delivery.log import PacketLog, lock_folder
+    from tmrl_like.delivery.receiver import Receiver
+    from tmrl_like.trainer.link import TrainerLink
     from tmrl_like.transport import KeyFolder, connect
     from tmrl_like.wire.messages import Spaces
 
     torch.set_num_threads(1)
-    link = TrainerLink(connect(transport, "127.0.0.1", port, KeyFolder(keys)), "bench", "t", Spaces(*SPACES))
+    packet_log = None
+    if kept is not None:
+        lock = lock_folder(kept / "log")
+        assert lock is not None
+        packet_log = PacketLog(kept / "log", lock, 16 << 20)
+    receiver = Receiver(packet_log, "bench", keep_samples=rows)
+    server = connect(transport, "127.0.0.1", port, KeyFolder(keys))
+    link = TrainerLink(server, "bench", "t", Spaces(*SPACES), receiver)
     memory, received = Columns(rows), 0
     pipe.send(link.wait_connected(10))
     while True:
@@ -121,19 +131,22 @@ def run_trainer(port: int, keys: Path, transport: str, rows: int, pipe: Any) -> 
 class _Sender:
     """A worker's session and outbox, without an environment."""
 
-    def __init__(self, port: int, keys: Path, transport: str) -> None:
-        from tmrl_like.networking.outbox import Outbox, OutboxOptions
-        from tmrl_like.networking.session import Session
+    def __init__(self, port: int, keys: Path, transport: str, kept: Path | None) -> None:
+        from tmrl_like.delivery.folder import open_folder
+        from tmrl_like.delivery.outbox import Outbox, OutboxOptions
+        from tmrl_like.delivery.session import Session
         from tmrl_like.transport import KeyFolder, connect
         from tmrl_like.wire.messages import Spaces
 
-        self.outbox = Outbox("bench", options=OutboxOptions(max_samples=PACKET, max_age_s=1e9))
+        options = OutboxOptions(max_samples=PACKET, max_age_s=1e9)
+        folder = None if kept is None else open_folder(kept / "spool", "bench", options.spool_max_bytes)
+        self.outbox = Outbox("bench", options=options, folder=folder)
         self.stream = 0
         self.feed: Iterator[Any] | None = None  # encoded bodies to send, by the connection's thread
         self.sent_bytes = 0
         link = connect(transport, "127.0.0.1", port, KeyFolder(keys))
         spaces = Spaces(*SPACES)
-        self.session = Session(link, "bench", self, "worker", "bench", spaces, session=self.outbox.session)
+        self.session = Session(link, "bench", self, "worker", "bench", spaces, incarnation=self.outbox.incarnation)
 
     def on_welcome(self, welcome: Any, is_new: bool) -> None:
         self.stream = welcome.stream
@@ -149,7 +162,8 @@ class _Sender:
         return True
 
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
-        while self.feed is not None and self.outbox._own.unsent < 50 and len(self.outbox._own) < 1000:
+        own = self.outbox._sender._own
+        while self.feed is not None and len(own.unsent) < 50 and len(own.sent) < 1000:
             _queue_encoded(self.outbox, next(self.feed))
         self.outbox.pump(lambda data: self._send(send, data), connected and self.stream != 0)
         return 0.001
@@ -163,11 +177,11 @@ class _Sender:
         return Beat()
 
 
-def run_worker(port: int, keys: Path, transport: str, kind: str, seconds: float, pipe: Any) -> None:
+def run_worker(port: int, keys: Path, transport: str, kind: str, seconds: float, kept: Path | None, pipe: Any) -> None:
     from tmrl_like.types import StepTiming
     from tmrl_like.wire.packet import PacketWriter
 
-    sender = _Sender(port, keys, transport)
+    sender = _Sender(port, keys, transport, kept)
     sender.session.wait_connected(10)
     while not sender.stream:
         time.sleep(0.01)
@@ -193,6 +207,7 @@ def run_worker(port: int, keys: Path, transport: str, kind: str, seconds: float,
             count += 1
             if count % PACKET == 0 and (time.perf_counter() - started > seconds or _wait(outbox)):
                 break
+        outbox.seal()
     else:
         sender.feed = itertools.cycle(bodies)
         time.sleep(seconds)
@@ -208,7 +223,8 @@ def run_worker(port: int, keys: Path, transport: str, kind: str, seconds: float,
 
 def _wait(outbox: Any) -> bool:
     """Do not run ahead of the link: a worker in real time would not either."""
-    while len(outbox._sealed) > 50 or len(outbox._own) > 400:
+    own = outbox._sender._own
+    while len(outbox._closed_packets) > 50 or len(own.unsent) + len(own.sent) > 400:
         time.sleep(0.0002)
     return False
 
@@ -223,32 +239,32 @@ def _pre_encode(outbox: Any, writers: list[Any]) -> list[tuple[int, int, bytes, 
 
 
 def _queue_encoded(outbox: Any, encoded: tuple[int, int, bytes, bool]) -> None:
-    """Number an encoded body and queue it for sending, in the connection's thread's place."""
-    import zlib
-
+    """Number an encoded body, seal it and queue it for sending, in the connection's thread's place."""
+    from tmrl_like.delivery.log import seal
     from tmrl_like.wire import messages as m
 
     samples, size, data, compressed = encoded
     outbox._sequence += 1
-    header = m.SamplePacket("bench", outbox.session, outbox._sequence, 1, samples, size, zlib.crc32(data), compressed)
-    outbox._own.add(outbox._store.add(header, data))
+    header = m.SamplePacket("bench", outbox.incarnation, outbox._sequence, 1, samples, size, compressed)
+    outbox._sender.add(outbox._sequence, samples, seal(m.frame_of(header), data), outbox._clock())
 
 
-def measure(kind: str, seconds: float, transport: str) -> dict[str, float]:
+def measure(kind: str, seconds: float, transport: str, is_kept: bool) -> dict[str, float]:
     context = mp.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         keys = Path(folder) / "keys"
+        kept = Path(folder) if is_kept else None
         server_pipe, child = context.Pipe()
         server = context.Process(target=run_server, args=(keys, transport, child))
         server.start()
         port = server_pipe.recv()
         trainer_pipe, child = context.Pipe()
         rows = 100_000 if kind in ("packets", "tuples") else 10_000
-        trainer = context.Process(target=run_trainer, args=(port, keys, transport, rows, child))
+        trainer = context.Process(target=run_trainer, args=(port, keys, transport, rows, kept, child))
         trainer.start()
         assert trainer_pipe.recv()
         worker_pipe, child = context.Pipe()
-        worker = context.Process(target=run_worker, args=(port, keys, transport, kind, seconds, child))
+        worker = context.Process(target=run_worker, args=(port, keys, transport, kind, seconds, kept, child))
         worker.start()
         worker_pipe.recv()
         server_pipe.send("cpu")
@@ -318,12 +334,13 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--transport", default="zmq")
     parser.add_argument("--kinds", nargs="+", default=["packets", "tuples", "images", "noise"])
+    parser.add_argument("--kept", action="store_true", help="on disk, at the worker and at the trainer")
     arguments = parser.parse_args()
-    result: dict[str, Any] = {"transport": arguments.transport}
+    result: dict[str, Any] = {"transport": arguments.transport, "kept": arguments.kept}
     for kind in arguments.kinds:
         runs, floors = [], []
         for _ in range(arguments.repeats):
-            runs.append(measure(kind, arguments.seconds, arguments.transport))
+            runs.append(measure(kind, arguments.seconds, arguments.transport, arguments.kept))
             frame = int(runs[-1]["bytes_per_sample"] * PACKET)
             floors.append(floor_samples_per_s(frame, PACKET, 1.0))
         for name in runs[0]:

@@ -24,7 +24,7 @@ import torch
 from _common import finish, median
 from gymnasium import spaces
 
-from tmrl_like.actor import ActorModule
+from tmrl_like.policies.actor import ActorModule
 
 SIZES = {"0.28MB": 256, "10MB": 1570, "50MB": 3530}  # width of a two-layer network
 
@@ -64,7 +64,13 @@ def run_worker(port: int, keys: Path, width: int, transport: str, pipe: Any) -> 
 
     torch.set_num_threads(1)
     worker = RolloutWorker(
-        Pulse, partial(Wide, width=width), server_ip="127.0.0.1", server_port=port, keys_dir=keys, transport=transport
+        Pulse,
+        partial(Wide, width=width),
+        server_ip="127.0.0.1",
+        server_port=port,
+        keys_dir=keys,
+        transport=transport,
+        model_path=None,
     )
     seen = 0
     longest_s = 0.0
@@ -94,9 +100,9 @@ def run_server(keys: Path, transport: str, pipe: Any) -> None:
 
 def measure(width: int, repeats: int, transport: str) -> dict[str, float]:
     """Median milliseconds from publication to use, and what it cost trainer and worker."""
-    from tmrl_like.networking.spaces import describe_spaces
-    from tmrl_like.networking.trainer_link import TrainerLink
+    from tmrl_like.trainer.link import TrainerLink
     from tmrl_like.transport import KeyFolder, connect
+    from tmrl_like.wire.spaces import describe_spaces
 
     torch.set_num_threads(1)
     context = mp.get_context("spawn")

@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import mmap
 import socket
 import threading
 import time
@@ -12,13 +13,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from tmrl_like.base.functional import partial
+from tmrl_like.delivery.outbox import OutboxOptions
 from tmrl_like.networking import RolloutWorker, Server, Trainer
-from tmrl_like.networking.outbox import OutboxOptions
 from tmrl_like.testing.chaos import NUMBERED_SPACES, Audit, LedgerMemory, LinkProxy, NumberedEnv, Part, audit, produced
 from tmrl_like.testing.fakes import CountingAgent, LinearActor
-from tmrl_like.training_offline import TrainingOffline
+from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.transport import KeyFolder
-from tmrl_like.util import partial
 
 PERIOD_S = 0.01
 MANY_S = 1800
@@ -59,6 +60,10 @@ class Place:
         return self.folder / "tally"
 
     @property
+    def appended(self) -> Path:
+        return self.folder / "appended"
+
+    @property
     def checkpoint(self) -> Path:
         return self.folder / "checkpoint"
 
@@ -70,12 +75,13 @@ class Place:
     def make_worker(self, number: int, port: int | None = None, env: dict | None = None, **options) -> RolloutWorker:
         env_cls = partial(NumberedEnv, tally=self.tally, worker=number, **{"period_s": PERIOD_S} | (env or {}))
         options.setdefault("name", f"w{number}")
+        options.setdefault("model_path", None)
         return RolloutWorker(env_cls, LinearActor, **self.dial(port), **options)
 
     def make_trainer(self, port: int | None = None, training: dict | None = None, **options) -> Trainer:
         fields = {
             "env_cls": NUMBERED_SPACES,
-            "memory_cls": partial(LedgerMemory, batch_size=2, memory_size=1000),
+            "memory_cls": partial(LedgerMemory, batch_size=2, memory_size=10**7),  # its log keeps as many samples
             "training_agent_cls": CountingAgent,
             "epochs": math.inf,
             "rounds": 1,
@@ -87,6 +93,8 @@ class Place:
         } | (training or {})
         options.setdefault("name", "trainer")
         options.setdefault("sinks", [])
+        options.setdefault("model_path", None)
+        options.setdefault("checkpoint_path", None)
         options.setdefault("metrics_path", self.folder / "metrics.jsonl")
         return Trainer(partial(TrainingOffline, **fields), **self.dial(port), **options)
 
@@ -101,7 +109,27 @@ def serve(place: Place) -> None:
 def work(place: Place, number: int, options: dict) -> None:
     torch.set_num_threads(1)
     with place.make_worker(number, **options) as worker:
+        note_appended(worker, place.appended)
         worker.run(verbose=False)
+
+
+def note_appended(worker: RolloutWorker, folder: Path) -> None:
+    """Count the samples that `append` returned from, as `NumberedEnv` counts those that it produced."""
+    append = worker._outbox.append
+    counters: dict[Path, mmap.mmap] = {}
+
+    def append_and_count(sample, *args, **kwargs) -> None:
+        append(sample, *args, **kwargs)
+        worker_number, incarnation, number = map(int, sample[1])
+        path = folder / f"{worker_number}-{incarnation}.count"
+        if path not in counters:
+            folder.mkdir(exist_ok=True)
+            path.write_bytes(bytes(8))
+            with path.open("r+b") as file:
+                counters[path] = mmap.mmap(file.fileno(), 8)
+        counters[path][:] = (number + 1).to_bytes(8, "little")
+
+    worker._outbox.append = append_and_count
 
 
 def train(place: Place, options: dict) -> None:
@@ -171,6 +199,10 @@ class Rig:
     def produced(self) -> dict[tuple[int, int], int]:
         return produced(self.place.tally)
 
+    def appended(self) -> dict[tuple[int, int], int]:
+        """Of the workers that are processes: those of their samples that `append` returned from."""
+        return produced(self.place.appended)
+
     def arrived(self, trainer: Trainer) -> int:
         return len(trainer.training.memory.rows())
 
@@ -180,13 +212,13 @@ class Rig:
         wait_until(lambda: self.arrived(trainer) >= wanted, within_s, "samples arrive")
 
     def settle(self, trainer: Trainer, within_s: float = 60.0) -> Audit:
-        """Let the workers end, and what they produced arrive; then compare."""
+        """Let the workers end, and what they produced arrive (of processes: what they had appended); then compare."""
         for worker in self.workers:
             worker.stop()
         for run in self._runs:
             run.join(20)
             assert not run.is_alive(), "a worker does not stop"
-        made = self.produced()
+        made = self.produced() | self.appended()
         with contextlib.suppress(AssertionError):  # the audit says what is missing
             wait_until(lambda: self.arrived(trainer) >= sum(made.values()), within_s, "everything arrives")
         time.sleep(0.5)  # what would come twice

@@ -32,7 +32,7 @@ def sitting(server, role: str) -> set[int]:
     """Which processes of a role have a seat."""
     relay = server._relay
     seats = relay.workers if role == "worker" else [relay.trainer]
-    return {seat.hello.session for seat in seats if seat is not None}
+    return {seat.hello.incarnation for seat in seats if seat is not None}
 
 
 @pytest.mark.parametrize(

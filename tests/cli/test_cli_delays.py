@@ -12,6 +12,7 @@ import pytest
 from gymnasium import spaces
 from rtgym import DEFAULT_CONFIG_DICT, RealTimeGymInterface
 
+from tmrl_like.base.functional import partial
 from tmrl_like.cli.delays import (
     Measured,
     describe_response,
@@ -23,7 +24,6 @@ from tmrl_like.cli.delays import (
 from tmrl_like.envs import GenericGymEnv
 from tmrl_like.envs.delays import Response
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
-from tmrl_like.util import partial
 
 BOX = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 1.0], np.float32))
 

@@ -68,7 +68,7 @@ def test_progress_shows_returns_rates_ages_and_overruns() -> None:
     assert "refused" not in rows
     progress.add(ROUND | {"env_faults_total": 3, "env_rebuilds_total": 2, "refused_workers_total": 1})
     rows = dict(progress.rows())
-    assert rows["faults"] == "3 of the environment, made anew: 2"
+    assert rows["faults"] == "3 of the environment, rebuilt: 2"
     assert rows["refused"] == "1 worker processes, whose samples do not fit"
 
 

@@ -5,7 +5,8 @@ import pytest
 from cli_commands import TINY
 from tiny import TinyActor, TinyEnv
 
-from tmrl_like.memories import ReplayMemory
+from tmrl_like.replay import ReplayMemory
+from tmrl_like.replay.data_sets import read_data_set
 
 CommandLine = Callable[..., int]
 
@@ -35,20 +36,49 @@ def test_an_expert_is_the_actor_as_it_is_and_its_samples_are_demonstrations(
     tmp_path: Path, command_line: CommandLine
 ) -> None:
     experiment = tmp_path / "experts.yaml"
-    plain = "class_path: tmrl_like.memories.ReplayMemory\n  init_args: {batch_size: 8, memory_size: 1000}"
-    mixed = "class_path: tmrl_like.memories.WithDemonstrations\n  init_args: {memory: tmrl_like.memories.ReplayMemory}"
+    plain = "class_path: tmrl_like.replay.ReplayMemory\n  init_args: {batch_size: 8, memory_size: 1000}"
+    mixed = "class_path: tmrl_like.replay.WithDemonstrations\n  init_args: {memory: tmrl_like.replay.ReplayMemory}"
     experiment.write_text(Path(TINY).read_text().replace(plain, mixed))
     done = command_line("record", str(experiment), "--expert", "--episodes", "2", "--out", str(tmp_path))
     assert done == 0
     assert len(ReplayMemory(dataset_path=tmp_path)) == 20
 
 
-def test_no_policy_and_too_small_a_memory_are_one_line(
-    tmp_path: Path, command_line: CommandLine, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_policy_is_one_line(tmp_path: Path, command_line: CommandLine, capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line("record", TINY, "--out", str(tmp_path)) == 2
-    assert "there is no policy" in capsys.readouterr().err
-    small = "--memory.init_args.memory_size=5"
-    assert command_line("record", TINY, "--random", "--episodes", "2", "--out", str(tmp_path), small) == 2
-    assert "room for 5 samples" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "there is no policy" in err
+    assert err.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_more_samples_than_the_memory_of_the_experiment_holds_are_recorded_all(
+    tmp_path: Path, command_line: CommandLine
+) -> None:
+    arguments = "--random", "--episodes", "2", "--out", str(tmp_path), "--memory.init_args.memory_size=5"
+    assert command_line("record", TINY, *arguments) == 0
+    assert sum(map(len, read_data_set(tmp_path))) > 5
+
+
+@pytest.mark.parametrize("in_the_way", ["0000000001.log", None])
+def test_a_folder_that_cannot_be_written_to_is_one_line_before_the_first_episode(
+    tmp_path: Path,
+    command_line: CommandLine,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    in_the_way: str | None,
+) -> None:
+    steps: list[float] = []
+    monkeypatch.setattr("tiny.TinyEnv.step", lambda env, action: steps.append(env.steps))
+    out = tmp_path / "data"
+    if in_the_way:
+        out.mkdir()
+        (out / in_the_way).write_bytes(b"samples of yesterday")
+    else:
+        out.write_bytes(b"a file")
+    assert command_line("record", TINY, "--random", "--episodes", "2", "--out", str(out)) == 2
+    assert steps == []
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("tmrl-like: error: ")
+    assert str(out) in line
+    assert not in_the_way or (out / in_the_way).read_bytes() == b"samples of yesterday"

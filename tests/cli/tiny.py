@@ -13,8 +13,8 @@ import gymnasium
 import numpy as np
 import torch
 
-from tmrl_like.actor import ActorModule
-from tmrl_like.training import TrainingAgent
+from tmrl_like.agents.agent import TrainingAgent
+from tmrl_like.policies.actor import ActorModule
 
 STEPS = 10
 

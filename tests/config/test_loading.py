@@ -11,7 +11,7 @@ import yaml
 from tmrl_like.config.experiment import Experiment, ServerSection, Settings, TrainerSection, WorkerSection
 from tmrl_like.config.loading import TOP_LEVEL, dump_experiment, load_experiment, load_settings, open_experiment
 from tmrl_like.errors import ConfigError
-from tmrl_like.memories import DropActionBuffer, DropHistory
+from tmrl_like.replay import DropActionBuffer, DropHistory
 
 MODULE = "parts_for_tests"
 TEXT = f"""
@@ -71,7 +71,7 @@ def test_a_file_becomes_the_objects_that_a_script_would_make(file: Path) -> None
 def test_a_memory_that_ships_needs_no_compressor_beside_it(file: Path) -> None:
     file.write_text(
         TEXT[: TEXT.index("memory:")]
-        + "memory:\n  class_path: tmrl_like.memories.ReplayMemory\n"
+        + "memory:\n  class_path: tmrl_like.replay.ReplayMemory\n"
         + "  init_args: {act_buf_len: 2, frame_stack: {3: 4, camera: 2}}\n"
     )
     assert load_experiment(file).sample_compressor == DropHistory(2, {3: 4, "camera": 2})
@@ -81,10 +81,10 @@ def test_a_memory_that_ships_needs_no_compressor_beside_it(file: Path) -> None:
 
 
 def test_memories_nest(file: Path) -> None:
-    inner = "{class_path: tmrl_like.memories.ReplayMemory, init_args: {act_buf_len: 2, batch_size: 8}}"
+    inner = "{class_path: tmrl_like.replay.ReplayMemory, init_args: {act_buf_len: 2, batch_size: 8}}"
     file.write_text(
         TEXT[: TEXT.index("memory:")]
-        + "memory:\n  class_path: tmrl_like.memories.WithDemonstrations\n"
+        + "memory:\n  class_path: tmrl_like.replay.WithDemonstrations\n"
         + f"  init_args: {{memory: {inner}, share: 0.25}}\n"
     )
     experiment = load_experiment(file)
@@ -101,7 +101,7 @@ def test_a_memory_without_a_compressor_of_its_own_leaves_samples_whole(file: Pat
 def test_what_the_memorys_compressor_refuses_is_said_with_the_line(file: Path) -> None:
     file.write_text(
         TEXT[: TEXT.index("memory:")]
-        + "memory:\n  class_path: tmrl_like.memories.ReplayMemory\n  init_args: {frame_stack: -1}\n"
+        + "memory:\n  class_path: tmrl_like.replay.ReplayMemory\n  init_args: {frame_stack: -1}\n"
     )
     with pytest.raises(ConfigError, match=r"x.yaml:10: memory: frame_stack is -1"):
         load_experiment(file)

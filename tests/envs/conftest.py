@@ -15,7 +15,7 @@ REQUIRED = "TMRL_LIKE_REQUIRE_SCREEN"
 @contextlib.contextmanager
 def start_x_server() -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
     """An X server of one's own: DISPLAY and process."""
-    missing = [name for name in ("mss", "pynput", "pygame") if importlib.util.find_spec(name) is None]
+    missing = [name for name in ("mss", "Xlib", "pygame") if importlib.util.find_spec(name) is None]
     missing += [] if shutil.which("Xvfb") else ["Xvfb (apt-get install xvfb)"]
     if missing:
         if os.environ.get(REQUIRED):

@@ -23,10 +23,10 @@ from tmrl_like.agents import (
 from tmrl_like.cli.check import WITHOUT_LIMITS, collect_traffic
 from tmrl_like.envs import GenericGymEnv
 from tmrl_like.errors import ConfigError
-from tmrl_like.memories import DropActionBuffer, ReplayMemory
 from tmrl_like.networking import RolloutWorker
-from tmrl_like.networking.policy_probe import PolicyProbe
-from tmrl_like.training_offline import train_step
+from tmrl_like.policies.probe import PolicyProbe
+from tmrl_like.replay import DropActionBuffer, ReplayMemory
+from tmrl_like.trainer.schedule import train_step
 from tmrl_like.types import Batch, Buffer
 
 NETS = {"hidden_sizes": (16,)}

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from tmrl_like.actor import ActorModule
 from tmrl_like.agents import (
     CategoricalActor,
     DiscreteEnsembleCritic,
@@ -28,11 +27,13 @@ from tmrl_like.agents import (
     SquashedGaussianActor,
 )
 from tmrl_like.agents.process import tune_process
+from tmrl_like.base.functional import partial
 from tmrl_like.envs import GenericGymEnv
+from tmrl_like.envs.actions import actions_of_reset
 from tmrl_like.envs.drone import MirroredFlights, TargetInView
-from tmrl_like.memories import DropActionBuffer, ReplayMemory
+from tmrl_like.policies.actor import ActorModule
+from tmrl_like.replay import DropActionBuffer, ReplayMemory
 from tmrl_like.types import Buffer, Info, Sample
-from tmrl_like.util import partial
 
 sys.path.append(str(Path(__file__).parents[1]))
 from simulated_drone import SimulatedDroneEnv
@@ -104,7 +105,7 @@ TASKS = {
         steps=2400,
         goal=-6.0,
         agent={"gamma": 0.95, "polyak": 0.98, **FAST, "lr_entropy": 2e-3, "entropy_coef": 0.1},
-        memory={"act_buf_len": 4, "reset_act_buf": False, "obs_preprocessor": TargetInView(), "batch_size": 128},
+        memory={"act_buf_len": 4, "obs_preprocessor": TargetInView(), "batch_size": 128},
         sample_preprocessor=MirroredFlights,
         compressor=DropActionBuffer(4),
         first_steps=200,
@@ -150,7 +151,8 @@ def learn(task: Task, seed: int) -> Iterator[tuple[int, list[float]]]:
 def episode(env: Any, actor: ActorModule, view: Any, compress: Any, explore: bool) -> Iterator[list[Sample]]:
     """The samples of an episode, one at a time; `explore` acts at random."""
     obs, info = env.reset()
-    yield [Sample(*compress(env.default_action, obs, 0.0, False, False, Info(info, is_reset=True)))]
+    for act in actions_of_reset(env, obs):
+        yield [Sample(*compress(act, obs, 0.0, False, False, Info(info, is_reset=True)))]
     over = False
     while not over:
         action = env.action_space.sample() if explore else actor.act_(view(obs))

@@ -8,20 +8,22 @@ import torch
 
 pytest.importorskip("carla", reason="there is no wheel of carla for this Python")
 
-from tmrl_like.actor import ActorModule
 from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
+from tmrl_like.base.functional import partial
+from tmrl_like.envs.actions import actions_of_reset
 from tmrl_like.envs.carla import CarlaSyncEnv, RouteOptions, SensorOptions
-from tmrl_like.memories import DropActionBuffer, ReplayMemory
+from tmrl_like.policies.actor import ActorModule
+from tmrl_like.replay import DropActionBuffer, ReplayMemory
 from tmrl_like.testing import carla as stand_in
 from tmrl_like.types import Buffer, Info
-from tmrl_like.util import partial
 
 
 def drive(env: CarlaSyncEnv, actor: ActorModule, test: bool) -> tuple[list[Any], float, str]:
     """One episode: its samples, its return in metres, and what ended it."""
     compress = DropActionBuffer(2)
     obs, info = env.reset()
-    samples = [compress(env.default_action, obs, 0.0, False, False, Info(info, is_reset=True))]
+    resets = [(act, obs, 0.0, False, False, Info(info, is_reset=True)) for act in actions_of_reset(env, obs)]
+    samples = [compress(*reset) for reset in resets]
     total, terminated, truncated = 0.0, False, False
     while not (terminated or truncated):
         action = actor.act_(obs, test)
@@ -59,7 +61,7 @@ def test_the_car_follows_its_lane_to_the_end_of_the_road_after_seven_minutes_of_
         lr_critic=1e-3,
         lr_entropy=1e-3,
     )
-    memory = ReplayMemory(batch_size=128, act_buf_len=2, reset_act_buf=True, memory_size=20_000)
+    memory = ReplayMemory(batch_size=128, act_buf_len=2, memory_size=20_000)
     memory.seed(seed)
     env.reset(seed=seed)
     steps = trained = 0

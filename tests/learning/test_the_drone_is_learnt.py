@@ -7,19 +7,21 @@ import pytest
 import torch
 from simulated_drone import SimulatedDroneEnv
 
-from tmrl_like.actor import ActorModule
 from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
+from tmrl_like.base.functional import partial
+from tmrl_like.envs.actions import actions_of_reset
 from tmrl_like.envs.drone import MirroredFlights, TargetInView
-from tmrl_like.memories import DropActionBuffer, ReplayMemory
+from tmrl_like.policies.actor import ActorModule
+from tmrl_like.replay import DropActionBuffer, ReplayMemory
 from tmrl_like.types import Buffer, Info
-from tmrl_like.util import partial
 
 
 def fly(env: SimulatedDroneEnv, actor: ActorModule, view: TargetInView, test: bool) -> tuple[list[Any], float, bool]:
     """One episode: its samples, its return, whether the drone reached the target."""
     compress = DropActionBuffer(4)
     obs, info = env.reset()
-    samples = [compress(env.default_action, obs, 0.0, False, False, Info(info, is_reset=True))]
+    resets = [(act, obs, 0.0, False, False, Info(info, is_reset=True)) for act in actions_of_reset(env, obs)]
+    samples = [compress(*reset) for reset in resets]
     total, terminated, truncated = 0.0, False, False
     while not (terminated or truncated):
         action = actor.act_(view(obs), test)
@@ -53,7 +55,6 @@ def test_the_drone_reaches_its_target_after_two_minutes_of_flight(seed: int) -> 
     memory = ReplayMemory(
         batch_size=128,
         act_buf_len=4,
-        reset_act_buf=False,
         obs_preprocessor=view,
         sample_preprocessor=MirroredFlights(seed),
         memory_size=10_000,

@@ -11,14 +11,15 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from tmrl_like.actor import ActorModule
 from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
-from tmrl_like.envs import robot
+from tmrl_like.base.functional import partial
+from tmrl_like.envs.actions import actions_of_reset
+from tmrl_like.envs.robot import env as robot
 from tmrl_like.envs.robot.driver import RobotCommand, RobotState
 from tmrl_like.envs.robot.physics import COMMAND, CYCLE_S, STATE, Arm, ArmOptions
-from tmrl_like.memories import DropActionBuffer, ReplayMemory
+from tmrl_like.policies.actor import ActorModule
+from tmrl_like.replay import DropActionBuffer, ReplayMemory
 from tmrl_like.types import Buffer, Info
-from tmrl_like.util import partial
 
 TIME_STEP_S, EPISODE_STEPS, ACTIONS = 0.05, 60, 2
 
@@ -62,6 +63,7 @@ class ClocklessRobotEnv(gymnasium.Env[Any, Any]):
         inner = self._interface.get_observation_space().spaces
         self.observation_space = spaces.Tuple((*inner, *(self.action_space,) * ACTIONS))
         self.default_action = self._interface.get_default_action()
+        self.act_buf_len = ACTIONS
 
     def reset(self, **options: Any) -> Any:
         self._steps = 0
@@ -93,7 +95,8 @@ def reach(
     """One episode: its samples, its return, whether the arm reached the target."""
     compress = DropActionBuffer(ACTIONS)
     obs, info = env.reset()
-    samples = [compress(env.default_action, obs, 0.0, False, False, Info(info, is_reset=True))]
+    resets = [(act, obs, 0.0, False, False, Info(info, is_reset=True)) for act in actions_of_reset(env, obs)]
+    samples = [compress(*reset) for reset in resets]
     total, terminated, truncated = 0.0, False, False
     while not (terminated or truncated):
         action = actor.act_(view(obs), test)
@@ -126,9 +129,7 @@ def test_the_arm_reaches_its_targets_after_two_and_a_half_minutes(seed: int, mon
         lr_entropy=2e-3,
         entropy_coef=0.1,
     )
-    memory = ReplayMemory(
-        batch_size=128, act_buf_len=ACTIONS, reset_act_buf=True, obs_preprocessor=view, memory_size=10_000
-    )
+    memory = ReplayMemory(batch_size=128, act_buf_len=ACTIONS, obs_preprocessor=view, memory_size=10_000)
     memory.seed(seed)
     steps = trained = 0
     while steps < 3000:

@@ -5,8 +5,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ def episode(worker: str, return_: float, test: bool = True) -> EpisodeStats:
 
 
 def closed(metrics: RoundMetrics) -> dict[str, Any]:
-    counts = {"total_updates": 6, "total_samples": 3, "memory_transitions": 2, "dropped_stale_samples": 0}
+    counts = {"total_updates": 6, "total_samples": 3, "memory_transitions": 2}
     return metrics.close(**counts, further={"workers": 2})
 
 
@@ -68,7 +68,7 @@ def test_ages_and_staleness_are_of_the_samples_and_who_drove_is_a_share() -> Non
         timing = StepTiming(now - 10, 0.001 * k, 0.0, 0 if k < 2 else 3, source)
         writer.append((0, 0, 0, 0, 0, {}), timing, is_reset=k == 0)
     body = writer.encode()
-    block = decode_body(SamplePacket("w", 1, 1, 0, 11, len(body), zlib.crc32(body), compressed=False), body)
+    block = decode_body(SamplePacket("w", 1, 1, 0, 11, len(body), compressed=False), body)
     metrics.add_samples(Buffer(blocks=[block]), {3: now - 30}.get, newest_version=8)
     record = closed(metrics)
     assert record["sample_age_p50_s"] == pytest.approx(10, abs=1)
@@ -129,11 +129,17 @@ def test_the_console_shows_a_round_in_a_line(capsys: pytest.CaptureFixture[str])
     assert "0:01:01" in shown
 
 
-def test_tensorboard_gets_scalars_when_asked(tmp_path: Path) -> None:
+def test_tensorboard_gets_the_scalars_of_each_round(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     sink = TensorBoardSink(tmp_path)
     sink.write(ROUND)
+    sink.write({**ROUND, "kind": "episode", "training_steps_total": 8})
     sink.close()
-    assert list(tmp_path.glob("events.*"))
+    found = EventAccumulator(str(tmp_path)).Reload()
+    (event,) = found.Scalars("return_test_mean")
+    assert (event.step, event.value) == (7, -3.0)
+    assert "kind" not in found.Tags()["scalars"]
 
 
 def test_tensorboard_that_is_not_installed_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,14 +220,14 @@ def test_wandb_without_key_or_network_keeps_the_run_offline(tmp_path: Path, monk
 
 
 def test_wandb_that_hangs_neither_stalls_training_nor_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "wandb", FakeWandb(lambda: time.sleep(3)))
+    answers = threading.Event()
+    monkeypatch.setitem(sys.modules, "wandb", FakeWandb(answers.wait))
     monkeypatch.setattr(WandbSink, "CLOSE_WITHIN_S", 0.2)
-    started = time.monotonic()
     sink = WandbSink(tmp_path)
     for _ in range(WandbSink.MAX_WAITING + 100):
         sink.write(ROUND)
-    sink.close()
-    assert time.monotonic() - started < 2
+    sink.close()  # comes back, though wandb has not answered
+    answers.set()
     assert sink._queue.qsize() <= WandbSink.MAX_WAITING + 1
 
 

@@ -80,7 +80,7 @@ class RawPeer:
         assert isinstance(self.hear_object(), envelopes.Accepted)
         return self
 
-    def closed(self, deadline_s: float = 10.0) -> bool:
+    def closed(self, deadline_s: float = 60.0) -> bool:
         """Whether the server closes the connection in time."""
         return closes(self._socket, deadline_s)
 
@@ -88,7 +88,7 @@ class RawPeer:
         self._socket.close()
 
 
-def closes(sock: socket.socket, deadline_s: float = 10.0) -> bool:
+def closes(sock: socket.socket, deadline_s: float = 60.0) -> bool:
     """Whether the other side closes `sock` in time, whatever it says before."""
     deadline = time.monotonic() + deadline_s
     sock.settimeout(0.2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import zlib
 from typing import Any
 
 import msgspec
@@ -86,7 +85,6 @@ def announce(body: bytes, samples: int, raw_bytes: int | None = None) -> SampleP
             "worker": "w",
             "samples": samples,
             "body_bytes": len(body) if raw_bytes is None else raw_bytes,
-            "checksum": zlib.crc32(body),
             "compressed": raw_bytes is not None,
         }
     )

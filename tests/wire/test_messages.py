@@ -127,3 +127,77 @@ def test_a_header_nested_without_end_is_refused() -> None:
 def test_a_body_is_not_copied() -> None:
     data = encode(Hello("worker", "name", 1, "0.1"), bytes(1000))
     assert decode(data)[1].obj is data
+
+
+FORGED = "fine\n2026-01-01 ERROR worker w2: on fire\x1b[2J\x9b31m\u2028\u202eafter\rback\x00"
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
+def test_no_text_of_a_message_can_forge_a_line_of_a_log(kind: type) -> None:
+    """Names with control characters are refused; in other texts they are replaced, on both sides alike."""
+    for forge in ("name", "text"):
+        limits = {"name": 200, "text": 4000}
+        parts = msgspec.to_builtins(example_of(kind))
+        raw = _with_texts(kind, parts, limits[forge])
+        header = msgspec.msgpack.encode(raw)
+        try:
+            message, _ = decode(bytes((WIRE_VERSION,)) + len(header).to_bytes(4, "little") + header)
+        except DecodingError as error:
+            shown = [str(error)]
+        else:
+            shown = _texts_in(msgspec.to_builtins(message))
+        assert [text for text in shown if not text.isprintable()] == []
+
+
+def _with_texts(kind: type, parts: list[Any], max_length: int) -> list[Any]:
+    """The plain values of a message, its texts of that length limit replaced."""
+    info = msgspec.inspect.type_info(kind)
+    assert isinstance(info, msgspec.inspect.StructType)
+    return [parts[0], *(_forged(f.type, v, max_length) for f, v in zip(info.fields, parts[1:], strict=True))]
+
+
+def _forged(kind: Any, value: Any, max_length: int) -> Any:
+    if isinstance(kind, msgspec.inspect.StrType):
+        return FORGED if kind.max_length == max_length else value
+    if isinstance(kind, msgspec.inspect.StructType) and isinstance(value, list | tuple):
+        return [_forged(f.type, v, max_length) for f, v in zip(kind.fields, value, strict=True)]
+    if isinstance(kind, msgspec.inspect.VarTupleType):
+        return [_forged(kind.item_type, v, max_length) for v in value]
+    if isinstance(kind, msgspec.inspect.UnionType):
+        return _forged(next(t for t in kind.types if not isinstance(t, msgspec.inspect.NoneType)), value, max_length)
+    return value
+
+
+def _texts_in(value: Any) -> list[str]:
+    if isinstance(value, list | tuple):
+        return [text for item in value for text in _texts_in(item)]
+    return [value] if isinstance(value, str) else []
+
+
+def test_what_a_decoder_says_of_a_forged_message_is_one_line() -> None:
+    header = msgspec.msgpack.encode([FORGED, 1])
+    with pytest.raises(DecodingError) as refused:
+        decode(bytes((WIRE_VERSION,)) + len(header).to_bytes(4, "little") + header)
+    assert str(refused.value).isprintable()
+
+
+def test_a_text_is_the_same_on_both_sides() -> None:
+    beat = messages.Beat("w", alarm="two\nlines  and a\ttab é")
+    assert beat.alarm == "two lines and a tab é"
+    assert decode(encode(beat))[0] == beat
+
+
+def test_a_name_with_control_characters_is_no_name() -> None:
+    for name in ("a\n", "\x1b[31m", "a\u2028b", "\u202eb"):
+        with pytest.raises(DecodingError):
+            decode(encode(Hello("worker", name, 1, "0")))
+    assert decode(encode(Hello("worker", "Röbot 1/ä", 1, "0")))[0].name == "Röbot 1/ä"
+
+
+def test_a_packet_may_not_announce_more_than_its_limits() -> None:
+    packet = example_of(messages.SamplePacket)
+    assert isinstance(packet, messages.SamplePacket)
+    episode = packet.episodes[0]
+    for changes in ({"body_bytes": 2**40}, {"episodes": (episode,) * (messages.MAX_EPISODES + 1)}):
+        with pytest.raises(DecodingError):
+            decode(encode(msgspec.structs.replace(packet, **changes)))

@@ -35,7 +35,7 @@ def back(samples: list[tuple[Any, ...]], resets: frozenset[int] = frozenset()) -
     return [tuple(sample) for sample in block.samples()]
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=150, deadline=None, suppress_health_check=SLOW)
 @given(VALUES)
 def test_every_value_comes_back_bit_for_bit(value: Any) -> None:
     sample = (value, [value], (value,), {"k": value}, None, {})

@@ -1,7 +1,8 @@
-"""torch.compile and CUDA graphs around a training step, for every agent in one place.
+"""What makes a training step faster without changing its result, for every agent in one place.
 
-A step is a function of a batch and a flag; it changes parameters in place and returns tensors. It must not read
-tensors back (`.item()`), and what it decides in Python must follow from the flag and from `fingerprint`.
+Lean optimiser steps, torch.compile, CUDA graphs. A step is a function of a batch and a flag; it changes parameters in
+place and returns tensors. It must not read tensors back (`.item()`), and what it decides in Python must follow from the
+flag and from the optimisers' options.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import logging
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MethodType
 from typing import Any, Protocol, TypeAlias
 
 import torch
@@ -23,8 +25,8 @@ log = logging.getLogger("tmrl_like.trainer")
 Metrics: TypeAlias = dict[str, Tensor]
 Step: TypeAlias = Callable[[Batch, bool], Metrics]
 
-MODES = ("off", "auto", "compile", "graph", "compile+graph")
-_MEASURED = ("off", "graph")  # compiling takes longer than measuring
+MODES = ("lean", "off", "auto", "compile", "graph", "compile+graph")
+_MEASURED = ("lean", "graph")  # compiling takes longer than measuring
 _WARM_UPS = 3  # steps before a capture: they make optimiser state and choose algorithms
 _MEASURED_STEPS = 30
 _MAX_GRAPHS = 8
@@ -41,18 +43,23 @@ class GraphBackend(Protocol):
 
 
 def accelerate(
-    step: Step, mode: str, device: str, fingerprint: Callable[[], Any], networks: Sequence[nn.Module] = ()
+    step: Step,
+    mode: str,
+    device: str,
+    networks: Sequence[nn.Module] = (),
+    optimizers: Sequence[torch.optim.Adam] = (),
 ) -> Step:
     """Wrap a training step.
 
     Args:
         step: what to speed up.
-        mode: "off"; "compile": torch.compile for the networks; "graph": a CUDA graph of the whole step;
-            "compile+graph": both; "auto": on CUDA a graph if it is faster in the first steps, elsewhere off.
+        mode: "off": nothing; "lean": `lean_step` and `lean_zero_grad` in the optimisers. The others do that, too, and:
+            "compile": torch.compile for the networks; "graph": a CUDA graph of the whole step; "compile+graph": both;
+            "auto": on CUDA a graph if it is faster in the first steps, elsewhere nothing.
         device: where the step runs.
-        fingerprint: what the step's Python code reads beside its arguments (learning rates, identities of state
-            tensors): graphs are made anew when it changes.
         networks: what "compile" compiles, in place; their forward passes.
+        optimizers: Adam or AdamW with `fused=True`. Graphs are recorded again when their options or state tensors
+            change.
 
     Raises:
         ConfigError: no such mode, or a graph on a device that has none.
@@ -61,16 +68,62 @@ def accelerate(
         raise ConfigError(f"acceleration={mode!r}, expected {', '.join(map(repr, MODES))}")
     cuda = torch.device(device).type == "cuda"
     if "graph" in mode and not cuda:
-        raise ConfigError(f"acceleration={mode!r} needs device cuda; this agent is on {device!r}: use 'auto' or 'off'")
-    if mode == "off" or (mode == "auto" and not cuda):
+        raise ConfigError(f"acceleration={mode!r} needs device cuda; this agent is on {device!r}: use 'auto' or 'lean'")
+    if mode == "off":
         return step
-    if mode == "auto":
-        candidates = {name: accelerate(step, name, device, fingerprint) for name in _MEASURED}
+    for optimizer in optimizers:
+        optimizer.step = MethodType(lean_step, optimizer)  # type: ignore[method-assign]
+        optimizer.zero_grad = MethodType(lean_zero_grad, optimizer)  # type: ignore[method-assign]
+    if mode == "auto" and cuda:
+        candidates = {name: accelerate(step, name, device, (), optimizers) for name in _MEASURED}
         return Fastest(candidates, lambda: torch.cuda.synchronize(device))
     if "compile" in mode:
         for network in networks:
             network.compile()
-    return Graphed(step, CudaGraphs(), fingerprint) if "graph" in mode else step
+    return Graphed(step, CudaGraphs(), optimizers) if "graph" in mode else step
+
+
+def lean_step(optimizer: torch.optim.Adam) -> None:
+    """What `optimizer.step()` does, without its hooks and checks: they cost more than the arithmetic.
+
+    State and options are read where torch keeps them, so checkpoints and changes of `param_groups` work as ever.
+    """
+    groups = [(group, [p for p in group["params"] if p.grad is not None]) for group in optimizer.param_groups]
+    if not all(optimizer.state.get(p) for _, trained in groups for p in trained):
+        type(optimizer).step(optimizer)  # makes the state
+        return
+    kernel = torch._fused_adamw_ if isinstance(optimizer, torch.optim.AdamW) else torch._fused_adam_
+    for group, trained in groups:
+        if not trained:
+            continue
+        states = [optimizer.state[p] for p in trained]
+        torch._foreach_add_([state["step"] for state in states], 1)
+        kernel(
+            trained,
+            [p.grad for p in trained],
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+            [state["max_exp_avg_sq"] for state in states] if group["amsgrad"] else [],
+            [state["step"] for state in states],
+            lr=group["lr"],
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            **{name: group[name] for name in ("weight_decay", "eps", "amsgrad", "maximize")},
+        )
+
+
+def lean_zero_grad(optimizer: torch.optim.Optimizer) -> None:
+    """What `optimizer.zero_grad()` does, without its hooks."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = None
+
+
+def _fingerprint(optimizers: Sequence[torch.optim.Optimizer]) -> Any:
+    """What a captured step has fixed: options, and which tensors hold the state. It changes when these do."""
+    options = [{k: v for k, v in group.items() if k != "params"} for o in optimizers for group in o.param_groups]
+    first = [state for o in optimizers for state in list(o.state.values())[:1]]
+    return options, [value.data_ptr() for state in first for value in state.values() if isinstance(value, Tensor)]
 
 
 class Graphed:
@@ -79,10 +132,10 @@ class Graphed:
     A replay reads its batch from fixed tensors, so each batch is copied there; its metrics are copied out.
     """
 
-    def __init__(self, step: Step, backend: GraphBackend, fingerprint: Callable[[], Any]) -> None:
+    def __init__(self, step: Step, backend: GraphBackend, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._step = step
         self._backend = backend
-        self._fingerprint = fingerprint
+        self._optimizers = optimizers
         self._seen: Any = None
         self._warm_ups: dict[Any, int] = {}
         self._graphs: dict[Any, tuple[list[Tensor], Callable[[], Metrics]]] = {}
@@ -90,20 +143,21 @@ class Graphed:
     def __call__(self, batch: Batch, flag: bool) -> Metrics:
         """Do the step."""
         self._forget_if_changed()
-        leaves = tensors_of(batch)
-        key = flag, batch.drawn is None, _form(batch), tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        places, leaves = zip(*leaves_of(batch), strict=True)
+        key = flag, batch.drawn is None, places, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
         if key not in self._graphs:
             if self._warm_ups.get(key, 0) < _WARM_UPS or len(self._graphs) >= _MAX_GRAPHS:
                 self._warm_ups[key] = self._warm_ups.get(key, 0) + 1
                 return self._backend.warm_up(lambda: self._step(batch, flag))
             static = _map(batch, Tensor.clone)
-            self._graphs[key] = tensors_of(static), self._backend.capture(lambda: self._step(static, flag))
+            copies = [leaf for _, leaf in leaves_of(static)]
+            self._graphs[key] = copies, self._backend.capture(lambda: self._step(static, flag))
         targets, replay = self._graphs[key]
         torch._foreach_copy_(targets, leaves)
         return {name: value.clone() for name, value in replay().items()}
 
     def _forget_if_changed(self) -> None:
-        seen = self._fingerprint()
+        seen = _fingerprint(self._optimizers)
         if seen != self._seen:
             self._seen = seen
             self._graphs.clear()
@@ -167,26 +221,18 @@ class Fastest:
     def _choose(self) -> None:
         medians = {name: statistics.median(took[_MEASURED_STEPS:]) for name, took in self._took_s.items()}
         self.chosen = min(medians, key=lambda name: medians[name])
-        told = ", ".join(f"{name} {took * 1e3:.2f} ms" for name, took in medians.items())
-        log.info("acceleration: %s (a training step takes: %s)", self.chosen, told)
+        medians_ms = ", ".join(f"{name} {took * 1e3:.2f} ms" for name, took in medians.items())
+        log.info("acceleration: %s (a training step takes: %s)", self.chosen, medians_ms)
 
 
-def tensors_of(batch: Batch) -> list[Tensor]:
-    """All tensors of a batch, in a fixed order."""
-    found: list[Tensor] = []
-    _map(batch, lambda leaf: found.append(leaf) or leaf)  # type: ignore[func-returns-value]
-    return found
-
-
-def _form(value: Any) -> Any:
-    """The structure of a batch, to compare."""
-    if isinstance(value, Batch):
-        return _form((*value, value.discount, value.weight))
-    if isinstance(value, tuple | list):
-        return tuple(_form(part) for part in value)
-    if isinstance(value, Mapping):
-        return tuple((key, _form(part)) for key, part in value.items())
-    return value is None
+def leaves_of(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
+    """All tensors of a batch with their places in it, in a fixed order."""
+    if isinstance(value, Tensor):
+        yield path, value
+    elif isinstance(value, Batch | tuple | list | Mapping):
+        parts = (*value, value.discount, value.weight) if isinstance(value, Batch) else value
+        for key, part in parts.items() if isinstance(parts, Mapping) else enumerate(parts):
+            yield from leaves_of(part, (*path, key))
 
 
 def _map(value: Any, change: Callable[[Tensor], Tensor]) -> Any:

@@ -1,6 +1,6 @@
-"""Soft Actor-Critic for choices: Discrete and MultiDiscrete actions.
+"""Soft Actor-Critic for Discrete and MultiDiscrete actions.
 
-Shape names: B batch, K choices in an action, V values of all K choices side by side, N critics, F features.
+Shape names: B batch, K categorical variables of an action, V categories of all K side by side, N critics, F features.
 """
 
 # Capital suffixes name a tensor's dimensions.
@@ -8,25 +8,24 @@ Shape names: B batch, K choices in an action, V values of all K choices side by 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from tmrl_like.agents.ensemble import EnsembleLinear, EnsembleMLP
+from tmrl_like.agents.ensemble import EnsembleMLP
 from tmrl_like.agents.models import MLPActor
 from tmrl_like.agents.observations import (
-    MOST_CHOICES,
-    OBS_RANGE,
+    MAX_CATEGORIES,
     IntArray,
     OneHot,
     Rescale,
-    are_choices,
-    choices_of,
+    categories_of,
+    is_categorical,
     on_one_line,
 )
 from tmrl_like.agents.sac import SACAgent
@@ -36,53 +35,27 @@ _SHARE_OF_ENTROPY = 0.5  # the usual target, of the largest entropy
 
 
 class CategoricalActor(MLPActor):
-    """A policy over choices: each of an action's K choices has probabilities of its own, given the observation.
+    """A categorical policy: each of an action's K variables has probabilities of its own, given the observation.
 
-    pi(a|s) = prod_k pi_k(a_k|s). A Discrete action is one choice, a MultiDiscrete one several.
+    pi(a|s) = prod_k pi_k(a_k|s). A Discrete action is one variable, a MultiDiscrete one several.
     """
 
-    def __init__(
-        self,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        *,
-        hidden_sizes: Sequence[int] = (256, 256),
-        layer_norm: bool = False,
-        obs_range: float = OBS_RANGE,
-    ) -> None:
-        """Build the network.
-
-        Args:
-            observation_space: see `Encoder`.
-            action_space: Discrete, or MultiDiscrete of any shape.
-            hidden_sizes: width of each hidden layer.
-            layer_norm: normalise each hidden layer before its ReLU.
-            obs_range: bounded observations are scaled to [-obs_range, obs_range]; 0 leaves them as they are.
-
-        Raises:
-            ConfigError: a space that this network cannot learn from, by name.
-        """
-        values, first = action_choices(action_space)
-        super().__init__(
-            observation_space,
-            action_space,
-            int(values.sum()),
-            hidden_sizes=hidden_sizes,
-            layer_norm=layer_norm,
-            obs_range=obs_range,
-        )
+    def read_actions(self, action_space: gymnasium.Space[Any]) -> int:
+        """A logit for each category."""
+        values, first = action_categories(action_space)
         self._sizes: list[int] = values.tolist()
         self._first: list[int] = first.tolist()
+        return sum(self._sizes)
 
     def forward(self, obs: Any) -> Tensor:
-        """Structure of [B, ...] -> log pi_k(v|s) of each value of each choice, [B, V]."""
+        """Structure of [B, ...] -> log pi_k(v|s) of each category, [B, V]."""
         logits_BV = self.outputs(self.encoder(obs))
         return torch.cat([F.log_softmax(part, dim=-1) for part in torch.split(logits_BV, self._sizes, dim=-1)], dim=-1)
 
     _forward_that_act_repeats = forward
 
     def choose(self, outputs: Tensor, test: bool) -> Any:
-        """Logits [V] -> action; `test` takes each choice's likeliest value.
+        """Logits [V] -> action; `test` takes each variable's likeliest category.
 
         Drawing adds Gumbel noise and takes the largest. Logits that are not finite give NaN in place of the action,
         so that the worker sends its safe action.
@@ -97,44 +70,24 @@ class CategoricalActor(MLPActor):
 
 
 class DiscreteEnsembleCritic(EnsembleMLP):
-    """N action values Q_i(s, a) for choices, of all values at once. Pictures go through one encoder for all N.
+    """N action values Q_i(s, a), of all categories at once. Images go through one encoder for all N.
 
-    The value of an action is the sum over its choices, Q_i(s, a) = sum_k Q_ik(s, a_k): exact for one choice. Several
-    are valued each for itself, so what is good only together is not seen; make such choices one, of combinations.
+    The value of an action is the sum over its variables, Q_i(s, a) = sum_k Q_ik(s, a_k): exact for one variable.
+    Several are valued each for itself, so what is good only together is not seen: make them one, of combinations.
     """
 
-    def __init__(
-        self,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        *,
-        n_critics: int = 2,
-        hidden_sizes: Sequence[int] = (256, 256),
-        layer_norm: bool = False,
-        dropout: float = 0.0,
-        obs_range: float = OBS_RANGE,
-    ) -> None:
-        """Build the networks; spaces and errors as in `CategoricalActor`."""
-        values, first = action_choices(action_space)
-        super().__init__(
-            observation_space,
-            0,
-            n_critics=n_critics,
-            hidden_sizes=hidden_sizes,
-            layer_norm=layer_norm,
-            dropout=dropout,
-            obs_range=obs_range,
-        )
-        self.head = EnsembleLinear(n_critics, self.width, int(values.sum()))
+    def read_actions(self, action_space: gymnasium.Space[Any]) -> tuple[int, int]:
+        """No inputs; an output for each category."""
+        values, first = action_categories(action_space)
         self.one_hot = OneHot(Rescale(first, first, np.zeros(first.shape)), first, values)
+        return 0, self.one_hot.size
 
     def forward(self, obs: Any, act: Tensor, members: Tensor | None = None) -> Tensor:
         """Value actions, or the expectation over a policy's.
 
         Args:
             obs: structure of [B, ...].
-            act: whole numbers [B, ...], actions of the space; or float [B, V], the probability of each value
-                of each choice.
+            act: whole numbers [B, ...], actions of the space; or float [B, V], the probability of each category.
             members: int64 [M], which critics to ask; None asks all.
 
         Returns:
@@ -142,8 +95,8 @@ class DiscreteEnsembleCritic(EnsembleMLP):
         """
         if not act.is_floating_point():
             act = self.one_hot(act.reshape(len(act), -1).float())
-        q_NBV = self.head(self.through_hidden(self.encoder(obs), members), members)
-        return (q_NBV * act).sum(dim=-1)  # type: ignore[no-any-return]
+        q_NBV = self.outputs(self.encoder(obs), members)
+        return (q_NBV * act).sum(dim=-1)
 
 
 class DiscreteSACAgent(SACAgent):
@@ -156,11 +109,9 @@ class DiscreteSACAgent(SACAgent):
         J_pi = E[ pi(s)^T (alpha log pi(s) - Q(s)) ]                      eq. 12
 
     with the minimum over the critics' expectations, where the paper takes it value by value: the parts of a sum over
-    several choices are not comparable from critic to critic, their expectations are. With several choices pi(s) holds
+    several variables are not comparable from critic to critic, their expectations are. With several, pi(s) holds
     the probabilities of each of them, and Q(s) their shares of the sum, see `DiscreteEnsembleCritic`.
     """
-
-    _shipped = CategoricalActor, DiscreteEnsembleCritic
 
     def __init__(
         self,
@@ -169,7 +120,6 @@ class DiscreteSACAgent(SACAgent):
         device: str = "cpu",
         *,
         actor_cls: Callable[..., CategoricalActor] = CategoricalActor,
-        critic_cls: Callable[..., nn.Module] = DiscreteEnsembleCritic,
         **options: Any,
     ) -> None:
         """Take the same arguments as `SACAgent`.
@@ -177,29 +127,31 @@ class DiscreteSACAgent(SACAgent):
         `target_entropy` is that of the whole action in nats; None: half of the largest, which is the logarithm of the
         number of actions. (The paper's 98 % is close to acting at random.)
         """
-        options |= {"actor_cls": actor_cls, "critic_cls": critic_cls}
+        options["actor_cls"] = actor_cls
         super().__init__(observation_space, action_space, device, **options)
 
+    _default_critic = DiscreteEnsembleCritic
+
     def _usual_entropy(self) -> float:
-        return _SHARE_OF_ENTROPY * float(np.log(action_choices(self.action_space)[0]).sum())
+        return _SHARE_OF_ENTROPY * float(np.log(action_categories(self.action_space)[0]).sum())
 
     def _sample(self, obs: Any) -> tuple[Tensor, Tensor]:
-        """In the place of one action: the probabilities of all values [B, V] and the expected log-probability [B]."""
+        """In the place of one action: the probabilities of all categories [B, V], the expected log-probability [B]."""
         log_prob_BV = self.actor(obs)
         prob_BV = log_prob_BV.exp()
         return prob_BV, (prob_BV * log_prob_BV).sum(dim=-1)
 
 
-def action_choices(space: gymnasium.Space[Any]) -> tuple[IntArray, IntArray]:
-    """How many values each choice of an action has, and its smallest one; int64 [K] each.
+def action_categories(space: gymnasium.Space[Any]) -> tuple[IntArray, IntArray]:
+    """How many categories each variable of an action has, and the smallest of them; int64 [K] each.
 
     Raises:
-        ConfigError: neither Discrete nor MultiDiscrete, or too many values.
+        ConfigError: neither Discrete nor MultiDiscrete, or too many categories.
     """
-    if not are_choices(space):
+    if not is_categorical(space):
         raise ConfigError(
             f"the action space is {on_one_line(space)}; this agent needs Discrete or MultiDiscrete, of at most "
-            f"{MOST_CHOICES:,} values: for a Box of floats take SACAgent with SquashedGaussianActor, convert another "
+            f"{MAX_CATEGORIES:,} values: for a Box of floats take SACAgent with SquashedGaussianActor, convert another "
             "one with gymnasium.wrappers.TransformAction"
         )
-    return choices_of(space)
+    return categories_of(space)

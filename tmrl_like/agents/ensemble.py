@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tmrl_like.agents.observations import Encoder
+from tmrl_like.agents.observations import OBS_RANGE, Encoder
 
 
 class EnsembleLinear(nn.Module):
@@ -33,21 +34,6 @@ class EnsembleLinear(nn.Module):
         return torch.baddbmm(self.bias[members], x_NBI, self.weight[members])
 
 
-class EnsembleHead(nn.Module):
-    """N linear layers with one output each. A product and a sum: batched matrix products are slow at width 1."""
-
-    def __init__(self, n: int, size_in: int) -> None:
-        super().__init__()
-        bound = 1.0 / math.sqrt(size_in)
-        self.weight = nn.Parameter(torch.empty(n, 1, size_in).uniform_(-bound, bound))
-        self.bias = nn.Parameter(torch.empty(n, 1).uniform_(-bound, bound))
-
-    def forward(self, x_NBI: Tensor, members: Tensor | None = None) -> Tensor:
-        """[N, B, in] -> [N, B]; `members` as in `EnsembleLinear`."""
-        weight, bias = (self.weight, self.bias) if members is None else (self.weight[members], self.bias[members])
-        return (x_NBI * weight).sum(dim=-1) + bias
-
-
 class EnsembleNorm(nn.Module):
     """N layer normalisations side by side."""
 
@@ -63,7 +49,7 @@ class EnsembleNorm(nn.Module):
 
 
 class EnsembleMLP(nn.Module):
-    """What ensembles of critics have in common: an encoder for all of them, and N stacks of hidden layers.
+    """What ensembles of critics have in common: an encoder for all of them, and N networks on its features.
 
     Dropout and layer normalisation follow Hiraoka et al., "Dropout Q-Functions for Doubly Efficient
     Reinforcement Learning", 2022: linear, dropout, layer normalisation, ReLU.
@@ -72,26 +58,44 @@ class EnsembleMLP(nn.Module):
     def __init__(
         self,
         observation_space: gymnasium.Space[Any],
-        n_action_inputs: int,
+        action_space: gymnasium.Space[Any],
         *,
-        n_critics: int,
-        hidden_sizes: Sequence[int],
-        layer_norm: bool,
-        dropout: float,
-        obs_range: float,
+        n_critics: int = 2,
+        hidden_sizes: Sequence[int] = (256, 256),
+        layer_norm: bool = False,
+        dropout: float = 0.0,
+        obs_range: float = OBS_RANGE,
     ) -> None:
-        """Build encoder and hidden layers, which get the features and `n_action_inputs` numbers beside them."""
+        """Build the networks.
+
+        Args:
+            observation_space: see `Encoder`.
+            action_space: as for the actor that goes with these critics.
+            n_critics: N.
+            hidden_sizes: width of each hidden layer.
+            layer_norm: normalise each hidden layer before its ReLU.
+            dropout: share of a hidden layer's outputs that is set to 0 in training.
+            obs_range: bounded observations are scaled to [-obs_range, obs_range]; 0 leaves them as they are.
+
+        Raises:
+            ConfigError: a space that these networks cannot learn from, by name.
+        """
         super().__init__()
+        num_inputs, num_outputs = self.read_actions(action_space)
         self.n_critics = n_critics
         self.dropout = dropout
         self.encoder = Encoder(observation_space, obs_range)
-        widths = [self.encoder.size + n_action_inputs, *hidden_sizes]
-        self.width = widths[-1]
+        widths = [self.encoder.size + num_inputs, *hidden_sizes]
         self.hidden = nn.ModuleList(EnsembleLinear(n_critics, i, o) for i, o in itertools.pairwise(widths))
         self.norms = nn.ModuleList(EnsembleNorm(n_critics, width) for width in hidden_sizes if layer_norm)
+        self.head = EnsembleLinear(n_critics, widths[-1], num_outputs)
 
-    def through_hidden(self, x_BI: Tensor, members: Tensor | None) -> Tensor:
-        """[B, I] -> [N, B, H]; `members` as in `EnsembleLinear`."""
+    @abstractmethod
+    def read_actions(self, action_space: gymnasium.Space[Any]) -> tuple[int, int]:
+        """Take what is needed of the action space: how many inputs stand beside the features, how many outputs."""
+
+    def outputs(self, x_BI: Tensor, members: Tensor | None) -> Tensor:
+        """[B, I] -> [N, B, outputs]; `members` as in `EnsembleLinear`."""
         n = self.n_critics if members is None else len(members)
         x = x_BI.expand(n, *x_BI.shape)  # [N, B, I]
         for i, layer in enumerate(self.hidden):
@@ -99,4 +103,4 @@ class EnsembleMLP(nn.Module):
             if self.dropout:
                 x = F.dropout(x, self.dropout, self.training)
             x = F.relu(self.norms[i](x, members) if self.norms else x, inplace=True)
-        return x
+        return self.head(x, members)  # type: ignore[no-any-return]

@@ -1,13 +1,14 @@
-"""Networks for observations made of vectors and pictures: a squashed Gaussian actor and an ensemble of critics.
+"""Networks for observations made of vectors and images: a squashed Gaussian actor and an ensemble of critics.
 
 Shape names: B batch, F features of an observation, A flat action, H hidden width, N critics.
 """
 
 # Capital suffixes name a tensor's dimensions.
-# ruff: noqa: N806
+# ruff: noqa: N803, N806
 from __future__ import annotations
 
 import itertools
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -19,12 +20,11 @@ import torch.nn.functional as F
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from tmrl_like.actor import ActorModule
-from tmrl_like.agents.ensemble import EnsembleHead, EnsembleMLP
-from tmrl_like.agents.functions import EnsembleReluMLP, SquashedGaussian
+from tmrl_like.agents.ensemble import EnsembleMLP
 from tmrl_like.agents.observations import OBS_RANGE, Encoder, Rescale, box_bounds, on_one_line
+from tmrl_like.base.functional import cached_property
 from tmrl_like.errors import ConfigError
-from tmrl_like.util import cached_property
+from tmrl_like.policies.actor import ActorModule
 
 
 class SamplingActor(ActorModule):
@@ -55,21 +55,37 @@ class MLPActor(ActorModule):
         self,
         observation_space: gymnasium.Space[Any],
         action_space: gymnasium.Space[Any],
-        n_outputs: int,
         *,
-        hidden_sizes: Sequence[int],
-        layer_norm: bool,
-        obs_range: float,
+        hidden_sizes: Sequence[int] = (256, 256),
+        layer_norm: bool = False,
+        obs_range: float = OBS_RANGE,
     ) -> None:
-        """Build encoder and layers, the last of them with `n_outputs`."""
+        """Build the network.
+
+        Args:
+            observation_space: see `Encoder`.
+            action_space: see the class.
+            hidden_sizes: width of each hidden layer.
+            layer_norm: normalise each hidden layer before its ReLU.
+            obs_range: bounded observations are scaled to [-obs_range, obs_range]; 0 leaves them as they are.
+
+        Raises:
+            ConfigError: a space that this network cannot learn from, by name.
+        """
         super().__init__(observation_space, action_space)
+        num_outputs = self.read_actions(action_space)
         self.encoder = Encoder(observation_space, obs_range)
+        self.hidden_sizes = tuple(hidden_sizes)
         widths = [self.encoder.size, *hidden_sizes]
         self.hidden = nn.ModuleList(nn.Linear(i, o) for i, o in itertools.pairwise(widths))
         self.norms = nn.ModuleList(nn.LayerNorm(width) for width in hidden_sizes if layer_norm)
-        self.head = nn.Linear(widths[-1], n_outputs)
+        self.head = nn.Linear(widths[-1], num_outputs)
         own = type(self)
         self._acts_by_forward = (own.forward, own.outputs) != (own._forward_that_act_repeats, MLPActor.outputs)
+
+    @abstractmethod
+    def read_actions(self, action_space: gymnasium.Space[Any]) -> int:
+        """Take what is needed of the action space; how many outputs the last layer has."""
 
     @abstractmethod
     def choose(self, outputs: Tensor, test: bool) -> Any:
@@ -79,20 +95,20 @@ class MLPActor(ActorModule):
     def act(self, obs: Any, test: bool = False) -> Any:
         """Choose an action; see `ActorModule.act`."""
         if self._acts_by_forward:
-            said = self(obs)
-            return self.choose(torch.cat(said, dim=-1)[0] if isinstance(said, tuple) else said[0], test)
+            outputs = self(obs)
+            return self.choose(torch.cat(outputs, dim=-1)[0] if isinstance(outputs, tuple) else outputs[0], test)
         return self.choose(self._outputs_for_one(self.encoder(obs)[0]), test)
 
     def act_(self, obs: Any, test: bool = False) -> Any:
         """Choose an action for one raw observation; on the CPU without a tensor per leaf."""
         has_way_of_its_own = self._acts_by_forward or type(self).act is not MLPActor.act
-        if self.device != "cpu" or self.encoder.pictures or has_way_of_its_own:
+        if self.device != "cpu" or self.encoder.images or has_way_of_its_own:
             return super().act_(obs, test)
         with torch.inference_mode():
             return self.choose(self._outputs_for_one(self.encoder.one(obs)), test)
 
     def outputs(self, x: Tensor) -> Tensor:
-        """Features [B, F] -> what the last layer says, [B, outputs]."""
+        """Features [B, F] -> [B, outputs]."""
         for i, layer in enumerate(self.hidden):
             x = layer(x)
             x = F.relu(self.norms[i](x) if self.norms else x, inplace=True)
@@ -136,7 +152,7 @@ class SquashedGaussianActor(MLPActor, SamplingActor):
         """Build the network.
 
         Args:
-            observation_space: vectors and pictures, see `Encoder`.
+            observation_space: see `Encoder`.
             action_space: Box with finite bounds, of any shape.
             hidden_sizes: width of each hidden layer.
             layer_norm: normalise each hidden layer before its ReLU.
@@ -147,20 +163,18 @@ class SquashedGaussianActor(MLPActor, SamplingActor):
         Raises:
             ConfigError: a space that this network cannot learn from, by name.
         """
-        center, half = action_bounds(action_space)
-        super().__init__(
-            observation_space,
-            action_space,
-            2 * len(center),
-            hidden_sizes=hidden_sizes,
-            layer_norm=layer_norm,
-            obs_range=obs_range,
-        )
+        sizes: dict[str, Any] = {"hidden_sizes": hidden_sizes, "layer_norm": layer_norm, "obs_range": obs_range}
+        super().__init__(observation_space, action_space, **sizes)
         self.log_std_min = log_std_min
         self.log_std_max = log_std_max
+
+    def read_actions(self, action_space: gymnasium.Space[Any]) -> int:
+        """A mean and a logarithm of the standard deviation for each entry of a Box."""
+        center, half = action_bounds(action_space)
         self.register_buffer("act_center", torch.as_tensor(center), persistent=False)
         self.register_buffer("act_half", torch.as_tensor(half), persistent=False)
         self._log_half_sum = float(np.log(half.astype(np.float64)).sum())
+        return 2 * len(center)
 
     def forward(self, obs: Any) -> tuple[Tensor, Tensor]:
         """Structure of [B, ...] -> mean and log standard deviation of u, each [B, A]."""
@@ -173,9 +187,10 @@ class SquashedGaussianActor(MLPActor, SamplingActor):
         """Draw actions and their log-density; see `SamplingActor.sample`."""
         mean_BA, log_std_BA = self(obs)
         noise_BA = torch.randn_like(mean_BA)
-        bounds = self.act_center, self.act_half
-        act_BA, log_prob_B = SquashedGaussian.apply(mean_BA, log_std_BA, noise_BA, *bounds)  # type: ignore[no-untyped-call]
-        return act_BA.view(-1, *self.action_space.shape), log_prob_B - self._log_half_sum  # type: ignore[misc]
+        u_BA = torch.addcmul(mean_BA, log_std_BA.exp(), noise_BA)
+        act_BA = torch.addcmul(self.act_center, self.act_half, u_BA.tanh())
+        log_prob_B = squashed_log_prob(u_BA, noise_BA, log_std_BA) - self._log_half_sum
+        return act_BA.view(-1, *self.action_space.shape), log_prob_B  # type: ignore[misc]
 
     def choose(self, outputs: Tensor, test: bool) -> np.ndarray[Any, Any]:
         """Mean and log standard deviation [2 A] -> action, float32 [*action shape]; `test` takes u's mean."""
@@ -189,33 +204,13 @@ class SquashedGaussianActor(MLPActor, SamplingActor):
 
 
 class EnsembleCritic(EnsembleMLP):
-    """N action values Q_i(s, a), computed together. Pictures go through one encoder for all N."""
+    """N action values Q_i(s, a), computed together. Images go through one encoder for all N."""
 
-    def __init__(
-        self,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        *,
-        n_critics: int = 2,
-        hidden_sizes: Sequence[int] = (256, 256),
-        layer_norm: bool = False,
-        dropout: float = 0.0,
-        obs_range: float = OBS_RANGE,
-    ) -> None:
-        """Build the networks; spaces and errors as in `SquashedGaussianActor`."""
+    def read_actions(self, action_space: gymnasium.Space[Any]) -> tuple[int, int]:
+        """A Box's entries are inputs, scaled to [-1, 1]; one output."""
         center, half = action_bounds(action_space)
-        super().__init__(
-            observation_space,
-            len(center),
-            n_critics=n_critics,
-            hidden_sizes=hidden_sizes,
-            layer_norm=layer_norm,
-            dropout=dropout,
-            obs_range=obs_range,
-        )
         self.rescale_act = Rescale(center - half, center + half, np.ones_like(half))
-        self.head = EnsembleHead(n_critics, self.width)
-        self._layers = [p for layer in (*self.hidden, self.head) for p in (layer.weight, layer.bias)]  # found once
+        return len(center), 1
 
     def forward(self, obs: Any, act: Tensor, members: Tensor | None = None) -> Tensor:
         """Value actions.
@@ -228,13 +223,19 @@ class EnsembleCritic(EnsembleMLP):
         Returns:
             float32 [N, B] (or [M, B]).
         """
-        features_BF, act_BA = self.encoder(obs), self.rescale_act(act.reshape(len(act), -1).float())
-        if self.norms or self.dropout:
-            x_NBH = self.through_hidden(torch.cat((features_BF, act_BA), dim=1), members)
-            return self.head(x_NBH, members)  # type: ignore[no-any-return]
-        chosen = self._layers if members is None else (p[members] for p in self._layers)
-        q_NB: Tensor = EnsembleReluMLP.apply(features_BF, act_BA, *chosen)  # type: ignore[no-untyped-call]
-        return q_NB
+        act_BA = self.rescale_act(act.reshape(len(act), -1).float())
+        return self.outputs(torch.cat((self.encoder(obs), act_BA), dim=1), members).squeeze(-1)  # [N, B]
+
+
+def squashed_log_prob(u_BA: Tensor, noise_BA: Tensor, log_std_BA: Tensor) -> Tensor:
+    """Log-density of tanh(u), u = mean + std * noise; [B].
+
+    Haarnoja et al. 2018, appendix C, eq. 21:  log pi(a|s) = log mu(u|s) - sum_i log(1 - tanh(u_i)^2),
+    with  log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u)),  which is exact where 1 - tanh^2 rounds to 0.
+    """
+    log_jacobian_BA = torch.sub(u_BA, F.softplus(u_BA, beta=-2.0), alpha=2.0)  # torch divides softplus by its beta
+    per_dimension_BA = torch.addcmul(log_jacobian_BA * 2.0 - log_std_BA, noise_BA, noise_BA, value=-0.5)
+    return per_dimension_BA.sum(dim=-1) - u_BA.shape[-1] * (2.0 * math.log(2.0) + 0.5 * math.log(2.0 * math.pi))
 
 
 def action_bounds(space: gymnasium.Space[Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

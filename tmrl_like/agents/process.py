@@ -27,12 +27,7 @@ def tune_process(threads: int | None = None) -> None:
     torch.set_flush_denormal(True)
     if threads is not None:
         torch.set_num_threads(threads)
-    if sys.platform == "linux":
-        _keep_freed_memory()
-
-
-def _keep_freed_memory() -> None:
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _KEEP_BYTES)
         mallopt(_M_TRIM_THRESHOLD, _KEEP_BYTES)

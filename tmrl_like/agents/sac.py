@@ -1,11 +1,16 @@
-"""Soft Actor-Critic and its ensemble form REDQ: one class."""
+"""Soft Actor-Critic and its ensemble form REDQ: the losses, and the agent that descends them.
+
+Haarnoja et al., "Soft Actor-Critic Algorithms and Applications", 2018 (arXiv:1812.05905), by equation number. Shape
+names: B batch, A action dimensions, N critics, M critics in the target; everything is float32.
+"""
 
 # Capital suffixes name a tensor's dimensions.
-# ruff: noqa: N806
+# ruff: noqa: N803, N806
 from __future__ import annotations
 
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -13,16 +18,71 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tmrl_like.actor import ActorModule
 from tmrl_like.agents.acceleration import accelerate
-from tmrl_like.agents.losses import actor_loss, critic_loss, critic_loss_gradient, soft_target, temperature_loss
+from tmrl_like.agents.agent import TrainingAgent
 from tmrl_like.agents.models import EnsembleCritic, SamplingActor, SquashedGaussianActor, action_bounds
-from tmrl_like.agents.optimizers import OPTIMIZERS, clear_gradients, fingerprint, make_optimizer, step
+from tmrl_like.agents.sharing import copy_shared, no_grad
+from tmrl_like.base.functional import cached_property
 from tmrl_like.errors import ConfigError
-from tmrl_like.nn import copy_shared, no_grad
-from tmrl_like.training import TrainingAgent
+from tmrl_like.policies.actor import ActorModule
 from tmrl_like.types import Batch
-from tmrl_like.util import cached_property
+
+OPTIMIZERS = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+
+
+def td_target(
+    rew_B: Tensor,
+    terminated_B: Tensor,
+    next_q_MB: Tensor,
+    next_log_prob_B: Tensor,
+    entropy_coef: Tensor,
+    gamma: float | Tensor,
+) -> Tensor:
+    """What the critics should say; [B].
+
+    Eq. 3 and the sampled form of eq. 6:  y = r + gamma (1 - terminated) (min_i Q_i(s', a') - alpha log pi(a'|s')).
+    A terminal state has no value beyond it; a truncated episode has, so `truncated` does not appear. With the
+    M critics drawn out of N, this is line 8 of algorithm 1 in Chen et al., "Randomized Ensembled Double
+    Q-Learning", 2021 (REDQ). A `gamma` [B] discounts each transition by its own factor (n-step returns).
+    """
+    next_v_B = next_q_MB.amin(dim=0) - entropy_coef * next_log_prob_B  # [B]
+    return rew_B + gamma * (1.0 - terminated_B) * next_v_B
+
+
+def critic_loss(q_NB: Tensor, target_B: Tensor, weight_B: Tensor | None = None) -> Tensor:
+    """Squared TD error, mean over the batch, summed over the critics; [].
+
+    Eq. 5:  J_Q = sum_i E[ 1/2 (Q_i(s, a) - y)^2 ]. With importance weights w, as in Schaul et al., "Prioritized
+    Experience Replay", 2016, section 3.4:  sum_i E[ w/2 (Q_i(s, a) - y)^2 ].
+    """
+    squared_NB = (q_NB - target_B).square()  # [N, B]
+    return (squared_NB if weight_B is None else weight_B * squared_NB).sum() * (0.5 / len(target_B))
+
+
+def actor_loss(log_prob_B: Tensor, q_B: Tensor, entropy_coef: Tensor) -> Tensor:
+    """Expected soft loss of the policy's own actions; [].
+
+    Eq. 7:  J_pi = E[ alpha log pi(a|s) - Q(s, a) ],  a drawn by reparameterisation.
+    """
+    return (entropy_coef * log_prob_B - q_B).mean()
+
+
+def temperature_loss(log_entropy_coef: Tensor, log_prob_B: Tensor, target_entropy: float) -> Tensor:
+    """Moves alpha up while the policy's entropy is below the target (nats), down while it is above; [].
+
+    Eq. 18:  J(alpha) = E[ -alpha log pi(a|s) - alpha H_target ],  with log alpha in alpha's place, as implementations
+    have it: the same fixed point, and steps whose size does not shrink with alpha.
+    """
+    return log_entropy_coef * -(log_prob_B.detach().mean() + target_entropy)
+
+
+@torch.no_grad()
+def soft_update(polyak: float, averages: list[Tensor], parameters: list[Tensor]) -> None:
+    """Exponential moving average (EMA), in place:  average <- polyak * average + (1 - polyak) * parameter.
+
+    The target's update in algorithm 1, with tau = 1 - polyak.
+    """
+    torch._foreach_lerp_(averages, parameters, 1.0 - polyak)
 
 
 class SACAgent(TrainingAgent):
@@ -34,9 +94,9 @@ class SACAgent(TrainingAgent):
 
     Attributes:
         actor: the policy in training.
-        actor_average: its moving average, which `get_actor` then returns; None without `actor_polyak`.
+        actor_ema: its moving average, which `get_actor` then returns; None without `actor_polyak`.
         critic: the N critics in training.
-        critic_target: their slow copy.
+        critic_target: their moving average.
         target_entropy: nats, of the policy over actions scaled to [-1, 1].
         updates: training steps done.
     """
@@ -48,7 +108,7 @@ class SACAgent(TrainingAgent):
         device: str = "cpu",
         *,
         actor_cls: Callable[..., SamplingActor] = SquashedGaussianActor,
-        critic_cls: Callable[..., nn.Module] = EnsembleCritic,
+        critic_cls: Callable[..., nn.Module] | None = None,
         n_critics: int = 2,
         critics_in_target: int | None = None,
         gamma: float = 0.99,
@@ -66,7 +126,7 @@ class SACAgent(TrainingAgent):
         eps: float = 1e-8,
         weight_decay: float = 0.0,
         amsgrad: bool = False,
-        acceleration: str = "off",
+        acceleration: str = "lean",
     ) -> None:
         """Build networks and optimisers.
 
@@ -77,9 +137,10 @@ class SACAgent(TrainingAgent):
             actor_cls: called as `actor_cls(observation_space, action_space)`; the same class or partial goes to
                 the workers. See `SamplingActor`.
             critic_cls: called as `critic_cls(observation_space, action_space, n_critics=N)`. Needs
-                `forward(obs, act, members=None) -> [N, B]` as `EnsembleCritic`.
+                `forward(obs, act, members=None) -> [N, B]` as `EnsembleCritic`. None: the critics that ship, with
+                the actor's `hidden_sizes`.
             n_critics: N.
-            critics_in_target: how many critics, drawn anew in each step, make the target's minimum; None: all.
+            critics_in_target: how many critics, drawn afresh in each step, make the target's minimum; None: all.
             gamma: discount per environment step.
             polyak: share of the target critics that stays in one step.
             actor_polyak: share that stays of the moving average of the actor that goes to the workers: 0.995
@@ -97,17 +158,26 @@ class SACAgent(TrainingAgent):
             eps: what Adam adds to its denominator, for actor and critics.
             weight_decay: of actor and critics; an L2 term with "adam", decoupled with "adamw".
             amsgrad: divide by the largest second moment so far, for actor and critics.
-            acceleration: "off", "auto", "compile", "graph" or "compile+graph"; see `tmrl_like.agents.acceleration`.
+            acceleration: "lean", "off", "auto", "compile", "graph" or "compile+graph"; see
+                `tmrl_like.agents.acceleration`.
 
         Raises:
             ConfigError: an argument out of its range, or a space that the networks cannot learn from.
         """
         super().__init__(observation_space, action_space, device)
-        self.critics_in_target = n_critics if critics_in_target is None else critics_in_target
-        _check_options(
-            n_critics, self.critics_in_target, gamma, polyak, actor_polyak, entropy_coef, policy_delay, optimizer
-        )
         self.n_critics = n_critics
+        self.critics_in_target = critics_in_target = n_critics if critics_in_target is None else critics_in_target
+        for holds, argument, expected in (
+            (1 <= critics_in_target <= n_critics, f"{critics_in_target=}", f"1 to {n_critics}"),
+            (0.0 <= gamma <= 1.0, f"{gamma=}", "0 to 1"),
+            (0.0 <= polyak < 1.0, f"{polyak=}", "0 to below 1"),
+            (0.0 <= actor_polyak < 1.0, f"{actor_polyak=}", "0 to below 1"),
+            (entropy_coef > 0.0, f"{entropy_coef=}", "more than 0"),
+            (policy_delay >= 1, f"{policy_delay=}", "at least 1"),
+            (optimizer in OPTIMIZERS, f"{optimizer=}", " or ".join(map(repr, OPTIMIZERS))),
+        ):
+            if not holds:
+                raise ConfigError(f"{argument}, expected {expected}")
         self.gamma = gamma
         self.polyak = polyak
         self.actor_polyak = actor_polyak
@@ -119,84 +189,81 @@ class SACAgent(TrainingAgent):
 
         self.actor: Any = actor_cls(observation_space, action_space)
         self.actor.to_device(device)
-        self.actor_average = no_grad(deepcopy(self.actor)) if actor_polyak else None
+        self.actor_ema = no_grad(deepcopy(self.actor)) if actor_polyak else None
+        if critic_cls is None:
+            critic_cls = partial(self._default_critic, hidden_sizes=getattr(self.actor, "hidden_sizes", (256, 256)))
         self.critic = critic_cls(observation_space, action_space, n_critics=n_critics).to(device)
         self.critic_target = no_grad(deepcopy(self.critic))
         self.temperature = Temperature(entropy_coef).to(device)
-        options = {"betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
-        self.actor_optimizer = make_optimizer(optimizer, self.actor, lr_actor, **options)
-        self.critic_optimizer = make_optimizer(optimizer, self.critic, lr_critic, **options)
-        self.temperature_optimizer = make_optimizer("adam", self.temperature, lr_entropy)
+        adam = partial(
+            OPTIMIZERS[optimizer], betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad, fused=True
+        )
+        self.actor_optimizer = adam(self.actor.parameters(), lr=lr_actor)
+        self.critic_optimizer = adam(self.critic.parameters(), lr=lr_critic)
+        self.temperature_optimizer = torch.optim.Adam(self.temperature.parameters(), lr=lr_entropy, fused=True)
         networks = self.actor, self.critic, self.critic_target, self.critic_frozen
-        self._accelerated = accelerate(self._update, acceleration, device, self._fixed_in_a_graph, networks)
+        optimizers = self.actor_optimizer, self.critic_optimizer, self.temperature_optimizer
+        self._step = accelerate(self._update, acceleration, device, networks, optimizers)
+
+    _default_critic: Callable[..., nn.Module] = EnsembleCritic
 
     critic_frozen = cached_property(lambda self: no_grad(copy_shared(self.critic)))
     """The critics in training, seen without gradients for their parameters."""
 
-    _shipped: tuple[type, type] = SquashedGaussianActor, EnsembleCritic
-    _log_half_sum = cached_property(lambda self: float(np.log(_half_widths(self.action_space)).sum()))
-    _critic_parameters = cached_property(lambda self: list(self.critic.parameters()))
-    _actor_parameters = cached_property(lambda self: list(self.actor.parameters()))
-    _average_parameters = cached_property(lambda self: list(self.actor_average.parameters()))
-    _target_parameters = cached_property(lambda self: list(self.critic_target.parameters()))
-
-    def _usual_entropy(self) -> float:
-        """The target where none is given, in nats; raises ConfigError for an action space it cannot learn."""
-        return -float(_half_widths(self.action_space).size)
-
-    @property
-    def _subset(self) -> bool:
-        return self.critics_in_target < self.n_critics
+    _actor_parameters = cached_property(lambda self: [list(m.parameters()) for m in (self.actor_ema, self.actor)])
+    _critic_parameters = cached_property(lambda self: [list(m.parameters()) for m in (self.critic_target, self.critic)])
 
     def train(self, batch: Batch) -> dict[str, Any]:
         """Do one step on a batch; see `TrainingAgent.train`. The metrics are 0-dimensional tensors."""
         self.updates += 1
-        return self._accelerated(self._flatten(batch), self.updates % self.policy_delay == 0)
+        return self._step(batch, self.updates % self.policy_delay == 0)
+
+    def get_actor(self) -> ActorModule:
+        """Return the actor in training, or its moving average: its parameters change with each step."""
+        actor: ActorModule = self.actor if self.actor_ema is None else self.actor_ema
+        return actor
 
     def _update(self, batch: Batch, with_actor: bool) -> dict[str, Tensor]:
         metrics = self._train_critics(batch)
         if with_actor:
             metrics |= self._train_actor(batch.obs)
-            self._average_actor()
-        self._follow_critics()
+            if self.actor_ema is not None:
+                soft_update(self.actor_polyak, *self._actor_parameters)
+        soft_update(self.polyak, *self._critic_parameters)
         return metrics
 
-    def _fixed_in_a_graph(self) -> Any:
-        optimizers = self.actor_optimizer, self.critic_optimizer, self.temperature_optimizer
-        return [fingerprint(optimizer) for optimizer in optimizers]
-
-    def get_actor(self) -> ActorModule:
-        """Return the actor in training, or its moving average: its parameters change with each step."""
-        actor: ActorModule = self.actor if self.actor_average is None else self.actor_average
-        return actor
-
-    def _flatten(self, batch: Batch) -> Batch:
-        """Concatenate the observations once, where actor and critics would each do it several times."""
-        if (type(self.actor), type(self.critic)) != self._shipped or self.actor.encoder.pictures:
-            return batch
-        flatten = self.actor.encoder.flatten
-        return batch._replace(obs=flatten(batch.obs), next_obs=flatten(batch.next_obs))
-
     def _train_critics(self, batch: Batch) -> dict[str, Tensor]:
-        target_B = self._target(batch)
-        q_NB = self.critic(batch.obs, batch.act)
-        clear_gradients(self.critic_optimizer)
-        values_NB = q_NB.detach()
-        q_NB.backward(critic_loss_gradient(values_NB, target_B, batch.weight))  # spares the loss's own graph
-        step(self.critic_optimizer)
-        loss = critic_loss(values_NB, target_B, batch.weight)
-        metrics = {"loss_critic": loss, "q_mean": values_NB.mean(), "q_target_mean": target_B.mean()}
+        target_B = self._td_target(batch)  # [B]
+        q_NB = self.critic(batch.obs, batch.act)  # [N, B]
+        loss = critic_loss(q_NB, target_B, batch.weight)
+        _descend(loss, self.critic_optimizer)
+        q_NB = q_NB.detach()
+        metrics = {"loss_critic": loss.detach(), "q_mean": q_NB.mean(), "q_target_mean": target_B.mean()}
         if batch.drawn is not None:
-            metrics["td_error"] = (values_NB - target_B).abs().mean(dim=0)
+            metrics["td_error"] = (q_NB - target_B).abs().mean(dim=0)
+        return metrics
+
+    def _train_actor(self, obs: Any) -> dict[str, Tensor]:
+        act_BA, log_prob_B = self._sample(obs)  # [B, A], [B]
+        q_NB = self.critic_frozen(obs, act_BA)  # [N, B]
+        q_B = q_NB.mean(dim=0) if self._draws_critics else q_NB.amin(dim=0)  # [B]
+        entropy_coef = self.temperature().detach()
+        loss = actor_loss(log_prob_B, q_B, entropy_coef)
+        _descend(loss, self.actor_optimizer)
+        entropy = -log_prob_B.detach().mean()
+        metrics = {"loss_actor": loss.detach(), "entropy_nats": entropy, "entropy_coef": entropy_coef}
+        if self.learn_entropy_coef:
+            loss = temperature_loss(self.temperature.log_coef, log_prob_B, self.target_entropy)
+            _descend(loss, self.temperature_optimizer)
+            metrics["loss_entropy_coef"] = loss.detach()
         return metrics
 
     @torch.no_grad()
-    def _target(self, batch: Batch) -> Tensor:
-        next_act_BA, next_log_prob_B = self._sample(batch.next_obs)
-        next_q_MB = self.critic_target(batch.next_obs, next_act_BA, self._draw_critics())
-        entropy_coef = self.temperature()
+    def _td_target(self, batch: Batch) -> Tensor:
+        next_act_BA, next_log_prob_B = self._sample(batch.next_obs)  # [B, A], [B]
+        next_q_MB = self.critic_target(batch.next_obs, next_act_BA, self._draw_critics())  # [M, B]
         gamma = self.gamma if batch.discount is None else batch.discount
-        return soft_target(batch.rew, batch.terminated, next_q_MB, next_log_prob_B, entropy_coef, gamma)
+        return td_target(batch.rew, batch.terminated, next_q_MB, next_log_prob_B, self.temperature(), gamma)
 
     def _sample(self, obs: Any) -> tuple[Tensor, Tensor]:
         """Actions in the action space's units, and their log-density [B] over actions scaled to [-1, 1].
@@ -207,44 +274,21 @@ class SACAgent(TrainingAgent):
         act_BA, log_prob_B = self.actor.sample(obs)
         return act_BA, log_prob_B + self._log_half_sum
 
+    _log_half_sum = cached_property(lambda self: float(np.log(_half_widths(self.action_space)).sum()))
+
+    def _usual_entropy(self) -> float:
+        """The target where none is given, in nats; raises ConfigError for an action space it cannot learn."""
+        return -float(_half_widths(self.action_space).size)
+
+    @property
+    def _draws_critics(self) -> bool:
+        return self.critics_in_target < self.n_critics
+
     def _draw_critics(self) -> Tensor | None:
         """Which critics make the target: int64 [M] without repetition, or None for all."""
-        if not self._subset:
+        if not self._draws_critics:
             return None
         return torch.rand(self.n_critics, device=self.device).topk(self.critics_in_target).indices
-
-    def _train_actor(self, obs: Any) -> dict[str, Tensor]:
-        act_BA, log_prob_B = self._sample(obs)
-        q_NB = self.critic_frozen(obs, act_BA)
-        q_B = q_NB.mean(dim=0) if self._subset else q_NB.amin(dim=0)
-        entropy_coef = self.temperature().detach()
-        loss = actor_loss(log_prob_B, q_B, entropy_coef)
-        clear_gradients(self.actor_optimizer)
-        loss.backward()  # type: ignore[no-untyped-call]
-        step(self.actor_optimizer)
-        entropy = -log_prob_B.detach().mean()
-        metrics = {"loss_actor": loss.detach(), "entropy_nats": entropy, "entropy_coef": entropy_coef}
-        if self.learn_entropy_coef:
-            metrics["loss_entropy_coef"] = self._train_temperature(entropy)
-        return metrics
-
-    def _train_temperature(self, entropy: Tensor) -> Tensor:
-        log_coef = self.temperature.log_coef
-        loss = temperature_loss(log_coef.detach(), entropy, self.target_entropy)
-        log_coef.grad = entropy - self.target_entropy  # the loss's derivative
-        step(self.temperature_optimizer)
-        return loss
-
-    @torch.no_grad()
-    def _follow_critics(self) -> None:
-        """Target critics: polyak * theirs + (1 - polyak) * the critics'."""
-        torch._foreach_lerp_(self._target_parameters, self._critic_parameters, 1.0 - self.polyak)
-
-    @torch.no_grad()
-    def _average_actor(self) -> None:
-        """Moving average: actor_polyak * its parameters + (1 - actor_polyak) * the actor's."""
-        if self.actor_average is not None:
-            torch._foreach_lerp_(self._average_parameters, self._actor_parameters, 1.0 - self.actor_polyak)
 
 
 class REDQAgent(SACAgent):
@@ -282,30 +326,13 @@ class Temperature(nn.Module):
         return self.log_coef.exp()
 
 
+def _descend(loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
+    """One gradient step."""
+    optimizer.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+
+
 def _half_widths(space: gymnasium.Space[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Half the width of each action's bounds, [A]."""
     return action_bounds(space)[1].astype(np.float64)
-
-
-def _check_options(
-    n_critics: int,
-    critics_in_target: int,
-    gamma: float,
-    polyak: float,
-    actor_polyak: float,
-    entropy_coef: float,
-    policy_delay: int,
-    optimizer: str,
-) -> None:
-    rules = [
-        (1 <= critics_in_target <= n_critics, f"critics_in_target={critics_in_target}, expected 1 to {n_critics}"),
-        (0.0 <= gamma <= 1.0, f"gamma={gamma}, expected 0 to 1"),
-        (0.0 <= polyak < 1.0, f"polyak={polyak}, expected 0 to below 1"),
-        (0.0 <= actor_polyak < 1.0, f"actor_polyak={actor_polyak}, expected 0 to below 1"),
-        (entropy_coef > 0.0, f"entropy_coef={entropy_coef}, expected more than 0"),
-        (policy_delay >= 1, f"policy_delay={policy_delay}, expected at least 1"),
-        (optimizer in OPTIMIZERS, f"optimizer={optimizer!r}, expected {' or '.join(map(repr, OPTIMIZERS))}"),
-    ]
-    for fine, message in rules:
-        if not fine:
-            raise ConfigError(message)

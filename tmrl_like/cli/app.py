@@ -25,6 +25,7 @@ _HOME_OF = {
     "check": "check",
     "record": "record",
     "record-reward": "record_reward",
+    "log": "log",
     "run": "run",
     "keys": "keys",
 }

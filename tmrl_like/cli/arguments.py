@@ -53,8 +53,10 @@ def parse(argv: Sequence[str]) -> Arguments | int:
         return int(finished.code or 0)
     if unknown:
         _refuse_unknown(unknown[0], arguments)
-    if overrides and arguments.command == "keys":
-        raise ConfigError(f"`keys` reads no experiment: --{'.'.join(overrides[0][0])} has no meaning there")
+    if overrides and arguments.command in ("keys", "log"):
+        raise ConfigError(
+            f"`{arguments.command}` reads no experiment: --{'.'.join(overrides[0][0])} has no meaning there"
+        )
     arguments.overrides = overrides
     return arguments
 
@@ -88,6 +90,7 @@ def _parser() -> _Parser:
         _add_check,
         _add_record,
         _add_record_reward,
+        _add_log,
         _add_keys,
     ):
         add(commands)
@@ -126,11 +129,11 @@ def _add_run(commands: Any) -> None:
     )
     parser.add_argument("--minutes", type=float, metavar="N", help="train for N minutes (trainer.max_minutes)")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="number of workers (1)")
-    parser.add_argument("--fresh", action="store_true", help="start anew; an earlier run of this name is kept aside")
+    parser.add_argument("--fresh", action="store_true", help="start over; an earlier run of this name is kept aside")
     parser.add_argument(
         "--proof",
         action="store_true",
-        help="start anew, and compare the trained policy with an untrained one at the end (section proof): "
+        help="start over, and compare the trained policy with an untrained one at the end (section proof): "
         "exit code 0 only if it is better",
     )
 
@@ -197,7 +200,7 @@ def _add_record(commands: Any) -> None:
     parser = _command(
         commands, "record", "write a data set that a run can start from (dataset_path), without server and trainer"
     )
-    parser.add_argument("--out", required=True, metavar="DIR", help="where the data set goes: a folder, or a file")
+    parser.add_argument("--out", required=True, metavar="DIR", help="the folder that the data set goes to")
     parser.add_argument("--episodes", type=_count, default=10, metavar="N", help="episodes to record (10)")
     policy = parser.add_mutually_exclusive_group()
     policy.add_argument("--policy", metavar="FILE", help="weights to drive with (the run's newest)")
@@ -223,6 +226,13 @@ def _add_record_reward(commands: Any) -> None:
     parser.add_argument(
         "--spacing", type=_length, default=1.0, metavar="N", help="between two points, in the environment's unit (1)"
     )
+
+
+def _add_log(commands: Any) -> None:
+    about = "show what is in a packet log: a data set, or what a trainer or a worker has kept"
+    parser = commands.add_parser("log", help=about, description=f"{about[0].upper()}{about[1:]}.", epilog=_EXITS)
+    parser.add_argument("path", metavar="PATH", help="its folder, or one of its files")
+    parser.add_argument("--minari", metavar="DIR", help="write its whole episodes as a Minari data set instead")
 
 
 def _add_keys(commands: Any) -> None:

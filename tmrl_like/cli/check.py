@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -20,19 +20,20 @@ from tmrl_like.cli.benchmark import describe_deadline
 from tmrl_like.cli.delays import report_delays
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.tables import print_table
-from tmrl_like.cli.trainer import agent_factory, memory_factory
 from tmrl_like.cli.worker import make_standalone, prepare
+from tmrl_like.config.config_objects import agent_factory, memory_factory
 from tmrl_like.config.experiment import Experiment
+from tmrl_like.delivery.log import unseal
+from tmrl_like.delivery.outbox import OutboxOptions
 from tmrl_like.errors import ConfigError, EnvironmentFaultError, MemoryContractError, TmrlLikeError
-from tmrl_like.memory_dataloading import MemoryDataloading
-from tmrl_like.networking.actions import is_finite
-from tmrl_like.networking.outbox import OutboxOptions
-from tmrl_like.networking.returned import problem_with
-from tmrl_like.networking.worker import RolloutWorker
-from tmrl_like.training_offline import train_step
+from tmrl_like.policies.actions import is_finite
+from tmrl_like.replay.contract import MemoryDataloading
+from tmrl_like.trainer.schedule import train_step
 from tmrl_like.types import Buffer
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import SampleBlock, decode_body
+from tmrl_like.worker.returned import observation_problem
+from tmrl_like.worker.worker import RolloutWorker
 
 _PARTS = ("env", "actor", "agent", "memory", "sample_compressor", "obs_preprocessor")
 _CHECKED_AT_MOST = 20_000
@@ -48,13 +49,15 @@ class Traffic:
 
     Attributes:
         blocks: the samples.
+        records: their packets, sealed, and the headers of these.
         bytes_sent: how large they were.
         resets_s: how long each reset took.
     """
 
-    blocks: list[SampleBlock]
-    bytes_sent: int
-    resets_s: list[float]
+    blocks: list[SampleBlock] = field(default_factory=list)
+    records: list[tuple[memoryview, m.SamplePacket]] = field(default_factory=list)
+    bytes_sent: int = 0
+    resets_s: list[float] = field(default_factory=list)
 
     @property
     def samples(self) -> int:
@@ -114,7 +117,7 @@ class WatchedEnv:
 
     def _look(self, obs: Any, info: Any, where: str) -> None:
         space = self._env.observation_space
-        if problem := problem_with(obs, space, self._finite):
+        if problem := observation_problem(obs, space, self._finite):
             raise ConfigError(f"{where}: {problem}; correct the environment or its observation_space")
         if not isinstance(info, dict):
             raise ConfigError(f"{where}: info is {info!r:.80}; expected a dict")
@@ -125,7 +128,7 @@ class WatchedEnv:
 
 def collect_traffic(worker: RolloutWorker, episodes: int) -> Traffic:
     """Run episodes; take the packets that would have left, and decode them."""
-    traffic = Traffic([], 0, [])
+    traffic = Traffic()
     for number in range(1, episodes + 1):
         stats = worker.collect_train_episode()
         if stats.fault:
@@ -144,10 +147,11 @@ def _deliver(worker: RolloutWorker, traffic: Traffic) -> None:
     sent: list[bytes] = []
     worker.send_and_clear_buffer()
     worker._outbox.pump(lambda data: sent.append(data) or True, may_send=True)  # type: ignore[func-returns-value]
-    for packet, body in _packets(sent):
+    for record, packet, body in _packets(sent):
+        traffic.records.append((record, packet))
         if packet.samples:
             traffic.blocks.append(decode_body(packet, body))
-        worker._outbox.on_ack(m.Ack(packet.worker, packet.session, stored=packet.sequence, received=packet.sequence))
+        worker._outbox.on_ack(m.Ack(packet.worker, packet.incarnation, packet.sequence, packet.sequence))
     traffic.bytes_sent += sum(map(len, sent))
 
 
@@ -157,12 +161,13 @@ def periods_s(block: SampleBlock, time_step_s: float) -> np.ndarray[Any, Any]:
     return periods
 
 
-def _packets(sent: list[bytes]) -> Iterator[tuple[m.SamplePacket, memoryview]]:
+def _packets(sent: list[bytes]) -> Iterator[tuple[memoryview, m.SamplePacket, memoryview]]:
     for data in sent:
-        message, body = m.decode(data)
-        for packet, packet_body in m.decode_bundle(body) if isinstance(message, m.Bundle) else [(message, body)]:
+        _, bundle = m.decode(data)
+        for record, message in unseal(bundle):
+            packet, body = m.decode(message)
             assert isinstance(packet, m.SamplePacket)
-            yield packet, packet_body
+            yield record, packet, body
 
 
 def _fill(experiment: Experiment, traffic: Traffic) -> MemoryDataloading:

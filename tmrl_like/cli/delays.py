@@ -14,7 +14,7 @@ from gymnasium import spaces
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.envs.delays import Response, Trace, measure_response, to_features
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
-from tmrl_like.networking.worker import RolloutWorker
+from tmrl_like.worker.worker import RolloutWorker
 
 
 @dataclass

@@ -15,8 +15,8 @@ from tmrl_like.cli.video import Video
 from tmrl_like.cli.worker import make_standalone, prepare
 from tmrl_like.config.experiment import Settings
 from tmrl_like.errors import ConfigError
-from tmrl_like.networking.worker import RolloutWorker
 from tmrl_like.types import EpisodeStats
+from tmrl_like.worker.worker import RolloutWorker
 
 
 def main(arguments: Arguments) -> int:
@@ -32,7 +32,7 @@ def main(arguments: Arguments) -> int:
     if not arguments.supervised and episodes:
         print_table(f"test of {name}", SUMMARY_COLUMNS, [summary_row("", episodes)])
         if worker.env_faults:
-            print(f"faults of the environment: {worker.env_faults}; made anew: {worker.env_rebuilds}")
+            print(f"faults of the environment: {worker.env_faults}; rebuilt: {worker.env_rebuilds}")
     return INTERRUPTED if stopper.requested else 0
 
 

@@ -155,7 +155,7 @@ class Progress:
         rows += [("median age", ", ".join(ages))] if ages else []
         rows.append(("overruns", f"{r.get('overruns_total') or 0:.0f}"))
         if faults := r.get("env_faults_total"):
-            rows.append(("faults", f"{faults:.0f} of the environment, made anew: {r['env_rebuilds_total']:.0f}"))
+            rows.append(("faults", f"{faults:.0f} of the environment, rebuilt: {r['env_rebuilds_total']:.0f}"))
         if refused := r.get("refused_workers_total"):
             rows.append(("refused", f"{refused:.0f} worker processes, whose samples do not fit"))
         return rows

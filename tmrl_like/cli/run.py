@@ -101,6 +101,12 @@ class Run:
             code = 0 if untrained is None else self._prove(folder, untrained)
             self._say_goodbye(folder)
             return code
+        except _ToldToStopError:
+            self._end_all()
+            for child in self._family.children:
+                if child.role == "trainer" and child.error:  # it could not write its last checkpoint
+                    raise PartDiedError(child) from None
+            raise
         except BaseException:
             self._end_all()
             raise
@@ -130,7 +136,7 @@ class Run:
             folder.rename(aside)
             self._say(f"the earlier run of this name is now {aside}")
         elif self._settings.paths.checkpoint.exists() and self._settings.trainer.resume == "all":
-            self._say(f"going on with the run in {folder}; --fresh starts anew")
+            self._say(f"going on with the run in {folder}; --fresh starts over")
         folder.mkdir(parents=True, exist_ok=True)
         self._log = (folder / "run.log").open("a", encoding="utf-8")
         self._log.writelines(self._early_lines)

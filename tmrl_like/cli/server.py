@@ -7,7 +7,7 @@ from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.config.experiment import Settings
 from tmrl_like.config.loading import load_settings
-from tmrl_like.networking.server import Server
+from tmrl_like.server.server import Server
 
 
 def main(arguments: Arguments) -> int:

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
-from typing import Any
 
 from tmrl_like.agents.process import tune_process
+from tmrl_like.base.files import write_atomically
 from tmrl_like.cli.app import INTERRUPTED
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.logs import limit_threads, set_up_logging
 from tmrl_like.cli.run_lock import use_run
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.worker import seed_everything
-from tmrl_like.config.components import signature_of
-from tmrl_like.config.experiment import Experiment, Factory, TrainerSection
+from tmrl_like.config.config_objects import training_factory
+from tmrl_like.config.experiment import Experiment, TrainerSection
 from tmrl_like.config.loading import dump_experiment, load_experiment, load_settings, open_experiment
 from tmrl_like.errors import ConfigError
-from tmrl_like.files import write_atomically
 from tmrl_like.metrics.sinks import ConsoleSink, Sink, TensorBoardSink
-from tmrl_like.networking.trainer import Trainer
-from tmrl_like.training_offline import TrainingOffline
+from tmrl_like.trainer.trainer import Trainer
 
 _PARTS = ("actor", "agent", "memory", "obs_preprocessor", "agent_scheduler")
 _CHECKPOINT_WITHIN_S = 120.0
@@ -75,57 +72,6 @@ def make_trainer(experiment: Experiment, sinks: list[Sink]) -> Trainer:
     return trainer
 
 
-def training_factory(experiment: Experiment) -> functools.partial[TrainingOffline]:
-    """What makes the training, with the actor and the preprocessor given to all who need them."""
-    section = experiment.trainer
-    schedule = {
-        field.name: getattr(section, field.name)
-        for field in dataclasses.fields(TrainingOffline)
-        if hasattr(section, field.name)
-    }
-    return functools.partial(
-        TrainingOffline,
-        env_cls=experiment.env if experiment.spaces is None else experiment.spaces(),
-        memory_cls=memory_factory(experiment),
-        training_agent_cls=agent_factory(experiment),
-        agent_scheduler=experiment.agent_scheduler,
-        **schedule,
-    )
-
-
-def agent_factory(experiment: Experiment) -> Factory:
-    """The agent, which is given the experiment's actor if it takes one (`actor_cls`)."""
-    if _takes(experiment.agent, "actor_cls"):
-        return functools.partial(experiment.agent, actor_cls=experiment.actor)
-    return experiment.agent
-
-
-def memory_factory(experiment: Experiment) -> Factory:
-    """The memory, which is given what it shares with the worker.
-
-    Raises:
-        ConfigError: it does not take an argument that the experiment needs.
-    """
-    shared: dict[str, Any] = {}
-    if experiment.obs_preprocessor is not None:
-        shared["obs_preprocessor"] = experiment.obs_preprocessor
-    if experiment.crc_debug:
-        shared["crc_debug"] = True
-    for name in shared:
-        if not _takes(experiment.memory, name):
-            raise ConfigError(
-                f"the experiment has {name}, but its memory takes no argument of that name: add it to the memory's "
-                "__init__ and pass it to MemoryDataloading's"
-            )
-    return functools.partial(experiment.memory, **shared) if shared else experiment.memory
-
-
-def _takes(factory: Factory, name: str) -> bool:
-    target = factory.func if isinstance(factory, functools.partial) else factory
-    signature = signature_of(target)
-    return name in signature.parameters
-
-
 def _with_flags(section: TrainerSection, arguments: Arguments) -> TrainerSection:
     """The section with what the command's own options say."""
     flags = {
@@ -147,11 +93,17 @@ def _sinks(experiment: Experiment, section: TrainerSection, supervised: bool) ->
 
 
 def _refuse_finished(trainer: Trainer, experiment: Experiment) -> None:
-    if trainer.training.epoch >= experiment.trainer.epochs:
-        raise ConfigError(
-            f"the run {experiment.run_name} has done its {trainer.training.epoch} epochs: raise trainer.epochs to go "
-            "on, choose another run_name, or start anew with trainer.resume none (`run --fresh`)"
-        )
+    training = trainer.training
+    if training.epoch >= training.epochs:
+        done, more = f"{training.epoch} epochs", "trainer.epochs"
+    elif training.elapsed_s > training.max_minutes * 60:
+        done, more = f"{training.max_minutes:g} minutes", "trainer.max_minutes (--minutes)"
+    else:
+        return
+    raise ConfigError(
+        f"the run {experiment.run_name} has done its {done}: raise {more} to go on, choose another run_name, or start "
+        "over with trainer.resume none (`run --fresh`)"
+    )
 
 
 def _run(trainer: Trainer, experiment: Experiment, section: TrainerSection) -> None:

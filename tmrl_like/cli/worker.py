@@ -12,8 +12,8 @@ from tmrl_like.cli.run_lock import use_run
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.config.experiment import Experiment
 from tmrl_like.config.loading import load_experiment, load_settings
-from tmrl_like.networking.outbox import OutboxOptions
-from tmrl_like.networking.worker import RolloutWorker
+from tmrl_like.delivery.outbox import OutboxOptions
+from tmrl_like.worker.worker import RolloutWorker
 
 PARTS = ("env", "actor", "sample_compressor", "obs_preprocessor")
 

@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from tmrl_like.base.functional import place_of
 from tmrl_like.config.document import Document, Keys, dotted, one_line, suggestion
 from tmrl_like.errors import ConfigError, TmrlLikeError
-from tmrl_like.util import place_of
 
 _PATH, _ARGUMENTS = "class_path", "init_args"
 

@@ -78,7 +78,7 @@ class WorkerSection:
             none: the environment's default action.
         torch_threads: processor threads of the actor; one disturbs the control loop least.
         realtime_priority: of the real-time class, 1 to 99, for the thread that steps the environment; none: the
-            ordinary class. Needs a permission; without it, that is said, and the worker runs all the same.
+            ordinary class. Needs a permission; without it, the log says so, and the worker runs all the same.
         cpu_affinity: numbers of the processors for that thread, from 0; none: all.
         synchronous: collect no further than training keeps up; refused where the environment runs in real time.
         max_steps_per_update: with `synchronous`, environment steps per policy received; those of test episodes do not
@@ -123,15 +123,16 @@ class TrainerSection:
         epochs: a checkpoint is written after each; .inf trains for ever.
         rounds: rounds per epoch; metrics are shown after each.
         steps: training steps per round.
-        max_minutes: end the training after that much time, whatever is left of the epochs.
+        max_minutes: end the training after that much time, whatever is left of the epochs; the time before a
+            resumption counts.
         start_training: samples to receive before the first training step.
         update_model_interval: training steps between two publications of the policy.
         update_buffer_interval: training steps between two looks for new samples.
-        max_training_steps_per_env_step: training pauses above this ratio.
+        max_training_steps_per_env_step: training pauses above this ratio, as soon as a worker has sent a sample.
         sleep_between_buffer_retrieval_attempts: longest wait for new samples at a time, in seconds.
         max_sample_age_s: samples that are older when they would enter the memory are dropped and counted.
         max_policy_lag_versions: samples whose policy is older by more than so many versions are dropped and counted.
-        worker_stalled_after_s: a worker that drives one policy for so long while newer ones are published is told.
+        worker_stalled_after_s: after so long with one policy, while newer ones come, a worker is named in the log.
         device: where training computes; none: cuda where there is one, else cpu.
         torch_threads: processor threads for training; none: all cores but one.
         profiling: print a profile after each round.

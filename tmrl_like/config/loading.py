@@ -200,7 +200,7 @@ def _plain_values(document: Document) -> dict[str, Any]:
 
 
 def _made(document: Document, keys: Keys, cls: type, values: dict[str, Any]) -> Any:
-    """Call the dataclass; what it refuses is said with file and line."""
+    """Call the dataclass; an error names file and line."""
     try:
         return cls(**values)
     except ConfigError as error:

@@ -5,13 +5,20 @@ Nothing here touches the disk.
 
 from __future__ import annotations
 
+import enum
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT_VARIABLE = "TMRL_LIKE_HOME"
 RUN_VARIABLE = "TMRL_LIKE_RUN"
-DEFAULT_RUN_NAME = "default_run"
+EXPERIMENT_VARIABLE = "TMRL_LIKE_EXPERIMENT"
+
+
+class RunPath(enum.Enum):
+    """What a path argument is when it is left out."""
+
+    OF_RUN = "the file of the run that `config_constants` names when the constructor is called"
 
 
 def data_folder() -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -28,6 +29,32 @@ def neutral_action(space: gymnasium.Space[Any]) -> Any:
     raise ConfigError(
         f"the action space {space} has no neutral action; give the environment a `default_action` attribute"
     )
+
+
+def actions_of_reset(env: Any, obs: Any) -> Sequence[Any]:
+    """The actions that led to the first observation of an episode, oldest first.
+
+    Args:
+        env: says in an attribute `act_buf_len` how many actions end its observations, as rtgym's environments do.
+        obs: what its `reset` returned.
+
+    Returns:
+        The action buffer at the end of `obs`, as the environment filled it. Where there is none, one action: the
+        environment's own default action, or a neutral one of its space.
+    """
+    inner = getattr(env, "unwrapped", env)
+    length = getattr(inner, "act_buf_len", 0) if getattr(inner, "act_in_obs", True) else 0
+    if isinstance(obs, tuple | list) and 0 < length < len(obs):
+        return obs[-length:]
+    return (default_action(env),)
+
+
+def default_action(env: Any) -> Any:
+    """An environment's own default action, or a neutral one of its space."""
+    action = getattr(env, "default_action", None)
+    if action is None:
+        action = getattr(getattr(env, "unwrapped", None), "default_action", None)
+    return neutral_action(env.action_space) if action is None else action
 
 
 def typed_action(action: Any, space: gymnasium.Space[Any]) -> Any:

@@ -15,9 +15,9 @@ import gymnasium
 import numpy as np
 from rtgym import RealTimeGymInterface
 
+from tmrl_like.base.functional import place_of
 from tmrl_like.envs.actions import typed_action
 from tmrl_like.errors import ConfigError, EnvironmentFaultError, TmrlLikeError
-from tmrl_like.util import place_of
 
 
 class FaultBox:

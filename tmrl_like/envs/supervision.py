@@ -1,4 +1,4 @@
-"""Keeps a user's environment running: what raises or hangs becomes one exception, what broke is built anew.
+"""Keeps a user's environment running: what raises or hangs becomes one exception, what broke is rebuilt.
 
 The environment lives in a thread of its own, the control thread: it is made there, and whatever uses it runs
 there while the caller waits. So the caller can leave a call that does not come back, thread and all, and go
@@ -14,11 +14,11 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from tmrl_like.envs.actions import neutral_action
+from tmrl_like.base.functional import place_of
+from tmrl_like.envs.actions import default_action
 from tmrl_like.envs.control_thread import ControlThread, Job
 from tmrl_like.envs.processes import EnvProcesses, ProcessGuard
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError, MissingExtraError
-from tmrl_like.util import place_of
 
 log = logging.getLogger("tmrl_like.worker")
 
@@ -49,10 +49,9 @@ class SupervisedEnv:
         env: the environment now; another one after `rebuild`.
         time_step_s: nominal duration of a time-step; 0 where the environment does not run in real time.
         overrun_after_s: a period that long broke its deadline; infinite where there is none.
-        carries_history: its action buffer lives through resets, and so through episodes nobody stores.
         stopping: set it to end what `run` runs; what hangs is left after a second.
-        faults: how often it broke off an episode, or could not be made anew, since construction.
-        rebuilds: how often it was made anew since construction.
+        faults: how often it broke off an episode, or could not be rebuilt, since construction.
+        rebuilds: how often it was rebuilt since construction.
     """
 
     def __init__(self, make_env: Callable[[], Any], hang_timeout_s: float = 30.0, own_thread: bool = True) -> None:
@@ -98,15 +97,11 @@ class SupervisedEnv:
         elasticity = 1.0 + float(getattr(inner, "time_step_timeout_factor", 1.0))
         overrun_after_s = getattr(env, "overrun_after_s", None) or self.time_step_s * elasticity
         self.overrun_after_s = 0.99 * overrun_after_s if overrun_after_s else math.inf  # 1 %: the clock's own noise
-        self.carries_history = bool(getattr(inner, "act_buf_len", 0)) and not getattr(inner, "reset_act_buf", True)
 
     @property
     def default_action(self) -> Any:
         """The action of a reset: the environment's own, or a neutral one of its space."""
-        action = getattr(self.env, "default_action", None)
-        if action is None:
-            action = getattr(getattr(self.env, "unwrapped", None), "default_action", None)
-        return neutral_action(self.env.action_space) if action is None else action
+        return default_action(self.env)
 
     @property
     def thread_id(self) -> int:
@@ -120,7 +115,7 @@ class SupervisedEnv:
 
         Raises:
             EnvironmentFaultError: it raised.
-            ConfigError, MissingExtraError: it raised one of these, which making it anew would not mend.
+            ConfigError, MissingExtraError: it raised one of these, which rebuilding it would not mend.
         """
         obs, info = self._call(self.env.reset)
         return obs, info
@@ -130,7 +125,7 @@ class SupervisedEnv:
 
         Raises:
             EnvironmentFaultError: it raised.
-            ConfigError, MissingExtraError: it raised one of these, which making it anew would not mend.
+            ConfigError, MissingExtraError: it raised one of these, which rebuilding it would not mend.
         """
         obs, rew, terminated, truncated, info = self._call(self.env.step, action)
         return obs, rew, terminated, truncated, info
@@ -255,7 +250,7 @@ class SupervisedEnv:
             if self._faults_in_a_row >= _MAX_FAULTS_IN_A_ROW:
                 raise EnvironmentFaultError(f"{error} ({self._faults_in_a_row} faults in a row; giving up)") from error
             backoff_s = min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** min(self._rebuilds_in_a_row - 1, 10))
-            log.warning("making the environment anew in %.1f s", backoff_s)
+            log.warning("rebuilding the environment in %.1f s", backoff_s)
             if self.stopping.wait(backoff_s):
                 raise StoppedError
             try:

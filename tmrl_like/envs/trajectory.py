@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tmrl_like.base.files import write_atomically
 from tmrl_like.config.document import suggestion
 from tmrl_like.errors import ConfigError, expect
-from tmrl_like.files import write_atomically
 
 _MOST_PIECES = 10_000_000
 
@@ -85,7 +85,7 @@ def load_trajectory(file: str | Path, dimensions: int | None = None) -> Points:
         raise ConfigError(f"there is no trajectory at {file}: record one with `tmrl-like record-reward`") from None
     except Exception as error:  # zipfile, zlib and numpy each have their own
         reason = str(error).partition("\n")[0]
-        raise ConfigError(f"{file} is no trajectory, an .npz file with `points` ({reason}): record it anew") from None
+        raise ConfigError(f"{file} is no trajectory, an .npz file with `points` ({reason}): record it again") from None
     points = _checked(points, f"{file}: points")
     if dimensions not in (None, points.shape[1]):
         raise ConfigError(
@@ -97,10 +97,12 @@ def load_trajectory(file: str | Path, dimensions: int | None = None) -> Points:
 def _checked(points: NDArray[Any], what: str) -> Points:
     if points.ndim != 2 or points.shape[1] not in (2, 3) or len(points) < 2 or points.dtype.kind not in "fiu":
         found = f"{points.dtype} {list(points.shape)}"
-        raise ConfigError(f"{what} must be numbers [N, 2] or [N, 3] with N of 2 or more, not {found}: record them anew")
+        raise ConfigError(
+            f"{what} must be numbers [N, 2] or [N, 3] with N of 2 or more, not {found}: record them again"
+        )
     points = points.astype(np.float32)
     if not np.isfinite(points).all():
-        raise ConfigError(f"{what} hold values that are not finite: record them anew")
+        raise ConfigError(f"{what} hold values that are not finite: record them again")
     return points
 
 

@@ -88,7 +88,6 @@ class RoundMetrics:
         total_updates: int,
         total_samples: int,
         memory_transitions: int,
-        dropped_stale_samples: int,
         further: dict[str, float],
     ) -> dict[str, Any]:
         """Summarise the round as one flat record; `further` metrics go into it as they are."""
@@ -104,7 +103,6 @@ class RoundMetrics:
             "env_steps_per_s": self._samples / duration_s,
             "training_steps_per_env_step": total_updates / max(total_samples, 1),
             "memory_transitions": memory_transitions,
-            "dropped_stale_samples_total": dropped_stale_samples,
         }
         record |= _percentiles("sample_age", self._sample_age_s)
         record |= _percentiles("policy_age", self._policy_age_s)

@@ -198,7 +198,7 @@ def describe_round(record: Record) -> str:
     if "return_train_mean" in record:
         parts.append(f"train {record['return_train_mean']:.2f}")
     if "terminated_test_share" in record:
-        parts.append(f"reached the end {record['terminated_test_share']:.0%}")
+        parts.append(f"terminated {record['terminated_test_share']:.0%}")
     parts.append(f"{record['env_steps_total']:,} samples")
     parts.append(f"{record['training_steps_per_s']:.0f} training steps/s")
     parts.append(f"x{record['training_steps_per_env_step']:.2f}")

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from tmrl_like.actor import ActorModule
-from tmrl_like.memory_dataloading import MemoryDataloading
-from tmrl_like.training import TrainingAgent
+from tmrl_like.agents.agent import TrainingAgent
+from tmrl_like.policies.actor import ActorModule
+from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.types import Batch, Buffer, Transition
 
 Obs = np.ndarray[Any, np.dtype[np.float32]]

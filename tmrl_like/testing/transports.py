@@ -24,7 +24,7 @@ from tmrl_like.errors import AddressInUseError, OversizeError
 from tmrl_like.transport.base import Identity, Incoming, PeerLink, ServerLink, TransportOptions
 
 T = TypeVar("T")
-DEADLINE_S = 15.0
+DEADLINE_S = 60.0
 
 
 def until(condition: Callable[[], T], what: str = "the condition", deadline_s: float = DEADLINE_S) -> T:

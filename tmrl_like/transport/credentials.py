@@ -30,8 +30,8 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
+from tmrl_like.base.files import write_atomically
 from tmrl_like.errors import CredentialsError
-from tmrl_like.files import write_atomically
 from tmrl_like.transport.base import Identity
 
 log = logging.getLogger(__name__)
@@ -324,4 +324,4 @@ def _read(path: Path, kind: type[T], secret: bool) -> T:
     try:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise CredentialsError(f"{path} is damaged ({error}); restore it, or start anew without the folder") from None
+        raise CredentialsError(f"{path} is damaged ({error}); restore it, or start over without the folder") from None

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from tmrl_like.base.functional import prod
 from tmrl_like.errors import DecodingError, EncodingError
-from tmrl_like.util import prod
 from tmrl_like.wire.schema import (
     MAX_DIMENSIONS,
     MAX_LEAVES,
@@ -39,6 +39,7 @@ from tmrl_like.wire.schema import (
 )
 
 MAX_ROWS = 1_000_000
+_PLANNED_LEAVES = 64  # of a structure; for larger ones no plans are kept
 Leaf = ArrayLeaf | ScalarLeaf | PlainLeaf
 _PLAIN_DTYPE = {"bool": "|b1", "int": "<i8", "float": "<f8", "complex": "<c16"}
 _PLAIN_TYPE = {
@@ -54,6 +55,18 @@ _PLAIN_TYPE = {
     "numpy bytes": np.bytes_,
 }
 _TEXTS = ("str", "bytes", "numpy str", "numpy bytes")
+_TO_PLAIN = {
+    "bigint": "str({0})",
+    "complex": "({0}.real, {0}.imag)",
+    "numpy str": "str({0})",
+    "numpy bytes": "bytes({0})",
+}
+_FROM_PLAIN: dict[str, Callable[[Any], Any]] = {
+    "bigint": int,
+    "complex": lambda parts: complex(*parts),
+    "numpy str": np.str_,
+    "numpy bytes": np.bytes_,
+}
 _text_decoder = msgspec.msgpack.Decoder(list[str])
 _bytes_decoder = msgspec.msgpack.Decoder(list[bytes])
 
@@ -65,12 +78,25 @@ class ColumnWriter:
     having stored nothing, when the sample has another structure.
     """
 
-    def __init__(self, schema: Node) -> None:
+    def __init__(self, schema: Node, newest: list[tuple[Any, ...]] | None = None) -> None:
+        """Start empty.
+
+        Args:
+            schema: the structure of the samples.
+            newest: if given, its only item becomes the leaves of the newest sample, as `push_leaves` takes them.
+        """
         self.schema = schema
         leaves, self._fixed_bytes, self._texts, make_push = _compile(schema)
         self._leaves = leaves
         self._columns: list[list[Any]] = [[] for _ in leaves]
-        self.push: Callable[[Any], bool] = make_push(*(column.append for column in self._columns))
+        self.push: Callable[[Any], bool] = make_push(newest, *(column.append for column in self._columns))
+
+    def push_leaves(self, values: Sequence[Any]) -> None:
+        """Store a sample by its leaves, which are bytes, numbers and text."""
+        kept = [pair for pair in zip(self._leaves, self._columns, strict=True) if _has_value(pair[0])]
+        for (leaf, column), value in zip(kept, values, strict=True):
+            from_plain = _FROM_PLAIN.get(leaf.kind) if isinstance(leaf, PlainLeaf) else None
+            column.append(value if from_plain is None else from_plain(value))
 
     def row_bytes(self) -> int:
         """About how many bytes a sample takes; text and bytes are taken to be as long as the newest."""
@@ -85,7 +111,7 @@ class ColumnWriter:
 def _compile(schema: Node) -> tuple[list[Leaf], int, tuple[int, ...], Callable[..., Callable[[Any], bool]]]:
     """Leaves of a structure, bytes of those of fixed size, which are text, and the maker of `push(sample)`.
 
-    The maker takes one `append` per leaf.
+    The maker takes a list for the newest leaves, or None, and one `append` per leaf.
 
     Generated rather than interpreted because it runs in the control loop: first every check, then every
     copy, each on a local variable. Only indices and lengths are written into the source; every value
@@ -98,10 +124,11 @@ def _compile(schema: Node) -> tuple[list[Leaf], int, tuple[int, ...], Callable[.
     source.visit(schema, "s")
     appends = ", ".join(f"a{i}" for i in range(len(leaves)))
     lines = [
-        f"def make_push({appends}):",
+        f"def make_push(newest, {appends}):",
         " def push(s):",
         *source.checks,
         *source.stores,
+        f"  if newest is not None: newest[0] = ({', '.join([*source.plain, ''])})",
         "  return True",
         " return push",
     ]
@@ -123,6 +150,7 @@ class _PushSource:
     def __init__(self) -> None:
         self.checks: list[str] = []
         self.stores: list[str] = []
+        self.plain: list[str] = []  # the leaves as bytes, numbers and text
         self.constants: dict[str, Any] = {
             "ndarray": np.ndarray,
             "INT64": range(-(2**63), 2**63),
@@ -165,12 +193,12 @@ class _PushSource:
         if isinstance(leaf, ArrayLeaf):
             dtype, shape = self._constant(np.dtype(leaf.dtype)), self._constant(tuple(leaf.shape))
             self._refuse_if(f"type({value}) is not ndarray or {value}.dtype != {dtype} or {value}.shape != {shape}")
-            self.stores.append(f"  {append}({value}.tobytes())")
+            self._store(append, f"{value}.tobytes()")
         elif isinstance(leaf, ScalarLeaf):
             scalar = np.dtype(leaf.dtype)
             names = self._constant(scalar.type), self._constant(scalar)
             self._refuse_if(f"type({value}) is not {names[0]} or {value}.dtype != {names[1]}")
-            self.stores.append(f"  {append}({value}.tobytes())")
+            self._store(append, f"{value}.tobytes()")
         else:
             self._plain_leaf(leaf, value, append)
 
@@ -181,7 +209,12 @@ class _PushSource:
         if leaf.kind in ("int", "bigint"):
             self._refuse_if(f"({value} in INT64) is {leaf.kind == 'bigint'}")
         if leaf.kind != "none":
-            self.stores.append(f"  {append}({value})")
+            self._store(append, value, _TO_PLAIN.get(leaf.kind, "{}"))
+
+    def _store(self, append: str, value: str, plain: str = "{}") -> None:
+        name = self._name("b")
+        self.stores.append(f"  {name} = {value}; {append}({name})")
+        self.plain.append(plain.format(name))
 
     def _refuse_if(self, condition: str) -> None:
         self.checks.append(f"  if {condition}: return False")
@@ -194,6 +227,11 @@ class _PushSource:
         name = self._name("c")
         self.constants[name] = value
         return name
+
+
+def _has_value(leaf: Leaf) -> bool:
+    """Whether anything of it travels."""
+    return not (isinstance(leaf, PlainLeaf) and leaf.kind == "none")
 
 
 def _join_column(leaf: Leaf, column: list[Any]) -> bytes:
@@ -248,7 +286,8 @@ class Layout:
         check_schema(schema)
         self.schema = schema
         self._columns = [_ColumnLayout(leaf) for leaf in leaves_of(schema)]
-        self._plan_of = lru_cache(maxsize=64)(self._plan)
+        self.leaves = len(self._columns)
+        self._plan_of = lru_cache(maxsize=64 if self.leaves <= _PLANNED_LEAVES else 0)(self._plan)
 
     def columns(self, rows: int, sizes: Sequence[int], data: memoryview) -> tuple[Columns, int]:
         """View the start of `data` as N = `rows` samples whose buffers have these sizes.

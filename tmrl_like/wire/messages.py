@@ -5,10 +5,11 @@ A message on the wire::
     1 byte   wire version
     4 bytes  length of the header, little-endian
     header   one of the structures below (msgpack)
-    body     raw bytes that the structure describes; only SamplePacket and PolicyFrame have one
+    body     raw bytes that the structure describes; only SamplePacket, Bundle and PolicyFrame have one
 
 The server reads headers and passes bodies on unread. A message that does not decode to one of these
-types is refused; no length is used before it was compared with its limit.
+types is refused; no length is used before it was compared with its limit. Names and texts come out as one line
+that steers no terminal, so that a log may show them as they are.
 
 ====================  ==================  ==========================================================
 message               way                 purpose
@@ -17,8 +18,8 @@ Hello                 peer → server       who I am, what I speak, which spaces
 Welcome               server → peer       accepted; which trainer session is being fed
 HelloWanted           server → peer       I do not know this connection: introduce yourself
 Refusal               server → peer       no, and why
-SamplePacket          worker → trainer    samples and finished episodes, numbered
-Bundle                worker → trainer    several SamplePackets at once
+SamplePacket          (in a Bundle)       samples and finished episodes, numbered
+Bundle                worker → trainer    SamplePackets, in order
 Ack                   trainer → worker    up to which number packets are in the memory, and stored for good
 Dismissal             trainer → server    the samples of a worker process do not fit the memory
 PolicyFrame           trainer → workers   a piece of a policy
@@ -30,21 +31,34 @@ Bye                   peer → server       I leave; my seat is free
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
 from typing import Annotated, TypeAlias
 
 import msgspec
 
 from tmrl_like.errors import DecodingError, OversizeError
 
-WIRE_VERSION = 3
+WIRE_VERSION = 4
 MAX_HEADER_BYTES = 1 << 16
 MAX_TAKEN_OVER = 1000
+MAX_BODY_BYTES = 256 << 20  # of a packet, before compression
+MAX_EPISODES = 50  # in a packet
+MAX_BUNDLE_PACKETS = 64
 
-Name = Annotated[str, msgspec.Meta(max_length=200)]
+MAX_NAME = 200
+
+_CONTROLS = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff"  # line ends, escapes, directions
+_control = re.compile(f"[{_CONTROLS}]")
+
+Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME, pattern=rf"\A[^{_CONTROLS}]*\Z")]
 Text = Annotated[str, msgspec.Meta(max_length=4000)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Real = float
+
+
+def one_line(text: str) -> str:
+    """Text without line ends and other control characters: each run of white space is one space, the rest `?`."""
+    return _control.sub("?", " ".join(text.split())) if _control.search(text) else text
 
 
 class Message(msgspec.Struct, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -57,29 +71,33 @@ class Spaces(msgspec.Struct, frozen=True, array_like=True):
     observation: Text
     action: Text
 
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "observation", one_line(self.observation))
+        msgspec.structs.force_setattr(self, "action", one_line(self.action))
+
 
 class Hello(Message):
     """First message on a connection."""
 
     role: Name  # "worker" or "trainer"
     name: Name  # unique among live peers of that role
-    session: Count  # random per process; a restarted process has another
+    incarnation: Count  # random per process; a restarted process has another
     software: Name  # version of tmrl_like, for error messages
     spaces: Spaces | None = None
     model_file: Name = ""  # hash of machine and path of the file where this peer keeps its weights; empty: none
-    takes_over: Annotated[tuple[Count, ...], msgspec.Meta(max_length=MAX_TAKEN_OVER)] = ()  # sessions of dead
-    # processes of this worker, whose packets it sends as well; a seat that one of them still has is this peer's
+    takes_over: Annotated[tuple[Count, ...], msgspec.Meta(max_length=MAX_TAKEN_OVER)] = ()  # incarnations
+    # of this worker that are dead, whose packets it sends as well; a seat that one of them still has is this peer's
 
 
 class Welcome(Message):
     """The peer is in.
 
-    `stream` changes whenever packets sent so far may have been lost on their way (another server
+    `feed` changes whenever packets sent so far may have been lost on their way (another server
     process, another trainer process): a worker then sends again what is not acknowledged. 0: there is
     no trainer yet. `policy_wanted`: the server holds no policy (a trainer then publishes again).
     """
 
-    stream: Count
+    feed: Count
     policy_wanted: bool = False
 
 
@@ -92,6 +110,9 @@ class Refusal(Message):
 
     reason: Text
     retry_after_s: Real = -1.0
+
+    def __post_init__(self) -> None:
+        self.reason = one_line(self.reason)
 
 
 class Episode(msgspec.Struct, frozen=True, array_like=True):
@@ -108,61 +129,69 @@ class Episode(msgspec.Struct, frozen=True, array_like=True):
     overruns: Count
     fault: Text
 
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "fault", one_line(self.fault))
+
 
 class SamplePacket(Message):
-    """Samples of one worker. The body holds the columns (`wire.packet`)."""
+    """Samples of one worker, sealed once: the same bytes in every log and on the wire (`delivery.log`).
+
+    The body holds the columns (`wire.packet`). It travels in a `Bundle`.
+    """
 
     worker: Name
-    session: Count  # the worker process that made them
-    sequence: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]  # 1, 2, 3, … within the session
-    run: Count  # counts breaks: samples of one run are consecutive, those of the next do not continue them
+    incarnation: Count  # the worker process that made them
+    sequence: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]  # 1, 2, 3, … within the incarnation
+    breaks: Count  # samples of packets that agree in it are consecutive, those of others do not continue them
     samples: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
-    body_bytes: Count  # of the body before compression
-    checksum: Count  # CRC-32 of the body as sent
+    body_bytes: Annotated[int, msgspec.Meta(ge=0, le=MAX_BODY_BYTES)]  # of the body before compression
     compressed: bool  # zstandard
-    lost_samples: Count = 0  # dropped by this worker so far because its outbox was full
-    oldest: Count = 0  # sequence of the oldest packet that the worker still keeps; older ones come no more
-    gap: Count = 0  # packets right before this one that are lost for good; not counted for the oldest one
-    episodes: tuple[Episode, ...] = ()
+    observed_at_s: Real = 0.0  # of the first sample; Unix time
+    policy_version: Count = 0  # the oldest that chose an action in it; 0: none was published yet
+    episodes: Annotated[tuple[Episode, ...], msgspec.Meta(max_length=MAX_EPISODES)] = ()
 
 
 class Bundle(Message):
-    """Several SamplePackets of one worker, sent as one message when more than one wait.
+    """Packets of one worker process, in order; the body holds their records (`delivery.log`).
 
-    The body holds whole messages, each after its length in 4 bytes, little-endian.
+    A packet that is missing between two that a bundle names (`previous` and those in it) comes no more.
     """
 
     worker: Name
-    session: Count
+    incarnation: Count
     samples: Count  # of all its packets
+    previous: Count = 0  # sequence of the packet that the worker keeps right before the first one; 0: it keeps none
+    lost_samples: Count = 0  # dropped by this worker so far because its limits were reached
 
 
 class Ack(Message):
-    """How far the packets of (worker, session) have come.
+    """How far the packets of (worker, incarnation) have come.
 
-    Up to `stored` they are where a trainer that is killed finds them again (in its checkpoint, or just in
-    its memory where it keeps no checkpoints): the worker may forget them. Up to `received` they are in
-    the trainer's memory: they do not count as on their way any more. `again`: packets after `received`
-    are missing; send them again.
+    Up to `stored` they are where a trainer that is killed finds them again (in its log, or just in its memory
+    where it keeps no log): the worker may forget them. Up to `received` they are in the trainer's memory: they are
+    in flight no more. `again`: packets after `received` are missing; send them again.
     """
 
     worker: Name
-    session: Count
+    incarnation: Count
     stored: Count
     received: Count
     again: bool = False
 
 
 class Dismissal(Message):
-    """The samples of (worker, session) do not fit the memory: none of them is taken any more.
+    """The samples of (worker, incarnation) do not fit the memory: none of them is taken any more.
 
-    The server refuses a worker of this session. One that only sends what that process left is sent this message,
+    The server refuses a worker of this incarnation. One that only sends what that process left is sent this message,
     and keeps these packets to itself.
     """
 
     worker: Name
-    session: Count
+    incarnation: Count
     reason: Text
+
+    def __post_init__(self) -> None:
+        self.reason = one_line(self.reason)
 
 
 class PolicyFrame(Message):
@@ -191,8 +220,12 @@ class Beat(Message):
     lost_samples: Count = 0
     alarm: Text = ""  # what the worker's user should know; empty: all is well
     safe_steps: Count = 0  # steps that the safe action drove
-    env_faults: Count = 0  # how often the environment raised, hung or could not be made anew
-    env_rebuilds: Count = 0  # how often it was made anew
+    env_faults: Count = 0  # how often the environment raised, hung or could not be rebuilt
+    env_rebuilds: Count = 0  # how often it was rebuilt
+    ended: Text = ""  # why the worker drives no more; empty: it does, or will
+
+    def __post_init__(self) -> None:
+        self.alarm, self.ended = one_line(self.alarm), one_line(self.ended)
 
 
 class Bye(Message):
@@ -215,10 +248,15 @@ class WireVersionError(DecodingError):
         self.found = found
 
 
-def encode(message: AnyMessage, body: bytes | memoryview = b"") -> bytes:
-    """Frame a message and its body into the bytes that a transport carries."""
+def encode(message: AnyMessage, *body: bytes | memoryview) -> bytes:
+    """Frame a message and its body, in one or several pieces, into the bytes that a transport carries."""
+    return b"".join((frame_of(message), *body))
+
+
+def frame_of(message: AnyMessage) -> bytes:
+    """What comes before a message's body."""
     header = _encoder.encode(message)
-    return b"".join((*_framed(header), body))
+    return b"".join((bytes((WIRE_VERSION,)), len(header).to_bytes(4, "little"), header))
 
 
 def decode(data: bytes | memoryview) -> tuple[AnyMessage, memoryview]:
@@ -242,33 +280,4 @@ def decode(data: bytes | memoryview) -> tuple[AnyMessage, memoryview]:
     try:
         return _decoder.decode(view[5 : 5 + length]), view[5 + length :]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise DecodingError(f"not a message: {error}") from None
-
-
-def encode_bundle(packets: Sequence[tuple[SamplePacket, bytes | memoryview]]) -> bytes:
-    """Frame packets of one worker process, with their bodies, as one message."""
-    parts = []
-    for packet, body in packets:
-        header = _encoder.encode(packet)
-        parts += [(5 + len(header) + len(body)).to_bytes(4, "little"), *_framed(header), body]
-    first = packets[0][0]
-    bundle = _encoder.encode(Bundle(first.worker, first.session, sum(packet.samples for packet, _ in packets)))
-    return b"".join((*_framed(bundle), *parts))
-
-
-def decode_bundle(body: memoryview) -> Iterator[tuple[AnyMessage, memoryview]]:
-    """Yield the messages in a bundle's body, each with its own body.
-
-    Raises:
-        DecodingError: a length that leads out of the bundle, or something that is not a message.
-    """
-    while body:
-        length = int.from_bytes(body[:4], "little")
-        if length > len(body) - 4:
-            raise DecodingError(f"a packet of {length} bytes in the last {len(body)} of a bundle")
-        yield decode(body[4 : 4 + length])
-        body = body[4 + length :]
-
-
-def _framed(header: bytes) -> tuple[bytes, bytes, bytes]:
-    return bytes((WIRE_VERSION,)), len(header).to_bytes(4, "little"), header
+        raise DecodingError(f"not a message: {one_line(str(error))}") from None

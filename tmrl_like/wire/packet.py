@@ -13,11 +13,11 @@ error in milliseconds (float16, 3 digits).
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -26,17 +26,40 @@ import zstandard
 from tmrl_like.errors import DecodingError, EncodingError, OversizeError
 from tmrl_like.types import ActionSource, Info, Sample, StepTiming
 from tmrl_like.wire.columns import Columns, ColumnWriter, Layout
-from tmrl_like.wire.messages import SamplePacket
+from tmrl_like.wire.messages import MAX_BODY_BYTES, SamplePacket
 from tmrl_like.wire.schema import Node, TupleNode, schema_of
 
-MAX_BODY_BYTES = 256 << 20
-_MAX_HEAD_BYTES = 4 << 20
 _FIELDS = 6
 _TIMING_BYTES = 8  # of a sample
 _US = 1e6
 _MS = 1e3
 _MS_32 = np.float32(_MS)
 _SOURCES = tuple(ActionSource)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PacketLimits:
+    """What one packet may cost the one who reads it. All of it is compared before anything is unpacked.
+
+    Attributes:
+        body_bytes: of the body, unpacked.
+        free_bytes: a body may be unpacked to so much, however small it is (black pictures), …
+        ratio: … and to so many times its size beyond that.
+        head_bytes: of the head.
+        columns: over all segments, one per leaf and one more per segment.
+        values: samples times leaves, over all segments.
+    """
+
+    body_bytes: int = MAX_BODY_BYTES
+    free_bytes: int = 32 << 20
+    ratio: int = 200
+    head_bytes: int = 1 << 20
+    columns: int = 50_000
+    values: int = 2_000_000
+
+
+LIMITS = PacketLimits()
+_CACHED_SCHEMA_BYTES = 16 << 10
 
 
 class _Segment(msgspec.Struct, frozen=True, array_like=True):
@@ -54,6 +77,14 @@ class _Head(msgspec.Struct, frozen=True, array_like=True):
     sources: tuple[tuple[int, int], ...] = ()  # (first row, `ActionSource`), ascending; empty: the policy all along
 
 
+class _OfThread(threading.local):
+    """One for each thread: making one takes longer than decompressing a packet."""
+
+    def __init__(self) -> None:
+        self.decompressor = zstandard.ZstdDecompressor()
+
+
+_of_thread = _OfThread()
 _head_encoder = msgspec.msgpack.Encoder()
 _head_decoder = msgspec.msgpack.Decoder(_Head)
 _schema_decoder: msgspec.msgpack.Decoder[Node] = msgspec.msgpack.Decoder(Node)
@@ -82,7 +113,7 @@ class SampleBlock:
 
     Attributes:
         segments: consecutive runs of samples of one structure.
-        is_reset: bool [N], True for the first sample of an episode.
+        is_reset: bool [N], True for the samples of a reset.
         timing: N steps.
         with_originals: CRC debugging; each sample has a seventh item.
     """
@@ -111,6 +142,16 @@ def _to_sample(row: tuple[Any, ...], is_reset: bool, timing: StepTiming) -> Samp
     return Sample(act, obs, rew, terminated, truncated, info)
 
 
+class Unsealed(Protocol):
+    """Keeps samples until their packet is sealed (`delivery.unsealed`)."""
+
+    def add_structure(self, schema: Node, with_originals: bool) -> None:
+        """The samples that follow have this structure."""
+
+    def add_row(self, leaves: tuple[Any, ...], timing: StepTiming, is_reset: bool) -> None:
+        """A sample."""
+
+
 class PacketWriter:
     """Collects samples of one worker until they are sent.
 
@@ -118,9 +159,19 @@ class PacketWriter:
     nothing else. `encode` does the rest, in another thread.
     """
 
-    def __init__(self, with_originals: bool = False, previous: PacketWriter | None = None) -> None:
-        """Start an empty packet; expects samples of the structure that `previous` ended with."""
+    def __init__(
+        self, with_originals: bool = False, previous: PacketWriter | None = None, unsealed: Unsealed | None = None
+    ) -> None:
+        """Start an empty packet.
+
+        Args:
+            with_originals: samples have a seventh item (CRC debugging).
+            previous: samples of the structure that it ended with are expected.
+            unsealed: where each sample is written as well.
+        """
         self.with_originals = with_originals
+        self.unsealed = unsealed
+        self._newest: list[tuple[Any, ...]] | None = None if unsealed is None else [()]
         self.samples = 0
         self.size_bytes = 0  # about, uncompressed
         self._row_bytes = 0
@@ -144,6 +195,22 @@ class PacketWriter:
         self._timing.append(timing)
         self.samples += 1
         self.size_bytes += self._row_bytes
+        if self.unsealed is not None and self._newest is not None:
+            self.unsealed.add_row(self._newest[0], timing, is_reset)
+
+    def append_leaves(self, leaves: Sequence[Any], timing: StepTiming, is_reset: bool) -> None:
+        """Store a sample of the structure that `start_segment` was given, by what `unsealed` got of it."""
+        self._writers[-1].push_leaves(leaves)
+        self._rows[-1] += 1
+        if is_reset:
+            self._resets.append(self.samples)
+        self._timing.append(timing)
+        self.samples += 1
+
+    def start_segment(self, schema: Node) -> None:
+        """What follows has this structure."""
+        self._writers.append(ColumnWriter(schema))
+        self._rows.append(0)
 
     @property
     def last_schema(self) -> Node | None:
@@ -151,21 +218,33 @@ class PacketWriter:
         return self._writers[-1].schema if self._writers else self._expected
 
     def _start_segment(self, sample: tuple[Any, ...]) -> None:
-        writer = ColumnWriter(self._expected) if self._expected and not self._writers else None
+        writer = ColumnWriter(self._expected, self._newest) if self._expected and not self._writers else None
         if writer is None or not writer.push(sample):
             writer = self._new_writer(sample)
         self._writers.append(writer)
         self._rows.append(0)
         self._row_bytes = writer.row_bytes() + _TIMING_BYTES
+        if self.unsealed is not None:
+            self.unsealed.add_structure(writer.schema, self.with_originals)
 
     def _new_writer(self, sample: tuple[Any, ...]) -> ColumnWriter:
         try:
-            writer = ColumnWriter(schema_of(sample))
+            writer = ColumnWriter(schema_of(sample), self._newest)
         except EncodingError as error:
             raise EncodingError(_name_fields(str(error))) from None
         if not writer.push(sample):
             raise EncodingError("a sample does not match its own structure; is another thread changing it?")
         return writer
+
+    @property
+    def observed_at_s(self) -> float:
+        """Unix time of the first observation; 0: there is none."""
+        return self._timing[0].observed_at_s if self._timing else 0.0
+
+    @property
+    def policy_version(self) -> int:
+        """The oldest published version that chose an action; 0: none did."""
+        return min((timing.policy_version for timing in self._timing if timing.policy_version), default=0)
 
     def encode(self) -> bytes:
         """The body, uncompressed."""
@@ -175,7 +254,7 @@ class PacketWriter:
             own = writer.buffers()
             segments.append(_Segment(rows, _encode_schema(writer.schema), tuple(map(len, own))))
             buffers += own
-        started_at_s = self._timing[0].observed_at_s if self._timing else 0.0
+        started_at_s = self.observed_at_s
         versions = _runs(timing.policy_version for timing in self._timing)
         sources = _runs(int(timing.source) for timing in self._timing)
         if sources == ((0, ActionSource.POLICY),):
@@ -244,75 +323,142 @@ class Compressor:
         return small, True
 
 
-def decode_body(packet: SamplePacket, body: bytes | memoryview, limit_bytes: int = MAX_BODY_BYTES) -> SampleBlock:
+def decode_body(
+    packet: SamplePacket,
+    body: bytes | memoryview,
+    limits: PacketLimits = LIMITS,
+    check: Callable[[Node], None] | None = None,
+) -> SampleBlock:
     """Turn a packet's body back into columns.
 
-    The columns are views of the (decompressed) body: copy what outlives it.
+    The columns are views of the (decompressed) body: copy what outlives it. Beyond the head nothing is decompressed
+    before the head has passed the limits and `check`.
+
+    Args:
+        packet: the message that announces the body.
+        body: as it was sent.
+        limits: what the packet may cost.
+        check: called with the structure of each segment; raises what shall be raised.
 
     Raises:
-        OversizeError: the body claims to be larger than `limit_bytes`.
+        OversizeError: it costs more than `limits`.
         DecodingError: damaged, or not what the packet announces.
     """
-    if zlib.crc32(body) != packet.checksum:
-        raise DecodingError("the packet's checksum does not match its body")
-    raw = memoryview(_decompressed(packet, body, limit_bytes))
-    head, buffers = _decode_head(raw)
-    segments, buffers = _decode_segments(head, buffers)
-    if sum(segment.rows for segment in segments) != packet.samples:
-        raise DecodingError(f"the packet announces {packet.samples} samples and holds another number")
-    fields = _FIELDS + head.with_originals
-    for segment in segments:
-        if type(segment.schema) is not TupleNode or len(segment.schema.items) != fields:
-            raise DecodingError(f"a sample is not a tuple of {fields} items")
+    source = _Source(packet, body, limits)
+    head = _decode_head(source, limits)
+    layouts = _layouts(packet, head, limits)
+    for layout in layouts:
+        if type(layout.schema) is not TupleNode or len(layout.schema.items) != _FIELDS + head.with_originals:
+            raise DecodingError(f"a sample is not a tuple of {_FIELDS + head.with_originals} items")
+        if check is not None:
+            check(layout.schema)
+    buffers = source.rest()
+    segments = []
+    for segment, layout in zip(head.segments, layouts, strict=True):
+        columns, used = layout.columns(segment.rows, segment.sizes, buffers)
+        segments.append(columns)
+        buffers = buffers[used:]
     return SampleBlock(
-        segments,
+        tuple(segments),
         _decode_resets(head, packet.samples),
         _decode_timing(head, packet.samples, buffers),
         head.with_originals,
     )
 
 
-def _decompressed(packet: SamplePacket, body: bytes | memoryview, limit_bytes: int) -> bytes | memoryview:
-    if packet.body_bytes > limit_bytes:
-        raise OversizeError(f"a packet of {packet.body_bytes} bytes; at most {limit_bytes} are allowed")
-    if packet.compressed:
+class _Source:
+    """A body's bytes in their order, unpacked as far as they are read."""
+
+    def __init__(self, packet: SamplePacket, body: bytes | memoryview, limits: PacketLimits) -> None:
+        unpacked_bytes = packet.body_bytes
+        allowed = min(limits.body_bytes, limits.free_bytes + limits.ratio * len(body))
+        if unpacked_bytes > (allowed if packet.compressed else limits.body_bytes):
+            raise OversizeError(
+                f"a packet that claims to unpack from {len(body)} bytes to {unpacked_bytes} bytes; at most {allowed} "
+                "are allowed"
+            )
+        self.left = unpacked_bytes
+        self._raw = memoryview(body)
+        self._reader: Any = None
+        if packet.compressed:
+            self._reader = self._open(body, unpacked_bytes)
+        elif len(body) != unpacked_bytes:
+            raise DecodingError(f"the packet announces {unpacked_bytes} bytes and holds {len(body)}")
+
+    def _open(self, body: bytes | memoryview, unpacked_bytes: int) -> Any:
         try:
-            if zstandard.frame_content_size(body) != packet.body_bytes:
+            if zstandard.frame_content_size(body) != unpacked_bytes:
                 raise DecodingError("the packet's length does not match its compressed frame")
-            body = zstandard.ZstdDecompressor().decompress(body, max_output_size=packet.body_bytes)
+            return _of_thread.decompressor.stream_reader(body)
         except zstandard.ZstdError as error:
             raise DecodingError(f"the packet does not decompress: {error}") from None
-    if len(body) != packet.body_bytes:
-        raise DecodingError(f"the packet announces {packet.body_bytes} bytes and holds {len(body)}")
-    return body
+
+    def read(self, size: int) -> memoryview:
+        """The next `size` bytes."""
+        if size > self.left:
+            raise DecodingError(f"a packet head of {size} bytes in the last {self.left} of a body")
+        self.left -= size
+        if self._reader is None:
+            taken, self._raw = self._raw[:size], self._raw[size:]
+            return taken
+        try:
+            taken = memoryview(self._reader.read(size)) if size else memoryview(b"")
+        except zstandard.ZstdError as error:
+            raise DecodingError(f"the packet does not decompress: {error}") from None
+        if len(taken) != size:
+            raise DecodingError(f"the packet ends {size - len(taken)} bytes before what it announces")
+        return taken
+
+    def rest(self) -> memoryview:
+        """All bytes that are left."""
+        return self.read(self.left)
 
 
-def _decode_head(raw: memoryview) -> tuple[_Head, memoryview]:
-    length = int.from_bytes(raw[:4], "little")
-    if length > min(_MAX_HEAD_BYTES, len(raw) - 4):
-        raise DecodingError(f"a packet head of {length} bytes in a body of {len(raw)}")
+def _decode_head(source: _Source, limits: PacketLimits) -> _Head:
+    length = int.from_bytes(source.read(4), "little")
+    if length > limits.head_bytes:
+        raise OversizeError(f"a packet head of {length} bytes; at most {limits.head_bytes} are allowed")
     try:
-        return _head_decoder.decode(raw[4 : 4 + length]), raw[4 + length :]
+        return _head_decoder.decode(source.read(length))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DecodingError(f"not a packet: {error}") from None
 
 
-@lru_cache(maxsize=64)
-def _layout_of(schema: bytes) -> Layout:
+def _layouts(packet: SamplePacket, head: _Head, limits: PacketLimits) -> list[Layout]:
+    """The layout of each segment; refuses a packet that would cost too much, or holds other samples than announced."""
+    if min((segment.rows for segment in head.segments), default=1) < 1:
+        raise DecodingError("a segment without samples")
+    if sum(segment.rows for segment in head.segments) != packet.samples:
+        raise DecodingError(f"the packet announces {packet.samples} samples and holds another number")
+    layouts = []
+    columns = values = 0
+    for segment in head.segments:
+        layout = _layout_of(segment.schema)
+        columns += layout.leaves + 1
+        values += segment.rows * layout.leaves
+        if columns > limits.columns or values > limits.values:
+            raise OversizeError(
+                f"a packet of {columns} columns and {values} values or more; at most {limits.columns} and "
+                f"{limits.values} are allowed"
+            )
+        layouts.append(layout)
+    return layouts
+
+
+def _layout_of(schema: msgspec.Raw) -> Layout:
+    """What reads this structure; large ones are not kept."""
+    encoded = bytes(schema)
+    return _cached_layout(encoded) if len(encoded) <= _CACHED_SCHEMA_BYTES else _new_layout(encoded)
+
+
+def _new_layout(schema: bytes) -> Layout:
     try:
         return Layout(_schema_decoder.decode(schema))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DecodingError(f"not a structure: {error}") from None
 
 
-def _decode_segments(head: _Head, buffers: memoryview) -> tuple[tuple[Columns, ...], memoryview]:
-    segments = []
-    for segment in head.segments:
-        layout = _layout_of(bytes(segment.schema))
-        columns, used = layout.columns(segment.rows, segment.sizes, buffers)
-        segments.append(columns)
-        buffers = buffers[used:]
-    return tuple(segments), buffers
+_cached_layout = lru_cache(maxsize=64)(_new_layout)
 
 
 def _decode_resets(head: _Head, rows: int) -> np.ndarray[Any, np.dtype[np.bool_]]:

@@ -16,6 +16,7 @@ import psutil
 import pytest
 import yaml
 
+from tmrl_like.base.functional import partial
 from tmrl_like.envs.desktop.env import DesktopGameEnv, DesktopGameInterface
 from tmrl_like.envs.desktop.game import GameProcess
 from tmrl_like.envs.desktop.keys import Keyboard
@@ -24,7 +25,6 @@ from tmrl_like.envs.desktop.window import find_window, focus, windows_now
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.testing.fakes import LinearActor
-from tmrl_like.util import partial
 
 pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # the machine may be busy
 

@@ -89,12 +89,12 @@ def test_a_record_from_before_a_cut_is_not_handed_out_after_it(
         telemetry.next_record(0.1)
 
 
-def test_silence_is_one_line_within_the_time(game: socket.socket, telemetry: Telemetry) -> None:
+def test_silence_is_one_line_when_its_time_is_over(game: socket.socket, telemetry: Telemetry) -> None:
     with game.accept()[0]:
         started = time.monotonic()
         with pytest.raises(EnvironmentAwayError) as silent:
             telemetry.next_record(0.2)
-        assert 0.2 <= time.monotonic() - started < 2.0
+        assert time.monotonic() - started >= 0.2
     where = f"127.0.0.1:{game.getsockname()[1]}"
     nothing = "it accepts connections and sends nothing"
     assert str(silent.value) == f"no telemetry from the game at {where} for 0.2 s ({nothing}): start the race"

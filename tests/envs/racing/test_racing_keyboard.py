@@ -10,12 +10,12 @@ import pytest
 DRIVE = """
 import json, time
 import numpy as np
-from pynput.keyboard import Controller, Key
-from tmrl_like.envs.racing.drivers import Keyboard
+from tmrl_like.envs.desktop.keys import Keyboard
+from tmrl_like.envs.racing import drivers
 from tmrl_like.envs.racing.game import STATE
 from tmrl_like.errors import ConfigError
 
-state, driver, fingers = np.zeros((), STATE), Keyboard(), Controller()
+state, driver, fingers = np.zeros((), STATE), drivers.Keyboard(), Keyboard()
 
 def until(*controls):
     deadline = time.monotonic() + 10
@@ -24,16 +24,16 @@ def until(*controls):
     return now
 
 seen = [until(0.0, 0.0, 0.0)]
-fingers.press(Key.up), fingers.press(Key.left)
+fingers.hold(["up", "left"])
 seen.append(until(-0.6, 0.5, 0.0))
-fingers.release(Key.left), fingers.release(Key.up), fingers.press(Key.down)
+fingers.hold(["down"])
 seen.append(until(0.0, 0.0, 0.6))
-fingers.release(Key.down), fingers.press(Key.esc)
+fingers.hold(["esc"])
 try:
     until()
 except ConfigError as error:
     seen.append(str(error))
-fingers.release(Key.esc)
+fingers.close()
 driver.close()
 print(json.dumps(seen))
 """

@@ -168,10 +168,8 @@ class CarlaSyncEnv(gymnasium.Env[Any, Any]):
     Spaces, rewards and ends are those of `CarlaEnv`; an action acts at once instead of one time-step later.
 
     Attributes:
-        act_buf_len, reset_act_buf: as rtgym's: each reset fills the action buffer with the default action.
+        act_buf_len: actions at the end of each observation; a reset fills them with the default action.
     """
-
-    reset_act_buf = True
 
     def __init__(
         self,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 import time
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from tmrl_like.envs.display import require_display
 from tmrl_like.envs.vision import Frame, load_opencv
 from tmrl_like.errors import ConfigError, EnvironmentFaultError, MissingExtraError
 
@@ -35,19 +35,6 @@ def open_screen() -> MssGrabber | DxcamGrabber:
     if sys.platform == "win32" and importlib.util.find_spec("dxcam"):
         return DxcamGrabber()
     return MssGrabber()
-
-
-def require_display() -> None:
-    """Check that there is a screen to play on.
-
-    Raises:
-        ConfigError: there is none.
-    """
-    if sys.platform.startswith("linux") and not os.environ.get("DISPLAY"):
-        raise ConfigError(
-            "a desktop game needs a screen, and DISPLAY is not set: "
-            "start the worker in an X11 session, or under Xvfb (xvfb-run)"
-        )
 
 
 class MssGrabber:

@@ -64,7 +64,7 @@ def find_window(
     Raises:
         ConfigError: no screen, or a platform without a search for windows.
         EnvironmentAwayError: there is no such window.
-        MissingExtraError: python-xlib, which comes with pynput, is not installed.
+        MissingExtraError: python-xlib is not installed.
     """
     windows, others = _open_windows(), set() if others is None else others
     until = time.monotonic() + within_s

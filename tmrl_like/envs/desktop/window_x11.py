@@ -6,7 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-from tmrl_like.envs.desktop.screen import Region, require_display
+from tmrl_like.envs.desktop.screen import Region
+from tmrl_like.envs.display import require_display
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, MissingExtraError
 
 

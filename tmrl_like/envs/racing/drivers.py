@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tmrl_like.envs.keyboards import open_keyboard
 from tmrl_like.envs.racing.game import TICK_S, RacingGame, require_game
 from tmrl_like.envs.racing.view import ANGLES, LidarView
 from tmrl_like.envs.vision import load_opencv
-from tmrl_like.errors import ConfigError, MissingExtraError, expect
+from tmrl_like.errors import ConfigError, expect
 
 Controls = tuple[float, float, float]  # steering -1 to 1, gas 0 to 1, brake 0 to 1
 Driver = Callable[[Any], Controls]  # from a state of the game
@@ -60,38 +59,28 @@ class Keyboard:
         """Open the window.
 
         Raises:
-            MissingExtraError: pynput is not installed.
+            MissingExtraError: what reads keys is not installed.
             ConfigError: there is no display.
         """
         self._cv2 = load_opencv()
-        if sys.platform.startswith("linux") and not os.environ.get("DISPLAY"):
-            raise ConfigError("driving from the keyboard needs a display, and DISPLAY is not set; use --driver script")
         try:
-            from pynput import keyboard
-        except ModuleNotFoundError:
-            raise MissingExtraError("the keyboard is read with pynput: pip install 'tmrl_like[desktop]'") from None
-        except ImportError as error:  # pynput's word for a display that does not answer
-            reason = str(error).strip().partition("\n")[0]
-            raise ConfigError(f"driving from the keyboard needs a display ({reason}); use --driver script") from None
-        self._keys = keyboard.Key
-        pressed: set[Any] = set()
-        self._pressed = pressed
-        self._listener = keyboard.Listener(lambda key: pressed.add(key), lambda key: pressed.discard(key))
-        self._listener.start()
+            self._keyboard = open_keyboard()
+        except ConfigError as error:
+            raise ConfigError(f"driving from the keyboard needs a display ({error}); use --driver script") from None
+        self._keys = [self._keyboard.key(name) for name in ("right", "left", "up", "down", "esc")]
 
     def __call__(self, state: Any) -> Controls:
         frame = self._cv2.cvtColor(state["frame"], self._cv2.COLOR_RGB2BGR)
         self._cv2.imshow("tmrl_like racing", self._cv2.resize(frame, None, fx=_SCALE, fy=_SCALE))
         self._cv2.waitKey(1)
-        keys, pressed = self._keys, self._pressed
-        if keys.esc in pressed:
+        right, left, up, down, escape = map(self._keyboard.is_down, self._keys)
+        if escape:
             raise ConfigError("given up with Escape: nothing was recorded")
-        steering = float(keys.right in pressed) - float(keys.left in pressed)
-        return 0.6 * steering, 0.5 * (keys.up in pressed), 0.6 * (keys.down in pressed)
+        return 0.6 * (right - left), 0.5 * up, 0.6 * down
 
     def close(self) -> None:
         """Close the window, and listen no more."""
-        self._listener.stop()
+        self._keyboard.close()
         self._cv2.destroyAllWindows()
 
 

@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from tmrl_like.memory_dataloading import MemoryDataloading
+from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.testing.fakes import ListMemory
 from tmrl_like.types import Buffer, Sample
 
@@ -119,8 +119,8 @@ class Ledger(MemoryDataloading):
 
         class AuditedMemory(Ledger, MyMemory): ...
 
-    The record is part of the memory's checkpoint and grows without bound. Override `row_of` where a compressor
-    changes the observation of a `NumberedEnv`.
+    The record grows without bound; that of a restarted trainer begins with what its log holds. Override `row_of`
+    where a compressor changes the observation of a `NumberedEnv`.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -139,14 +139,6 @@ class Ledger(MemoryDataloading):
     def rows(self) -> Rows:
         """(worker, incarnation, number) of all samples, in the order in which they came: float32 [N, 3]."""
         return np.concatenate([np.zeros((0, 3), np.float32), *self._recorded])
-
-    def contents(self) -> dict[str, Any]:
-        return super().contents() | {"ledger": self.rows()}
-
-    def set_contents(self, contents: dict[str, Any]) -> None:
-        rest = dict(contents)
-        self._recorded = [rest.pop("ledger")]
-        super().set_contents(rest)
 
 
 class LedgerMemory(Ledger, ListMemory):

@@ -16,7 +16,7 @@ from tmrl_like.errors import MissingExtraError
 
 _END_WITHIN_S = 5.0
 _METHOD = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-_IMPORTED_ONCE = ("tmrl_like.networking.worker", "tmrl_like.networking.trainer", "tmrl_like.testing.chaos")
+_IMPORTED_ONCE = ("tmrl_like.worker.worker", "tmrl_like.trainer.trainer", "tmrl_like.testing.chaos")
 
 
 class Part:

@@ -1,0 +1,91 @@
+"""Observations that are choices: Discrete, MultiDiscrete, MultiBinary, alone and in structures."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from tmrl_like.agents import SquashedGaussianActor
+from tmrl_like.agents.observations import Encoder
+from tmrl_like.policies.actor import to_batch_of_one
+
+ACT = spaces.Box(-2.0, 2.0, (2,))
+MIXED = spaces.Dict(
+    {
+        "gear": spaces.Discrete(3, start=-1),
+        "speed": spaces.Box(0.0, 10.0, (1,)),
+        "pair": spaces.Tuple((spaces.MultiDiscrete([2, 3], start=[5, 0]), spaces.MultiBinary(2))),
+    }
+)
+
+
+def features(space, obs, obs_range=3.0):
+    encoder = Encoder(space, obs_range)
+    batched, one = encoder(to_batch_of_one(obs)), encoder.one(obs)
+    assert batched.dtype == one.dtype == torch.float32
+    assert batched.shape == (1, encoder.size)
+    assert torch.equal(batched[0], one)
+    return one.tolist()
+
+
+def test_a_choice_becomes_one_hot():
+    assert features(spaces.Discrete(4), np.int64(2)) == [0, 0, 1, 0]
+    assert features(spaces.Discrete(4), 0) == [1, 0, 0, 0]
+    assert features(spaces.Discrete(2, start=7), np.int64(8)) == [0, 1]
+
+
+def test_each_of_several_choices_becomes_one_hot():
+    assert features(spaces.MultiDiscrete([2, 3]), np.array([1, 0])) == [0, 1, 1, 0, 0]
+    assert features(spaces.MultiDiscrete([[2], [2]]), np.array([[0], [1]])) == [1, 0, 0, 1]
+
+
+def test_bits_are_scaled_as_numbers_are():
+    assert features(spaces.MultiBinary(3), np.array([1, 0, 1], np.int8)) == [3, -3, 3]
+    assert features(spaces.MultiBinary([2, 2]), np.eye(2, dtype=np.int8), 0.0) == [1, 0, 0, 1]
+
+
+def test_a_tuple_of_choices_may_hold_python_s_numbers():
+    """As Blackjack-v1's observations do."""
+    space = spaces.Tuple((spaces.Discrete(3), spaces.Discrete(2)))
+    assert features(space, (2, 1)) == [0, 0, 1, 0, 1]
+
+
+def test_choices_bits_and_numbers_mix_in_a_structure():
+    obs = {
+        "gear": np.int64(-1),
+        "speed": np.array([10.0], np.float32),
+        "pair": (np.array([6, 2]), np.array([0, 1], np.int8)),
+    }
+    expected = {"gear": [1, 0, 0], "speed": [3], "pair": [0, 1, 0, 0, 1, -3, 3]}
+    assert features(MIXED, obs) == pytest.approx([x for key in MIXED.spaces for x in expected[key]])
+
+
+def test_a_image_stands_beside_a_choice():
+    space = spaces.Tuple((spaces.Discrete(3), spaces.Box(0, 255, (16, 16), np.uint8)))
+    encoder = Encoder(space)
+    assert encoder(to_batch_of_one(space.sample())).shape == (1, encoder.size)
+    assert encoder(to_batch_of_one((2, space[1].sample())))[0, :3].tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.int8, np.float16, np.float64])
+def test_numbers_of_any_dtype_are_read(dtype):
+    space = spaces.Tuple((spaces.Box(0, 10, (2,), dtype), spaces.Box(0, 20, (1,), np.uint8), spaces.Discrete(2)))
+    obs = np.array([0, 10], dtype), np.array([10], np.uint8), np.int64(1)
+    assert features(space, obs) == pytest.approx([-3, 3, 0, 0, 1], abs=1e-6)
+
+
+def test_the_largest_choice_takes_no_precision():
+    space = spaces.Discrete(3, start=(1 << 24) - 10_001)
+    assert features(space, space.start + 1) == [0, 1, 0]
+
+
+@pytest.mark.parametrize("test", [True, False])
+def test_acting_on_one_raw_observation_equals_acting_on_its_batch(test):
+    MIXED.seed(0)
+    actor = SquashedGaussianActor(MIXED, ACT, hidden_sizes=(16, 16))
+    obs = MIXED.sample()
+    torch.manual_seed(1)
+    one = actor.act_(obs, test)
+    torch.manual_seed(1)
+    with torch.inference_mode():
+        np.testing.assert_allclose(one, actor.act(to_batch_of_one(obs), test), rtol=1e-6)

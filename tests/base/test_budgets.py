@@ -1,0 +1,127 @@
+"""What one peer may take of what it shares with others."""
+
+import logging
+
+import pytest
+
+from tmrl_like.base import budgets
+from tmrl_like.base.budgets import Bucket, Buckets, Lines, Turns
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_a_bucket_gives_its_burst_and_then_what_has_come_in():
+    bucket = Bucket(3, 0.5)
+    assert [bucket.take(1, 10.0) for _ in range(4)] == [True, True, True, False]
+    assert not bucket.take(1, 11.9)
+    assert bucket.take(1, 12.0)
+    assert bucket.take(3, 100.0)
+    assert not bucket.take(1, 100.0)
+
+
+def test_a_bucket_is_not_filled_by_a_clock_that_stands_still_or_goes_back():
+    bucket = Bucket(1, 1.0)
+    assert bucket.take(1, 10.0)
+    assert [bucket.take(1, now) for now in (10.0, 5.0, 5.5)] == [False] * 3
+
+
+def test_each_name_has_its_own_bucket_and_very_many_names_do_not_pile_up(monkeypatch):
+    monkeypatch.setattr(budgets, "_MAX_NAMES", 10)
+    buckets = Buckets(1, 0.0)
+    assert [buckets.take(name, 1, 0.0) for name in ("a", "b", "a")] == [True, True, False]
+    for i in range(100):
+        buckets.take(f"n{i}", 1, 0.0)
+    assert len(buckets._buckets) == 10
+
+
+def test_lines_about_one_name_are_counted_beyond_its_budget_and_others_are_written(caplog):
+    clock = Clock()
+    say = Lines(logging.getLogger("tmrl_like.test"), 2, 0.1, clock)
+    for _ in range(1000):
+        say("bad", logging.WARNING, "bad is on fire")
+    say("good", logging.WARNING, "good is here")
+    assert [r.message for r in caplog.records] == ["bad is on fire"] * 2 + ["good is here"]
+    caplog.clear()
+    clock.now += 11
+    say("bad", logging.WARNING, "bad is back")
+    assert [r.message for r in caplog.records] == ["bad is back", "998 lines about bad were left out"]
+
+
+def take_turns(costs, for_s):
+    """Who was served, when each item of a peer costs so many seconds."""
+    clock, served = Clock(), []
+    turns = Turns(1000, 10_000, clock)
+    for name, (count, _) in costs.items():
+        assert turns.add(name, iter([name] * count), 10)
+
+    def do(name):
+        clock.now += costs[name][1]
+        served.append(name)
+
+    turns.work(do, for_s)
+    return served
+
+
+def test_a_peer_whose_work_takes_long_does_not_hold_up_the_others():
+    served = take_turns({"bad": (100, 1.0), "good": (30, 0.01)}, 3.0)
+    assert served.count("good") == 30
+    assert served.index("good") <= 1
+    assert served.count("bad") <= 4
+
+
+def test_who_is_alone_is_served_without_waiting():
+    assert take_turns({"only": (50, 0.01)}, 1.0) == ["only"] * 50
+
+
+def test_work_ends_when_its_time_is_over_and_goes_on_in_order():
+    clock, served = Clock(), []
+    turns = Turns(1000, 10_000, clock)
+    turns.add("a", iter(range(5)), 10)
+    turns.add("a", iter(range(5, 8)), 10)
+
+    def do(item):
+        clock.now += 1.0
+        served.append(item)
+
+    assert turns.work(do, 1.5) == pytest.approx(2.0)
+    assert served == [0, 1]
+    assert turns
+    while turns:
+        turns.work(do, 1.5)
+    assert served == list(range(8))
+
+
+def test_a_peer_that_leaves_for_a_moment_does_not_get_ahead():
+    clock, served = Clock(), []
+    turns = Turns(1000, 10_000, clock)
+
+    def do(name):
+        clock.now += 1.0 if name == "bad" else 0.1
+        served.append(name)
+
+    turns.add("bad", iter(["bad"] * 5), 10)
+    turns.work(do, 10.0)
+    served.clear()
+    turns.add("good", iter(["good"] * 20), 10)
+    turns.add("bad", iter(["bad"] * 5), 10)
+    turns.work(do, 0.5)
+    assert set(served) == {"good"}
+
+
+def test_what_waits_of_one_peer_and_of_all_is_bounded():
+    turns = Turns(100, 300)
+    assert [turns.add("bad", iter([1]), 40) for _ in range(4)] == [True, True, False, False]
+    assert turns.add("bad2", iter([1]), 100)
+    assert turns.add("good", iter([1]), 50)
+    for i in range(10):
+        assert turns.add(f"n{i}", iter([1]), 20)  # each may have one
+        assert not turns.add(f"n{i}", iter([1]), 100)
+    turns.work(lambda item: None, 1e9)
+    assert not turns
+    assert turns.add("bad", iter([1]), 90)

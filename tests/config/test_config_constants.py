@@ -1,0 +1,55 @@
+from pathlib import Path
+
+import pytest
+
+from tmrl_like.config import config_constants as cfg
+
+EXPERIMENT = """
+run_name: from_the_file
+crc_debug: true
+env: nowhere.Env
+actor: nowhere.Actor
+agent: nowhere.Agent
+memory: nowhere.Memory
+server: {host: server.example, port: 8000, max_workers: 3}
+worker: {model_history: 7, max_samples_per_episode: 500}
+trainer: {profiling: true, wandb_project: theirs}
+"""
+
+
+@pytest.fixture
+def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "x.yaml"
+    path.write_text(EXPERIMENT)
+    monkeypatch.setenv("TMRL_LIKE_EXPERIMENT", str(path))
+    return path
+
+
+def test_every_constant_that_is_announced_has_a_value() -> None:
+    for name in cfg.__annotations__:
+        getattr(cfg, name)
+    assert cfg.MODEL_HISTORY == 0
+    assert (cfg.SERVER_IP_FOR_WORKER, cfg.SERVER_IP_FOR_TRAINER, cfg.PORT) == ("127.0.0.1", "127.0.0.1", 7790)
+
+
+def test_an_experiment_that_is_named_gives_the_constants(experiment: Path) -> None:
+    assert cfg.RUN_NAME == cfg.RUN_FOLDER.name == cfg.WANDB_RUN_ID == "from_the_file"
+    assert (cfg.SERVER_IP_FOR_TRAINER, cfg.PORT, cfg.NB_WORKERS) == ("server.example", 8000, 3)
+    assert (cfg.MODEL_HISTORY, cfg.RW_MAX_SAMPLES_PER_EPISODE, cfg.CRC_DEBUG) == (7, 500, True)
+    assert (cfg.PROFILE_TRAINER, cfg.WANDB_PROJECT) == (True, "theirs")
+
+
+def test_the_variable_goes_before_the_experiment_and_the_script_before_both(
+    experiment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMRL_LIKE_RUN", "from_the_variable")
+    assert cfg.RUN_FOLDER.name == "from_the_variable"
+    monkeypatch.setattr(cfg, "RUN_NAME", "from_the_script", raising=False)
+    assert cfg.MODEL_PATH_TRAINER.parts[-3:] == ("from_the_script", "weights", "trainer.safetensors")
+
+
+def test_a_path_argument_left_out_is_what_the_script_set_it_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(cfg, "MODEL_PATH_WORKER", str(tmp_path / "w"), raising=False)
+    assert cfg.path_of_run(cfg.RunPath.OF_RUN, "MODEL_PATH_WORKER") == tmp_path / "w"
+    assert cfg.path_of_run(None, "MODEL_PATH_WORKER") is None
+    assert cfg.path_of_run("mine", "MODEL_PATH_WORKER") == Path("mine")

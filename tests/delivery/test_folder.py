@@ -1,0 +1,506 @@
+"""A worker's packets on disk: what is found again after a kill at any point, and a disk that does not take them."""
+
+import errno
+import io
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tmrl_like.delivery import folder as folder_module
+from tmrl_like.delivery.folder import open_folder
+from tmrl_like.delivery.log import unseal
+from tmrl_like.delivery.outbox import Outbox, OutboxOptions
+from tmrl_like.delivery.unsealed import UnsealedFile
+from tmrl_like.errors import ConfigError
+from tmrl_like.types import EpisodeStats, StepTiming
+from tmrl_like.wire import messages as m
+from tmrl_like.wire.packet import decode_body
+
+TIMING = StepTiming(1e9, 0.0, 0.0, 1)
+MB = 1 << 20
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Open folders of tmp_path; those that a test leaves open are closed at its end."""
+    folders = []
+
+    def make(name="w", max_bytes=100 * MB, root=tmp_path):
+        folders.append(open_folder(root, name, max_bytes))
+        return folders[-1]
+
+    yield make
+    for folder in folders:
+        folder.close()
+
+
+def kill(folder):
+    """What is left of a folder whose process is killed: its files, and no lock."""
+    folder.log._end_segment()
+    folder.log._lock.release()
+
+
+def segments(root, worker="w"):
+    return sorted((root / worker).glob("*.log"))
+
+
+# -- whose it is -------------------------------------------------------------------------------------
+
+
+def test_two_workers_of_one_name_do_not_share_a_folder(opened, tmp_path, monkeypatch):
+    monkeypatch.setattr(folder_module, "_LOCK_WITHIN_S", 0.0)
+    opened("arm")
+    with pytest.raises(ConfigError, match=r"another process uses the spool of worker arm.*give this worker another"):
+        open_folder(tmp_path, "arm", MB)
+
+
+def test_a_worker_without_a_name_takes_the_first_folder_that_is_free(opened):
+    first, second = opened(None), opened(None)
+    assert first.worker != second.worker
+    second.close()
+    assert opened(None).worker == second.worker
+
+
+@pytest.mark.parametrize("name", ["arm 1/left", "..", "ä.b%2E", "C:\\arm", "a" * 66])
+def test_any_name_gets_a_folder_of_its_own_and_comes_back(opened, tmp_path, name):
+    opened(name).close()
+    (folder,) = tmp_path.iterdir()
+    assert folder.is_dir()
+    assert opened(None).worker == name
+
+
+def test_a_name_too_long_for_a_folder_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="needs a shorter name"):
+        open_folder(tmp_path, "ü" * 150, MB)
+
+
+# -- with the outbox ---------------------------------------------------------------------------------
+
+
+class Trainer:
+    """Takes messages as the trainer's connection does, and acknowledges."""
+
+    def __init__(self):
+        self.received = {}
+        self.rows = {}
+        self.lost = []
+
+    def send(self, data):
+        bundle, body = m.decode(data)
+        assert bundle.previous <= self.received.get(bundle.incarnation, 0), "a packet is missing"
+        for _, message in unseal(body):
+            self._take(*m.decode(message))
+        return True
+
+    def _take(self, packet, body):
+        received = self.received.get(packet.incarnation, 0)
+        if packet.sequence <= received:
+            return
+        if packet.sequence > received + 1:
+            self.lost.append((packet.incarnation, received + 1, packet.sequence - 1))
+        self.received[packet.incarnation] = packet.sequence
+        rows = decode_body(packet, body).samples()
+        self.rows.setdefault(packet.incarnation, []).extend(int(row.obs[0]) for row in rows)
+
+    def acknowledge(self, box, incarnation=None, stored=True):
+        for number, received in self.received.items():
+            if incarnation in (None, number):
+                box.on_ack(m.Ack("w", number, received if stored else 0, received))
+
+
+class Clock:
+    """Stands still until it is set."""
+
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+CLOCK = Clock()
+
+
+def outbox(folder, incarnation=1, clock=CLOCK, **options):
+    options = {"max_age_s": 1e9, "max_samples": 1} | options
+    return Outbox("w", options=OutboxOptions(**options), folder=folder, incarnation=incarnation, clock=clock)
+
+
+class Disk:
+    """Stands in for `FileIO.write`: takes `room` bytes, then fails."""
+
+    def __init__(self, monkeypatch):
+        self.room = 10**9
+        real = Path.open
+        disk = self
+
+        class File(io.FileIO):
+            def write(self, data):
+                if disk.room <= 0:
+                    raise OSError(errno.ENOSPC, "No space left on device")
+                taken = super().write(bytes(data[: disk.room]))
+                disk.room -= taken
+                return taken
+
+        def open_(path, mode="r", buffering=-1, **more):
+            is_segment = mode == "xb" and path.suffix == ".log"
+            return File(path, mode) if is_segment else real(path, mode, buffering, **more)
+
+        monkeypatch.setattr(Path, "open", open_)
+
+
+def fill(box, *numbers, size=1):
+    for number in numbers:
+        obs = np.random.default_rng(number).random(size, np.float32)  # does not compress
+        obs[0] = number
+        box.append((None, obs, 0.0, False, False, {}), TIMING)
+
+
+def produce(box, *numbers, size=1):
+    """Samples whose packets are sealed as soon as they are closed."""
+    for number in numbers:
+        fill(box, number, size=size)
+        box.pump(nothing, False)
+
+
+def nothing(data):
+    raise AssertionError("nothing may be sent")
+
+
+def test_a_packet_is_on_disk_before_it_is_sent(opened, tmp_path):
+    box = outbox(opened())
+    fill(box, 1)
+
+    def send(data):
+        (path,) = segments(tmp_path)
+        assert path.stat().st_size > 0
+        return True
+
+    box.pump(send, True)
+    assert not box.pending() or box.unacknowledged_samples() == 1
+
+
+def test_a_successor_sends_what_its_predecessors_left_under_their_numbers(opened, tmp_path):
+    for incarnation in (1, 2):
+        folder = opened()
+        box = outbox(folder, incarnation)
+        fill(box, *(100 * incarnation + i for i in range(3)))
+        box.pump(nothing, False)
+        kill(folder)
+    box, trainer = outbox(opened(), 3), Trainer()
+    assert box.takes_over == (1, 2)
+    fill(box, 300)
+    box.pump(trainer.send, True)
+    assert trainer.rows == {1: [100, 101, 102], 2: [200, 201, 202], 3: [300]}
+    trainer.acknowledge(box)
+    assert box.unacknowledged_samples() == 0
+    assert not box.pending()
+    box.close()
+    assert segments(tmp_path) == []
+
+
+def test_what_a_predecessor_left_and_the_trainer_refuses_stays_on_disk_and_is_told_once(opened, tmp_path, caplog):
+    first = opened()
+    left = outbox(first, 1)
+    fill(left, 1, 2)
+    left.pump(nothing, False)
+    kill(first)
+    trainer = Trainer()
+    box = outbox(opened(), 2)
+    box.pump(trainer.send, True)
+    for _ in range(2):
+        box.set_aside(1, "obs is float64")
+    fill(box, 3)
+    box.retransmit(from_the_start=False)
+    again = Trainer()
+    box.pump(again.send, True)
+    assert again.rows == {2: [3]}
+    again.acknowledge(box)
+    assert box.unacknowledged_samples() == 2
+    assert not box.pending()
+    (line,) = (
+        r.message for r in caplog.records if "do not fit those in the trainer's memory: obs is float64" in r.message
+    )
+    assert line.startswith("2 samples that an earlier process")
+    assert [Path(word).name for word in line.split() if word.endswith(".log")] == ["0000000001.log"]
+    another = Trainer()
+    box.retransmit(from_the_start=True)
+    box.pump(another.send, True)
+    assert another.rows == {1: [1, 2]}
+    box.set_aside(1, "obs is float64")
+    assert len([r for r in caplog.records if "do not fit" in r.message]) == 1
+    box.close()
+    third = Trainer()
+    outbox(opened(), 3).pump(third.send, True)
+    assert third.rows == {1: [1, 2]}
+
+
+def test_what_the_trainer_has_already_is_not_sent_whole(opened):
+    folder = opened()
+    box, trainer = outbox(folder, 1, max_samples=100), Trainer()
+    for start in range(0, 5000, 100):
+        produce(box, *range(start, start + 100), size=100)
+    box.pump(trainer.send, True)
+    kill(folder)
+    box = outbox(opened(), 2, window_bytes=1)
+    sent = []
+    box.pump(lambda data: sent.append(data) or True, True)
+    trainer.acknowledge(box, stored=False)
+    box.pump(lambda data: sent.append(data) or True, True)
+    assert len(sent) == 1
+    assert not box.pending()
+    assert box.unacknowledged_samples() == 5000
+
+
+def test_beyond_its_memory_the_outbox_reads_back_from_the_disk(opened):
+    folder = opened()
+    box, trainer = outbox(folder, max_bytes=40_000, max_samples=10), Trainer()
+    for number in range(500):
+        fill(box, number, size=100)
+        box.pump(nothing, False)
+    assert box._sender._memory_bytes < 40_000 < 150_000 < folder.log.size_bytes
+    box.pump(trainer.send, True)
+    assert trainer.rows[1] == list(range(500))
+    assert box.lost_samples == 0
+
+
+def test_the_limit_in_samples_counts_what_is_in_memory(opened):
+    box = outbox(None, max_held_samples=50, max_samples=10)
+    fill(box, *range(200))
+    box.pump(nothing, False)
+    assert box.unacknowledged_samples() == 50
+    assert box.lost_samples == 150
+
+
+def test_a_full_spool_drops_the_oldest_and_counts_them(opened):
+    folder = opened(max_bytes=20_000)
+    box, trainer = outbox(folder, spool_max_bytes=20_000), Trainer()
+    produce(box, *range(200), size=100)
+    assert 0 < box.lost_samples < 200
+    assert box.lost_samples + box.unacknowledged_samples() == 200
+    assert folder.log.size_bytes <= 20_000
+    box.pump(trainer.send, True)
+    assert trainer.rows[1] == list(range(box.lost_samples, 200))
+
+
+def test_without_a_disk_the_outbox_goes_on_and_writes_later_what_it_kept(opened, monkeypatch):
+    disk = Disk(monkeypatch)
+    folder = opened()
+    clock = Clock()
+    box = outbox(folder, clock=clock)
+    disk.room = 0
+    fill(box, 1, 2)
+    box.pump(nothing, False)
+    assert "No space left" in box.alarm
+    disk.room = 10**9
+    box.pump(nothing, False)
+    assert "No space left" in box.alarm, "not before a while has passed"
+    clock.now = 11.0
+    box.pump(nothing, False)
+    assert box.alarm == ""
+    kill(folder)
+    box, trainer = outbox(opened(), 2), Trainer()
+    box.pump(trainer.send, True)
+    assert trainer.rows == {1: [1, 2]}
+
+
+def test_a_packet_that_the_disk_does_not_give_back_is_lost_and_a_break(opened, tmp_path, caplog):
+    folder = opened()
+    box = outbox(folder)
+    produce(box, 1, 2, 3)
+    kill(folder)
+    box, trainer = outbox(opened(), 2), Trainer()
+    (path, _) = segments(tmp_path)
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    path.write_bytes(damaged)
+    box.pump(trainer.send, True)
+    assert trainer.rows == {1: [1, 3]}
+    assert trainer.lost == [(1, 2, 2)]
+    assert box.lost_samples == 1
+
+
+def test_what_is_sealed_when_a_worker_closes_is_left_to_the_next(opened):
+    box = outbox(opened(), max_samples=100)
+    fill(box, 1, 2)
+    box.seal()
+    box.close()
+    box, trainer = outbox(opened(), 2), Trainer()
+    box.pump(trainer.send, True)
+    assert trainer.rows == {1: [1, 2]}
+
+
+def test_backlogs_take_turns_when_the_connection_takes_little(opened):
+    folder = opened()
+    box = outbox(folder, 1)
+    produce(box, *range(1000))
+    kill(folder)
+    box, trainer = outbox(opened(), 2), Trainer()
+    produce(box, *range(1000))
+    for _ in range(8):
+        room = iter([True, False])
+        box.pump(lambda data, room=room: next(room) and trainer.send(data), True)
+    assert min(map(len, trainer.rows.values())) > 100
+
+
+def test_samples_of_a_packet_that_is_being_filled_survive_a_kill(opened, tmp_path):
+    folder = opened()
+    box = outbox(folder, 1, max_samples=100)
+    fill(box, 1, 2)
+    box.pump(nothing, False)
+    box.seal()
+    fill(box, 3)  # the packet before is closed, and not sealed yet
+    kill(folder)
+    box, trainer = outbox(opened(), 2), Trainer()
+    assert box.takes_over == (1,)
+    box.pump(trainer.send, True)
+    assert trainer.rows == {1: [1, 2, 3]}
+    trainer.acknowledge(box)
+    box.close()
+    assert [path.name for path in (tmp_path / "w").iterdir()] == ["lock"]
+
+
+def test_an_episode_that_was_reported_survives_a_kill_as_well(opened):
+    folder = opened()
+    box = outbox(folder, 1, min_samples=5, max_samples=100)
+    fill(box, 1)
+    box.end_episode(EpisodeStats("w", True, -5.0, 10, True, False, 1e9, 1))
+    kill(folder)
+    box, packets = outbox(opened(), 2), []
+    box.pump(
+        lambda data: packets.extend(m.decode(message)[0] for _, message in unseal(m.decode(data)[1])) or True, True
+    )
+    assert [(packet.samples, [e.return_ for e in packet.episodes]) for packet in packets] == [(1, [-5.0])]
+
+
+def test_a_sample_whose_writing_was_cut_off_at_any_byte_is_not_there(opened, tmp_path):
+    folder = opened()
+    box = outbox(folder, 1, max_samples=100)
+    fill(box, 1, 2, size=3)
+    kill(folder)
+    (path,) = [p for p in (tmp_path / "w").glob("*.unsealed") if p.read_bytes()[16]]
+    whole = path.read_bytes()
+    used = len(whole.rstrip(b"\0"))
+    found = set()
+    for size in range(32, used + 1):
+        path.write_bytes(whole[:size] + bytes(len(whole) - size))
+        box, trainer = outbox(opened(), 2), Trainer()
+        box.pump(trainer.send, True)
+        found.add(tuple(trainer.rows.get(1, ())))
+        trainer.acknowledge(box)
+        box.close()
+    assert found == {(), (1,), (1, 2)}
+
+
+def test_a_packet_that_was_sealed_before_the_kill_is_not_there_twice(opened, tmp_path):
+    folder = opened()
+    box = outbox(folder, 1, max_samples=100)
+    fill(box, 1, 2)
+    (path,) = [p for p in (tmp_path / "w").glob("*.unsealed") if p.read_bytes()[16]]
+    unsealed = path.read_bytes()
+    box.seal()
+    box.pump(nothing, False)
+    kill(folder)
+    path.write_bytes(unsealed)  # killed between the two
+    box, trainer = outbox(opened(), 2), Trainer()
+    box.pump(trainer.send, True)
+    assert trainer.rows == {1: [1, 2]}
+    assert box.unacknowledged_samples() == 2
+
+
+def test_samples_survive_a_kill_while_the_connections_thread_stands_still(opened):
+    folder = opened()
+    box = outbox(folder, 1, max_samples=2)
+    fill(box, *range(20))
+    for _ in range(4):  # short episodes close packets as well
+        box.end_episode(EpisodeStats("w", False, -5.0, 10, True, False, 1e9, 1))
+        fill(box, 20)
+    kill(folder)
+    box, trainer = outbox(opened(), 2), Trainer()
+    box.pump(trainer.send, True)
+    assert trainer.rows == {1: [*range(20), 20, 20, 20, 20]}
+
+
+def test_packets_that_were_closed_are_found_in_their_order_whichever_files_they_lie_in(opened):
+    folder = opened()
+    box = outbox(folder, 1, max_samples=2)
+    produce(box, 1, 2)  # its file is free again, behind the others
+    fill(box, *range(3, 15))
+    kill(folder)
+    box, trainer = outbox(opened(), 2), Trainer()
+    box.pump(trainer.send, True)
+    assert trainer.rows == {1: list(range(1, 15))}
+
+
+def test_a_packet_that_waited_for_a_file_leaves_when_there_is_one(opened):
+    box, trainer = outbox(opened(), 1, max_samples=2), Trainer()
+    fill(box, *range(20))
+    box.pump(trainer.send, True)
+    fill(box, 20)
+    box.pump(trainer.send, True)
+    assert trainer.rows == {1: list(range(21))}
+
+
+def test_packets_leave_although_the_disk_takes_one_file_only(opened, monkeypatch):
+    folder = opened()
+    made = []
+
+    def make(path, size):
+        if made:
+            raise OSError("disk full")
+        made.append(UnsealedFile(path, size))
+        return made[0]
+
+    monkeypatch.setattr("tmrl_like.delivery.unsealed.UnsealedFile", make)
+    box, trainer = outbox(folder, 1, max_samples=2), Trainer()
+    fill(box, *range(6))
+    box.pump(trainer.send, True)
+    assert trainer.rows == {1: list(range(6))}
+
+
+def test_a_packet_larger_than_its_file_makes_the_next_files_larger(opened, tmp_path):
+    folder = opened()
+    box = outbox(folder, 1, max_samples=4, max_packet_bytes=1 << 30)
+    for first in (0, 4):
+        fill(box, *range(first, first + 4), size=100_000)
+        box.pump(nothing, False)
+    fill(box, *range(8, 11), size=100_000)
+    kill(folder)
+    box, trainer = outbox(opened(), 2), Trainer()
+    box.pump(trainer.send, True)
+    assert trainer.rows == {1: list(range(11))}
+
+
+def test_closing_meets_a_connections_thread_that_still_works(opened):
+    box = outbox(opened())
+    fill(box, 1)
+    inside, go_on = threading.Event(), threading.Event()
+
+    def send(data):
+        inside.set()
+        return go_on.wait(5)
+
+    thread = threading.Thread(target=box.pump, args=(send, True))
+    thread.start()
+    assert inside.wait(5)
+    closer = threading.Thread(target=box.close)
+    closer.start()
+    go_on.set()
+    thread.join(5)
+    closer.join(5)
+    box.pump(nothing, True)
+    assert not closer.is_alive()
+
+
+def test_a_packet_of_nothing_but_an_episode_does_not_take_the_next_one_s_file_along(opened):
+    folder = opened()
+    box, trainer = outbox(folder, 1, max_samples=2), Trainer()
+    fill(box, 1, 2)  # closed by its last sample: the report travels alone
+    box.end_episode(EpisodeStats("w", False, -5.0, 2, True, False, 1e9, 1))
+    fill(box, 3)
+    box.pump(trainer.send, True)
+    kill(folder)
+    opened_again, trainer = outbox(opened(), 2), Trainer()
+    opened_again.pump(trainer.send, True)
+    assert trainer.rows == {1: [1, 2, 3]}

@@ -1,0 +1,164 @@
+"""The packet log: what is found again after a kill at any byte and damage at any byte, and what is removed."""
+
+import pytest
+
+from tmrl_like.delivery import log as log_module
+from tmrl_like.delivery.log import Head, PacketLog, entries_of, lock_folder, seal, unseal
+from tmrl_like.errors import DecodingError
+from tmrl_like.types import Receipt
+from tmrl_like.wire import messages as m
+
+
+def packet(sequence, size=50):
+    return seal(m.frame_of(m.SamplePacket("w", 7, sequence, 0, 3, size, False)), bytes([sequence]) * size)
+
+
+@pytest.fixture
+def opened(tmp_path):
+    logs = []
+
+    def make(segment_bytes=1 << 20):
+        logs.append(PacketLog(tmp_path, lock_folder(tmp_path), segment_bytes))
+        return logs[-1]
+
+    yield make
+    for log in logs:
+        log.close()
+
+
+def sequences(log):
+    return [e.message.sequence for s in log.segments for e in entries_of(s) if isinstance(e.message, m.SamplePacket)]
+
+
+def written(opened, *numbers, segment_bytes=1 << 20):
+    log = opened(segment_bytes)
+    for number in numbers:
+        assert log.append(packet(number), 0.0, 3) is not None
+    log.close()
+
+
+def test_what_was_written_is_found_again_as_it_was(opened):
+    written(opened, 1, 2)
+    (segment,) = opened().segments
+    head, first, second = entries_of(segment)
+    assert head.message == Head()
+    assert [bytes(first.record), bytes(second.record)] == [packet(1), packet(2)]
+
+
+def test_records_in_a_bundle_are_those_in_a_log():
+    records = list(unseal(memoryview(packet(1) + packet(2))))
+    assert [bytes(record) for record, _ in records] == [packet(1), packet(2)]
+    assert [m.decode(message)[0].sequence for _, message in records] == [1, 2]
+
+
+@pytest.mark.parametrize("damage", [lambda d: d[:-1], lambda d: d[:5], lambda d: b"x" + d[1:], lambda d: d + b"tPL"])
+def test_a_damaged_bundle_is_an_error(damage):
+    with pytest.raises(DecodingError, match="no whole packet"):
+        list(unseal(memoryview(damage(packet(1)))))
+
+
+def test_a_last_record_cut_off_at_any_byte_is_ignored_and_not_called_damage(opened, tmp_path, caplog):
+    written(opened, 1, 2, 3)
+    (path,) = tmp_path.glob("*.log")
+    whole = path.read_bytes()
+    head = len(whole) - 3 * len(packet(1))
+    for size in range(len(whole)):
+        path.write_bytes(whole[:size])
+        log = opened()
+        assert sequences(log) == [1, 2, 3][: max(0, size - head) // len(packet(1))], size
+        log.close()
+    assert caplog.records == []
+
+
+def test_a_damaged_byte_costs_the_record_it_is_in_and_no_other(opened, tmp_path, caplog):
+    written(opened, 1, 2, 3)
+    (path,) = tmp_path.glob("*.log")
+    whole = path.read_bytes()
+    head = len(whole) - 3 * len(packet(1))
+    for at in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[at] ^= 0x55
+        path.write_bytes(damaged)
+        hit = (at - head) // len(packet(1)) + 1
+        caplog.clear()
+        log = opened()
+        assert sequences(log) == [i for i in (1, 2, 3) if i != hit or at < head], at
+        assert len(caplog.records) == (hit < 3), at  # of the last one, damage and a cut look alike
+        log.close()
+
+
+def test_marks_without_records_cost_no_more_than_reading_the_file_a_few_times(opened, tmp_path, monkeypatch, caplog):
+    checked = []
+    crc32 = log_module.zlib.crc32
+    monkeypatch.setattr(log_module.zlib, "crc32", lambda data: checked.append(len(data)) or crc32(data))
+    size = 100_000
+    claims = (size - at - 12 for at in range(0, size - 24, 12))  # each all the rest of the file
+    bait = b"".join(b"tPL\x01" + claim.to_bytes(4, "little") + bytes(4) for claim in claims) + bytes(24)
+    (tmp_path / "0000000001.log").write_bytes(bait)
+    assert sequences(opened()) == []
+    assert sum(checked) < 20 * size
+    assert "is damaged" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["-1.log", "0x1.log", "1_0.log", "log", "a.log", "1.packets"])
+def test_a_file_whose_name_is_none_of_ours_is_left_as_it_is(opened, tmp_path, name):
+    (tmp_path / name).write_bytes(b"anything")
+    log = opened()
+    assert log.segments == []
+    log.append(packet(1), 0.0)
+    assert (tmp_path / name).read_bytes() == b"anything"
+
+
+def test_a_segment_that_is_full_is_followed_by_another_and_each_begins_with_a_head(opened):
+    log = opened(segment_bytes=3 * len(packet(1)))
+    counts = iter(range(100))
+    log.make_head = lambda: Head(samples=next(counts), receipts=(Receipt("w", 7, 1),))
+    for number in range(1, 10):
+        log.append(packet(number), 0.0, 3)
+    log.close()
+    entries = [list(entries_of(segment)) for segment in opened().segments]
+    assert len(entries) > 2
+    assert [e[0].message.samples for e in entries] == list(range(len(entries)))
+    assert [entry.message.sequence for e in entries for entry in e[1:]] == list(range(1, 10))
+
+
+def test_the_oldest_segments_go_when_the_others_hold_enough(opened, tmp_path):
+    log = opened(segment_bytes=len(packet(1)))
+    for number in range(1, 7):
+        log.append(packet(number), 0.0, 3)
+    log.keep_newest(7)
+    assert len(list(tmp_path.glob("*.log"))) == 3
+    assert log.size_bytes == sum(path.stat().st_size for path in tmp_path.glob("*.log"))
+    log.close()
+    assert sequences(opened()) == [4, 5, 6]
+
+
+def test_a_segment_is_removed_when_nothing_in_it_is_needed(opened, tmp_path):
+    log = opened(segment_bytes=len(packet(1)))
+    places = [log.append(packet(number), 0.0) for number in (1, 2, 3)]
+    for place in places:
+        place.segment.kept += 1
+    log.forget(places[1], 0.0)
+    assert len(list(tmp_path.glob("*.log"))) == 2
+    assert log.read(places[1]) is None
+    assert log.read(places[0]) == packet(1)
+
+
+def test_a_packet_that_is_damaged_is_not_given_back(opened, tmp_path, caplog):
+    log = opened()
+    place = log.append(packet(1), 0.0)
+    (path,) = tmp_path.glob("*.log")
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    assert log.read(place) is None
+    assert "a packet in it is lost" in caplog.text
+
+
+def test_a_folder_belongs_to_one_process(opened, tmp_path):
+    log = opened()
+    assert lock_folder(tmp_path) is None
+    log.close()
+    lock = lock_folder(tmp_path)
+    assert lock is not None
+    lock.release()

@@ -1,0 +1,352 @@
+"""What happens to samples between the control loop and the trainer."""
+
+import numpy as np
+import pytest
+
+from tmrl_like.delivery.log import unseal
+from tmrl_like.delivery.outbox import Outbox, OutboxOptions
+from tmrl_like.errors import EncodingError
+from tmrl_like.types import EpisodeStats, StepTiming
+from tmrl_like.wire import messages as m
+from tmrl_like.wire.packet import PacketWriter, decode_body
+
+TIMING = StepTiming(1e9, 0.0, 0.0, 1)
+STATS = EpisodeStats("w", True, -5.0, 10, True, False, 1e9, 1)
+
+
+def sample(i=0):
+    return (np.zeros(1, np.float32), np.full(3, i, np.float32), 0.0, False, False, {})
+
+
+class Clock:
+    """Stands still until it is set."""
+
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+CLOCK = Clock()
+
+
+def outbox(clock=CLOCK, **options):
+    return Outbox("w", options=OutboxOptions(**({"max_age_s": 1e9} | options)), incarnation=1, clock=clock)
+
+
+def ack(box, stored, received, again=False):
+    box.on_ack(m.Ack("w", 1, stored, received, again))
+
+
+class Wire:
+    """Takes what the outbox sends."""
+
+    def __init__(self, room=10**9):
+        self.room = room
+        self.packets = []
+        self.bundles = []
+
+    def send(self, data):
+        if len(self.bundles) >= self.room:
+            return False
+        bundle, body = m.decode(data)
+        self.bundles.append(bundle)
+        self.packets += [m.decode(message) for _, message in unseal(body)]
+        return True
+
+    @property
+    def sequences(self):
+        return [header.sequence for header, _ in self.packets]
+
+
+def fill(box, n):
+    for i in range(n):
+        box.append(sample(i), TIMING)
+
+
+def test_a_packet_leaves_when_it_is_full():
+    box, wire = outbox(max_samples=10), Wire()
+    fill(box, 25)
+    box.pump(wire.send, True)
+    assert [h.samples for h, _ in wire.packets] == [10, 10]
+
+
+def test_a_packet_leaves_when_it_is_old():
+    box, wire = outbox(max_age_s=0.0), Wire()
+    fill(box, 3)
+    box.pump(wire.send, True)
+    assert [h.samples for h, _ in wire.packets] == [1, 1, 1]
+
+
+def test_no_packet_leaves_with_fewer_samples_than_the_minimum():
+    box, wire = outbox(min_samples=5, max_age_s=0.0), Wire()
+    fill(box, 4)
+    box.end_episode(STATS)
+    box.pump(wire.send, True)
+    assert wire.packets == []
+    fill(box, 1)
+    box.pump(wire.send, True)
+    assert [h.samples for h, _ in wire.packets] == [5]
+    assert len(wire.packets[0][0].episodes) == 1
+
+
+def test_a_test_return_leaves_although_there_are_no_samples():
+    box, wire = outbox(), Wire()
+    box.end_episode(STATS)
+    box.pump(wire.send, True)
+    header, _ = wire.packets[0]
+    assert header.samples == 0
+    assert header.episodes[0].return_ == -5.0
+
+
+def test_reports_of_more_episodes_than_a_packet_may_hold_make_several_packets():
+    box, wire = outbox(min_samples=1000), Wire()
+    fill(box, 1)  # a packet is begun, and stays as small as that
+    for _ in range(2 * m.MAX_EPISODES + 1):
+        box.end_episode(STATS)
+    box.seal()
+    box.pump(wire.send, True)
+    episodes = [len(header.episodes) for header, _ in wire.packets]
+    assert (max(episodes), sum(episodes)) == (m.MAX_EPISODES, 2 * m.MAX_EPISODES + 1)
+
+
+def test_every_episode_is_reported_when_several_end_before_a_packet_leaves():
+    box, wire = outbox(min_samples=100), Wire()
+    fill(box, 1)
+    for _ in range(3):
+        box.end_episode(STATS)
+    box.seal()
+    box.pump(wire.send, True)
+    assert len(wire.packets[0][0].episodes) == 3
+
+
+def test_nothing_is_sent_while_there_is_no_trainer_and_nothing_is_lost():
+    box, wire = outbox(max_samples=1), Wire()
+    fill(box, 5)
+    box.pump(wire.send, False)
+    assert wire.packets == []
+    box.pump(wire.send, True)
+    assert wire.sequences == [1, 2, 3, 4, 5]
+
+
+def test_what_is_not_acknowledged_is_sent_again_in_order():
+    box, wire = outbox(max_samples=1), Wire()
+    fill(box, 5)
+    box.pump(wire.send, True)
+    ack(box, 2, 2)
+    box.retransmit(from_the_start=False)
+    box.pump(wire.send, True)
+    assert wire.sequences == [1, 2, 3, 4, 5, 3, 4, 5]
+
+
+def test_what_has_arrived_is_not_sent_again():
+    box, wire = outbox(max_samples=1), Wire()
+    fill(box, 5)
+    box.pump(wire.send, True)
+    ack(box, 1, 3, again=True)
+    box.pump(wire.send, True)
+    assert wire.sequences == [1, 2, 3, 4, 5, 4, 5]
+
+
+def test_acknowledged_packets_are_forgotten():
+    box, wire = outbox(max_samples=1), Wire()
+    fill(box, 5)
+    box.pump(wire.send, True)
+    assert box.unacknowledged_samples() == 5
+    ack(box, 5, 5)
+    assert not box.pending()
+    assert box.unacknowledged_samples() == 0
+
+
+def test_the_window_limits_what_is_on_its_way():
+    box, wire = outbox(max_samples=1, window_bytes=1), Wire()
+    fill(box, 1)
+    box.pump(wire.send, True)
+    fill(box, 1)
+    box.pump(wire.send, True)
+    assert wire.sequences == [1]
+    ack(box, 0, 1)
+    box.pump(wire.send, True)
+    assert wire.sequences == [1, 2]
+    assert box.unacknowledged_samples() == 2
+
+
+def test_a_full_connection_is_tried_again():
+    box, wire = outbox(max_samples=1), Wire(room=1)
+    fill(box, 2)
+    box.pump(wire.send, True)
+    fill(box, 2)
+    box.pump(wire.send, True)
+    assert wire.sequences == [1, 2]
+    wire.room = 10
+    box.pump(wire.send, True)
+    assert wire.sequences == [1, 2, 3, 4]
+
+
+def test_packets_that_wait_together_travel_together_within_bounds():
+    box, wire = outbox(max_samples=1), Wire()
+    fill(box, 1000)
+    box.pump(wire.send, True)
+    assert wire.sequences == list(range(1, 1001))
+    assert 1000 / 64 <= len(wire.bundles) < 50
+
+
+def test_beyond_its_limit_the_oldest_samples_are_dropped_and_counted(caplog):
+    box, wire = outbox(max_samples=10, max_bytes=1000), Wire()
+    fill(box, 200)
+    box.pump(wire.send, False)
+    assert 0 < box.lost_samples < 200
+    assert box.lost_samples + box.unacknowledged_samples() == 200
+    fill(box, 10)
+    box.pump(wire.send, True)
+    assert wire.sequences[-1] == 21
+    assert wire.bundles[-1].lost_samples > 0
+    assert sum("outbox is full" in r.message for r in caplog.records) == 1
+
+
+def test_samples_that_nobody_seals_are_dropped_beyond_the_limit_and_counted():
+    box, wire = outbox(max_samples=1, max_bytes=2000), Wire()
+    fill(box, 200)
+    assert 100 < box.lost_samples < 200
+    box.pump(wire.send, True)
+    assert wire.sequences[-1] == 200
+    ack(box, 200, 200)
+    lost = box.lost_samples
+    fill(box, 3)
+    assert box.lost_samples == lost
+    fill(box, 200)
+    assert lost + 100 < box.lost_samples < lost + 200
+
+
+def test_a_packet_that_is_larger_than_the_limit_is_kept_until_there_is_another():
+    box, wire = outbox(max_samples=1, max_bytes=1), Wire()
+    fill(box, 1)
+    box.pump(wire.send, True)
+    assert wire.sequences == [1]
+    assert box.lost_samples == 0
+
+
+def test_the_age_of_a_packet_is_that_of_its_first_sample():
+    clock = Clock()
+    box, wire = outbox(clock, max_age_s=1.0), Wire()
+    for clock.now in (10.0, 10.9, 11.8, 12.0, 12.9, 13.0):
+        fill(box, 1)
+    box.pump(wire.send, True)
+    assert [h.samples for h, _ in wire.packets] == [3, 3]
+
+
+def test_what_does_not_continue_what_came_before_is_a_break():
+    box, wire = outbox(max_samples=2), Wire()
+    for _ in range(3):
+        fill(box, 3)
+        box.add_break()
+    box.pump(wire.send, True)
+    assert [(h.breaks, h.samples) for h, _ in wire.packets] == [(0, 2), (0, 1), (1, 2), (1, 1), (2, 2), (2, 1)]
+
+
+def test_each_process_is_an_incarnation_of_its_own():
+    assert len({Outbox("w").incarnation for _ in range(3)}) == 3
+
+
+def test_a_silence_after_the_last_packets_makes_them_go_out_again():
+    clock = Clock()
+    box, wire = outbox(clock, max_samples=1), Wire()
+    fill(box, 2)
+    box.pump(wire.send, True)
+    ack(box, 0, 1)
+    clock.now = 6.0
+    box.pump(wire.send, True)
+    assert wire.sequences == [1, 2, 2]
+    clock.now = 12.0
+    box.pump(wire.send, True)
+    assert wire.sequences == [1, 2, 2], "patience grows"
+
+
+def test_a_minimum_above_the_usual_size_is_kept():
+    box, wire = outbox(min_samples=250, max_samples=100, max_age_s=0.0), Wire()
+    fill(box, 300)
+    box.pump(wire.send, True)
+    assert [h.samples for h, _ in wire.packets] == [250]
+
+
+def test_what_is_in_the_trainers_memory_is_not_counted_as_lost():
+    box, wire = outbox(max_samples=10, max_bytes=4000), Wire()
+    fill(box, 50)
+    box.pump(wire.send, True)
+    ack(box, 0, 5)
+    fill(box, 50)
+    box.pump(wire.send, False)
+    assert box.lost_samples == 0
+    assert box.unacknowledged_samples() < 100
+
+
+def test_samples_come_out_as_they_went_in():
+    box, wire = outbox(max_samples=3), Wire()
+    fill(box, 3)
+    box.pump(wire.send, True)
+    header, body = wire.packets[0]
+    rows = decode_body(header, body).samples()
+    assert [row.obs.tolist() for row in rows] == [[i] * 3 for i in range(3)]
+
+
+def test_an_environment_that_reuses_its_arrays_does_no_harm():
+    box, wire = outbox(max_samples=3), Wire()
+    obs = np.zeros(3, np.float32)
+    for i in range(3):
+        obs[:] = i
+        box.append((np.zeros(1, np.float32), obs, 0.0, False, False, {}), TIMING)
+    box.pump(wire.send, True)
+    header, body = wire.packets[0]
+    assert [row.obs[0] for row in decode_body(header, body).samples()] == [0, 1, 2]
+
+
+def test_what_cannot_be_sent_is_refused_by_name():
+    box = outbox()
+    with pytest.raises(EncodingError, match=r"info\['car'\] is a builtins.object"):
+        box.append((0, 0, 0.0, False, False, {"car": object()}), TIMING)
+
+
+def test_a_packet_leaves_when_it_is_large():
+    box, wire = outbox(max_packet_bytes=100_000), Wire()
+    for _ in range(7):
+        box.append((np.zeros(1, np.float32), np.zeros((4, 64, 64), np.uint8), 0.0, False, False, {}), TIMING)
+        box.append((None, np.zeros((4, 64, 64), np.uint8), 0.0, False, False, {"jpeg": bytes(30_000)}), TIMING)
+    box.pump(wire.send, True)
+    assert [h.samples for h, _ in wire.packets] == [4, 4, 4]
+    assert all(100_000 <= h.body_bytes < 150_000 for h, _ in wire.packets)
+
+
+def test_a_large_packet_waits_for_the_minimum():
+    box, wire = outbox(max_packet_bytes=1, min_samples=5), Wire()
+    fill(box, 12)
+    box.pump(wire.send, True)
+    assert [h.samples for h, _ in wire.packets] == [5, 5]
+
+
+def test_the_bytes_of_a_packet_are_known_while_it_is_filled():
+    writer = PacketWriter()
+    for i in range(50):
+        obs = {"image": np.zeros((8, 8), np.uint8), "speed": np.float32(i), "text": "é" * 10}
+        writer.append((1.0, obs, 0.0, False, False, {"n": i, "b": b"x" * 5}), TIMING)
+    assert 0.6 < writer.size_bytes / len(writer.encode()) < 1.1
+
+
+def test_packets_dropped_before_they_were_sealed_are_a_gap_in_the_numbers(monkeypatch):
+    monkeypatch.setattr("tmrl_like.delivery.outbox._MAX_CLOSED", 3)
+    box, wire = outbox(max_samples=1), Wire()
+    fill(box, 1)
+    box.pump(wire.send, True)
+    fill(box, 5)
+    box.pump(wire.send, True)
+    assert wire.sequences == [1, 4, 5, 6]
+    assert [bundle.previous for bundle in wire.bundles] == [0, 1]
+    assert wire.bundles[-1].lost_samples == box.lost_samples == 2
+
+
+def test_a_packet_says_what_decides_whether_it_is_too_old():
+    box, wire = outbox(max_samples=3), Wire()
+    for version in (0, 7, 8):
+        box.append(sample(), TIMING._replace(policy_version=version, observed_at_s=1e9 + version))
+    box.pump(wire.send, True)
+    header, _ = wire.packets[0]
+    assert (header.observed_at_s, header.policy_version) == (1e9, 7)

@@ -1,0 +1,304 @@
+"""What the trainer takes of what arrives, what it forgets, and what a worker that takes more than its part gets."""
+
+import numpy as np
+import pytest
+
+from tmrl_like.delivery.log import seal, sealed_packet
+from tmrl_like.delivery.receiver import Receiver, WorkerLimits
+from tmrl_like.errors import MemoryContractError
+from tmrl_like.types import Receipt, StepTiming
+from tmrl_like.wire import messages as m
+from tmrl_like.wire.packet import Compressor, PacketWriter
+
+EPISODE = m.Episode(True, 1.0, 1, True, False, 1e9, 1, 0.0, 0, "")
+
+
+class Trainer:
+    """A receiver, and a training thread that does what the test says."""
+
+    def __init__(self, limits=WorkerLimits()):  # noqa: B008 - frozen
+        self.receiver = Receiver(limits=limits)
+        self.inbox = []
+        self.now = 0.0
+
+    def give(self, *sequences, previous=None, incarnation=7, lost=0, worker="w", samples=1, episodes=()):
+        """A bundle of packets."""
+        records = []
+        for sequence in sequences:
+            writer = PacketWriter()
+            for _ in range(samples):
+                writer.append((None, np.float32(sequence), 0.0, False, False, {}), StepTiming(1e9, 0.0, 0.0, 1))
+            records.append(sealed_packet(Receipt(worker, incarnation, sequence), 0, writer, episodes, Compressor()))
+        previous = sequences[0] - 1 if previous is None else previous
+        bundle = m.Bundle(worker, incarnation, samples * len(sequences), previous, lost)
+        self.give_bytes(bundle, b"".join(records))
+
+    def give_bytes(self, bundle, body):
+        self.inbox += self.receiver.take(bundle, memoryview(body), self.now, lambda packet: True)
+
+    def store(self, count=None):
+        """The memory stores what arrived, or the first of it."""
+        stored, self.inbox = self.inbox[:count], self.inbox[len(self.inbox) if count is None else count :]
+        self.receiver.confirm([delivery.receipt for delivery in stored])
+        self.receiver.write(self.now)
+
+    @property
+    def taken(self):
+        """(number, name of the stream) of what waits for the memory."""
+        return [(int(d.buffer.memory[0].obs), d.buffer.stream) for d in self.inbox]
+
+    def due(self):
+        return self.receiver.due()
+
+
+@pytest.fixture
+def trainer():
+    return Trainer()
+
+
+def test_packets_after_one_that_is_missing_have_to_wait_for_it(trainer):
+    trainer.give(1)
+    trainer.give(3, 4)
+    assert [number for number, _ in trainer.taken] == [1]
+    assert trainer.due() == [m.Ack("w", 7, 0, 1, True)]
+
+
+def test_what_is_missing_is_asked_for_but_not_with_each_bundle(trainer):
+    trainer.give(1)
+    for now, asks in ((0.0, True), (0.1, False), (0.6, True)):
+        trainer.now = now
+        trainer.give(3)
+        assert any(message.again for message in trainer.due()) == asks
+
+
+def test_a_gap_of_packets_that_come_no_more_is_a_break(trainer, caplog):
+    trainer.give(1)
+    trainer.give(4, 5, previous=1)
+    assert trainer.taken == [(1, "w/7/0/1"), (4, "w/7/0/4"), (5, "w/7/0/4")]
+    assert "packets 2 to 3 of worker w are lost for good" in caplog.text
+
+
+def test_a_gap_inside_a_bundle_is_one_too(trainer):
+    trainer.give(1, 2, 5)
+    assert trainer.taken == [(1, "w/7/0/1"), (2, "w/7/0/1"), (5, "w/7/0/5")]
+
+
+def test_what_comes_before_a_gap_is_waited_for(trainer):
+    trainer.give(1)
+    trainer.give(5, previous=2)  # 2 is on its way, 3 and 4 are not
+    assert [number for number, _ in trainer.taken] == [1]
+    trainer.give(2, 5)
+    assert trainer.taken == [(1, "w/7/0/1"), (2, "w/7/0/1"), (5, "w/7/0/5")]
+
+
+def test_a_gap_whose_packets_arrived_before_they_were_lost_is_none(trainer):
+    trainer.give(1, 2, 3)
+    trainer.give(4, previous=0)
+    assert trainer.taken[-1] == (4, "w/7/0/1")
+
+
+def test_a_packet_that_comes_again_is_acknowledged_and_not_taken(trainer):
+    for _ in range(2):
+        trainer.give(1, 2)
+    assert [number for number, _ in trainer.taken] == [1, 2]
+    assert len(trainer.due()) == 1
+
+
+def test_of_a_process_that_was_never_heard_of_the_first_packet_that_is_kept_comes_first(trainer):
+    trainer.give(8, previous=7)
+    assert trainer.taken == []
+    assert trainer.due() == [m.Ack("w", 7, 0, 0, True)]
+    trainer.give(6, 7, 8, previous=0)
+    assert [number for number, _ in trainer.taken] == [6, 7, 8]
+
+
+def test_a_packet_that_does_not_decode_is_counted_acknowledged_and_a_break(trainer, caplog):
+    trainer.give(1)
+    header = m.SamplePacket("w", 7, 2, 0, 5, 3, False)
+    trainer.give_bytes(m.Bundle("w", 7, 5, 1), seal(m.frame_of(header), b"xyz"))
+    trainer.give(3)
+    trainer.store()
+    assert trainer.due() == [m.Ack("w", 7, 3, 3)]
+    assert trainer.receiver.metrics()["refused_packets_total"] == 1
+    assert trainer.receiver.samples == 2
+    assert len([r for r in caplog.records if "refused a packet of worker w" in r.message]) == 1
+
+
+def test_packets_of_another_worker_in_a_bundle_are_refused(trainer):
+    writer = PacketWriter()
+    record = sealed_packet(Receipt("other", 7, 1), 0, writer, (EPISODE,), Compressor())
+    trainer.give_bytes(m.Bundle("w", 7, 1), record)
+    assert trainer.inbox == []
+    assert trainer.receiver.malformed == 1
+
+
+# -- rejection -----------------------------------------------------------------------------------------
+
+
+def test_of_a_rejected_process_nothing_more_is_taken_or_acknowledged(trainer, caplog):
+    trainer.give(1, 2, 3)
+    second = trainer.inbox[1].receipt
+    trainer.store(1)
+    trainer.receiver.reject(second, "obs is float64,\nit was float32")
+    assert [trainer.receiver.is_rejected(d.receipt) for d in trainer.inbox] == [True, True]
+    trainer.receiver.write(0.0)
+    assert trainer.due() == [m.Dismissal("w", 7, "obs is float64, it was float32")]
+    trainer.give(4)
+    assert len(trainer.inbox) == 2
+    assert not any(isinstance(message, m.Ack) for message in trainer.due())
+    assert trainer.receiver.receipts == [Receipt("w", 7, 1)]
+    assert trainer.receiver.metrics()["refused_workers_total"] == 1
+    assert len([r for r in caplog.records if "samples of worker w are refused, training goes on" in r.message]) == 1
+
+
+def test_a_rejected_process_that_goes_on_sending_is_rejected_again_but_not_for_each_bundle(trainer):
+    trainer.give(1)
+    trainer.receiver.reject(trainer.inbox[0].receipt, "no")
+    trainer.due()
+    said = []
+    for trainer.now in (1.0, 1.1, 1.2, 2.0):
+        trainer.give(2)
+        said.append(trainer.due())
+    assert said == [[m.Dismissal("w", 7, "no")], [], [], [m.Dismissal("w", 7, "no")]]
+
+
+def test_a_rejection_that_could_not_be_sent_is_sent_later(trainer):
+    trainer.give(1)
+    trainer.receiver.reject(trainer.inbox[0].receipt, "no")
+    for message in trainer.due():
+        trainer.receiver.not_said(message)
+    assert trainer.receiver.pending
+    assert m.Dismissal("w", 7, "no") in trainer.due()
+    assert not trainer.receiver.pending
+
+
+def test_the_next_process_of_a_rejected_worker_is_taken(trainer):
+    trainer.give(1)
+    trainer.receiver.reject(trainer.inbox.pop().receipt, "no")
+    trainer.give(2)
+    trainer.give(1, incarnation=8)
+    assert [d.receipt for d in trainer.inbox] == [Receipt("w", 8, 1)]
+
+
+def test_samples_that_the_check_refuses_reject_their_process(trainer):
+    class Check:
+        def structure(self, schema):
+            raise MemoryContractError("obs is text")
+
+    trainer.receiver.check = Check()
+    trainer.give(1, 2)
+    assert trainer.inbox == []
+    assert trainer.due() == [m.Dismissal("w", 7, "obs is text")]
+
+
+# -- processes that ended ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def few(monkeypatch):
+    monkeypatch.setattr("tmrl_like.delivery.receiver._MAX_PROCESSES", 100)
+
+
+def live_and_end(trainer, first, number, lost=0):
+    """So many worker processes each send a packet, which is stored, and end."""
+    for incarnation in range(first, first + number):
+        trainer.give(1, incarnation=incarnation, lost=lost)
+    trainer.store()
+
+
+def test_processes_that_ended_long_ago_are_forgotten_and_what_they_lost_is_not(trainer, few):
+    for first in range(1, 1000, 50):
+        live_and_end(trainer, first, 50, lost=2)
+    known = [incarnation for _, incarnation, _ in trainer.receiver.receipts]
+    assert len(known) <= 100
+    assert known[-50:] == list(range(951, 1001))
+    assert trainer.receiver.metrics()["lost_samples_total"] == 2000
+
+
+def test_a_process_that_is_still_heard_is_not_forgotten(trainer, few):
+    trainer.give(1)
+    for k in range(20):
+        live_and_end(trainer, 1000 + 50 * k, 50)
+        trainer.give(2 + k)
+    trainer.give(5)  # again
+    assert trainer.inbox[-1].receipt == Receipt("w", 7, 21)
+
+
+def test_a_process_whose_packets_are_not_stored_is_not_forgotten(trainer, few):
+    trainer.give(1)
+    waiting = trainer.inbox.pop()
+    live_and_end(trainer, 1000, 500)
+    trainer.give(1)
+    assert trainer.inbox == []
+    trainer.receiver.confirm([waiting.receipt])
+    trainer.receiver.write(0.0)
+    assert m.Ack("w", 7, 1, 1) in trainer.due()
+
+
+def test_what_waits_of_a_rejected_process_that_was_forgotten_is_dropped(trainer, few):
+    trainer.give(1, 2)
+    trainer.receiver.reject(trainer.inbox[0].receipt, "no")
+    late = list(trainer.inbox)
+    trainer.inbox.clear()
+    live_and_end(trainer, 1000, 200)
+    assert all(trainer.receiver.is_rejected(d.receipt) for d in late)
+    trainer.receiver.confirm([d.receipt for d in late])
+    trainer.receiver.write(0.0)
+    assert not any(message.incarnation == 7 for message in trainer.due())
+
+
+# -- a worker that takes more than its part ------------------------------------------------------------
+
+
+def test_packets_of_nothing_are_counted_and_leave_no_trace(trainer, caplog):
+    for k in range(20):
+        trainer.give(k + 1, worker="bad", samples=0, previous=0)
+    assert trainer.inbox == []
+    assert trainer.receiver.receipts == []
+    assert trainer.receiver.malformed == 20
+    assert len(caplog.records) == 1
+
+
+def test_more_packets_than_a_bundle_may_hold_are_refused(trainer):
+    trainer.give(*range(1, m.MAX_BUNDLE_PACKETS + 2))
+    assert len(trainer.inbox) == m.MAX_BUNDLE_PACKETS
+    assert trainer.receiver.malformed == 1
+
+
+def test_a_worker_that_fills_what_may_wait_leaves_the_others_their_share():
+    trainer = Trainer(WorkerLimits(total_bytes=10_000))
+    for sequence in range(1, 21):
+        trainer.give(sequence, worker="bad")
+        trainer.give(sequence)
+    workers = [d.receipt.worker for d in trainer.inbox]
+    assert 2 < workers.count("bad") < 10
+    trainer.give(workers.count("bad") + 1, worker="bad")
+    trainer.give(1, worker="new", incarnation=1)
+    assert [d.receipt.worker for d in trainer.inbox][len(workers) :] == ["new"]
+    assert any(message.worker == "bad" and message.again for message in trainer.due())
+    trainer.store()
+    trainer.give(workers.count("bad") + 1, worker="bad")
+    assert [d.receipt.worker for d in trainer.inbox] == ["bad"]
+
+
+def test_reports_of_episodes_without_samples_are_limited_and_the_packets_acknowledged(trainer):
+    for sequence in range(1, 200):
+        trainer.give(sequence, samples=0, episodes=(EPISODE,) * m.MAX_EPISODES)
+    assert len(trainer.inbox) == 199
+    assert sum(len(d.episodes) for d in trainer.inbox) < 2 * trainer.receiver.limits.episodes
+
+
+def test_new_processes_of_one_worker_are_limited_and_those_known_go_on(trainer):
+    for incarnation in range(1, 5000):
+        trainer.give(1, worker="bad", incarnation=incarnation)
+    assert len(trainer.inbox) < trainer.receiver.limits.processes + 100
+    trainer.inbox.clear()
+    trainer.give(2, worker="bad", incarnation=1)
+    trainer.give(1)
+    assert [d.receipt for d in trainer.inbox] == [Receipt("bad", 1, 2), Receipt("w", 7, 1)]
+
+
+def test_one_worker_cannot_fill_the_log(trainer, caplog):
+    for sequence in range(2, 2000, 2):
+        trainer.give(sequence, previous=0)
+    assert len(caplog.records) < 200

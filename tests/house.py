@@ -1,0 +1,69 @@
+"""Server, workers and trainers of one test."""
+
+import threading
+from contextlib import ExitStack
+
+from tmrl_like.base.functional import partial
+from tmrl_like.networking import RolloutWorker, Server, Trainer
+from tmrl_like.replay.contract import MemoryDataloading
+from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
+from tmrl_like.trainer.schedule import TrainingOffline
+
+
+class House:
+    """Starts parts on one transport, and closes all of them at the end."""
+
+    def __init__(self, transport: str, stack: ExitStack) -> None:
+        self.transport = transport
+        self._stack = stack
+        self.port = 0
+        self.threads: list[threading.Thread] = []
+
+    def server(self, **options) -> Server:
+        server = self._stack.enter_context(
+            Server(options.pop("port", self.port), host="127.0.0.1", transport=self.transport, **options)
+        )
+        self.port = server.address[1]
+        return server
+
+    def worker(self, env_cls=CountingEnv, actor_cls=LinearActor, **options) -> RolloutWorker:
+        options.setdefault("model_path", None)
+        worker = self._stack.enter_context(
+            RolloutWorker(
+                env_cls, actor_cls, server_ip="127.0.0.1", server_port=self.port, transport=self.transport, **options
+            )
+        )
+        if worker._session is not None:
+            self._stack.callback(worker._session.close, 0.0)  # nobody takes the last samples: don't wait for that
+        return worker
+
+    def trainer(self, memory_cls: type[MemoryDataloading] = ListMemory, training=None, **options) -> Trainer:
+        fields = {
+            "env_cls": CountingEnv,
+            "memory_cls": partial(memory_cls, batch_size=4),
+            "training_agent_cls": CountingAgent,
+            "epochs": 1,
+            "rounds": 2,
+            "steps": 10,
+            "update_model_interval": 5,
+            "update_buffer_interval": 2,
+            "sleep_between_buffer_retrieval_attempts": 0.05,
+            "max_training_steps_per_env_step": 1.0,
+        } | (training or {})
+        for name, default in {"sinks": [], "model_path": None, "checkpoint_path": None}.items():
+            options.setdefault(name, default)
+        return self._stack.enter_context(
+            Trainer(
+                partial(TrainingOffline, **fields),
+                server_ip="127.0.0.1",
+                server_port=self.port,
+                transport=self.transport,
+                **options,
+            )
+        )
+
+    def start(self, call, *args, **kwargs) -> threading.Thread:
+        thread = threading.Thread(target=call, args=args, kwargs=kwargs, daemon=True)
+        thread.start()
+        self.threads.append(thread)
+        return thread

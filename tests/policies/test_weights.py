@@ -1,0 +1,95 @@
+"""Weights as safetensors: whole or refused, and never copied under the interpreter lock."""
+
+import json
+
+import pytest
+import safetensors.torch
+import torch
+
+from tmrl_like.errors import PolicyError
+from tmrl_like.policies.weights import parse_weights, serialize_weights
+
+DTYPES = (
+    *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
+    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
+)
+TENSORS = {str(d): torch.arange(6).reshape(2, 3).to(d) for d in DTYPES} | {
+    "empty": torch.empty(0, 3),
+    "one": torch.tensor(2.0),
+}
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(
+        one[k].dtype == other[k].dtype and torch.equal(one[k], other[k]) for k in one
+    )
+
+
+def test_every_dtype_and_shape_comes_back() -> None:
+    assert same(parse_weights(b"".join(serialize_weights(TENSORS))), TENSORS)
+    assert parse_weights(b"".join(serialize_weights({}))) == {}
+
+
+def test_the_library_reads_what_is_written_and_what_it_writes_is_read() -> None:
+    assert same(safetensors.torch.load(b"".join(serialize_weights(TENSORS))), TENSORS)
+    assert same(parse_weights(safetensors.torch.save(TENSORS, {"made by": "the library"})), TENSORS)
+
+
+def test_tensors_are_views_where_the_memory_may_be_written_to() -> None:
+    memory = bytearray(b"".join(serialize_weights({"w": torch.zeros(4)})))
+    tensor = parse_weights(memory)["w"]
+    memory[-4:] = b"\0\0\x80\x3f"
+    assert tensor.tolist() == [0.0, 0.0, 0.0, 1.0]
+
+
+def entry(start: int, end: int, **other: object) -> dict[str, object]:
+    return {"dtype": "F32", "shape": [2], "data_offsets": [start, end], **other}
+
+
+@pytest.mark.parametrize(
+    ("header", "body"),
+    [
+        ({"a": entry(0, 8), "b": entry(4, 12)}, 12),
+        ({"a": entry(0, 8), "b": entry(12, 20)}, 20),
+        ({"a": entry(4, 12)}, 12),
+        ({"a": entry(0, 8)}, 12),
+        ({"a": entry(0, 8)}, 7),
+        ({"a": entry(0, 4)}, 4),
+        ({"a": entry(8, 0)}, 8),
+        ({"a": entry(0, 8, shape=[-1, -2])}, 8),
+        ({"a": entry(0, 8, shape=[True, 2])}, 8),
+        ({"a": entry(0, 8, shape=[2**70])}, 8),
+        ({"a": entry(0, 8, shape="2")}, 8),
+        ({"a": entry(0, 8, dtype="F33")}, 8),
+        ({"a": entry(0, 8, dtype=["F32"])}, 8),
+        ({"a": entry(0, 8, data_offsets=[0, 8, 9])}, 8),
+        ({"a": {"dtype": "F32", "shape": [2]}}, 8),
+        ({"a": entry(0, 8, more=1)}, 8),
+        ({"a": [0, 8]}, 8),
+        (["a"], 0),
+        ("[" * 100_000, 0),
+        ("{", 0),
+    ],
+)
+def test_a_header_that_does_not_fit_its_file_is_refused(header: object, body: int) -> None:
+    text = (header if isinstance(header, str) else json.dumps(header)).encode()
+    with pytest.raises(PolicyError, match="not a safetensors file"):
+        parse_weights(len(text).to_bytes(8, "little") + text + bytes(body))
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"1234567", (2**63).to_bytes(8, "little"), b"\x02" + bytes(7) + b"\xff\xff", b"\0" * 8]
+)
+def test_what_is_no_file_is_refused(data: bytes) -> None:
+    with pytest.raises(PolicyError, match="not a safetensors file"):
+        parse_weights(data)
+
+
+def test_cutting_or_changing_a_file_anywhere_raises_nothing_else_than_a_policy_error() -> None:
+    whole = b"".join(serialize_weights({"a": torch.zeros(3), "b": torch.ones(2, dtype=torch.int8)}))
+    for i in range(len(whole)):
+        for damaged in (whole[:i], whole[:i] + b"\x7f" + whole[i + 1 :]):
+            try:
+                parse_weights(damaged)
+            except PolicyError:
+                pass

@@ -1,0 +1,196 @@
+"""A trainer's memory, log and checkpoints in processes that are killed at random; run by test_kills.py.
+
+    python kill_at_random.py FOLDER COUNT SEED
+
+Each process resumes, then takes packets as a worker would send them and writes checkpoints. It is killed a random
+moment after something happened that is waited for, so that what the processes come to does not depend on how fast they
+are. Prints as JSON how many processes were killed, what they did, and what the next one missed of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from tmrl_like.base.functional import partial
+from tmrl_like.delivery.log import sealed_packet
+from tmrl_like.delivery.receiver import Receiver
+from tmrl_like.replay import ReplayMemory
+from tmrl_like.testing.fakes import CountingAgent, CountingEnv
+from tmrl_like.trainer import checkpoints
+from tmrl_like.trainer.schedule import TrainingOffline
+from tmrl_like.types import Buffer, Receipt, StepTiming
+from tmrl_like.wire import messages as m
+from tmrl_like.wire.packet import Compressor, PacketWriter
+
+SIZE = 500
+LARGEST = 40
+SEGMENT_BYTES = 4000  # some ten packets
+RESENT = 5  # packets that the worker sends again to a trainer that has resumed
+WITHIN_S = 60.0
+PACKETS = 10_000  # of a process, which ends then
+ONCE = ("resuming", "resumed")
+MOMENTS = (*ONCE, "stored", "segment", "writing", "checkpoint")
+Say = Callable[[str], object]
+
+
+class RecordingMemory(ReplayMemory):
+    """Knows the numbers of all samples that it was given, in order."""
+
+    def __init__(self, *args, **kwargs) -> None:
+        self.numbers: list[int] = []
+        self.damaged = 0
+        super().__init__(*args, **kwargs)
+
+    def append(self, buffer: Buffer) -> None:
+        super().append(buffer)
+        for block in buffer.blocks:
+            for segment in block.segments:
+                act, obs, rew = segment.leaves[:3]
+                self.numbers += rew.astype(int).tolist()
+                whole = np.array_equal(obs, np.stack((rew, rew * rew), 1)) and np.array_equal(act[:, 0], rew % 1000)
+                self.damaged += not whole
+
+
+def end_of(sequence: int) -> int:
+    """How many samples there are in all packets up to this one."""
+    return sum(1 + k * 7919 % LARGEST for k in range(1, sequence + 1))
+
+
+def record(sequence: int) -> bytes:
+    """A packet as it travels."""
+    writer = PacketWriter()
+    for k in range(end_of(sequence - 1), end_of(sequence)):
+        sample = (np.float32([k % 1000]), np.float64([k, k * k]), float(k), False, False, {})
+        writer.append(sample, StepTiming(1e9 + k, 0.0, 0.0, 1), is_reset=k % 50 == 49)
+    return sealed_packet(Receipt("w", 1, sequence), 0, writer, (), Compressor())
+
+
+def run(folder: Path, say: Say) -> None:
+    """Resume; then take packet after packet, and write a checkpoint now and then."""
+    checkpoints._SEGMENT_BYTES = SEGMENT_BYTES
+    say("resuming")
+    kept = checkpoints.Checkpoints(folder)
+    memory = partial(RecordingMemory, memory_size=SIZE, batch_size=4)
+    built = kept.build(partial(TrainingOffline, CountingEnv, memory, CountingAgent), "all")
+    training, receiver = built.training, built.receiver
+    resumed = check_resumed(training, receiver, say)
+    segments = segments_in(folder)
+    first = max(1, resumed + 1 - RESENT)
+    for sequence in range(first, first + PACKETS):
+        for stored in take(training, receiver, sequence):
+            say(f"stored {stored}")
+        if segments != (segments := segments_in(folder)):
+            say("segment")
+        if sequence % 5 == 0:
+            if training.total_updates:
+                kept._writer.wait()
+                say(f"checkpoint {training.total_updates}")
+            training.total_updates += 1
+            say("writing")
+            kept.save(training, training.total_updates)
+
+
+def take(training: TrainingOffline, receiver: Receiver, sequence: int) -> Iterator[int]:
+    """What the trainer's threads do with a packet; yields up to which one the worker may forget."""
+    data = record(sequence)
+    bundle = m.Bundle("w", 1, end_of(sequence) - end_of(sequence - 1), sequence - 1)
+    for delivery in receiver.take(bundle, memoryview(data), float(sequence), lambda packet: True):
+        training.memory.append(delivery.buffer)
+        training.total_samples += len(delivery.buffer)
+        receiver.confirm([delivery.receipt])
+    receiver.write(float(sequence))
+    for ack in receiver.due():
+        if isinstance(ack, m.Ack) and ack.stored:
+            yield ack.stored
+
+
+def segments_in(folder: Path) -> int:
+    """The newest one's number."""
+    return max((int(path.stem) for path in (folder / "log").glob("*.log")), default=0)
+
+
+def check_resumed(training: TrainingOffline, receiver: Receiver, say: Say) -> int:
+    """What is in the memory must be whole; says what it is, and returns the last packet."""
+    memory = training.memory
+    sequence = receiver.receipts[0].sequence if receiver.receipts else 0
+    end = end_of(sequence)
+    if memory.numbers != list(range(end - len(memory.numbers), end)):
+        say("unreadable: samples do not follow each other up to the last packet")
+    if len(memory.numbers) < min(end, SIZE):
+        say(f"unreadable: {len(memory.numbers)} samples of {end}")
+    if memory.damaged:
+        say("unreadable: a sample is not whole")
+    if training.total_samples != end:
+        say(f"unreadable: {training.total_samples} samples counted, {end} stored")
+    say(f"resumed {sequence} {training.total_updates}")
+    return sequence
+
+
+def killed(folder: Path, moment: str, times: int, after_s: float) -> list[str]:
+    """What a process said that was killed so long after it had said `moment` so many times."""
+    read, written = os.pipe()
+    pid = os.fork()
+    if not pid:
+        os.close(read)
+        try:
+            run(folder, lambda line: os.write(written, f"{line}\n".encode()))
+            raise RuntimeError("was not killed")
+        except BaseException as error:
+            os.write(written, f"unreadable: {error!r}\n".encode())
+        os._exit(1)
+    os.close(written)
+    said = b""
+    ready = True
+    while ready and said.count(f"\n{moment}".encode()) + said.startswith(moment.encode()) < times:
+        ready = bool(select.select([read], [], [], WITHIN_S)[0])
+        said += (part := os.read(read, 1 << 16) if ready else b"")
+        ready = bool(part)
+    time.sleep(after_s)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    with os.fdopen(read, "rb") as rest:
+        said += rest.read()
+    return said.decode().splitlines() + ([] if ready else [f"unreadable: {moment} does not come"])
+
+
+def main(folder: Path, count: int, seed: int) -> None:
+    torch.set_num_threads(1)
+    rng = random.Random(seed)
+    stored, updates = 0, 0
+    found = {"kills": 0, "stored": 0, "segments": 0, "checkpoints": 0, "lost": 0, "older_agent": 0}
+    unreadable: list[str] = []
+    for number in range(count):
+        moment = MOMENTS[number % len(MOMENTS)]
+        times = 1 if moment in ONCE else rng.randint(1, 4)
+        lines = killed(folder, moment, times, rng.uniform(0, 0.01))
+        found["kills"] += 1
+        for kind, *numbers in (line.split() for line in lines):
+            if kind == "resumed":
+                found["lost"] += int(numbers[0]) < stored
+                found["older_agent"] += int(numbers[1]) < updates
+                stored = int(numbers[0])
+            elif kind == "stored":
+                found["stored"] += int(numbers[0]) > stored
+                stored = max(stored, int(numbers[0]))
+            elif kind == "segment":
+                found["segments"] += 1
+            elif kind == "checkpoint":
+                updates = int(numbers[0])
+                found["checkpoints"] += 1
+        unreadable += [line for line in lines if line.startswith("unreadable")]
+    print(json.dumps({**found, "unreadable": unreadable}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from tmrl_like.errors import MemoryContractError, PipelineMismatchError
+from tmrl_like.replay.crc import check_transition
+
+ACT = np.zeros(2, np.float32)
+
+
+def transition(obs=(), rew=0.0, act=ACT, terminated=False):
+    return (obs, act, rew, obs, terminated, False)
+
+
+def nan_with_payload(payload):
+    return np.array(struct.unpack("<d", struct.pack("<Q", 0x7FF8000000000000 | payload)))
+
+
+def test_arrays_that_differ_only_in_the_middle_are_found():
+    big = np.zeros((100, 200), np.float32)
+    other = big.copy()
+    other[50, 100] = 1e-30
+    assert str(big) == str(other), "the text of the arrays does not show the difference"
+    with pytest.raises(PipelineMismatchError, match=r"last_obs\[1\] at element \(50, 100\).*1 of 20000 elements"):
+        check_transition(transition((1, big)), transition((1, other)))
+
+
+def test_the_message_names_the_field_both_values_and_what_to_check():
+    with pytest.raises(PipelineMismatchError) as error:
+        check_transition(transition(rew=np.float32(0.5)), transition(rew=np.float32(0.25)))
+    assert "rew: " in str(error.value)
+    assert "0.5" in str(error.value)
+    assert "0.25" in str(error.value)
+    assert "sample_compressor" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("produced", "rebuilt"),
+    [
+        (np.float32(1), 1.0),
+        (1.0, np.float64(1)),
+        (np.float32(1), np.float64(1)),
+        (np.zeros(2, np.float32), np.zeros(2, np.float64)),
+        (np.zeros(2), np.zeros((2, 1))),
+        (np.array(1.0), np.float64(1)),
+        ((1, 2), [1, 2]),
+        ((1, 2), (1, 2, 3)),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+        (0.0, -0.0),
+        (np.array([0.0]), np.array([-0.0])),
+        (nan_with_payload(1), nan_with_payload(2)),
+        (True, 1),
+        ("a", "b"),
+        (1 + 0j, complex(1, -0.0)),
+    ],
+)
+def test_what_is_equal_only_by_value_is_told_apart(produced, rebuilt):
+    with pytest.raises(PipelineMismatchError):
+        check_transition(transition((produced,)), transition((rebuilt,)))
+
+
+def test_equal_nans_are_equal():
+    obs = (float("nan"), nan_with_payload(7), {"x": [np.float32("nan")]}, None, "text")
+    check_transition(transition(obs), transition(obs))
+
+
+@settings(deadline=None)
+@given(hnp.arrays(hnp.scalar_dtypes(), hnp.array_shapes(min_dims=0)), st.data())
+def test_every_array_equals_its_copy_and_differs_when_one_byte_does(array, data):
+    check_transition(transition(array), transition(array.copy()))
+    changed = bytearray(array.tobytes())
+    position = data.draw(st.integers(0, len(changed) - 1))
+    changed[position] ^= 1
+    other = np.frombuffer(bytes(changed), array.dtype).reshape(array.shape)
+    with pytest.raises(PipelineMismatchError):
+        check_transition(transition(array), transition(other))
+
+
+def test_the_older_observation_of_a_reset_is_not_compared():
+    check_transition((None, *transition()[1:]), transition())
+
+
+def test_a_sample_without_original_says_where_to_switch_it_on():
+    with pytest.raises(MemoryContractError, match="crc_debug on in the worker"):
+        check_transition(None, transition())

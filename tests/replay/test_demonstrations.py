@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from list_memory import ListMemory
+
+from tmrl_like.errors import ConfigError, MemoryContractError
+from tmrl_like.replay import DropActionBuffer, Prioritised, ReplayMemory, WithDemonstrations, compressor_of
+from tmrl_like.replay.data_sets import write_data_set
+from tmrl_like.testing.memories import ActionBufferEnv, packed
+from tmrl_like.types import ActionSource, Buffer, Info, Sample, StepTiming
+
+OWN, EXPERT = 1, 2
+
+
+def compress(sample):
+    return DropActionBuffer(4)(*sample)
+
+
+def by(source):
+    return StepTiming(1.0, 0.0, 0.0, 0, source)
+
+
+def steps_of(worker, count=100):
+    return ActionBufferEnv(worker).take(count)
+
+
+def arrived(worker, count=100):
+    source = ActionSource.EXPERT if worker == EXPERT else ActionSource.POLICY
+    return packed(steps_of(worker, count), f"w{worker}", compress, timing=by(source))
+
+
+def make(share=0.5, inner=None, **kwargs):
+    options = {"act_buf_len": 4, "batch_size": 40, **(inner or {})}
+    return WithDemonstrations(partial(ReplayMemory, **options), share, **kwargs)
+
+
+def filled(*workers, **kwargs):
+    memory = make(**kwargs)
+    for worker in workers:
+        memory.append(arrived(worker))
+    memory.seed(1)
+    return memory
+
+
+def workers_in(batch):
+    return batch.next_obs[0][:, 0].int().tolist()
+
+
+@pytest.mark.parametrize(("share", "count"), [(0.5, 20), (0.25, 10), (0.0, 0), (1.0, 40)])
+def test_experts_make_up_their_share_of_each_batch(share, count):
+    batch = filled(OWN, EXPERT, share=share).sample()
+    assert workers_in(batch) == [OWN] * (40 - count) + [EXPERT] * count
+    assert all(len(leaf) == 40 for leaf in (*batch.obs, batch.act, batch.rew, batch.terminated))
+
+
+def test_one_memory_stands_in_while_the_other_is_empty():
+    assert workers_in(filled(OWN).sample()) == [OWN] * 40
+    assert workers_in(filled(EXPERT).sample()) == [EXPERT] * 40
+    empty = make()
+    assert not empty.ready
+    with pytest.raises(MemoryContractError):
+        empty.sample()
+
+
+def test_what_the_policy_does_never_overwrites_a_demonstration():
+    memory = filled(EXPERT, inner={"memory_size": 100})
+    before = len(memory.demonstrations)
+    for _ in range(5):
+        memory.append(arrived(OWN))
+    assert len(memory.demonstrations) == before
+    assert memory.demonstrations.memory_size == 100
+    assert make(demonstrations_size=7).demonstrations.memory_size == 7
+
+
+def test_a_stream_stays_with_the_demonstrations_when_a_safe_action_drives():
+    memory = make()
+    memory.append(packed(steps_of(EXPERT)[:50], "w", compress, timing=by(ActionSource.EXPERT)))
+    memory.append(packed(steps_of(EXPERT)[50:], "w", compress, timing=by(ActionSource.SAFE)))
+    assert len(memory.own) == 0
+    assert len(memory.demonstrations) == sum(not step.is_reset for step in steps_of(EXPERT))
+
+
+def test_single_samples_tell_their_source_too():
+    timing = by(ActionSource.EXPERT)
+    samples = [Sample(0, np.float32(k), 0.0, False, False, Info(is_reset=k == 0, timing=timing)) for k in range(5)]
+    memory = WithDemonstrations(ReplayMemory)
+    memory.append(Buffer(samples, "w"))
+    assert (len(memory.own), len(memory.demonstrations)) == (0, 4)
+
+
+def test_a_data_set_is_a_demonstration(tmp_path):
+    write_data_set(tmp_path, [arrived(EXPERT)])
+    memory = make(demonstrations_path=tmp_path)
+    memory.append(arrived(OWN))
+    assert workers_in(memory.sample()) == [OWN] * 20 + [EXPERT] * 20
+
+
+def test_every_item_is_what_the_environments_produced():
+    memory = make(crc_debug=True)
+    for worker in (OWN, EXPERT):
+        source = ActionSource.EXPERT if worker == EXPERT else ActionSource.POLICY
+        memory.append(packed(steps_of(worker), f"w{worker}", compress, timing=by(source)))
+    for item in range(len(memory)):
+        memory[item]
+    assert memory.crc_checked == len(memory) == len(memory.own) + len(memory.demonstrations)
+    memory.sample()
+    assert memory.own.crc_checked == memory.demonstrations.crc_checked == 20
+
+
+def test_returns_and_priorities_work_in_both():
+    memory = filled(OWN, EXPERT, inner={"prioritised": Prioritised(alpha=1.0), "n_steps": 3, "gamma": 0.9})
+    batch = memory.sample()
+    assert len(batch.discount) == len(batch.weight) == 40
+    assert memory.gamma == 0.9
+    memory.feed_back(batch.drawn, torch.arange(40.0))
+    for part, errors in ((memory.own, range(20)), (memory.demonstrations, range(20, 40))):
+        powers = set(np.round(part._priorities.powers).tolist())
+        assert powers & set(map(float, errors))
+        assert powers <= {0.0, 1.0, *map(float, errors)}
+
+
+def test_a_users_memory_can_be_inside():
+    memory = WithDemonstrations(partial(ListMemory, batch_size=10))
+    for worker in (OWN, EXPERT):
+        memory.append(arrived(worker))
+    memory.flush()
+    assert memory.pending("w1") == memory.pending("w2") == 0
+    assert workers_in(memory.sample()) == [OWN] * 5 + [EXPERT] * 5
+
+
+def test_the_compressor_is_that_of_the_memories_inside():
+    assert compressor_of(partial(WithDemonstrations, memory=partial(ReplayMemory, act_buf_len=2))) == DropActionBuffer(
+        2
+    )
+    with pytest.raises(ConfigError, match="share is 2"):
+        make(share=2)

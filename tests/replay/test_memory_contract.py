@@ -1,0 +1,71 @@
+"""The memory contract over the memory that ships and over one as users write it."""
+
+from __future__ import annotations
+
+from list_memory import ListMemory
+
+from tmrl_like.replay import ReplayMemory
+from tmrl_like.testing.memories import MemoryContract
+
+
+class ReplayContract(MemoryContract):
+    def make_memory(self, **kwargs):
+        return ReplayMemory(
+            act_buf_len=self.act_buf_len,
+            frame_stack={1: self.frame_stack} if self.frame_stack else 0,
+            frame_padding=self.frame_padding,
+            **kwargs,
+        )
+
+
+class ListContract(MemoryContract):
+    def make_memory(self, **kwargs):
+        memory = ListMemory(**kwargs)
+        memory.act_buf_len = self.act_buf_len
+        return memory
+
+
+class TestReplayMemoryWhereResetsFillTheActionBuffer(ReplayContract):
+    pass
+
+
+class TestReplayMemoryWhereTheActionBufferIsCarriedOver(ReplayContract):
+    reset_act_buf = False
+
+
+class TestReplayMemoryWhereTheLastActionStays(ReplayContract):
+    reset_act_buf = False
+    last_act_on_reset = True
+
+
+class TestReplayMemoryWithoutActionBuffer(ReplayContract):
+    act_buf_len = 0
+
+
+class TestReplayMemoryWithOneAction(ReplayContract):
+    act_buf_len = 1
+    reset_act_buf = False
+
+
+class TestReplayMemoryWithAStackOfFrames(ReplayContract):
+    frame_stack = 4
+
+
+class TestReplayMemoryWithAPaddedStackAndACarriedOverActionBuffer(ReplayContract):
+    reset_act_buf = False
+    act_buf_len = 2
+    frame_stack = 6
+    frame_padding = "zero"
+
+
+class TestListMemoryWhereResetsFillTheActionBuffer(ListContract):
+    pass
+
+
+class TestListMemoryWhereTheActionBufferIsCarriedOver(ListContract):
+    reset_act_buf = False
+
+
+class TestListMemoryWhereTheLastActionStays(ListContract):
+    reset_act_buf = False
+    last_act_on_reset = True

@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tmrl_like.errors import ConfigError, PipelineMismatchError
+from tmrl_like.replay import DropHistory, ReplayMemory
+from tmrl_like.replay.crc import check_transition
+from tmrl_like.testing.memories import ActionBufferEnv, cut, interleaved, packed
+from tmrl_like.types import Batch, Buffer, Info, Sample
+
+GAMMA = 0.9
+
+
+def gather(memory, items):
+    return memory._views.batch(memory._rows_of(items))
+
+
+def episode(rewards, terminated=False, truncated=False, start=0.0):
+    """Samples whose observations count up from `start`, the last one ending the episode as said."""
+    samples = [Sample(0, np.float32(start), 0.0, False, False, Info(is_reset=True))]
+    for k, rew in enumerate(rewards, start=1):
+        is_last = k == len(rewards)
+        samples.append(Sample(k, np.float32(start + k), rew, terminated and is_last, truncated and is_last, Info()))
+    return samples
+
+
+def three_steps(*episodes, **kwargs):
+    memory = ReplayMemory(n_steps=3, gamma=GAMMA, **kwargs)
+    memory.append(Buffer([sample for samples in episodes for sample in samples], "w"))
+    return memory
+
+
+@pytest.mark.parametrize("end", ["terminated", "truncated"])
+def test_a_return_ends_with_its_episode(end):
+    memory = three_steps(episode([1.0, 2.0, 4.0, 8.0], **{end: True}), episode([16.0, 32.0], start=10))
+    transitions = [memory.get_transition(k) for k in range(len(memory))]
+    assert [t.last_obs for t in transitions] == [0, 1, 2, 3, 10, 11]
+    assert [t.act for t in transitions] == [1, 2, 3, 4, 1, 2]
+    assert [t.obs for t in transitions] == [3, 4, 4, 4, 12, 12]
+    sums = [1 + 0.9 * 2 + 0.81 * 4, 2 + 0.9 * 4 + 0.81 * 8, 4 + 0.9 * 8, 8, 16 + 0.9 * 32, 32]
+    assert [t.rew for t in transitions] == pytest.approx(sums)
+    flags = [t.terminated if end == "terminated" else t.truncated for t in transitions]
+    assert flags == [False, True, True, True, False, False]
+    batch = gather(memory, np.arange(6))
+    assert batch.discount.tolist() == pytest.approx([0.9**3, 0.9**3, 0.9**2, 0.9, 0.9**2, 0.9])
+    assert batch.discount.dtype == torch.float32
+
+
+def test_a_return_grows_as_the_episode_goes_on():
+    memory = ReplayMemory(n_steps=3, gamma=0.5)
+    found = []
+    for sample in episode([1.0, 1.0, 1.0, 1.0]):
+        memory.append(Buffer([sample], "w"))
+        found.append(memory.get_transition(0).rew if len(memory) else None)
+    assert found == [None, 1.0, 1.5, 1.75, 1.75]
+
+
+def test_an_episode_that_is_cut_without_a_flag_ends_where_the_next_begins():
+    memory = three_steps(episode([1.0, 1.0]), episode([5.0], start=10))
+    assert [memory.get_transition(k).rew for k in range(3)] == [1.9, 1.0, 5.0]
+
+
+def test_an_endless_reward_after_the_end_does_not_spoil_the_sum():
+    memory = three_steps(episode([1.0], terminated=True), episode([np.inf], start=10))
+    assert gather(memory, np.array([0])).rew.tolist() == [1.0]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=4),
+    workers=st.integers(1, 3),
+    memory_size=st.integers(1, 90),
+    longest_episode=st.integers(1, 8),
+    act_buf_len=st.integers(0, 3),
+    frame_stack=st.integers(0, 4),
+    reset_act_buf=st.booleans(),
+    n_steps=st.integers(1, 6),
+    lost=st.sets(st.integers(0, 30), max_size=5),
+)
+def test_any_returns_of_any_workers_in_any_ring_are_those_of_the_episodes(
+    sizes, workers, memory_size, longest_episode, act_buf_len, frame_stack, reset_act_buf, n_steps, lost
+):
+    memory = ReplayMemory(
+        memory_size=memory_size,
+        act_buf_len=act_buf_len,
+        frame_stack={1: frame_stack} if frame_stack else 0,
+        n_steps=n_steps,
+        gamma=GAMMA,
+        crc_debug=True,
+    )
+    compress = DropHistory(act_buf_len, memory.frame_stack)
+    streams = []
+    for worker in range(workers):
+        env = ActionBufferEnv(
+            worker, act_buf_len, reset_act_buf, longest_episode=longest_episode, frame_stack=frame_stack
+        )
+        streams.append(list(cut(env.take(100), sizes)))
+    arrived = []
+    breaks = [0] * workers
+    for number, (worker, steps) in enumerate(interleaved(streams, seed=memory_size)):
+        if number in lost:
+            breaks[worker] += 1
+            continue
+        stream = f"w{worker}/{breaks[worker]}"
+        memory.append(packed(steps, stream, lambda sample: compress(*sample)))
+        arrived += [(stream, step) for step in steps]
+    expected = n_step_returns(arrived, n_steps)
+    batch = gather(memory, np.arange(len(memory))) if len(memory) else None
+    for item in range(len(memory)):
+        transition = memory.get_transition(item)
+        steps = expected[tuple(transition.last_obs[0].tolist())]
+        last_obs, act, rew = steps[0].original[:3]
+        if n_steps > 1:
+            rew = 0.0
+            for k, step in enumerate(steps):
+                rew += GAMMA**k * float(step.sample.rew)
+            assert batch.discount[item] == np.float32(GAMMA ** len(steps))
+        in_batch = (batch.obs, (batch.act,), (batch.rew,), batch.next_obs, (batch.terminated,), (batch.truncated,))
+        check_transition(
+            [tuple(map(np.asarray, leaves)) for leaves in (last_obs, [act], [np.float32(rew)], steps[-1].original[3])]
+            + [(np.asarray(np.float32(flag)),) for flag in steps[-1].original[4:]],
+            [tuple(leaf[item].numpy() for leaf in leaves) for leaves in in_batch],
+        )
+        check_transition((last_obs, act, rew, *steps[-1].original[3:]), transition)
+        memory[item]
+
+
+def n_step_returns(arrived, n_steps):
+    """By the identity of the first observation: the steps that an n-step return from there is made of."""
+    expected = {}
+    for worker in {worker for worker, _ in arrived}:
+        steps = [step for number, step in arrived if number == worker]
+        for i, step in enumerate(steps):
+            taken = [step]
+            for after in steps[i + 1 : i + n_steps]:
+                if after.is_reset or taken[-1].sample.terminated or taken[-1].sample.truncated:
+                    break
+                taken.append(after)
+            if not step.is_reset:
+                expected[tuple(step.original[0][0].tolist())] = taken
+    return expected
+
+
+@pytest.mark.parametrize("n_steps", [2, 4])
+@pytest.mark.parametrize("is_debugged", [False, True])
+def test_batches_hold_what_the_items_are(is_debugged, n_steps):
+    memory = ReplayMemory(n_steps=n_steps, gamma=GAMMA, act_buf_len=2, batch_size=64, crc_debug=is_debugged)
+    memory.append(packed(ActionBufferEnv(1, 2).take(300), "w", lambda sample: DropHistory(2)(*sample)))
+    memory.seed(3)
+    batch = memory.sample()
+    memory.seed(3)
+    for k, item in enumerate(memory.sample_indices().tolist()):
+        last_obs, act, rew, obs, terminated, truncated, _ = memory.get_transition(item)
+        assert batch.rew[k] == np.float32(rew)
+        assert [batch.terminated[k], batch.truncated[k]] == [terminated, truncated]
+        for found, leaf in zip((*batch.obs, batch.act, *batch.next_obs), (*last_obs, act, *obs), strict=True):
+            assert np.array_equal(found[k].numpy(), leaf)
+        count = round(float(obs[0][1] - last_obs[0][1]))
+        assert batch.discount[k] == np.float32(GAMMA**count)
+
+
+def test_crc_debugging_finds_a_wrong_step_inside_a_return():
+    memory = ReplayMemory(n_steps=3, gamma=GAMMA, crc_debug=True)
+    steps = ActionBufferEnv(1, 0).take(100)
+    memory.append(packed(steps, "w"))
+    memory._store.fields[2].columns[0].array[50] += 1
+    with pytest.raises(PipelineMismatchError, match="rew"):
+        [memory[item] for item in range(len(memory))]
+
+
+def test_a_batched_preprocessor_keeps_the_discount():
+    def negative(last_obs, act, rew, obs, terminated, truncated):
+        return last_obs, act, -rew, obs, terminated, truncated
+
+    negative.batched = True
+    memory = three_steps(episode([1.0] * 9), sample_preprocessor=negative)
+    batch = memory.sample()
+    assert type(batch) is Batch
+    assert len(batch.discount) == memory.batch_size
+    assert batch.rew.max() < 0
+
+
+@pytest.mark.parametrize("wrong", [{"n_steps": 0}, {"n_steps": 3}, {"n_steps": 3, "gamma": 1.5}])
+def test_steps_and_gamma_that_cannot_be_are_refused(wrong):
+    with pytest.raises(ConfigError, match="n_steps is"):
+        ReplayMemory(**wrong)
+
+
+def test_a_batch_unpacks_as_six_and_keeps_what_is_beside_them():
+    batch = Batch(1, 2, 3, 4, 5, 6, discount=0.9)
+    obs, act, rew, next_obs, terminated, truncated = batch
+    assert (obs, act, rew, next_obs, terminated, truncated) == (1, 2, 3, 4, 5, 6)
+    changed = batch._replace(obs=7)
+    assert (changed.obs, changed.discount, changed.weight) == (7, 0.9, None)
+    assert type(changed) is Batch
+    assert Batch(1, 2, 3, 4, 5, 6).discount is None

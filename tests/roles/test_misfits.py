@@ -1,0 +1,117 @@
+"""A worker whose samples do not fit what the memory holds: the others go on, and nothing of its is lost unsaid."""
+
+import numpy as np
+import pytest
+
+from tmrl_like.base.functional import partial
+from tmrl_like.delivery.log import Segment, entries_of, segments_in
+from tmrl_like.delivery.outbox import OutboxOptions
+from tmrl_like.errors import RefusedError
+from tmrl_like.replay import ReplayMemory
+from tmrl_like.testing.fakes import CountingEnv
+from tmrl_like.wire.messages import SamplePacket
+
+ENV = partial(CountingEnv, step_s=0.002)
+SOON = OutboxOptions(max_age_s=0.0, min_samples=2)  # no packet holds a reset alone, which would be cast
+EPOCHS = {"epochs": float("inf"), "rounds": 1, "steps": 20, "max_training_steps_per_env_step": 0.5}
+
+
+def in_float64(act, obs, rew, terminated, truncated, info):
+    return act, obs.astype(np.float64), rew, terminated, truncated, info
+
+
+class Ended:
+    """What a worker's `run` raised."""
+
+    def __init__(self, worker):
+        self.worker = worker
+        self.error = None
+
+    def __call__(self):
+        try:
+            self.worker.run()
+        except RefusedError as error:
+            self.error = error
+
+
+def packets_in(folder):
+    entries = (entry.message for path in segments_in(folder) for entry in entries_of(Segment(path)))
+    return [message for message in entries if isinstance(message, SamplePacket)]
+
+
+def newest_in(folder):
+    return {header.incarnation: header.sequence for header in packets_in(folder)}
+
+
+def streams_in(memory):
+    return {run.lane.stream.rsplit("/", 2)[0] for run in list(memory._lanes._runs)}
+
+
+@pytest.mark.parametrize("is_durable", [False, True], ids=["memory", "log"])
+def test_one_misconfigured_worker_ends_itself_and_not_the_trainer(house, is_durable, tmp_path, until, caplog):
+    server = house.server()
+    checkpoint = {"checkpoint_path": tmp_path / "checkpoint"} if is_durable else {}
+    trainer = house.trainer(ReplayMemory, EPOCHS, **checkpoint)
+    training = trainer.training
+    thread = house.start(trainer.run)
+    good = house.worker(ENV, name="good", outbox=SOON)
+    house.start(good.run)
+    until(lambda: training.total_updates > 20)
+
+    spool = {"name": "bad", "outbox": SOON, "spool_dir": tmp_path / "spool"}
+    bad = house.worker(ENV, sample_compressor=in_float64, **spool)
+    ended = Ended(bad)
+    house.start(ended)
+    until(lambda: ended.error is not None)
+    assert "obs began as float32 (2,) and is now float64 (2,)" in str(ended.error)
+    assert "start both with the same environment and sample_compressor" in str(ended.error)
+    until(lambda: [seat.hello.name for seat in server._relay.workers] == ["good"])
+    bad.close()
+    left = newest_in(tmp_path / "spool" / "bad")
+    assert list(left) == [bad._outbox.incarnation]
+    assert len(list(packets_in(tmp_path / "spool" / "bad"))) == left[bad._outbox.incarnation] == bad._outbox._sequence
+
+    successor = house.worker(ENV, **spool)
+    house.start(successor.run)
+    updates = training.total_updates
+    until(lambda: "an earlier process of this worker left on disk do not fit" in caplog.text)
+    until(lambda: any(stream.startswith("bad/") for stream in streams_in(training.memory)))
+    until(lambda: training.total_updates > updates + 20)
+    assert thread.is_alive()
+    assert trainer.link.fleet()["refused_workers_total"] == 1
+    streams = streams_in(training.memory)
+    assert streams == {f"good/{good._outbox.incarnation}", f"bad/{successor._outbox.incarnation}"}
+    assert len([r for r in caplog.records if "samples of worker bad are refused" in r.message]) == 1
+    successor.close()
+    assert newest_in(tmp_path / "spool" / "bad")[bad._outbox.incarnation] == left[bad._outbox.incarnation]
+    trainer.stop()
+    thread.join(60)
+    assert not thread.is_alive()
+    if is_durable:
+        trainer.close()
+        resumed = house.trainer(ReplayMemory, EPOCHS, **checkpoint)
+        assert streams_in(resumed.training.memory) == streams
+
+
+def test_packets_that_one_trainer_refused_another_takes(zmq_house, tmp_path, until):
+    zmq_house.server()
+    trainer = zmq_house.trainer(ReplayMemory, EPOCHS)
+    thread = zmq_house.start(trainer.run)
+    good = zmq_house.worker(ENV, name="good", outbox=SOON)
+    zmq_house.start(good.run)
+    until(lambda: trainer.training.total_samples > 5)
+    spool = {"name": "bad", "outbox": SOON, "spool_dir": tmp_path / "spool"}
+    bad = zmq_house.worker(ENV, sample_compressor=in_float64, **spool)
+    ended = Ended(bad)
+    zmq_house.start(ended)
+    until(lambda: ended.error is not None)
+    for part in (good, bad, trainer):
+        part.close()
+    thread.join(60)
+
+    other = zmq_house.trainer(ReplayMemory, EPOCHS)
+    zmq_house.start(other.run)
+    idle = zmq_house.worker(ENV, **spool)
+    until(lambda: other.training.memory.holds_samples and idle._outbox.unacknowledged_samples() == 0)
+    assert newest_in(tmp_path / "spool" / "bad") == {}
+    assert other.training.memory._store.fields[1].columns[0].array.dtype == np.float64

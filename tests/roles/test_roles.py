@@ -1,0 +1,941 @@
+"""Server, worker and trainer together, over real connections."""
+
+import itertools
+import json
+import re
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from tmrl_like.base.functional import partial
+from tmrl_like.config import config_constants as cfg
+from tmrl_like.delivery.outbox import OutboxOptions
+from tmrl_like.errors import (
+    ConfigError,
+    CredentialsError,
+    EnvironmentFaultError,
+    MemoryContractError,
+    PolicyError,
+    RefusedError,
+    TransportError,
+)
+from tmrl_like.networking import RolloutWorker, Server, Trainer
+from tmrl_like.policies.actor import ActorModule
+from tmrl_like.testing.chaos import LinkProxy
+from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
+from tmrl_like.trainer.schedule import TrainingOffline
+from tmrl_like.types import ActionSource
+
+SOON = OutboxOptions(max_age_s=0.0)
+
+
+def retrieve(trainer, n, within_s=60.0):
+    """Take samples from the trainer's connection until there are n."""
+    samples, deadline = [], time.monotonic() + within_s
+    while len(samples) < n:
+        assert time.monotonic() < deadline, f"{len(samples)} of {n} samples arrived"
+        deliveries = trainer.link.retrieve(0.05)
+        samples += [s for d in deliveries for s in d.buffer.memory]
+        trainer.link.confirm(deliveries)
+    return samples
+
+
+def is_gapless(samples):
+    """Whether consecutive samples continue each other: (episode, step) counts up."""
+    steps = [tuple(s.obs.tolist()) for s in samples]
+    return all(b == (a[0], a[1] + 1) or b == (a[0] + 1, 0) for a, b in itertools.pairwise(steps))
+
+
+def test_everything_runs_from_construction_to_the_last_epoch(house, until):
+    server = house.server()
+    trainer, worker = house.trainer(), house.worker(partial(CountingEnv, step_s=0.001))
+    house.start(worker.run, test_episode_interval=2)
+    trainer.run()
+    assert trainer.training.total_updates == 20
+    until(lambda: worker.policy_version > 1)
+    assert float(worker.actor.state_dict()["layer.bias"]) >= 5.0
+    assert server.has_trainer()
+    records = [json.loads(line) for line in (cfg.RUN_FOLDER / "metrics.jsonl").read_text().splitlines()]
+    assert [r["round"] for r in records if r["kind"] == "round"] == [0, 1]
+    assert any(r["kind"] == "episode" and r["test"] for r in records)
+
+
+def test_construction_collects_nothing(house):
+    house.server()
+    worker, trainer = house.worker(), house.trainer()
+    assert worker.wait_connected(60)
+    assert trainer.link.wait_connected(60)
+    assert worker.env.total_steps == 0
+    assert trainer.link.retrieve(0.2) == []
+
+
+def test_parts_started_before_the_server_find_it(zmq_house, until):
+    with __import__("socket").create_server(("127.0.0.1", 0)) as s:
+        zmq_house.port = s.getsockname()[1]
+    worker, trainer = zmq_house.worker(), zmq_house.trainer()
+    house_port = zmq_house.port
+    zmq_house.server(port=house_port)
+    assert worker.wait_connected(8)
+    assert trainer.link.wait_connected(8)
+
+
+def test_samples_are_what_the_environment_produced(house):
+    house.server()
+    trainer, worker = house.trainer(), house.worker(outbox=SOON)
+    house.start(worker.run, nb_episodes=3)
+    samples = retrieve(trainer, 33)
+    assert is_gapless(samples)
+    assert [s.info.is_reset for s in samples[:12]] == [True] + [False] * 10 + [True]
+    assert samples[0].rew == 0.0
+    assert samples[10].terminated is True
+    assert type(samples[5].rew) is float
+    assert len({s.rew for s in samples[:11]}) == 11
+    assert all(abs(s.info.timing.observed_at_s - time.time()) < 60 for s in samples)
+
+
+def test_the_compressor_runs_before_sending(house):
+    house.server()
+    trainer = house.trainer()
+    worker = house.worker(
+        sample_compressor=lambda act, obs, rew, ter, tru, info: (None, obs[1:], rew, ter, tru, {"k": 1})
+    )
+    house.start(worker.run, nb_episodes=1)
+    sample = retrieve(trainer, 11)[3]
+    assert sample.act is None
+    assert sample.obs.tolist() == [3.0]
+    assert sample.info == {"k": 1}
+
+
+def test_an_old_compressor_gets_an_error_that_names_the_item_that_split(house):
+    house.server()
+    worker = house.worker(sample_compressor=lambda act, obs, rew, ter, tru, info: (act, obs, rew, ter, info))
+    with pytest.raises(MemoryContractError, match="`done` is now two"):
+        worker.collect_train_episode()
+    with pytest.raises(MemoryContractError, match="it returned a str"):
+        house.worker(sample_compressor=lambda *sample: "sample").collect_train_episode()
+
+
+def test_every_sample_names_the_policy_that_drove_and_a_reset_has_no_duration(house):
+    house.server()
+    trainer, worker = house.trainer(), house.worker()
+    trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    worker.update_actor_weights(blocking=True)
+    worker.collect_train_episode()
+    samples = retrieve(trainer, 11)
+    assert [sample.info.is_reset for sample in samples] == [True] + [False] * 10
+    assert [sample.terminated for sample in samples] == [False] * 10 + [True]
+    assert not any(sample.truncated for sample in samples)
+    timings = [sample.info.timing for sample in samples]
+    assert {timing.policy_version for timing in timings} == {1}
+    assert (timings[0].inference_s, timings[0].period_error_s) == (0.0, 0.0)
+    assert all(0.0 < timing.inference_s < timing.period_error_s for timing in timings[1:])  # there is no time-step
+
+
+def test_a_compressor_for_done_is_refused_at_construction(house):
+    with pytest.raises(MemoryContractError, match=r"5 arguments.*`done` is now two, `terminated` and `truncated`"):
+        house.worker(sample_compressor=lambda act, obs, rew, done, info: (act, obs, rew, done, info))
+
+
+def test_long_episodes_are_truncated_and_never_terminated(house):
+    house.server()
+    trainer = house.trainer()
+    worker = house.worker(partial(CountingEnv, episode_steps=100), max_samples_per_episode=5)
+    house.start(worker.run, nb_episodes=2)
+    samples = retrieve(trainer, 12)
+    assert [s.truncated for s in samples] == ([False] * 5 + [True]) * 2
+    assert not any(s.terminated for s in samples)
+
+
+def test_test_episodes_report_a_return_and_no_samples(house, until):
+    house.server()
+    trainer, worker = house.trainer(), house.worker()
+    house.start(worker.run_episode)
+    deliveries = []
+    until(lambda: deliveries.extend(trainer.link.retrieve(0.05)) or deliveries)
+    assert [e.test for d in deliveries for e in d.episodes] == [True]
+    assert sum(len(d.buffer) for d in deliveries) == 0
+    assert deliveries[0].episodes[0].return_ == 55.0
+
+
+class ShowsTests(LinearActor):
+    """Its action is 1 in tests and -1 in training."""
+
+    def act(self, obs, test=False):
+        return np.array([1.0 if test else -1.0], np.float32)
+
+
+class RewardIsAction(CountingEnv):
+    """Ten steps, each rewarded with its action."""
+
+    def step(self, action):
+        obs, _, *rest = super().step(action)
+        return obs, float(action[0]), *rest
+
+
+@pytest.mark.parametrize(
+    ("options", "returns"),
+    [
+        ({"test_episode_interval": 2}, [10, -10, -10, 10, -10, -10]),
+        ({"test_episode_interval": 3}, [10, -10, -10, -10, 10, -10]),
+        ({}, [-10] * 4),
+        ({"test_episode_interval": 2, "expert": True}, [-10] * 4),
+    ],
+)
+def test_tests_come_at_their_interval_act_as_tests_and_leave_no_samples(house, until, options, returns):
+    house.server()
+    trainer, worker = house.trainer(), house.worker(RewardIsAction, ShowsTests)
+    worker.run(nb_episodes=4, **options)
+    deliveries = []
+    until(
+        lambda: (
+            deliveries.extend(trainer.link.retrieve(0.05))
+            or sum(len(delivery.episodes) for delivery in deliveries) >= len(returns)
+        )
+    )
+    trainer.link.confirm(deliveries)
+    episodes = [episode for delivery in deliveries for episode in delivery.episodes]
+    assert [(episode.return_, episode.test) for episode in episodes] == [(r, r > 0) for r in returns]
+    samples = [sample for delivery in deliveries for sample in delivery.buffer]
+    assert len(samples) == 4 * 11
+    assert {float(sample.act[0]) for sample in samples if not sample.info.is_reset} == {-1.0}
+
+
+def test_tests_of_a_synchronous_run_act_as_tests_and_leave_no_samples(house, until):
+    house.server()
+    trainer, worker = house.trainer(), house.worker(RewardIsAction, ShowsTests)
+    worker.run_synchronous(test_episode_interval=1, nb_steps=30)
+    deliveries = []
+    until(
+        lambda: (
+            deliveries.extend(trainer.link.retrieve(0.05))
+            or {episode.test for delivery in deliveries for episode in delivery.episodes} == {True, False}
+        )
+    )
+    trainer.link.confirm(deliveries)
+    assert {(e.return_, e.test) for d in deliveries for e in d.episodes} == {(10.0, True), (-10.0, False)}
+    samples = [sample for delivery in deliveries for sample in delivery.buffer if not sample.info.is_reset]
+    assert {float(sample.act[0]) for sample in samples} == {-1.0}
+
+
+def test_episodes_that_are_not_sent_are_tests_unless_they_train():
+    with RolloutWorker(RewardIsAction, ShowsTests, standalone=True) as worker:
+        told = worker.run_episodes(nb_episodes=1) + worker.run_episodes(nb_episodes=1, train=True)
+        told += [worker.run_episode(), worker.run_episode(train=True), worker.collect_train_episode()]
+        assert [stats.return_ for stats in told] == [10, -10, 10, -10, -10]
+        assert [stats.test for stats in told] == [True, False, True, False, False]
+        assert worker.act(np.zeros(2, np.float32), test=True) == 1.0
+        assert worker.step(worker.reset(False)[0], test=True, collect_samples=False)[1] == 1.0
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_a_limit_of_a_call_goes_before_that_of_the_worker(limit):
+    with RolloutWorker(CountingEnv, LinearActor, standalone=True, max_samples_per_episode=limit) as worker:
+        assert worker.run_episode().steps == limit
+        told = [worker.run_episode(2), *worker.run_episodes(2, nb_episodes=1), worker.collect_train_episode(2)]
+        assert [(stats.steps, stats.truncated, stats.terminated) for stats in told] == [(2, True, False)] * 3
+
+
+def test_a_synchronous_run_that_does_not_end_episodes_waits_inside_them(house, until):
+    house.server()
+    trainer = house.trainer()
+    worker = house.worker(partial(CountingEnv, 100), outbox=OutboxOptions(max_age_s=1e9))
+    house.start(worker.run_synchronous, nb_steps=6, initial_steps=4, max_steps_per_update=3, end_episodes=False)
+    samples = []
+    for steps in (5, 8):
+        until(
+            lambda to=steps: (
+                samples.extend(s for d in trainer.link.retrieve(0.05) for s in d.buffer) or len(samples) > to
+            )
+        )
+        assert len(samples) == 1 + steps
+        trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    worker.stop()
+
+
+def test_statistics_of_two_workers_do_not_overwrite_each_other(house, until):
+    house.server()
+    trainer = house.trainer()
+    first, second = house.worker(name="one"), house.worker(partial(CountingEnv, episode_steps=3), name="two")
+    for worker in (first, second):
+        house.start(worker.run, nb_episodes=2)
+    episodes = []
+    until(lambda: episodes.extend(e for d in trainer.link.retrieve(0.05) for e in d.episodes) or len(episodes) == 4)
+    assert sorted((e.worker, e.return_) for e in episodes) == [("one", 55.0)] * 2 + [("two", 6.0)] * 2
+
+
+def test_experts_send_samples_and_ignore_weights(house, until):
+    server = house.server()
+    trainer, worker = house.trainer(), house.worker(partial(CountingEnv, step_s=0.001))
+    house.start(worker.run, expert=True)
+    retrieve(trainer, 5)
+    trainer.training.agent.train(_batch())
+    trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    until(lambda: server.counters.policies == 1)
+    retrieve(trainer, 50)
+    assert worker.policy_version == 0
+
+
+def test_an_experts_samples_say_so_and_continue_no_policys(house, until):
+    house.server()
+    trainer, worker = house.trainer(), house.worker(partial(CountingEnv, 5))
+    buffers = []
+    for expert in (False, True, True):
+        worker.run(nb_episodes=1, expert=expert)
+    until(lambda: buffers.extend(d.buffer for d in trainer.link.retrieve(0.05)) or sum(map(len, buffers)) == 18)
+    told = [(b.stream, {s.info.timing.source for s in b}) for b in buffers if len(b)]
+    streams = {source: {stream for stream, sources in told if sources == {source}} for _, (source,) in told}
+    assert set(streams) == {ActionSource.POLICY, ActionSource.EXPERT}
+    assert [len(names) for names in streams.values()] == [1, 1]
+    assert streams[ActionSource.POLICY] != streams[ActionSource.EXPERT]
+
+
+def _batch():
+    import torch
+
+    from tmrl_like.types import Batch
+
+    return Batch(*(torch.zeros(1) for _ in range(6)))
+
+
+def test_a_late_joiner_gets_the_newest_weights_at_once(house, until):
+    server = house.server()
+    trainer = house.trainer()
+    trainer.link.wait_connected(60)
+    trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    until(lambda: server.counters.policies == 1)
+    trainer.close()
+    worker = house.worker()
+    assert worker.update_actor_weights(blocking=True) == 1
+    assert worker.policy_version == 1
+
+
+def test_weights_change_inside_an_episode(house, until):
+    house.server()
+    trainer, worker = house.trainer(), house.worker(partial(CountingEnv, episode_steps=10**6, step_s=0.001))
+    house.start(worker.run)
+    versions = set()
+
+    def seen_three_versions():
+        trainer.link.broadcast_model(trainer.training.agent.get_actor())
+        for d in trainer.link.retrieve(0.05):
+            versions.update(s.info.timing.policy_version for s in d.buffer.memory)
+        return len(versions) >= 3
+
+    until(seen_three_versions)
+
+
+def test_the_worker_keeps_its_weights_at_model_path_and_starts_with_them(house, tmp_path, until):
+    house.server()
+    path = tmp_path / "w" / "policy.safetensors"
+    trainer, worker = house.trainer(), house.worker(model_path=path, model_path_history=tmp_path / "h", model_history=2)
+    for i in range(4):
+        trainer.training.agent.train(_batch())
+        trainer.link.broadcast_model(trainer.training.agent.get_actor())
+        until(lambda received=i + 1: worker._intake.received == received)
+    until(lambda: path.exists() and len(list(tmp_path.glob("h_*"))) == 2)
+    reader = RolloutWorker(CountingEnv, LinearActor, model_path=path, standalone=True)
+    assert float(reader.actor.state_dict()["layer.bias"]) == 4.0
+
+
+def test_weights_of_another_actor_are_refused_by_name(tmp_path):
+    class Wider(LinearActor):
+        def __init__(self, observation_space, action_space):
+            super().__init__(observation_space, action_space)
+            import torch
+
+            self.layer = torch.nn.Linear(3, 1)
+
+    LinearActor(*_spaces()).save(tmp_path / "p")
+    with pytest.raises(PolicyError, match=r"layer.weight is \(1, 2\) instead of \(1, 3\)"):
+        RolloutWorker(CountingEnv, Wider, model_path=tmp_path / "p", standalone=True)
+
+
+def _spaces():
+    env = CountingEnv()
+    return env.observation_space, env.action_space
+
+
+def test_a_policy_that_is_not_finite_does_not_drive(house, until, monkeypatch):
+    monkeypatch.setattr("tmrl_like.trainer.link.refuse_diverged", lambda tensors: None)
+    house.server()
+    trainer, worker = house.trainer(), house.worker()
+    actor = trainer.training.agent.get_actor()
+    trainer.link.broadcast_model(actor)
+    assert worker.update_actor_weights(blocking=True)
+    actor.layer.bias.data.fill_(float("nan"))
+    trainer.link.broadcast_model(actor)
+    until(lambda: "not finite" in worker._intake.alarm)
+    assert worker.update_actor_weights() == 0
+    assert worker.policy_version == 1
+
+
+def test_a_standalone_worker_opens_no_connection_and_needs_no_key(own_home):
+    worker = RolloutWorker(CountingEnv, LinearActor, standalone=True)
+    stats = worker.run_episodes(nb_episodes=2)
+    assert [s.return_ for s in stats] == [55.0, 55.0]
+    assert not own_home.exists()
+    with pytest.raises(TransportError, match=r"^a standalone worker has no connection$"):
+        worker.wait_connected(1.0)
+
+
+def test_nothing_is_lost_or_doubled_when_the_server_is_replaced(zmq_house, until):
+    server = zmq_house.server()
+    trainer = zmq_house.trainer()
+    worker = zmq_house.worker(partial(CountingEnv, step_s=0.002), outbox=SOON)
+    zmq_house.start(worker.run)
+    samples = retrieve(trainer, 100)
+    server.close()
+    steps = worker.env_steps
+    until(lambda: worker.env_steps > steps + 100)  # samples keep coming while nobody listens
+    zmq_house.server()
+    samples += retrieve(trainer, 400)
+    assert is_gapless(samples)
+
+
+def test_nothing_is_lost_or_doubled_when_the_trainer_is_replaced(house, tmp_path):
+    house.server()
+    worker = house.worker(partial(CountingEnv, step_s=0.002), outbox=SOON)
+    path = tmp_path / "checkpoint"
+    first = house.trainer(checkpoint_path=path)
+    house.start(worker.run)
+    training = first.training
+    while training.total_samples < 100:
+        _take_into_memory(first)
+    first.save_checkpoint()
+    while training.total_samples < 200:
+        _take_into_memory(first)  # in the memory, confirmed, and in no checkpoint
+    first.link.retrieve(0.1)  # arrived, but not in the memory when the trainer dies
+    first.close()
+    second = house.trainer(checkpoint_path=path)
+    while second.training.total_samples < 400:
+        _take_into_memory(second)
+    assert second.training.memory.data[0].info.is_reset
+    assert is_gapless(second.training.memory.data)
+
+
+def test_nothing_is_lost_or_doubled_when_connections_are_cut_and_the_control_loop_goes_on(zmq_house, until):
+    server = zmq_house.server()
+    trainer = zmq_house.trainer()
+    with LinkProxy(*server.address) as proxy:
+        zmq_house.port = proxy.port
+        worker = zmq_house.worker(partial(CountingEnv, step_s=0.001), outbox=SOON)
+        zmq_house.start(worker.run)
+        samples = retrieve(trainer, 50)
+        for cut in range(4):
+            proxy.refuse()
+            without_server = worker.env_steps
+            until(lambda steps=without_server + 50: worker.env_steps > steps)
+            proxy.allow()
+            samples += retrieve(trainer, 50 * (cut + 2), 15)
+    assert is_gapless(samples)
+
+
+def test_what_a_full_outbox_dropped_is_a_break_and_not_a_wrong_transition(house, until, caplog):
+    house.server()
+    first = house.trainer()
+    tight = OutboxOptions(max_age_s=0.0, max_bytes=5_000)
+    worker = house.worker(partial(CountingEnv, step_s=0.001), outbox=tight)
+    house.start(worker.run)
+    streams = {d.buffer.stream for d in first.link.retrieve(0.5)}
+    first.link._session._role = _Deaf()  # takes nothing for a while
+    until(lambda: worker._outbox.lost_samples > 50)
+    first.link._session._role = first.link
+    deliveries = []
+    until(lambda: deliveries.extend(first.link.retrieve(0.05)) or "lost for good" in caplog.text)
+    until(
+        lambda: deliveries.extend(first.link.retrieve(0.05)) or len({d.buffer.stream for d in deliveries} | streams) > 1
+    )
+    by_stream = {}
+    for delivery in deliveries:
+        by_stream.setdefault(delivery.buffer.stream, []).extend(delivery.buffer.memory)
+    assert all(is_gapless(samples) for samples in by_stream.values())
+
+
+class _Deaf:
+    def on_welcome(self, welcome, is_new):
+        pass
+
+    def on_message(self, message, body):
+        pass
+
+    def on_tick(self, send, connected):
+        return 0.01
+
+    def pending(self):
+        return False
+
+    def beat(self):
+        from tmrl_like.wire.messages import Beat
+
+        return Beat()
+
+
+def test_a_packet_that_cannot_be_decoded_is_a_break_and_not_a_wrong_transition(house, until, monkeypatch):
+    from tmrl_like.delivery import receiver
+
+    house.server()
+    trainer, worker = house.trainer(), house.worker(partial(CountingEnv, step_s=0.001), outbox=SOON)
+    real, calls = receiver.decode_body, []
+
+    def sometimes(packet, body, **options):
+        calls.append(packet.sequence)
+        return real(packet, b"damaged" if len(calls) == 10 else body, **options)
+
+    monkeypatch.setattr(receiver, "decode_body", sometimes)
+    house.start(worker.run)
+    by_stream = {}
+
+    def collect():
+        for delivery in trainer.link.retrieve(0.05):
+            by_stream.setdefault(delivery.buffer.stream, []).extend(delivery.buffer.memory)
+        return sum(map(len, by_stream.values())) > 50
+
+    until(collect)
+    assert len(by_stream) == 2
+    assert all(is_gapless(samples) for samples in by_stream.values())
+    assert trainer.link.fleet()["refused_packets_total"] == 1
+
+
+def test_a_second_worker_of_the_same_name_waits_until_the_first_has_left(zmq_house, caplog, until):
+    zmq_house.server()
+    first = zmq_house.worker(name="arm")
+    assert first.wait_connected(5)
+    second = zmq_house.worker(name="arm")
+    until(lambda: "a worker named arm is connected already" in caplog.text)
+    assert not second.wait_connected(0)
+    first.close()
+    until(lambda: second.wait_connected(0.1))
+
+
+def _take_into_memory(trainer):
+    deliveries = trainer.link.retrieve(0.05)
+    for delivery in deliveries:
+        trainer.training.memory.append(delivery.buffer)
+        trainer.training.total_samples += len(delivery.buffer)
+    trainer.link.confirm(deliveries)
+
+
+def test_a_trainer_resumes_where_its_checkpoint_ends(house, tmp_path, until):
+    house.server()
+    worker = house.worker(partial(CountingEnv, step_s=0.001))
+    house.start(worker.run)
+    path = tmp_path / "checkpoint"
+    first = house.trainer(checkpoint_path=path)
+    first.run()
+    first.close()
+    second = house.trainer(checkpoint_path=path, training={"epochs": 2})
+    assert second.training.epoch == 1
+    assert second.training.agent.steps == 20
+    assert len(second.training.memory) == len(first.training.memory)
+    second.run()
+    assert second.training.agent.steps == 40
+
+
+def test_a_stopped_epoch_is_not_counted_as_done(house, tmp_path, until):
+    house.server()
+    house.start(house.worker(partial(CountingEnv, step_s=0.001)).run)
+    trainer = house.trainer(checkpoint_path=tmp_path, training={"rounds": 1000})
+    thread = house.start(trainer.run)
+    until(lambda: trainer.training.total_updates > 10)
+    trainer.stop()
+    thread.join(60)
+    assert trainer.training.epoch == 0
+    trainer.close()
+    assert house.trainer(checkpoint_path=tmp_path).training.total_updates > 10
+
+
+def test_weights_that_are_ignored_are_never_written_into_the_acting_network(house, until):
+    house.server()
+    trainer, worker = house.trainer(), house.worker()
+    acting = worker.actor
+    for i in range(3):
+        trainer.training.agent.train(_batch())
+        trainer.link.broadcast_model(trainer.training.agent.get_actor())
+        until(lambda received=i + 1: worker._intake.received == received)
+        assert worker.ignore_actor_weights() == 1
+    assert worker.actor is acting
+    assert float(acting.state_dict()["layer.bias"]) == 0.0
+
+
+@pytest.mark.parametrize(("time_step_s", "of_an_episode"), [(1e-9, 10), (1e6, 0)])
+def test_each_time_step_that_misses_its_deadline_is_counted(time_step_s, of_an_episode):
+    class InRealTime(CountingEnv):
+        pass
+
+    InRealTime.time_step_s = time_step_s
+    worker = RolloutWorker(InRealTime, LinearActor, standalone=True)
+    assert [stats.overruns for stats in worker.run_episodes(nb_episodes=2)] == [of_an_episode] * 2
+    assert worker.overruns == 2 * of_an_episode
+    result = worker.run_env_benchmark(10, verbose=False)
+    assert (result.pop("steps"), result.pop("overruns")) == (10, of_an_episode)
+    names = [f"{name}_p{q}_ms" for name in ("period", "inference", "env_step") for q in ("50", "99", "99.9")]
+    assert list(result) == names
+    assert result["period_p50_ms"] >= result["inference_p50_ms"]
+
+
+def test_close_waits_for_the_step_under_way():
+    entered = threading.Event()
+
+    class Env(CountingEnv):
+        finished = 0
+
+        def step(self, action):
+            entered.set()
+            time.sleep(0.2)
+            Env.finished += 1
+            return super().step(action)
+
+    worker = RolloutWorker(Env, LinearActor, standalone=True)
+    thread = threading.Thread(target=worker.run)
+    thread.start()
+    assert entered.wait(60)
+    worker.close()
+    assert Env.finished > 0
+    thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_only_the_memory_can_be_kept(house, tmp_path):
+    house.server()
+    worker = house.worker(partial(CountingEnv, step_s=0.001))
+    house.start(worker.run)
+    first = house.trainer(checkpoint_path=tmp_path)
+    first.run()
+    first.close()
+    second = house.trainer(checkpoint_path=tmp_path, resume="memory")
+    assert second.training.agent.steps == second.training.epoch == 0
+    assert len(second.training.memory) == len(first.training.memory) > 0
+    second.close()
+    assert house.trainer(checkpoint_path=tmp_path, resume="none").training.total_samples == 0
+
+
+def test_the_updater_patches_a_loaded_training(tmp_path, zmq_house):
+    zmq_house.server()
+    first = zmq_house.trainer(checkpoint_path=tmp_path)
+    first.save_checkpoint()
+    first.close()
+
+    def updater(training, training_cls):
+        training.max_training_steps_per_env_step = 7.0
+        return training
+
+    second = zmq_house.trainer(checkpoint_path=tmp_path, updater_fn=updater)
+    assert second.training.max_training_steps_per_env_step == 7.0
+
+
+def test_custom_dump_and_load_functions_are_used(tmp_path, zmq_house):
+    zmq_house.server()
+    path = tmp_path / "mine"
+
+    def load(p):
+        training = TrainingOffline(CountingEnv, ListMemory, CountingAgent)
+        training.epoch = int(p.read_text())
+        return training
+
+    functions = {"dump_run_instance_fn": lambda t, p: p.write_text("41"), "load_run_instance_fn": load}
+    first = zmq_house.trainer(checkpoint_path=path, **functions)
+    first.save_checkpoint()
+    first.close()
+    assert zmq_house.trainer(checkpoint_path=path, **functions).training.epoch == 41
+
+
+def test_a_second_trainer_says_who_is_there_and_takes_the_seat_when_it_is_free(zmq_house, caplog, until):
+    zmq_house.server()
+    first = zmq_house.trainer(name="first")
+    assert first.link.wait_connected(60)
+    second = zmq_house.trainer(name="second")
+    until(lambda: "a trainer is connected already (first)" in caplog.text)
+    assert not second.link.wait_connected(0)
+    first.close()
+    until(lambda: second.link.wait_connected(0.1))
+
+
+def test_a_worker_with_other_spaces_is_refused_with_both_named(house, caplog, until):
+    class Other(CountingEnv):
+        def __init__(self):
+            super().__init__()
+            from gymnasium import spaces
+
+            self.action_space = spaces.Box(-2.0, 2.0, (1,), np.float32)
+
+    house.server()
+    assert house.trainer().link.wait_connected(60)
+    worker = house.worker(Other)
+    until(lambda: re.search(r"action space is Box\(-2, 2.*the trainer's is Box\(-1, 1", caplog.text))
+    assert not worker.wait_connected(0)
+
+
+@pytest.mark.parametrize("first", ["worker", "trainer"])
+def test_a_worker_and_a_trainer_with_one_model_path_are_refused(house, tmp_path, first):
+    house.server()
+    path = tmp_path / "model"
+    parts = {"worker": lambda: house.worker(model_path=path), "trainer": lambda: house.trainer(model_path=path)}
+    early = parts.pop(first)()
+    assert (early if first == "worker" else early.link).wait_connected(60)
+    ((role, make),) = parts.items()
+    late = make()
+    with pytest.raises(RefusedError, match=f"this {role} and the {first} keep .* give each its own model_path"):
+        (late.link if first == "worker" else late).wait_connected(60)
+
+
+def test_a_worker_can_run_again_after_stop():
+    worker = RolloutWorker(CountingEnv, LinearActor, standalone=True)
+    worker.stop()
+    assert worker.run_episodes() == []
+    assert len(worker.run_episodes(nb_episodes=1)) == 1
+
+
+def test_a_wrong_key_is_an_error_that_says_what_to_do(zmq_house, tmp_path):
+    from tmrl_like.transport import KeyFolder
+
+    zmq_house.server()
+    KeyFolder(tmp_path / "other").server_keys()
+    worker = zmq_house.worker(keys_dir=tmp_path / "other")
+    with pytest.raises(CredentialsError, match="keys invite"):
+        worker.wait_connected(60)
+
+
+def test_a_server_that_does_not_answer_is_named(zmq_house, caplog, until, monkeypatch):
+    monkeypatch.setattr("tmrl_like.delivery.session._COMPLAIN_AFTER_S", 0.2)
+    zmq_house.port = 1
+    zmq_house.worker()
+    until(lambda: any("no server answers at 127.0.0.1:1" in r.message for r in caplog.records))
+
+
+def test_an_environment_that_raises_ends_its_episode_and_is_built_anew(house, until, caplog):
+    house.server()
+    trainer = house.trainer()
+    made = []
+
+    def make_env():
+        made.append(CountingEnv(raise_at=5 if not made else 0))
+        return made[-1]
+
+    worker = house.worker(make_env)
+    house.start(worker.run, nb_episodes=3)
+    episodes, streams = [], set()
+
+    def collect():
+        for d in trainer.link.retrieve(0.05):
+            episodes.extend(d.episodes)
+            streams.add(d.buffer.stream)
+        return len(episodes) == 3
+
+    until(collect)
+    assert episodes[0].truncated
+    assert not episodes[0].terminated
+    assert "the motor is on fire" in episodes[0].fault
+    assert [e.fault for e in episodes[1:]] == ["", ""]
+    assert len(made) == 2
+    assert len(streams) == 2
+
+
+def test_an_environment_that_always_raises_ends_the_worker_with_the_cause(monkeypatch):
+    monkeypatch.setattr("tmrl_like.envs.supervision._MAX_BACKOFF_S", 0.0)
+    worker = RolloutWorker(partial(CountingEnv, raise_at=1), LinearActor, standalone=True)
+    with pytest.raises(EnvironmentFaultError, match=r"the motor is on fire.*giving up"):
+        worker.run()
+
+
+def test_an_environment_that_hangs_loses_and_doubles_nothing_on_the_way_to_the_trainer(house, until):
+    house.server()
+    trainer = house.trainer()
+    made = []
+
+    def make_env():
+        made.append(CountingEnv(hang_at=0 if made else 15, hang_s=3600))
+        return made[-1]
+
+    worker = house.worker(make_env, hang_timeout_s=0.2)
+    house.start(worker.run, nb_episodes=4)
+    episodes, steps = [], {}
+
+    def collect():
+        for d in trainer.link.retrieve(0.05):
+            episodes.extend(d.episodes)
+            for sample in d.buffer:
+                steps.setdefault(d.buffer.stream, []).append(tuple(sample.obs.tolist()))
+        return len(episodes) == 4
+
+    until(collect)
+    assert [(e.steps, e.truncated, bool(e.fault)) for e in episodes] == [
+        (10, False, False),
+        (4, True, True),
+        (10, False, False),
+        (10, False, False),
+    ]
+    before, after = steps.values()
+    assert before == [(1, n) for n in range(11)] + [(2, n) for n in range(5)]
+    assert after == [(1, n) for n in range(11)] + [(2, n) for n in range(11)]
+
+
+def test_synchronous_collection_waits_for_the_trainer(house, until):
+    house.server()
+    trainer, worker = house.trainer(), house.worker()
+    thread = house.start(worker.run_synchronous, nb_steps=40, initial_steps=10, max_steps_per_update=10)
+    until(lambda: worker.env_steps >= 20)
+    time.sleep(0.3)
+    assert worker.env_steps == 20
+    until(lambda: trainer.link.broadcast_model(trainer.training.agent.get_actor()) and not thread.is_alive())
+    assert worker.env_steps == 50
+
+
+def test_originals_travel_with_crc_debugging_and_add_no_byte_without(house):
+    house.server()
+    trainer, plain, debugged = house.trainer(), house.worker(outbox=SOON), house.worker(outbox=SOON, crc_debug=True)
+    plain.collect_train_episode()
+    without = retrieve(trainer, 11)
+    assert all(sample.info.original is None for sample in without)
+    debugged.collect_train_episode()
+    originals = [sample.info.original for sample in retrieve(trainer, 11)]
+    last_obs, act, rew, obs, terminated, truncated = originals[-1]
+    assert [*last_obs, act, rew, *obs, terminated, truncated] == [1, 9, 0, 10, 1, 10, True, False]
+    assert originals[0][0] is None
+
+
+@pytest.mark.parametrize("end_episodes", [True, False])
+def test_test_episodes_are_not_steps_that_the_trainer_has_to_pay_for(house, end_episodes):
+    """The trainer never receives them: had they to be paid for, both sides would wait for each other."""
+    house.server()
+    training = {"rounds": 10, "update_model_interval": 5, "max_training_steps_per_env_step": 1.0}
+    trainer, worker = house.trainer(training=training), house.worker()
+    collecting = {"test_episode_interval": 1, "nb_steps": 90, "max_steps_per_update": 10, "end_episodes": end_episodes}
+    thread = house.start(worker.run_synchronous, initial_steps=10, **collecting)
+    house.start(trainer.run)
+    thread.join(20)
+    assert not thread.is_alive()
+    assert worker.env_steps == 100 + 100  # ten training episodes, and a test episode before each
+
+
+def test_synchronous_collection_in_real_time_is_refused(house):
+    house.server()
+    with house.worker(RealTimeEnv) as worker, pytest.raises(ConfigError, match=r"time-step of 50 ms.*use `run`"):
+        worker.run_synchronous()
+    assert worker.env_steps == 0
+
+
+class RealTimeEnv(CountingEnv):
+    time_step_s = 0.05
+
+
+def test_stop_ends_a_worker_and_a_trainer(house, until):
+    house.server()
+    trainer, worker = house.trainer(training={"epochs": float("inf")}), house.worker(partial(CountingEnv, step_s=0.01))
+    threads = [house.start(worker.run), house.start(trainer.run)]
+    until(lambda: trainer.training.total_updates >= 10)
+    trainer.stop()
+    worker.stop()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+
+
+def test_training_pauses_above_the_ratio_and_waits_for_the_first_samples(house):
+    house.server()
+    trainer = house.trainer(training={"start_training": 30, "max_training_steps_per_env_step": 0.5, "epochs": 2})
+    worker = house.worker(partial(CountingEnv, step_s=0.001))
+    house.start(worker.run)
+    trainer.run()
+    training = trainer.training
+    assert training.total_updates == 40
+    assert training.total_updates <= 0.5 * training.total_samples
+
+
+def test_positional_arguments_in_partials_are_refused_with_wandb(zmq_house):
+    zmq_house.server()
+    trainer = Trainer(
+        __import__("functools").partial(
+            TrainingOffline, CountingEnv, memory_cls=ListMemory, training_agent_cls=CountingAgent
+        ),
+        server_port=zmq_house.port,
+    )
+    with pytest.raises(ConfigError, match="positional arguments"):
+        trainer.run_with_wandb()
+    trainer.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"min_samples_per_worker_packet": 0}, "min_samples_per_worker_packet is 0"),
+        ({"max_samples_per_episode": 0}, "max_samples_per_episode is 0"),
+        ({"model_history": -1}, "model_history is -1"),
+    ],
+)
+def test_arguments_out_of_range_are_named(options, message):
+    with pytest.raises(ConfigError, match=message):
+        RolloutWorker(CountingEnv, LinearActor, standalone=True, **options)
+
+
+def test_weights_on_disk_survive_a_kill_in_the_middle_of_writing(tmp_path, monkeypatch):
+    actor: ActorModule = LinearActor(*_spaces())
+    path = tmp_path / "policy"
+    actor.save(path)
+    before = path.read_bytes()
+
+    def killed(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        actor.save(path)
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["policy"]
+
+
+def test_loading_weights_leaves_the_file_as_it_was(tmp_path):
+    actor = LinearActor(*_spaces())
+    actor.save(tmp_path / "policy")
+    before = (tmp_path / "policy").read_bytes()
+    actor.load(tmp_path / "policy")
+    assert (tmp_path / "policy").read_bytes() == before
+
+
+def kept_in(folder):
+    return sorted(str(file.relative_to(folder)) for file in folder.rglob("*.*") if "replay" not in str(file))
+
+
+def test_the_name_of_the_run_alone_says_where_everything_is_kept(monkeypatch, until):
+    for run in ("first", "second"):
+        monkeypatch.setattr(cfg, "RUN_NAME", run, raising=False)
+        monkeypatch.setattr(cfg, "MODEL_HISTORY", 1, raising=False)
+        training = partial(TrainingOffline, CountingEnv, ListMemory, CountingAgent, epochs=1, rounds=1, steps=10)
+        with Server(0, host="names", transport="inproc") as server:
+            where = {"server_ip": "names", "server_port": server.address[1], "transport": "inproc"}
+            worker, trainer = RolloutWorker(CountingEnv, LinearActor, **where), Trainer(training, sinks=[], **where)
+            with worker, trainer:
+                thread = threading.Thread(target=worker.run)
+                thread.start()
+                trainer.run()
+                until(cfg.MODEL_PATH_WORKER.is_file)
+                until(lambda: list(cfg.MODEL_PATH_SAVE_HISTORY.parent.glob("policy_*.safetensors")))
+                worker.stop()
+                thread.join()
+        kept = kept_in(cfg.DATA_FOLDER / "runs" / run)
+        assert {"weights/trainer.safetensors", "weights/worker.safetensors", "metrics.jsonl"} < set(kept)
+        assert "checkpoints/training/manifest.json" in kept
+
+
+def test_none_instead_of_a_path_keeps_nothing(house):
+    house.server()
+    trainer, worker = house.trainer(), house.worker(model_path_history=None)
+    thread = house.start(worker.run)
+    trainer.run()
+    worker.close()
+    thread.join()
+    trainer.close()
+    assert kept_in(cfg.RUN_FOLDER) == ["metrics.jsonl"]
+
+
+def test_a_script_that_is_started_again_goes_on_and_says_so_when_nothing_is_left(house, caplog):
+    house.server()
+    worker = house.worker(partial(CountingEnv, step_s=0.001))
+    with house.trainer(checkpoint_path=cfg.CHECKPOINT_PATH) as trainer:
+        house.start(worker.run)
+        trainer.run()
+    with house.trainer(checkpoint_path=cfg.CHECKPOINT_PATH) as again, caplog.at_level("WARNING"):
+        again.run()
+    assert again.training.total_updates == trainer.training.total_updates
+    assert "has done its 1 epochs or inf minutes" in caplog.text

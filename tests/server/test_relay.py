@@ -1,0 +1,601 @@
+"""The relay's decisions, without threads or sockets."""
+
+import pytest
+
+from tmrl_like.server.relay import Relay
+from tmrl_like.transport.base import REVOKED, Identity, Incoming
+from tmrl_like.wire import messages as m
+
+BOTH = Identity("local", ("worker", "trainer"))
+WORKER_ONLY = Identity("lab", ("worker",))
+OTHER_WORKER = Identity("car", ("worker",))
+TRAINER_ONLY = Identity("gpu", ("trainer",))
+SPACES = m.Spaces("Box(4)", "Box(2)")
+
+
+class FakeLink:
+    """Records what the relay sends; `full` peers take nothing."""
+
+    address = ("fake", 1)
+
+    def __init__(self):
+        self.sent = []
+        self.full = set()
+
+    def send(self, peer, data):
+        if peer in self.full:
+            return False
+        self.sent.append((peer, m.decode(data)[0]))
+        return True
+
+    def forget(self, peer):
+        pass
+
+    def to(self, peer, kind=None):
+        return [msg for p, msg in self.sent if p == peer and (kind is None or isinstance(msg, kind))]
+
+
+@pytest.fixture
+def link():
+    return FakeLink()
+
+
+@pytest.fixture
+def relay(link):
+    return Relay(link)
+
+
+def hello(role="worker", name="w1", session=1, spaces=SPACES, takes_over=()):
+    return m.Hello(role, name, session, "0", spaces, takes_over=takes_over)
+
+
+def give(relay, peer, message, identity=BOTH, now=0.0, body=b""):
+    relay.handle(Incoming(peer, identity, m.encode(message, body)), now)
+
+
+def packet(name="w1", session=1, sequence=1, samples=5):
+    return m.Bundle(name, session, samples, previous=sequence)
+
+
+def frame(version=1, index=0, frames=1):
+    return m.PolicyFrame(version, index, frames, 10, 0, 0.0)
+
+
+def test_an_unknown_connection_is_asked_to_introduce_itself(relay, link):
+    give(relay, b"a", packet())
+    assert isinstance(link.to(b"a")[0], m.HelloWanted)
+
+
+def test_worker_and_trainer_may_come_in_any_order(relay, link):
+    give(relay, b"w", hello())
+    assert link.to(b"w", m.Welcome)[-1].feed == 0
+    give(relay, b"t", hello("trainer", "t1"))
+    assert link.to(b"w", m.Welcome)[-1].feed == link.to(b"t", m.Welcome)[-1].feed != 0
+
+
+def test_samples_reach_the_trainer_unchanged(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+    give(relay, b"w", packet(sequence=7))
+    assert link.to(b"t", m.Bundle)[0].previous == 7
+
+
+def test_the_trainer_receives_nothing_until_enough_samples_wait(link):
+    relay = Relay(link, min_samples_per_server_packet=10)
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+    give(relay, b"w", packet(sequence=1, samples=6))
+    assert link.to(b"t", m.Bundle) == []
+    give(relay, b"w", packet(sequence=2, samples=6))
+    assert [p.previous for p in link.to(b"t", m.Bundle)] == [1, 2]
+    give(relay, b"w", packet(sequence=3, samples=9))
+    assert len(link.to(b"t", m.Bundle)) == 2
+    give(relay, b"w", packet(sequence=4, samples=1))
+    assert [p.previous for p in link.to(b"t", m.Bundle)] == [1, 2, 3, 4]
+
+
+def test_the_report_of_an_episode_does_not_wait_for_samples(link):
+    relay = Relay(link, min_samples_per_server_packet=10)
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+    give(relay, b"w", packet(samples=0))
+    assert len(link.to(b"t", m.Bundle)) == 1
+
+
+def test_samples_wait_in_order_for_a_slow_trainer(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+    link.full.add(b"t")
+    for i in range(1, 4):
+        give(relay, b"w", packet(sequence=i))
+    link.full.clear()
+    assert relay.flush()
+    assert [p.previous for p in link.to(b"t", m.Bundle)] == [1, 2, 3]
+
+
+def test_without_a_trainer_nothing_is_held(relay, link):
+    give(relay, b"w", hello())
+    for i in range(1, 100):
+        give(relay, b"w", packet(sequence=i))
+    assert not relay._waiting.size_bytes
+
+
+def test_a_new_trainer_makes_workers_send_again(relay, link):
+    give(relay, b"t", hello("trainer", "t1", 1))
+    give(relay, b"w", hello())
+    first = link.to(b"w", m.Welcome)[-1].feed
+    give(relay, b"t", m.Bye())
+    give(relay, b"u", hello("trainer", "t2", 2))
+    assert link.to(b"w", m.Welcome)[-1].feed not in (0, first)
+
+
+def test_a_policy_reaches_all_workers_and_late_joiners_at_once(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+    for index in range(3):
+        give(relay, b"t", frame(4, index, 3))
+    give(relay, b"late", hello(name="w2"))
+    relay.flush()
+    for peer in (b"w", b"late"):
+        assert [f.index for f in link.to(peer, m.PolicyFrame)] == [0, 1, 2]
+
+
+def test_a_worker_with_a_full_queue_gets_the_rest_of_the_policy_later(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+    give(relay, b"t", frame(1, 0, 2))
+    link.full.add(b"w")
+    give(relay, b"t", frame(1, 1, 2))
+    assert not relay.flush()
+    link.full.clear()
+    assert relay.flush()
+    assert [f.index for f in link.to(b"w", m.PolicyFrame)] == [0, 1]
+
+
+def test_a_worker_on_a_slow_link_gets_fewer_policies_and_so_newer_ones(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+    for version in range(1, 20):
+        give(relay, b"t", frame(version))
+    assert [f.version for f in link.to(b"w", m.PolicyFrame)] == [1, 2, 3]
+    give(relay, b"w", m.Beat(worker="w1", policy_received=1))
+    relay.flush()
+    assert [f.version for f in link.to(b"w", m.PolicyFrame)] == [1, 2, 3, 19]
+
+
+def test_a_hello_that_is_repeated_changes_nothing(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"t", hello("trainer", "t1"))
+    assert len({w.feed for w in link.to(b"t", m.Welcome)}) == 1
+
+
+def test_a_full_server_lets_its_own_workers_come_back(link):
+    relay = Relay(link, max_workers=1)
+    give(relay, b"w", hello())
+    give(relay, b"w2", hello())
+    assert link.to(b"w2", m.Refusal) == []
+    assert [seat.peer for seat in relay.workers] == [b"w2"]
+
+
+def test_a_newer_policy_replaces_the_one_on_its_way(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+    link.full.add(b"w")
+    for version in (1, 2):
+        for index in range(2):
+            give(relay, b"t", frame(version, index, 2))
+    link.full.clear()
+    relay.flush()
+    assert [(f.version, f.index) for f in link.to(b"w", m.PolicyFrame)] == [(2, 0), (2, 1)]
+
+
+def test_a_server_without_a_policy_asks_the_trainer_for_it(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    assert link.to(b"t", m.Welcome)[-1].policy_wanted
+
+
+def test_acknowledgements_go_to_the_worker_process_they_name(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello(name="w1", session=1))
+    give(relay, b"v", hello(name="w2", session=2))
+    give(relay, b"t", m.Ack("w2", 2, 9, 9))
+    assert link.to(b"v", m.Ack)[0].stored == 9
+    assert link.to(b"w", m.Ack) == []
+
+
+def test_a_second_trainer_is_refused_with_cause_and_cure(relay, link):
+    give(relay, b"t", hello("trainer", "t1", 1))
+    give(relay, b"u", hello("trainer", "t2", 2), now=0.5)
+    refusal = link.to(b"u", m.Refusal)[0]
+    assert "t1" in refusal.reason
+    assert "stop it" in refusal.reason
+    assert relay.trainer.peer == b"t"
+
+
+def test_a_silent_trainers_seat_is_taken_over(relay, link):
+    give(relay, b"t", hello("trainer", "t1", 1))
+    give(relay, b"u", hello("trainer", "t2", 2), now=3.0)
+    assert relay.trainer.peer == b"u"
+
+
+def test_a_trainer_that_reconnects_keeps_its_seat(relay, link):
+    give(relay, b"t", hello("trainer", "t1", 1))
+    give(relay, b"t2", hello("trainer", "t1", 1))
+    assert relay.trainer.peer == b"t2"
+
+
+def test_the_seats_of_the_silent_are_freed(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+    give(relay, b"w", m.Beat(worker="w1"), now=4.0)
+    relay.tick(6.0)
+    assert relay.trainer is None
+    assert len(relay.workers) == 1
+    assert link.to(b"w", m.Welcome)[-1].feed == 0
+
+
+def test_a_revoked_key_ends_what_it_has_open(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+    give(relay, b"w", packet(), REVOKED)
+    assert "revoked" in link.to(b"w", m.Refusal)[0].reason
+    assert link.to(b"t", m.Bundle) == []
+    assert relay.workers == []
+
+
+def test_a_workers_key_cannot_play_the_trainer(relay, link):
+    give(relay, b"x", hello("trainer", "evil"), WORKER_ONLY)
+    assert "not for a trainer" in link.to(b"x", m.Refusal)[0].reason
+    assert relay.trainer is None
+
+
+def test_a_worker_cannot_publish_a_policy_or_acknowledge(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+    give(relay, b"v", hello(name="w2", session=2))
+    give(relay, b"w", frame())
+    give(relay, b"w", m.Ack("w2", 2, 5, 5))
+    assert relay.counters.malformed == 2
+    assert link.to(b"v", m.PolicyFrame) == []
+    assert link.to(b"v", m.Ack) == []
+
+
+def test_every_message_is_checked_against_the_key_that_its_connection_has_proved(relay, link):
+    """A connection's id can come again with another key behind it: the seat stays with the first."""
+    give(relay, b"w", hello(), OTHER_WORKER)
+    give(relay, b"t", hello("trainer", "t1"), TRAINER_ONLY)
+    for message in (frame(), m.Ack("w1", 1, 5, 5), m.Dismissal("w1", 1, "no")):
+        give(relay, b"t", message, WORKER_ONLY)
+        assert isinstance(link.to(b"t")[-1], m.HelloWanted)
+    assert relay.trainer is None
+    assert link.to(b"w", m.PolicyFrame) + link.to(b"w", m.Ack) + link.to(b"w", m.Refusal) == []
+
+
+def test_a_key_that_lost_its_role_loses_its_seat(relay, link):
+    give(relay, b"t", hello("trainer", "t1"), BOTH)
+    give(relay, b"t", frame(), Identity("local", ("worker",)))
+    assert "not for a trainer" in link.to(b"t", m.Refusal)[0].reason
+    assert relay.trainer is None
+
+
+def test_a_connection_that_introduces_itself_as_another_leaves_its_first_seat(relay, link):
+    give(relay, b"x", hello("trainer", "t1"))
+    give(relay, b"x", hello("worker", "w1"))
+    assert relay.trainer is None
+    assert [seat.peer for seat in relay.workers] == [b"x"]
+
+
+def test_a_name_belongs_to_the_key_that_used_it_first_however_silent_its_worker_is(relay, link):
+    give(relay, b"w", hello(name="arm"), WORKER_ONLY)
+    relay.tick(60.0)
+    give(relay, b"v", hello(name="arm", session=2), OTHER_WORKER, now=60.0)
+    (refusal,) = link.to(b"v", m.Refusal)
+    assert "arm" in refusal.reason
+    assert "--name" in refusal.reason
+    assert refusal.retry_after_s > 0
+    give(relay, b"w2", hello(name="arm"), WORKER_ONLY, now=61.0)
+    assert [seat.peer for seat in relay.workers] == [b"w2"]
+
+
+def test_the_process_of_another_key_cannot_be_taken_over(relay, link):
+    give(relay, b"w", hello(name="arm", session=1), WORKER_ONLY)
+    give(relay, b"t", hello("trainer", "t1", session=7), TRAINER_ONLY)
+    give(relay, b"v", hello(name="arm", session=1, takes_over=(1,)), OTHER_WORKER)
+    give(relay, b"u", hello("trainer", "t1", session=7, takes_over=(7,)), BOTH)
+    assert [seat.peer for seat in relay.workers] == [b"w"]
+    assert relay.trainer.peer == b"t"
+
+
+def test_the_names_of_a_revoked_key_are_free(relay, link):
+    give(relay, b"w", hello(name="arm"), WORKER_ONLY)
+    give(relay, b"w", m.Beat(worker="arm"), REVOKED)
+    give(relay, b"v", hello(name="arm", session=2), OTHER_WORKER)
+    assert [seat.peer for seat in relay.workers] == [b"v"]
+
+
+def test_a_key_that_uses_many_names_holds_no_more_than_the_server_has_seats(link):
+    relay = Relay(link, max_workers=2)
+    for i, name in enumerate(("a", "b", "c", "d")):
+        give(relay, b"w", hello(name=name, session=i), WORKER_ONLY)
+    give(relay, b"v", hello(name="a", session=9), OTHER_WORKER)
+    give(relay, b"u", hello(name="d", session=9), OTHER_WORKER)
+    assert link.to(b"v", m.Refusal) == []
+    assert link.to(b"u", m.Refusal) != []
+
+
+def test_a_restarted_worker_whose_connection_is_gone_gets_its_seat_at_once(relay, link):
+    give(relay, b"w", hello(session=1), WORKER_ONLY)
+    give(relay, b"v", hello(session=2), WORKER_ONLY, now=0.1)
+    assert [seat.peer for seat in relay.workers] == [b"w"]
+    link.full.add(b"w")
+    give(relay, b"v", hello(session=2), WORKER_ONLY, now=0.2)
+    assert [seat.peer for seat in relay.workers] == [b"v"]
+
+
+@pytest.mark.parametrize("another", ["of that name", "one too many", "trainer", "of other spaces"])
+def test_what_another_peer_is_the_reason_of_is_tried_again(link, another):
+    relay = Relay(link, max_workers=1)
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+    late = {
+        "of that name": hello(session=2),
+        "one too many": hello(name="w2", session=2),
+        "trainer": hello("trainer", "t2", 2),
+        "of other spaces": hello(spaces=m.Spaces("Box(3)", "Box(2)")),
+    }[another]
+    for _ in range(3):
+        give(relay, b"x", late)
+    refusals = link.to(b"x", m.Refusal)
+    assert len(refusals) == 3
+    assert all(refusal.retry_after_s > 0 for refusal in refusals)
+
+
+def test_a_peer_that_tries_again_and_again_is_one_line_in_the_log(relay, link, caplog):
+    give(relay, b"t", hello("trainer", "t1"))
+    for _ in range(10):
+        give(relay, b"u", hello("trainer", "t2", 2))
+    assert len([r for r in caplog.records if "refused trainer t2" in r.getMessage()]) == 1
+    assert relay.counters.refused == 10
+
+
+def test_a_bundle_is_passed_on_whole_and_counts_its_samples(link):
+    relay = Relay(link, min_samples_per_server_packet=10)
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+    data = m.encode(packet(samples=12), b"body")
+    relay.handle(Incoming(b"w", BOTH, data), 0.0)
+    assert link.to(b"t", m.Bundle)[0].samples == 12
+    assert relay.counters.samples == 12
+
+
+def test_a_worker_cannot_send_in_anothers_name(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+    give(relay, b"w", packet(name="w2"))
+    assert link.to(b"t", m.Bundle) == []
+    assert "in the name of w2" in link.to(b"w", m.Refusal)[0].reason
+
+
+def test_other_spaces_are_refused_on_the_worker_whoever_came_first(relay, link):
+    other = m.Spaces("Box(3)", "Box(2)")
+    give(relay, b"w", hello(spaces=other))
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"v", hello(name="w2", session=2, spaces=other))
+    for peer in (b"w", b"v"):
+        reason = link.to(peer, m.Refusal)[0].reason
+        assert "observation space is Box(3)" in reason
+        assert "Box(4)" in reason
+    assert relay.workers == []
+
+
+@pytest.mark.parametrize(
+    ("newer_by", "cure"), [(1, "on the server to that of the peer"), (-1, "on the peer to that of the server")]
+)
+def test_another_wire_version_is_refused_with_the_side_to_upgrade(relay, link, newer_by, cure):
+    data = bytearray(m.encode(hello()))
+    data[0] = m.WIRE_VERSION + newer_by
+    relay.handle(Incoming(b"w", BOTH, bytes(data)), 0.0)
+    assert link.to(b"w", m.Refusal)[0].reason.endswith(f"upgrade tmrl_like {cure}")
+
+
+def test_malformed_messages_are_counted_answered_once_and_end_in_dismissal(relay, link):
+    give(relay, b"w", hello())
+    relay.handle(Incoming(b"w", BOTH, bytes((m.WIRE_VERSION,)) + b"garbage"), 0.0)
+    assert len(relay.workers) == 1
+    for _ in range(149):
+        relay.handle(Incoming(b"w", BOTH, bytes((m.WIRE_VERSION,)) + b"garbage"), 0.0)
+    assert relay.counters.malformed == 150
+    assert len(link.to(b"w", m.Refusal)) == 1
+    assert relay.workers == []
+
+
+def test_more_workers_than_allowed_are_refused(link):
+    relay = Relay(link, max_workers=1)
+    give(relay, b"w", hello())
+    give(relay, b"v", hello(name="w2", session=2))
+    assert "max_workers" in link.to(b"v", m.Refusal)[0].reason
+
+
+def test_above_its_limit_the_relay_drops_packets_and_counts_them(link):
+    relay = Relay(link, max_waiting_bytes=500)
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+    link.full.add(b"t")
+    for i in range(1, 100):
+        give(relay, b"w", packet(sequence=i), body=b"x" * 50)
+    assert relay.counters.dropped > 80
+    link.full.clear()
+    relay.flush()
+    give(relay, b"w", packet(sequence=100))
+    assert link.to(b"t", m.Bundle)[-1].previous == 100
+
+
+def test_the_rest_of_a_policy_whose_beginning_was_lost_is_ignored(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+    give(relay, b"t", frame(3, 2, 4))
+    assert relay.trainer is not None
+    give(relay, b"t", frame(4, 0, 1))
+    assert [f.version for f in link.to(b"w", m.PolicyFrame)] == [4]
+
+
+def test_a_policy_larger_than_the_limit_is_refused(link):
+    relay = Relay(link, max_policy_bytes=100)
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"t", frame(1, 0, 2), body=b"x" * 200)
+    assert link.to(b"t", m.Refusal)
+    assert relay.trainer is None
+
+
+def test_a_worker_sends_and_hears_for_the_sessions_it_took_over(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello(session=3, takes_over=(1, 2)))
+    for session in (1, 2, 3):
+        give(relay, b"w", packet(session=session))
+        give(relay, b"t", m.Ack("w1", session, 1, 1))
+    assert [p.incarnation for p in link.to(b"t", m.Bundle)] == [1, 2, 3]
+    assert [a.incarnation for a in link.to(b"w", m.Ack)] == [1, 2, 3]
+    give(relay, b"w", packet(session=4))
+    assert "in the name of" in link.to(b"w", m.Refusal)[0].reason
+
+
+def test_a_worker_takes_over_sessions_of_its_own_name_only(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"v", hello(name="w2", session=1))
+    give(relay, b"w", hello(session=3, takes_over=(1,)))
+    give(relay, b"t", m.Ack("w2", 1, 1, 1))
+    give(relay, b"w", packet(name="w2", session=1))
+    assert link.to(b"w", m.Ack) == []
+    assert len(link.to(b"v", m.Ack)) == 1
+    assert link.to(b"t", m.Bundle) == []
+
+
+def test_the_seat_of_a_dead_process_is_its_successors_at_once(relay, link):
+    give(relay, b"w", hello(session=1))
+    give(relay, b"v", hello(session=2, takes_over=(1,)), now=0.1)
+    assert [seat.peer for seat in relay.workers] == [b"v"]
+    assert link.to(b"v", m.Refusal) == []
+
+
+def test_a_worker_whose_samples_do_not_fit_is_refused_and_its_next_process_is_welcome(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello(session=1))
+    give(relay, b"v", hello(name="w2", session=1))
+    give(relay, b"t", m.Dismissal("w1", 1, "obs is float64"))
+    (refusal,) = link.to(b"w", m.Refusal)
+    assert "do not fit those in the trainer's memory: obs is float64; start both with the same" in refusal.reason
+    assert refusal.retry_after_s < 0
+    assert [seat.peer for seat in relay.workers] == [b"v"]
+    assert relay.counters.refused == 1
+    give(relay, b"x", hello(session=2))
+    give(relay, b"t", m.Dismissal("w1", 1, "obs is float64"))
+    assert link.to(b"x", m.Refusal) == []
+    assert [seat.peer for seat in relay.workers] == [b"v", b"x"]
+
+
+def test_a_worker_process_that_was_refused_and_comes_back_is_refused_by_the_trainer_again(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    for peer in (b"w", b"w2"):
+        give(relay, peer, hello(session=1))
+        give(relay, b"t", m.Dismissal("w1", 1, "obs is float64"))
+        assert len(link.to(peer, m.Refusal)) == 1
+    assert relay.workers == []
+
+
+def test_of_packets_that_were_taken_over_and_do_not_fit_their_sender_is_told_and_stays(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello(session=3, takes_over=(1, 2)))
+    give(relay, b"t", m.Dismissal("w1", 1, "obs is float64"))
+    assert link.to(b"w", m.Dismissal) == [m.Dismissal("w1", 1, "obs is float64")]
+    assert link.to(b"w", m.Refusal) == []
+    assert len(relay.workers) == 1
+
+
+def test_a_worker_cannot_dismiss_another(relay, link):
+    give(relay, b"w", hello(name="w1", session=1))
+    give(relay, b"v", hello(name="w2", session=2))
+    give(relay, b"w", m.Dismissal("w2", 2, "no"))
+    assert relay.counters.malformed == 1
+    assert len(relay.workers) == 2
+
+
+# -- a key that takes more than its part ---------------------------------------------------------------
+
+THIEF = Identity("thief", ("worker",))
+
+
+def test_what_waits_for_the_trainer_goes_out_in_turns_of_the_keys(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    for peer, name, key in ((b"b1", "b1", THIEF), (b"b2", "b2", THIEF), (b"g", "good", WORKER_ONLY)):
+        give(relay, peer, hello(name=name), key)
+    link.full.add(b"t")
+    for i in range(1, 21):
+        give(relay, b"b1", packet("b1", sequence=i), THIEF)
+        give(relay, b"b2", packet("b2", sequence=i), THIEF)
+    for i in range(1, 4):
+        give(relay, b"g", packet("good", sequence=i), WORKER_ONLY)
+    link.full.clear()
+    assert relay.flush()
+    sent = link.to(b"t", m.Bundle)
+    assert [i for i, p in enumerate(sent) if p.worker == "good"] == [1, 3, 5]
+    assert [p.previous for p in sent if p.worker == "b1"] == list(range(1, 21))
+    assert relay._waiting.size_bytes == 0
+
+
+def test_a_key_that_fills_the_server_leaves_the_others_their_room(link):
+    relay = Relay(link, max_waiting_bytes=100_000)
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"b", hello(name="bad"), THIEF)
+    give(relay, b"g", hello(name="good"), WORKER_ONLY)
+    link.full.add(b"t")
+    for i in range(1, 200):
+        give(relay, b"b", packet("bad", sequence=i), THIEF, body=bytes(10_000))
+    for i in range(1, 5):
+        give(relay, b"g", packet("good", sequence=i), WORKER_ONLY, body=bytes(10_000))
+    assert relay._waiting.size_bytes <= 100_000
+    link.full.clear()
+    relay.flush()
+    sent = link.to(b"t", m.Bundle)
+    assert [p.previous for p in sent if p.worker == "good"] == [1, 2, 3, 4]
+    bad = [p.previous for p in sent if p.worker == "bad"]
+    assert bad == list(range(1, len(bad) + 1))  # the oldest stay, so that what comes again continues them
+    assert relay.counters.dropped == 199 - len(bad)
+
+
+def test_new_names_and_processes_of_a_key_are_limited_and_the_seats_that_it_has_stay(link, caplog):
+    relay = Relay(link, max_workers=10)
+    give(relay, b"g", hello(name="good"), WORKER_ONLY)
+    for i in range(2000):
+        give(relay, b"b", hello(name=f"b{i}"), THIEF)
+        give(relay, b"b", m.Bye(), THIEF)
+    assert len(link.to(b"b", m.Welcome)) < 50
+    assert len(caplog.records) < 300
+    give(relay, b"g2", hello(name="good2"), WORKER_ONLY)
+    assert link.to(b"g2", m.Welcome)
+    give(relay, b"b", hello(name="late"), THIEF, now=100.0)
+    assert link.to(b"b")[-1] == m.Welcome(0)
+
+
+def test_refusals_of_a_key_do_not_fill_the_log(link, caplog):
+    relay = Relay(link)
+    for i in range(5000):
+        give(relay, b"b%d" % i, hello("trainer", f"b{i}"), THIEF)
+        relay.handle(Incoming(b"b%d" % i, THIEF, b"nonsense"), 0.0)
+    assert len(caplog.records) < 300
+
+
+def test_signs_of_life_beyond_a_few_are_heard_and_not_passed_on(relay, link):
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+    for i in range(1000):
+        give(relay, b"w", m.Beat("w1", env_steps=i), now=1.0)
+    assert 10 < len(link.to(b"t", m.Beat)) < 300
+    give(relay, b"w", m.Beat("w1", env_steps=5), now=2.0)
+    assert link.to(b"t", m.Beat)[-1].env_steps == 5
+
+
+def test_a_worker_that_keeps_its_process_may_connect_again_as_often_as_it_likes(link):
+    relay = Relay(link, max_workers=1)
+    for i in range(200):
+        give(relay, b"%d" % i, hello(), WORKER_ONLY)
+        assert link.to(b"%d" % i, m.Welcome)

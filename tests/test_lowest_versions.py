@@ -1,0 +1,65 @@
+"""The lowest versions that pyproject.toml states are versions that work.
+
+torch is the exception: of its lowest version package indexes have the build for CUDA alone, gigabytes with its
+libraries, so the version of constraints.txt stands for it. pip-audit is not run: it asks advisory services, which are
+not package indexes, and without them it passes whatever is installed.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parent.parent
+PINNED = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line)
+TESTS = (
+    "tests/roles/test_roles.py::test_everything_runs_from_construction_to_the_last_epoch",
+    "tests/transport/test_contract.py::TestTlspyo::test_messages_of_all_sizes_arrive_unchanged_both_ways",
+    "tests/transport/test_frames.py",
+    "tests/config",
+    "tests/wire",
+    "tests/test_basics.py",
+    "tests/trainer/test_snapshot.py",
+)
+
+
+def requirements() -> list[Requirement]:
+    """What the package needs to be installed."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return [Requirement(line) for line in project["dependencies"]]
+
+
+def lowest(requirement: Requirement) -> str:
+    (version,) = [s.version for s in requirement.specifier if s.operator == ">="]
+    return version
+
+
+def test_no_lower_bound_admits_a_known_hole():
+    """torch: CVE-2025-32434, CVE-2026-24747. filelock: 3.20.3 ends its races with symbolic links."""
+    bounds = {r.name: tuple(map(int, re.findall(r"\d+", lowest(r)))) for r in requirements()}
+    assert bounds["torch"] >= (2, 10)
+    assert bounds["filelock"] >= (3, 20, 3)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3000)
+def test_the_three_roles_run_with_the_lowest_versions(tmp_path):
+    constraints = tmp_path / "lowest.txt"
+    lines = [f"{r.name}=={PINNED['torch'] if r.name == 'torch' else lowest(r)}" for r in requirements()]
+    lines += [f"{name}=={PINNED[name]}" for name in ("pytest", "pytest-timeout", "hypothesis")]
+    constraints.write_text("\n".join(lines))
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    python = tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
+
+    def run(*arguments: object) -> None:
+        done = subprocess.run([python, "-m", *arguments], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, f"{done.stdout[-5000:]}\n{done.stderr[-5000:]}"
+
+    run("pip", "install", "-q", "-c", constraints, "-e", ROOT, "pytest", "pytest-timeout", "hypothesis")
+    run("pip", "check")
+    run("pytest", "-q", "-p", "no:cacheprovider", "--basetemp", tmp_path / "pytest", *TESTS)

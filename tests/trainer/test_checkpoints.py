@@ -1,0 +1,643 @@
+"""The trainer and its checkpoints: what survives, and what training does not wait for."""
+
+import errno
+import itertools
+import json
+import threading
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+from tmrl_like.base.functional import partial
+from tmrl_like.delivery.log import PacketLog, sealed_packet
+from tmrl_like.delivery.outbox import OutboxOptions
+from tmrl_like.errors import CheckpointError, DivergedError, EncodingError
+from tmrl_like.replay import Prioritised, ReplayMemory
+from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
+from tmrl_like.trainer import checkpoints
+from tmrl_like.trainer import snapshot as checkpoint
+from tmrl_like.trainer.checkpoints import Checkpoints
+from tmrl_like.trainer.schedule import TrainingOffline
+from tmrl_like.types import Buffer, Info, Receipt, Sample, StepTiming
+from tmrl_like.wire import messages as m
+from tmrl_like.wire.packet import Compressor, PacketWriter, decode_body
+
+SOON = OutboxOptions(max_age_s=0.0)
+STEADY = partial(CountingEnv, step_s=0.002)
+
+
+def message(sequence, worker="w", n=10, previous=None):
+    """A bundle with packet `sequence`, whose samples have the rewards n * (sequence - 1), …, and its body."""
+    writer = PacketWriter()
+    for k in range(n * (sequence - 1), n * sequence):
+        sample = (np.zeros(1, np.float32), np.full(2, k, np.float32), float(k), False, False, {})
+        writer.append(sample, StepTiming(0.0, 0.0, 0.0, 0), is_reset=False)
+    record = sealed_packet(Receipt(worker, 1, sequence), 0, writer, (), Compressor())
+    return m.Bundle(worker, 1, n, previous=sequence - 1 if previous is None else previous), record
+
+
+class Run:
+    """A trainer without a network: training, log and checkpoints. `kill` leaves what is on disk as it is."""
+
+    alive: ClassVar[list[Checkpoints]] = []
+
+    def __init__(self, path, memory_cls=ReplayMemory, resume="all", dump=None, load=None, **memory):
+        self.training_cls = partial(
+            TrainingOffline, CountingEnv, partial(memory_cls, batch_size=2, **memory), CountingAgent
+        )
+        self.checkpoints = Checkpoints(path, dump, load)
+        self.built = self.checkpoints.build(self.training_cls, resume)
+        self.alive.append(self.checkpoints)
+        self.training, self.receiver = self.built.training, self.built.receiver
+        self.memory = self.training.memory
+
+    def take(self, *sequences, worker="w", now=0.0, **samples):
+        """What arrives in one go: into the memory, and then into the log. Returns how far it is stored, if that far."""
+        deliveries = []
+        for sequence in sequences:
+            bundle, record = message(sequence, worker, **samples)
+            deliveries += self.receiver.take(bundle, memoryview(record), now, lambda packet: True)
+        for delivery in deliveries:
+            self.memory.append(delivery.buffer)
+            self.training.total_samples += len(delivery.buffer)
+        self.receiver.confirm([delivery.receipt for delivery in deliveries])
+        return self.write(now)
+
+    def write(self, now=0.0):
+        self.receiver.write(now)
+        return {ack.worker: ack.stored for ack in self.receiver.due() if isinstance(ack, m.Ack)}
+
+    def save(self, version=1):
+        self.checkpoints.save(self.training, version, wait=True)
+
+    def kill(self):
+        self.checkpoints.close()
+
+
+@pytest.fixture(autouse=True)
+def runs_end():
+    yield
+    while Run.alive:
+        Run.alive.pop().close()
+
+
+def numbers(memory):
+    """The numbers of all samples in the memory."""
+    if isinstance(memory, ListMemory):
+        return [int(sample.rew) for sample in memory.data if not sample.info.is_context]
+    transitions = map(memory.get_transition, range(len(memory)))
+    return sorted({int(obs[0]) for transition in transitions for obs in (transition.last_obs, transition.obs)})
+
+
+@pytest.mark.parametrize("memory_cls", [ReplayMemory, ListMemory])
+def test_a_resumed_trainer_gives_any_memory_every_sample_that_was_acknowledged_in_its_order(tmp_path, memory_cls):
+    first = Run(tmp_path, memory_cls)
+    for sequence in range(1, 8):
+        assert first.take(sequence) == {"w": sequence}
+        if sequence == 3:
+            first.training.total_updates = 5
+            first.save(version=4)
+    first.kill()
+    second = Run(tmp_path, memory_cls)
+    assert numbers(second.memory) == numbers(first.memory) == list(range(70))
+    assert (second.training.total_updates, second.training.total_samples, second.built.version) == (5, 70, 4)
+    assert second.take(7, 8) == {"w": 8}  # the acknowledgement of 7 was lost: it comes again
+    assert numbers(second.memory) == list(range(80))
+    if memory_cls is ReplayMemory:
+        assert len(second.memory) == 79  # the first sample after the restart continues the last one before it
+
+
+def test_samples_of_several_workers_come_back_in_the_order_of_the_memory(tmp_path):
+    first = Run(tmp_path)
+    for sequence in range(1, 4):
+        for worker in ("a", "b", "b2"):
+            first.take(sequence, worker=worker, n=1 + len(worker))
+    first.kill()
+    second = Run(tmp_path)
+    found, expected = (
+        [(t.last_obs.tolist(), t.rew, t.obs.tolist()) for t in map(memory.get_transition, range(len(memory)))]
+        for memory in (second.memory, first.memory)
+    )
+    assert found == expected
+    assert len(found) > 10
+
+
+def test_a_run_that_was_killed_before_its_first_checkpoint_keeps_its_samples(tmp_path):
+    first = Run(tmp_path)
+    first.take(1, 2)
+    first.kill()
+    second = Run(tmp_path)
+    assert (numbers(second.memory), second.training.total_samples, second.built.version) == (list(range(20)), 20, 0)
+
+
+@pytest.mark.parametrize("size", [0, 1, 20])
+def test_a_kill_while_a_segment_is_begun_costs_nothing_that_was_acknowledged(tmp_path, size):
+    first = Run(tmp_path)
+    first.take(1, 2)
+    first.kill()
+    (segment,) = (tmp_path / "log").glob("*.log")
+    (tmp_path / "log" / "0000000002.log").write_bytes(segment.read_bytes()[:size])
+    second = Run(tmp_path)
+    assert numbers(second.memory) == list(range(20))
+    assert second.take(3) == {"w": 3}
+    second.kill()
+    assert numbers(Run(tmp_path).memory) == list(range(30))
+
+
+def test_a_memory_smaller_than_the_log_has_the_newest_samples_and_all_count(tmp_path):
+    first = Run(tmp_path)
+    first.take(*range(1, 7))
+    first.kill()
+    second = Run(tmp_path, memory_size=15)
+    assert numbers(second.memory) == list(range(45, 60))
+    assert second.training.total_samples == 60
+
+
+def test_samples_that_the_memory_has_dropped_leave_the_disk_and_still_count(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpoints, "_SEGMENT_BYTES", 1)  # a segment per packet
+    first = Run(tmp_path, memory_size=25)
+    for sequence in range(1, 9):
+        first.take(sequence)
+    assert len(list((tmp_path / "log").glob("*.log"))) == 3
+    first.kill()
+    second = Run(tmp_path, memory_size=25)
+    assert (numbers(second.memory), second.training.total_samples) == (list(range(55, 80)), 80)
+    assert second.take(8) == {"w": 8}
+    assert second.training.total_samples == 80
+
+
+def test_without_resuming_nothing_of_the_run_before_is_left(tmp_path):
+    first = Run(tmp_path)
+    first.take(1, 2)
+    first.training.total_updates = 7
+    first.save()
+    first.kill()
+    second = Run(tmp_path, resume="none")
+    assert (len(second.memory), second.training.total_samples, second.training.total_updates) == (0, 0, 0)
+    assert second.take(1, n=5) == {"w": 1}  # of another process, had it a name of its own
+    second.kill()
+    third = Run(tmp_path)  # the agent of the first run is not joined with the samples of the second
+    assert (numbers(third.memory), third.training.total_updates) == (list(range(5)), 0)
+
+
+def test_with_the_memory_alone_its_samples_count_as_recorded_and_once(tmp_path):
+    first = Run(tmp_path)
+    first.take(1, 2)
+    first.training.total_updates = 7
+    first.save(version=3)
+    first.kill()
+    second = Run(tmp_path, resume="memory")
+    training = second.training
+    assert (len(second.memory), training.total_updates, second.built.version) == (19, 0, 0)
+    assert training.pacer.recorded_samples == training.total_samples > 0
+    before = training.total_samples
+    second.take(3)
+    second.save()
+    second.kill()
+    third = Run(tmp_path)
+    assert numbers(third.memory) == list(range(30))
+    assert third.training.total_samples == before + 10
+
+
+def one_line(caught, path):
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_samples_of_another_wire_version_are_one_line_and_stay(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(m, "WIRE_VERSION", m.WIRE_VERSION + 1)
+        first = Run(tmp_path)
+        first.take(1)
+        first.kill()
+        with pytest.raises(CheckpointError, match=f"are of wire version {m.WIRE_VERSION}") as caught:
+            patch.undo()
+            Run(tmp_path)
+        one_line(caught, tmp_path)
+        patch.setattr(m, "WIRE_VERSION", m.WIRE_VERSION + 1)
+        assert numbers(Run(tmp_path).memory) == list(range(10))
+
+
+@pytest.mark.parametrize(
+    ("memory", "reason"),
+    [({"act_buf_len": 2}, "obs is no tuple"), ({"frame_stack": {"camera": 4}}, "frame_stack")],
+)
+def test_samples_that_do_not_fit_the_memory_any_more_are_one_line_and_stay(tmp_path, memory, reason):
+    first = Run(tmp_path)
+    first.take(1)
+    first.kill()
+    with pytest.raises(CheckpointError, match=f"do not fit the memory.*{reason}.*restore the settings") as caught:
+        Run(tmp_path, **memory)
+    one_line(caught, tmp_path)
+    assert numbers(Run(tmp_path).memory) == list(range(10))
+
+
+@pytest.mark.parametrize("fits", [0, 30, 1.0, 1.5])
+def test_a_full_disk_is_logged_once_and_what_was_not_written_is_written_later(tmp_path, monkeypatch, caplog, fits):
+    first = Run(tmp_path)
+    assert first.take(1) == {"w": 1}
+    size = len(message(2)[1])
+
+    def full(self, segment, data):
+        room = int(fits * size) if isinstance(fits, float) else fits
+        self._file.write(bytes(data)[:room])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PacketLog, "_write", full)
+        stored = {**first.take(2, 3, now=1.0), **first.take(4, now=2.0), **first.take(5, now=50.0)}
+        assert stored == {"w": 1}
+        assert first.training.total_samples == 50
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert "No space left on device" in line
+    assert first.write(now=51.0) == {}  # it was tried a second ago
+    assert first.write(now=70.0) == {"w": 5}
+    first.kill()
+    second = Run(tmp_path)
+    assert numbers(second.memory) == list(range(50))
+    assert second.training.total_samples == 50
+
+
+def test_a_full_file_system_costs_neither_training_nor_samples(tmp_path, full_disk):
+    first = Run(tmp_path / "disk" / "run")
+    assert first.take(1) == {"w": 1}
+    ballast = full_disk()
+    for sequence in range(2, 101):  # the last block of the segment has room for some
+        acknowledged = first.take(sequence, now=20.0 * sequence)
+    assert acknowledged["w"] < 100
+    assert len(first.memory) == 999
+    ballast.unlink()
+    assert first.write(now=10_000.0) == {"w": 100}
+    first.kill()
+    assert numbers(Run(tmp_path / "disk" / "run").memory) == list(range(1000))
+
+
+def test_samples_go_into_another_kind_of_memory(tmp_path):
+    first = Run(tmp_path, ReplayMemory)
+    first.take(1, 2)
+    first.save()
+    first.kill()
+    second = Run(tmp_path, ListMemory)
+    assert numbers(second.memory) == list(range(20))
+    second.kill()
+    assert len(Run(tmp_path, ReplayMemory).memory) == 19
+
+
+def test_what_was_dropped_as_stale_is_not_joined_over_a_restart_either(tmp_path):
+    for kills in (False, True):
+        run = Run(tmp_path / str(kills))
+        run.take(1)
+        bundle, record = message(2)
+        (dropped,) = run.receiver.take(bundle, memoryview(record), 0.0, lambda packet: False)
+        run.receiver.confirm([dropped.receipt])
+        assert run.write() == {"w": 2}
+        if kills:
+            run.kill()
+            run = Run(tmp_path / str(kills))
+        run.take(3, previous=0)  # the worker has forgotten what was acknowledged
+        assert numbers(run.memory) == [*range(10), *range(20, 30)]
+        assert len(run.memory) == 18
+
+
+def test_after_a_restart_all_transitions_are_drawn_alike(tmp_path):
+    first = Run(tmp_path, prioritised=Prioritised())
+    first.take(1)
+    for _ in range(20):
+        batch = first.memory.sample()
+        first.memory.feed_back(batch.drawn, np.float32([100.0, 0.1]))
+    first.save()
+    first.kill()
+    second = Run(tmp_path, prioritised=Prioritised())
+    assert {float(w) for _ in range(20) for w in second.memory.sample().weight} == {1.0}
+
+
+# -- a checkpoint in a format of the user's own ------------------------------------------------------
+
+
+class OwnFormat:
+    """Keeps the rewards of a `ListMemory`, and the counters."""
+
+    def __init__(self):
+        self.before = self.then = lambda: None
+
+    def dump(self, training, path):
+        self.before()
+        state = [training.total_samples, training.total_updates, [int(sample.rew) for sample in training.memory.data]]
+        path.write_text(json.dumps(state))
+        self.then()
+
+    def load(self, path):
+        training = TrainingOffline(CountingEnv, partial(ListMemory, batch_size=2), CountingAgent)
+        total_samples, training.total_updates, rewards = json.loads(path.read_text())
+        training.total_samples = total_samples
+        for sequence in range(len(rewards) // 10):
+            packet, body = m.decode(memoryview(message(sequence + 1)[1])[12:])
+            training.memory.append_buffer(Buffer(decode_body(packet, body).samples()))
+        return training
+
+    def run(self, path):
+        return Run(path, ListMemory, dump=self.dump, load=self.load)
+
+
+@pytest.mark.parametrize("dies", ["before it is dumped", "in the dump", "once it is dumped", "later"])
+def test_a_kill_around_a_dump_in_a_format_of_ones_own_neither_loses_nor_doubles_samples(tmp_path, dies):
+    def die():
+        raise KeyboardInterrupt
+
+    own, path = OwnFormat(), tmp_path / "mine"
+    first = own.run(path)
+    first.take(1, 2)
+    first.save()
+    first.take(3, 4)
+    if dies == "once it is dumped":
+        own.then = die
+    if dies == "in the dump":
+        own.before = die
+    if dies not in ("before it is dumped", "later"):
+        with pytest.raises(KeyboardInterrupt):
+            first.save()
+    elif dies == "later":
+        first.save()
+        first.take(5)
+    first.kill()
+    own.before = own.then = lambda: None
+    second = own.run(path)
+    expected = 50 if dies == "later" else 40
+    assert numbers(second.memory) == list(range(expected))
+    assert second.training.total_samples == expected
+    sequence = expected // 10
+    assert second.take(sequence, sequence + 1) == {"w": sequence + 1}
+    assert numbers(second.memory) == list(range(expected + 10))
+
+
+def test_what_the_memory_held_back_is_in_a_dump(tmp_path):
+    dumped = []
+    own = {"dump": lambda training, path: dumped.append([int(sample.rew) for sample in training.memory.data])}
+    first = Run(tmp_path / "mine", ListMemory, **own)
+    first.take(1)
+    first.take(1, worker="other", n=3)
+    assert first.memory.pending("other/1/0/1") == 3
+    first.save()
+    assert sorted(dumped[0]) == sorted([*range(10), *range(3)])
+
+
+def take_until(trainer, samples):
+    """Put what arrives into the memory, as training does."""
+    from tmrl_like.metrics.rounds import RoundMetrics
+
+    while trainer.training.total_samples < samples:
+        trainer.training._update_buffer(trainer.link, RoundMetrics(0, 0), 0.05)
+
+
+def steps_of(memory):
+    """(episode, step) of the samples in transitions, sorted; none of them is there twice."""
+    transitions = [memory.get_transition(k) for k in range(len(memory))]
+    first, then = (
+        [tuple(obs.astype(int).tolist()) for obs in column]
+        for column in zip(*((t.last_obs, t.obs) for t in transitions), strict=True)
+    )
+    assert len(set(then)) == len(then)
+    return sorted({*first, *then})
+
+
+def is_gapless(steps):
+    pairs = itertools.pairwise(steps)
+    return all(b in ((a[0], a[1] + 1), (a[0] + 1, 0)) for a, b in pairs)
+
+
+def test_samples_are_stored_as_they_arrive_and_a_killed_trainer_goes_on_with_all_of_them(house, tmp_path, until):
+    house.server()
+    worker = house.worker(STEADY, outbox=SOON)
+    first = house.trainer(ReplayMemory, checkpoint_path=tmp_path)
+    thread = house.start(worker.run, nb_episodes=20)
+    take_until(first, 220)
+    thread.join()
+    until(lambda: not worker._outbox.unacknowledged_samples())  # no checkpoint was written, and the worker forgot them
+    assert not (tmp_path / "manifest.json").exists()
+    first.link.retrieve(0.1)
+    first.close()
+    house.start(worker.run, nb_episodes=10)
+    second = house.trainer(ReplayMemory, checkpoint_path=tmp_path)
+    assert second.training.total_samples == 220
+    take_until(second, 330)
+    steps = steps_of(second.training.memory)
+    assert (len(steps), steps[0], is_gapless(steps)) == (330, (1, 0), True)
+
+
+def test_what_arrived_after_a_checkpoint_is_joined_with_its_agent(house, tmp_path):
+    house.server()
+    worker = house.worker(STEADY, outbox=SOON)
+    first = house.trainer(ReplayMemory, checkpoint_path=tmp_path)
+    house.start(worker.run)
+    for samples in (60, 150):
+        take_until(first, samples)
+        first.training.total_updates += 5
+        first.training.agent.steps += 5
+        if samples == 60:
+            first.save_checkpoint()
+    kept = first.training.total_samples
+    first.close()
+    second = house.trainer(ReplayMemory, checkpoint_path=tmp_path)
+    training = second.training
+    assert (training.agent.steps, training.total_updates, training.total_samples) == (5, 5, kept)
+    take_until(second, 300)
+    assert is_gapless(steps_of(training.memory))
+    assert 0 <= training.total_samples - len(steps_of(training.memory)) <= 1  # the last one may be a reset
+
+
+def test_a_second_trainer_in_the_same_folder_is_one_line(house, tmp_path):
+    house.server()
+    house.trainer(ReplayMemory, checkpoint_path=tmp_path)
+    with pytest.raises(CheckpointError, match="in use by another trainer"):
+        house.trainer(ReplayMemory, checkpoint_path=tmp_path)
+
+
+def test_a_trainer_that_could_not_be_made_lets_go_of_its_folder(house, tmp_path):
+    house.server()
+
+    def updater(training, training_cls):
+        raise ZeroDivisionError
+
+    first = house.trainer(ReplayMemory, checkpoint_path=tmp_path)
+    first.save_checkpoint()
+    first.close()
+    with pytest.raises(ZeroDivisionError):
+        house.trainer(ReplayMemory, checkpoint_path=tmp_path, updater_fn=updater)
+    house.trainer(ReplayMemory, checkpoint_path=tmp_path)
+
+
+@pytest.mark.parametrize("resume", ["all", "memory", "none"])
+def test_no_trainer_starts_beside_training_files_without_their_manifest(zmq_house, tmp_path, resume):
+    first = zmq_house.trainer(checkpoint_path=tmp_path)
+    first.save_checkpoint()
+    first.close()
+    (tmp_path / "manifest.json").unlink()
+    with pytest.raises(CheckpointError, match=r"is missing, but training-1\.pt is there"):
+        zmq_house.trainer(checkpoint_path=tmp_path, resume=resume)
+
+
+@pytest.fixture
+def slow_disk(monkeypatch):
+    """Checkpoints are written when the event is set."""
+    may_write, real = threading.Event(), checkpoint.write_atomically
+
+    def write(*arguments):
+        assert may_write.wait(60)
+        real(*arguments)
+
+    monkeypatch.setattr(checkpoint, "write_atomically", write)
+    yield may_write
+    may_write.set()
+
+
+@pytest.mark.parametrize("memory_cls", [ReplayMemory, ListMemory])
+def test_training_does_not_wait_for_the_disk(house, tmp_path, until, slow_disk, memory_cls):
+    house.server()
+    worker = house.worker(partial(CountingEnv, step_s=0.0005))
+    trainer = house.trainer(memory_cls, checkpoint_path=tmp_path, training={"epochs": 5})
+    house.start(worker.run)
+    running = house.start(trainer.run)
+    until(lambda: trainer.training.total_updates == 100)  # five epochs, while the first checkpoint is being written
+    assert not (tmp_path / "manifest.json").exists()
+    slow_disk.set()
+    running.join()
+    trainer.close()
+    last = house.trainer(memory_cls, checkpoint_path=tmp_path, training={"epochs": 6})
+    assert (last.training.total_updates, last.training.epoch, last.training.agent.steps) == (100, 5, 100)
+
+
+def test_closing_waits_for_the_thread_that_trains_and_for_its_checkpoint(house, tmp_path, until, slow_disk):
+    house.server()
+    worker = house.worker(partial(CountingEnv, step_s=0.0005))
+    trainer = house.trainer(checkpoint_path=tmp_path, training={"epochs": 1000})
+    house.start(worker.run)
+    running = house.start(trainer.run)
+    until(lambda: trainer.training.epoch == 2)
+    closing = house.start(trainer.close)
+    running.join(0.5)
+    assert running.is_alive()  # in the last checkpoint, which is held up by the one before
+    assert closing.is_alive()
+    slow_disk.set()
+    closing.join()
+    assert not running.is_alive()
+    assert house.trainer(checkpoint_path=tmp_path).training.epoch == trainer.training.epoch
+
+
+def test_a_full_disk_is_said_once_training_goes_on_and_the_run_ends_with_it(house, tmp_path, monkeypatch, caplog):
+    house.server()
+    worker = house.worker(partial(CountingEnv, step_s=0.0005))
+    trainer = house.trainer(checkpoint_path=tmp_path, training={"epochs": 4})
+    house.start(worker.run)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "write_atomically", full)
+    with pytest.raises(CheckpointError, match=r"last checkpoint.*No space left on device"):
+        trainer.run()
+    said = [r.message for r in caplog.records if "cannot write the checkpoint" in r.message]
+    assert len(said) == 1
+    assert "No space left on device; training goes on" in said[0]
+    assert trainer.training.total_updates == 80
+    monkeypatch.undo()
+    trainer.save_checkpoint()
+    assert (tmp_path / "manifest.json").exists()
+
+
+def test_what_cannot_be_written_ends_the_run_with_its_name(house, tmp_path):
+    class Odd(CountingAgent):
+        def state_dict(self):
+            return {"odd": threading.Lock()}
+
+    house.server()
+    worker = house.worker(partial(CountingEnv, step_s=0.0005))
+    trainer = house.trainer(checkpoint_path=tmp_path, training={"training_agent_cls": Odd})
+    house.start(worker.run)
+    with pytest.raises(TypeError, match="lock"):
+        trainer.run()
+
+
+def test_a_checkpoint_in_a_format_of_ones_own_goes_on_with_what_came_after_it(house, tmp_path):
+    def dump(training, path):
+        path.write_text(json.dumps([sample.obs.tolist() for sample in training.memory.data]))
+
+    def load(path):
+        training = TrainingOffline(CountingEnv, ListMemory, CountingAgent)
+        training.memory.data = [
+            Sample(np.zeros(1), np.float32(obs), 0.0, False, False, Info()) for obs in json.loads(path.read_text())
+        ]
+        training.total_samples = len(training.memory.data)
+        return training
+
+    options = {"dump_run_instance_fn": dump, "load_run_instance_fn": load, "checkpoint_path": tmp_path / "mine"}
+    house.server()
+    worker = house.worker(STEADY, outbox=SOON)
+    first = house.trainer(**options)
+    house.start(worker.run)
+    take_until(first, 50)
+    first.save_checkpoint()
+    take_until(first, 80)
+    first.close()
+    second = house.trainer(**options)
+    take_until(second, 150)
+    assert is_gapless([tuple(sample.obs.astype(int).tolist()) for sample in second.training.memory.data])
+
+
+def test_what_a_checkpoint_under_way_raises_is_said_at_close(zmq_house, tmp_path, monkeypatch, caplog):
+    may_fail = threading.Event()
+
+    def write(self, path):
+        assert may_fail.wait(20)
+        raise EncodingError("memory.odd is a builtins.object")
+
+    monkeypatch.setattr(checkpoint.Snapshot, "write", write)
+    trainer = zmq_house.trainer(checkpoint_path=tmp_path)
+    trainer._checkpoints.save(trainer.training, 1)
+    may_fail.set()
+    trainer.close()
+    trainer.close()
+    (said,) = [r.getMessage() for r in caplog.records if r.levelname == "ERROR"]
+    assert "memory.odd is a builtins.object" in said
+    assert str(tmp_path) in said
+
+
+class Diverging(CountingAgent):
+    """Adds 1 to the bias, until `after` steps are done; then what it learns is no number."""
+
+    def __init__(self, observation_space, action_space, device="cpu", after=15, where="actor"):
+        super().__init__(observation_space, action_space, device)
+        self.critics = [torch.nn.Linear(2, 1)]
+        self._after, self._where = after, where
+
+    def train(self, batch):
+        metrics = super().train(batch)
+        if self.steps > self._after:
+            module = self.actor.layer if self._where == "actor" else self.critics[0]
+            with torch.no_grad():
+                module.bias.fill_(float("nan"))
+        return metrics
+
+
+@pytest.mark.parametrize("where", ["actor", "critic"])
+def test_weights_that_are_not_finite_are_neither_published_nor_written_and_end_training(house, tmp_path, where):
+    house.server()
+    worker = house.worker(STEADY, outbox=SOON)
+    house.start(worker.run)
+    path = tmp_path / "checkpoint"
+    training = {"training_agent_cls": partial(Diverging, where=where), "rounds": 1, "epochs": 3}
+    trainer = house.trainer(ReplayMemory, training, checkpoint_path=path, model_path=tmp_path / "published")
+    with pytest.raises(
+        DivergedError, match=r"training has diverged: (layer|critics\[0\])\.bias holds values that are not finite"
+    ):
+        trainer.run()
+    with pytest.raises(DivergedError):
+        trainer.save_checkpoint()
+    trainer.close()
+    spaces = trainer.training.observation_space, trainer.training.action_space
+    assert LinearActor(*spaces).load(tmp_path / "published").layer.bias.isfinite().all()
+    resumed = house.trainer(ReplayMemory, training, checkpoint_path=path)
+    assert resumed.training.agent.steps == resumed.training.total_updates == 10
+    assert torch.isfinite(resumed.training.agent.actor.layer.bias).all()
+    assert torch.isfinite(resumed.training.agent.critics[0].bias).all()

@@ -1,0 +1,146 @@
+"""Samples that come too late stay out of the memory, and leave no false transition behind."""
+
+import math
+
+import numpy as np
+import pytest
+from list_memory import ListMemory as ActionListMemory
+
+from tmrl_like.base.functional import partial
+from tmrl_like.config.experiment import Settings, TrainerSection, WorkerSection
+from tmrl_like.delivery.log import sealed_packet
+from tmrl_like.delivery.receiver import Receiver
+from tmrl_like.errors import ConfigError
+from tmrl_like.replay import ReplayMemory
+from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
+from tmrl_like.testing.memories import MemoryContract, cut
+from tmrl_like.trainer.freshness import FreshnessLimits, StoredAges
+from tmrl_like.trainer.schedule import TrainingOffline
+from tmrl_like.types import Receipt, StepTiming
+from tmrl_like.wire.messages import Bundle, SamplePacket
+from tmrl_like.wire.packet import Compressor, PacketWriter
+
+NOW = 1e9
+
+
+def timing(observed_at_s) -> StepTiming:
+    return StepTiming(observed_at_s, 0.001, 0.0, 1)
+
+
+class Checks(MemoryContract):
+    """The contract's own eyes; its tests run elsewhere."""
+
+    __test__ = False
+
+
+def training(memory_cls, **limits) -> TrainingOffline:
+    return TrainingOffline(CountingEnv, memory_cls, CountingAgent, **limits)
+
+
+def packet(age_s=0.0, version=1, samples=3, worker="w"):
+    return SamplePacket(worker, 1, 1, 0, samples, 0, False, NOW - age_s, version)
+
+
+@pytest.mark.parametrize(
+    ("header", "is_taken"),
+    [
+        (packet(9.0, version=10), True),
+        (packet(11.0, version=10), False),
+        (packet(0.0, version=5), True),
+        (packet(0.0, version=4), False),
+        (packet(0.0, version=0), True),  # of no published policy
+        (packet(0.0, version=2000), True),  # of an earlier trainer
+        (packet(11.0, samples=0), True),  # episodes alone
+    ],
+)
+def test_a_packet_is_too_old_by_its_first_sample_or_its_oldest_policy(header, is_taken):
+    limits = FreshnessLimits(max_age_s=10.0, max_lag_versions=5)
+    assert limits.admit(header, NOW, 10) == is_taken
+    assert limits.dropped_samples == (0 if is_taken else 3)
+
+
+@pytest.mark.parametrize("memory_cls", [partial(ReplayMemory, act_buf_len=4), ActionListMemory])
+def test_what_is_dropped_is_counted_confirmed_and_in_no_transition(memory_cls):
+    checks = Checks()
+    steps = checks._produce(1)
+    memory = memory_cls(crc_debug=True)
+    limits, receiver, late = FreshnessLimits(max_age_s=10.0), Receiver(), (2, 5, 6, 11)
+    for number, piece in enumerate(cut(steps, [23])):
+        writer = PacketWriter(with_originals=True)
+        observed_at_s = NOW - 30.0 if number in late else NOW
+        for step in piece:
+            writer.append((*checks.compress(step.sample), step.original), timing(observed_at_s), step.is_reset)
+        record = sealed_packet(Receipt("w", 1, number + 1), 0, writer, (), Compressor())
+        bundle = Bundle("w", 1, len(piece), number)
+        (delivery,) = receiver.take(bundle, memoryview(record), 0.0, lambda header: limits.admit(header, NOW, 1))
+        memory.append(delivery.buffer)
+        receiver.confirm([delivery.receipt])
+    receiver.write(0.0)
+    memory.flush()
+    assert [(ack.stored, ack.received) for ack in receiver.due()] == [(number + 1, number + 1)]
+    assert limits.dropped_samples == 4 * 23
+    assert receiver.samples == len(steps) - 4 * 23
+    checks._check_all(memory, [steps])
+    stored = {count for _, count in checks._identities(memory)}
+    dropped = [step for number in late for step in steps[23 * number : 23 * number + 23] if not step.is_reset]
+    assert not stored & {checks._identity_of(step.sample.obs)[1] for step in dropped}
+    assert len(stored) > 80
+
+
+@pytest.mark.parametrize("name", ["max_sample_age_s", "max_policy_lag_versions"])
+def test_limits_are_positive_and_not_for_workers_that_wait(name):
+    with pytest.raises(ConfigError, match=f"{name} is 0"):
+        training(ListMemory, **{name: 0})
+    with pytest.raises(ConfigError, match=f"{name} is 0"):
+        TrainerSection(**{name: 0})
+    with pytest.raises(ConfigError, match=rf"trainer.{name} is 7; with worker.synchronous"):
+        Settings(worker=WorkerSection(synchronous=True, max_steps_per_update=1e9), trainer=TrainerSection(**{name: 7}))
+
+
+def test_ages_in_the_memory_are_those_of_what_is_still_there(monkeypatch):
+    monkeypatch.setattr("tmrl_like.trainer.freshness.time.time", lambda: 10_000.0)
+    ages = StoredAges(capacity=1000)
+    assert ages.metrics() == {}
+    for k in range(500):
+        ages.add(np.arange(10 * k, 10 * k + 10, dtype=np.float64))
+    metrics = ages.metrics()  # there: samples 4000 to 4999
+    assert metrics["memory_age_max_s"] == pytest.approx(6000, abs=10)
+    assert metrics["memory_age_p50_s"] == pytest.approx(5500, abs=10)
+
+
+def test_the_record_of_ages_stays_small_whatever_the_size_of_packets():
+    ages = StoredAges(capacity=1_000_000)
+    for k in range(20_000):
+        ages.add(np.full(1, float(k)))
+    assert len(ages._entries) < 20
+    assert ages._samples == 20_000
+    assert math.isclose(sum(e.samples * e.mean_s for e in ages._entries) / 20_000, 9999.5, rel_tol=1e-9)
+
+
+def test_that_samples_are_dropped_is_logged_again_for_each_worker_and_limit_and_at_long_intervals(caplog):
+    limits = FreshnessLimits(max_age_s=10.0, max_lag_versions=5)
+
+    def drop(worker, age_s, version=10, now=NOW):
+        caplog.clear()
+        assert not limits.admit(packet(age_s, version, worker=worker), now, 10)
+        return [r.getMessage() for r in caplog.records]
+
+    (line,) = drop("arm", 30.0)
+    assert "arm" in line
+    assert "30 s old" in line
+    assert drop("arm", 31.0) == []
+    (line,) = drop("leg", 3600.0)
+    assert "leg" in line
+    (line,) = drop("arm", 0.0, version=1)
+    assert "9 versions" in line
+    assert [drop("arm", 30.0), drop("leg", 30.0), drop("arm", 0.0, version=1)] == [[], [], []]
+    (line,) = drop("arm", 30.0, now=NOW + 3600.0)
+    assert f"{limits.dropped_samples} samples" in line
+    assert drop("arm", 30.0, now=NOW + 3600.0) == []
+
+
+def test_names_of_workers_cannot_fill_the_log(caplog):
+    limits = FreshnessLimits(max_age_s=10.0)
+    for k in range(1000):
+        limits.admit(packet(30.0, worker=f"w{k}"), NOW, 1)
+    assert len(caplog.records) == 100

@@ -1,0 +1,168 @@
+"""The trainer's connection: workers take turns, and what is left of a turn is read in the next."""
+
+import numpy as np
+import pytest
+
+from tmrl_like.delivery.log import sealed_packet
+from tmrl_like.delivery.receiver import Receiver, WorkerLimits
+from tmrl_like.testing.fakes import CountingEnv, LinearActor
+from tmrl_like.trainer.link import TrainerLink
+from tmrl_like.types import Receipt, StepTiming
+from tmrl_like.wire import messages as m
+from tmrl_like.wire.packet import Compressor, PacketWriter
+from tmrl_like.wire.policy import PolicyAssembler
+
+
+class DeadLink:
+    """A connection on which nothing arrives."""
+
+    def send(self, data):
+        return True
+
+    def receive(self, timeout_s):
+        return None
+
+    def wake(self):
+        pass
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def make_link():
+    links = []
+
+    def make(**options):
+        receiver = Receiver(limits=WorkerLimits(turn_s=1.0))
+        links.append(TrainerLink(DeadLink(), "nowhere", "t", m.Spaces("o", "a"), receiver, **options))
+        links[-1]._session.close(0.0)
+        return links[-1]
+
+    yield make
+    for link in links:
+        link.close()
+
+
+@pytest.fixture
+def link(make_link):
+    return make_link()
+
+
+def give(link, sequence, worker):
+    writer = PacketWriter()
+    writer.append((None, np.float32(sequence), 0.0, False, False, {}), StepTiming(1e9, 0.0, 0.0, 1))
+    record = sealed_packet(Receipt(worker, 7, sequence), 0, writer, (), Compressor())
+    link.on_message(m.Bundle(worker, 7, 1, sequence - 1), memoryview(record))
+
+
+def test_what_is_left_of_a_turn_is_read_in_the_next_and_the_least_expensive_worker_comes_first(link, monkeypatch):
+    now = [0.0]
+    link._unread._clock = lambda: now[0]
+    take = link._receiver.take
+
+    def slowly(bundle, *args):
+        for delivery in take(bundle, *args):
+            now[0] += 0.9 if bundle.worker == "bad" else 0.001
+            yield delivery
+
+    monkeypatch.setattr(link._receiver, "take", slowly)
+    for sequence in range(1, 31):
+        give(link, sequence, "bad")
+    for sequence in range(1, 11):
+        give(link, sequence, "w")
+    link.on_tick(lambda data: True, connected=True)
+    workers = [d.receipt.worker for d in link.retrieve()]
+    assert workers.count("w") == 10
+    assert workers.count("bad") <= 4
+    for _ in range(30):
+        link.on_tick(lambda data: True, connected=True)
+    assert [d.receipt.sequence for d in link.retrieve()] == list(range(workers.count("bad") + 1, 31))
+
+
+def test_what_arrived_and_was_stored_is_acknowledged(link):
+    give(link, 1, "w")
+    link.on_tick(lambda data: True, connected=True)
+    link.confirm(link.retrieve())
+    sent = []
+    link.on_tick(lambda data: sent.append(m.decode(data)[0]) or True, connected=True)
+    assert m.Ack("w", 7, 1, 1) in sent
+
+
+def policy(bias):
+    actor = LinearActor(CountingEnv().observation_space, CountingEnv().action_space)
+    actor.layer.bias.data.fill_(bias)
+    return actor
+
+
+def received(messages):
+    """(version, bias) of each whole policy among raw messages."""
+    assembler, found = PolicyAssembler(), []
+    for message in messages:
+        frame, body = m.decode(message)
+        if isinstance(frame, m.PolicyFrame) and (weights := assembler.add(frame, body)) is not None:
+            actor = policy(0.0)
+            actor.load_weights(weights)
+            found.append((frame.version, actor.layer.bias.item()))
+    return found
+
+
+def test_versions_go_on_where_an_earlier_process_stopped(make_link):
+    link = make_link(version=41)
+    assert link.newest_version == 41
+    assert link.broadcast_model(policy(1.0)) == 42
+
+
+def test_of_the_policies_that_wait_the_newest_is_sent_once(link):
+    for bias in (1.0, 2.0, 3.0):
+        link.broadcast_model(policy(bias))
+    sent = []
+    for _ in range(3):
+        link.on_tick(lambda data: sent.append(data) or True, connected=True)
+    assert received(sent) == [(3, 3.0)]
+    assert not link.pending()
+
+
+def test_what_is_published_does_not_change_with_the_network_in_training(link):
+    actor, sent = policy(1.0), []
+    link.broadcast_model(actor)
+    actor.layer.bias.data.fill_(2.0)
+    link.on_tick(lambda data: sent.append(data) or True, connected=True)
+    assert received(sent) == [(1, 1.0)]
+
+
+def test_a_policy_that_the_connection_does_not_take_at_once_arrives_whole_and_soon(link, monkeypatch):
+    monkeypatch.setattr("tmrl_like.wire.policy.FRAME_BYTES", 16)
+    link.broadcast_model(policy(1.0))
+    sent, delays = [], []
+
+    def send(data):
+        if len(sent) == 3 * (len(delays) + 1):
+            return False
+        sent.append(data)
+        return True
+
+    while link.pending():
+        delays.append(link.on_tick(send, connected=True))
+    assert len(delays) > 3
+    assert received(sent) == [(1, 1.0)]
+    assert max(delays[:-1]) < delays[-1]
+
+
+def test_the_newest_policy_that_was_sent_is_on_disk(make_link, tmp_path):
+    link = make_link(model_path=tmp_path / "policy")
+    for bias in (1.0, 2.0):
+        link.broadcast_model(policy(bias))
+        link.on_tick(lambda data: True, connected=True)
+    link.close()
+    assert policy(0.0).load(tmp_path / "policy").layer.bias.item() == 2.0
+
+
+def test_a_server_without_a_policy_gets_the_last_one_again(link):
+    sent = []
+    for welcome in (m.Welcome(1, policy_wanted=True), m.Welcome(2), m.Welcome(3, policy_wanted=True)):
+        link.on_welcome(welcome, True)
+        link.on_tick(lambda data: sent.append(data) or True, connected=True)
+        if not sent:
+            link.broadcast_model(policy(1.0))
+    assert received(sent) == [(1, 1.0), (1, 1.0)]

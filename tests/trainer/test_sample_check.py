@@ -1,0 +1,180 @@
+"""What a sample must be before a trainer takes it: checked where it arrives, the worker refused in one line."""
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from tmrl_like.delivery.log import seal
+from tmrl_like.delivery.receiver import Receiver, WorkerLimits
+from tmrl_like.errors import MemoryContractError
+from tmrl_like.replay import ReplayMemory
+from tmrl_like.testing.fakes import CountingEnv, ListMemory
+from tmrl_like.trainer.link import TrainerLink
+from tmrl_like.trainer.sample_check import SampleCheck
+from tmrl_like.types import StepTiming
+from tmrl_like.wire import messages as m
+from tmrl_like.wire.packet import PacketWriter, decode_body
+from tmrl_like.wire.schema import schema_of
+
+F32 = np.float32
+TIMING = StepTiming(1e9, 0.0, 0.0, 1)
+ENV = CountingEnv()
+SPACES = ENV.observation_space, ENV.action_space  # Box (2,), Box (1,)
+GOOD = (np.zeros(1, F32), np.ones(2, F32), 1.0, False, False, {})
+
+
+def changed(field, value):
+    names = ("act", "obs", "rew", "terminated", "truncated", "info")
+    return tuple(value if name == field else item for name, item in zip(names, GOOD, strict=True))
+
+
+def packet(*samples, worker="w", sequence=1, session=7):
+    writer = PacketWriter()
+    for sample in samples:
+        writer.append(sample, TIMING)
+    body = writer.encode()
+    header = m.SamplePacket(worker, session, sequence, 1, len(samples), len(body), False)
+    return header, body
+
+
+def block(*samples):
+    return decode_body(*packet(*samples))
+
+
+NOT_FINITE = {
+    "a reward that is NaN": changed("rew", float("nan")),
+    "a reward that is infinite": changed("rew", -float("inf")),
+    "a reward that is too large for float32": changed("rew", np.float64(1e300)),
+    "a reward in an array": changed("rew", np.full((), np.nan)),
+    "an observation that is NaN": changed("obs", np.array([1.0, np.nan], F32)),
+    "an observation whose square is too large for float32": changed("obs", np.array([1e30, 0.0], F32)),
+    "a float64 observation beyond float32": changed("obs", np.array([1e300, 0.0])),
+    "an action that is infinite": changed("act", np.array([np.inf], F32)),
+    "a half float": changed("obs", np.array([np.inf, 0.0], np.float16)),
+}
+
+
+@pytest.mark.parametrize("sample", NOT_FINITE.values(), ids=NOT_FINITE)
+@pytest.mark.parametrize("memory", [ReplayMemory, ListMemory])
+def test_values_that_are_not_finite_as_float32_are_refused(memory, sample):
+    check = SampleCheck(*SPACES, memory())
+    check.values(block(*[GOOD] * 50))
+    with pytest.raises(MemoryContractError, match=r"(act|obs|rew) holds .*, which is not finite .* float32"):
+        check.values(block(*[GOOD] * 50, sample, GOOD))
+
+
+def test_large_values_that_can_be_learnt_from_are_taken():
+    check = SampleCheck(*SPACES, ReplayMemory())
+    large = (np.zeros(1, F32), np.array([1.8e19, -1e18], F32), 2**63 - 1, False, False, {"x": float("nan")})
+    check.values(block(*[large] * 50))
+
+
+def test_observations_may_be_anything_where_a_preprocessor_comes_first():
+    check = SampleCheck(*SPACES, ReplayMemory(obs_preprocessor=np.nan_to_num))
+    check.values(block(NOT_FINITE["an observation that is NaN"]))
+    with pytest.raises(MemoryContractError):
+        check.values(block(NOT_FINITE["a reward that is NaN"]))
+
+
+TEXTS = {
+    "text": changed("obs", "hello"),
+    "an array of text": changed("obs", np.array(["a", "b"])),
+    "bytes": changed("obs", b"x"),
+    "times": changed("obs", np.array([1, 2], "M8[s]")),
+    "text among numbers": changed("obs", (np.ones(2, F32), "x")),
+    "a text for an action": changed("act", "left"),
+    "a text for a reward": changed("rew", "1"),
+    "an array of text for a reward": changed("rew", np.array("1")),
+}
+
+
+@pytest.mark.parametrize("sample", TEXTS.values(), ids=TEXTS)
+@pytest.mark.parametrize("memory", [ReplayMemory, ListMemory])
+def test_text_is_refused_where_the_spaces_hold_numbers(memory, sample):
+    check = SampleCheck(*SPACES, memory())
+    check.structure(schema_of(GOOD))
+    with pytest.raises(MemoryContractError, match=r"(act|obs|rew)\S* is .*; expected numbers"):
+        check.structure(schema_of(sample))
+
+
+def test_a_memory_of_texts_and_a_space_of_texts_take_texts():
+    class Texts(ListMemory):
+        takes_text = True
+
+    SampleCheck(*SPACES, Texts()).structure(schema_of(TEXTS["text"]))
+    SampleCheck(spaces.Text(5), SPACES[1], ListMemory()).structure(schema_of(TEXTS["text"]))
+
+
+@pytest.mark.parametrize(
+    "sample", [changed("obs", np.ones(3, F32)), changed("obs", (np.ones(2, F32),) * 2), changed("act", np.ones((1, 1)))]
+)
+def test_other_shapes_than_the_spaces_say_are_refused_where_the_compressor_is_known(sample):
+    with pytest.raises(MemoryContractError, match=r"has arrays of the shapes .*; expected"):
+        SampleCheck(*SPACES, ReplayMemory()).structure(schema_of(sample))
+    SampleCheck(*SPACES, ListMemory()).structure(schema_of(sample))  # any compressor may have made it
+
+
+def test_what_the_memorys_own_compressor_leaves_is_expected():
+    box = spaces.Box(-1.0, 1.0, (1,), F32)
+    tuples = spaces.Tuple((spaces.Box(0, 255, (4, 8, 8), np.uint8), spaces.Discrete(3), box, box))
+    memory = ReplayMemory(act_buf_len=2, frame_stack={0: 4})
+    check = SampleCheck(tuples, box, memory)
+    frame = np.zeros((8, 8), np.uint8)
+    check.structure(schema_of(changed("obs", (frame, 2))))
+    check.structure(schema_of(changed("obs", (np.int64(2), frame))))  # containers, order and dtypes are the memory's
+    with pytest.raises(MemoryContractError):
+        check.structure(schema_of(changed("obs", (np.zeros((4, 8, 8), np.uint8), 2))))
+
+
+class DeadLink:
+    def send(self, data):
+        return True
+
+    def receive(self, timeout_s):
+        return None
+
+    def wake(self):
+        pass
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def link():
+    link = TrainerLink(
+        DeadLink(),
+        "nowhere",
+        "t",
+        m.Spaces("o", "a"),
+        Receiver(limits=WorkerLimits(turn_s=60.0)),
+        sample_check=SampleCheck(*SPACES, ReplayMemory()),
+    )
+    link._session.close(0.0)
+    yield link
+    link.close()
+
+
+@pytest.mark.parametrize("bad", [NOT_FINITE["a reward that is NaN"], TEXTS["text"]])
+def test_the_worker_of_a_bad_sample_is_refused_by_name_and_the_others_are_taken(link, bad, caplog):
+    sent = []
+    for header, body in (
+        packet(bad, worker="bad"),
+        packet(GOOD, worker="good"),
+        packet(GOOD, worker="bad", sequence=2),
+    ):
+        bundle = m.Bundle(header.worker, header.incarnation, 1, header.sequence - 1)
+        link.on_message(bundle, memoryview(seal(m.frame_of(header), body)))
+    link.on_tick(lambda data: sent.append(m.decode(data)[0]) or True, connected=True)
+    assert [d.receipt.worker for d in link.retrieve()] == ["good"]
+    assert [(d.worker, d.incarnation) for d in sent if isinstance(d, m.Dismissal)] == [("bad", 7)]
+    assert not any(isinstance(message, m.Ack) for message in sent)
+    assert len([r for r in caplog.records if "samples of worker bad are refused" in r.message]) == 1
+    assert link.fleet()["refused_workers_total"] == 1
+
+
+def test_a_trainer_checks_its_spaces(zmq_house):
+    zmq_house.server()
+    trainer = zmq_house.trainer(ReplayMemory)
+    with pytest.raises(MemoryContractError, match="expected numbers"):
+        trainer.link._receiver.check.structure(schema_of(TEXTS["text"]))

@@ -1,0 +1,427 @@
+"""The schedule, and what training does with a packet that does not fit the memory; without a network."""
+
+import importlib.machinery
+import itertools
+import sys
+import types
+
+import numpy as np
+import pytest
+import torch
+
+from tmrl_like.base.functional import partial
+from tmrl_like.errors import ConfigError, MemoryContractError, MissingExtraError, PipelineMismatchError
+from tmrl_like.metrics.rounds import RoundMetrics
+from tmrl_like.replay import Prioritised, ReplayMemory
+from tmrl_like.replay.data_sets import write_data_set
+from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
+from tmrl_like.trainer.schedule import TrainingOffline
+from tmrl_like.trainer.snapshot import load_checkpoint, save_checkpoint
+from tmrl_like.types import Buffer, Delivery, EpisodeStats, Info, Receipt, Sample
+
+
+class OfOneShape(ListMemory):
+    """A user's memory that minds the shape of what it is given."""
+
+    min_run = 1
+    error = MemoryContractError
+
+    def append_buffer(self, buffer):
+        shapes = {sample.obs.shape for sample in (*self.data, *buffer)}
+        if shapes != {(2,)}:
+            raise self.error(f"obs has the shapes {shapes}")
+        super().append_buffer(buffer)
+
+
+class Network:
+    """Hands over what it is given, and notes what it is told."""
+
+    newest_version = 0
+
+    def __init__(self, *deliveries):
+        self.deliveries = list(deliveries)
+        self.confirmed, self.refused, self.published = [], [], []
+
+    def retrieve(self, timeout_s=0.0):
+        deliveries, self.deliveries = self.deliveries, []
+        return deliveries
+
+    def confirm(self, deliveries):
+        self.confirmed += [(delivery.receipt.worker, delivery.receipt.sequence) for delivery in deliveries]
+
+    def refuse(self, receipt, reason):
+        self.refused.append((receipt, reason))
+
+    def broadcast_model(self, model):
+        self.published.append(model.layer.bias.item())  # of a `CountingAgent`: its training steps
+        return len(self.published)
+
+    def published_at(self, version):
+        return None
+
+    def fleet(self):
+        return {}
+
+    def who_is_missing(self):
+        return "nobody has come"
+
+
+def packet(worker, sequence, length=2, session=1, resets=True):
+    samples = [
+        Sample(0, np.full(length, k, np.float32), 0.0, False, False, Info(is_reset=resets and k == 0)) for k in range(3)
+    ]
+    episode = EpisodeStats(worker, False, 1.0, 2, True, False, 0.0, 0)
+    return Delivery(Buffer(samples, f"{worker}/{session}/1/0"), (episode,), Receipt(worker, session, sequence))
+
+
+def training(memory_cls, **fields):
+    return TrainingOffline(CountingEnv, partial(memory_cls, batch_size=4), CountingAgent, **fields)
+
+
+def feed(to, network):
+    metrics = RoundMetrics(0, 0)
+    to._update_buffer(network, metrics)
+    return to._close_round(network, metrics)
+
+
+@pytest.mark.parametrize("memory_cls", [ReplayMemory, OfOneShape])
+def test_a_worker_whose_samples_do_not_fit_is_refused_and_the_others_are_stored(memory_cls):
+    to = training(memory_cls)
+    network = Network(packet("a", 1), packet("b", 1, 3), packet("b", 2), packet("a", 2))
+    record = feed(to, network)
+    assert network.confirmed == [("a", 1), ("a", 2)]
+    ((receipt, reason),) = network.refused
+    assert receipt == Receipt("b", 1, 1)
+    assert "obs" in reason
+    assert record["env_steps_total"] == to.total_samples == 6
+    assert record["episodes_train"] == 2
+    network = Network(packet("b", 1, session=2))
+    feed(to, network)
+    assert network.confirmed == [("b", 1)]
+
+
+def test_nothing_is_confirmed_where_nothing_was_stored():
+    to = training(ReplayMemory)
+    feed(to, Network(packet("a", 1)))
+    network = Network(packet("b", 1, 3))
+    network.confirm = None
+    feed(to, network)
+    assert len(network.refused) == 1
+
+
+def test_the_first_samples_that_do_not_fit_the_memorys_own_arguments_end_training():
+    to = training(partial(ReplayMemory, frame_stack={"camera": 4}))
+    with pytest.raises(MemoryContractError, match="frame_stack names the items"):
+        feed(to, Network(packet("a", 1)))
+    with pytest.raises(MemoryContractError, match="shapes"):
+        feed(training(OfOneShape), Network(packet("a", 1, 3)))
+
+
+@pytest.mark.parametrize("error", [PipelineMismatchError, ValueError])
+def test_another_error_of_the_memory_ends_training(error, monkeypatch):
+    to = training(OfOneShape)
+    feed(to, Network(packet("a", 1)))
+    monkeypatch.setattr(OfOneShape, "error", error)
+    with pytest.raises(error):
+        feed(to, Network(packet("a", 2, 3)))
+
+
+def schedule(memory_cls=ListMemory, **fields):
+    memory_cls = partial(memory_cls, batch_size=4)
+    return TrainingOffline(CountingEnv, memory_cls, CountingAgent, **({"rounds": 2, "steps": 10} | fields))
+
+
+class StopsWhereItWaits(Network):
+    """Ends training where it would wait for samples that do not come."""
+
+    def __init__(self, to, *deliveries):
+        super().__init__(*deliveries)
+        self.is_stopped = False
+        to.should_stop = lambda: self.is_stopped
+
+    def retrieve(self, timeout_s=0.0):
+        self.is_stopped = timeout_s > 0 and not self.deliveries
+        return super().retrieve(timeout_s)
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """A data set of six samples."""
+    write_data_set(tmp_path / "recorded", [packet("a", sequence, resets=False).buffer for sequence in (1, 2)])
+    return tmp_path / "recorded"
+
+
+def test_training_from_a_recorded_memory_alone_runs_to_its_end(recorded):
+    to = schedule(partial(ListMemory, dataset_path=recorded))
+    to.run_epoch(StopsWhereItWaits(to))
+    assert to.total_updates == 20
+
+
+def test_what_a_data_set_was_trained_for_does_not_hold_up_training_with_workers(recorded):
+    """The first worker comes after 10 of 20 steps; its 3 samples allow 3 more."""
+    to = schedule(partial(ListMemory, dataset_path=recorded), update_buffer_interval=10)
+    network = StopsWhereItWaits(to, packet("b", 1))
+    to.run_epoch(network)
+    assert (to.total_updates, to.total_samples) == (13, 5 + 3)
+
+
+def test_a_data_set_counts_as_environment_steps_where_workers_come_early(recorded):
+    to = schedule(partial(ListMemory, dataset_path=recorded), update_buffer_interval=1)
+    to.run_epoch(StopsWhereItWaits(to, packet("b", 1)))
+    assert to.total_updates == to.total_samples == 5 + 3
+
+
+def test_training_that_was_resumed_is_as_far_ahead_of_the_workers_as_before(recorded, tmp_path):
+    one = schedule(partial(ListMemory, dataset_path=recorded), update_buffer_interval=10)
+    one.run_epoch(StopsWhereItWaits(one, packet("b", 1)))
+    save_checkpoint(one, tmp_path / "c")
+    two = schedule(partial(ListMemory, dataset_path=recorded), update_buffer_interval=10)
+    load_checkpoint(two, tmp_path / "c")
+    two.run_epoch(StopsWhereItWaits(two, packet("b", 2, resets=False)))
+    assert two.total_updates == 13 + 3
+
+
+def test_the_first_step_waits_until_the_memory_is_ready():
+    """Two resets in a row are two samples, and no transition."""
+    to = schedule(max_training_steps_per_env_step=100.0)
+    resets = [Sample(0, np.zeros(2, np.float32), 0.0, False, False, Info(is_reset=True))] * 2
+    network = StopsWhereItWaits(to, Delivery(Buffer(resets, "a/1/1/0"), (), Receipt("a", 1, 1)))
+    to.run_epoch(network)
+    assert (to.total_samples, to.total_updates) == (2, 0)
+
+
+def test_samples_are_fetched_every_update_buffer_interval_steps():
+    to = schedule(rounds=1, max_training_steps_per_env_step=100.0, update_buffer_interval=4)
+    network, fetched_at = Network(packet("a", 1)), []
+    retrieve = network.retrieve
+
+    def noted(timeout_s=0.0):
+        fetched_at.append(to.total_updates)
+        return retrieve(timeout_s)
+
+    network.retrieve = noted
+    to.run_epoch(network)
+    assert fetched_at == [0, 4, 8]
+
+
+def test_the_agent_scheduler_is_called_with_the_agent_at_the_start_of_each_epoch():
+    calls = []
+    to = schedule(
+        rounds=1,
+        max_training_steps_per_env_step=100.0,
+        agent_scheduler=lambda agent, epoch: calls.append((agent, epoch, agent.steps)),
+    )
+    network = Network(packet("a", 1))
+    to.run_epoch(network)
+    to.run_epoch(network)
+    assert calls == [(to.agent, 0, 0), (to.agent, 1, 10)]
+
+
+def short(**fields):
+    return TrainingOffline(
+        CountingEnv,
+        partial(ListMemory, batch_size=2),
+        CountingAgent,
+        **{"epochs": 1, "rounds": 2, "steps": 1, "max_training_steps_per_env_step": 10.0} | fields,
+    )
+
+
+@pytest.mark.parametrize("profiling", [False, True])
+def test_profiling_shows_what_each_round_did(profiling, monkeypatch, caplog):
+    class Profiler:
+        def __enter__(self):
+            self.before = to.total_updates
+            return self
+
+        def __exit__(self, *error):
+            self.steps = to.total_updates - self.before
+
+        def output_text(self, **options):
+            return f"a profile of {self.steps} steps"
+
+    stand_in = types.ModuleType("pyinstrument")
+    stand_in.__spec__ = importlib.machinery.ModuleSpec("pyinstrument", None)
+    stand_in.Profiler = Profiler
+    monkeypatch.setitem(sys.modules, "pyinstrument", stand_in)
+    caplog.set_level("INFO")
+    to = short(profiling=profiling)
+    to.run_epoch(Network(packet("a", 1)))
+    assert caplog.text.count("a profile of 1 steps") == (2 if profiling else 0)
+
+
+@pytest.mark.parametrize(
+    ("device", "has_cuda", "expected"), [(None, True, "cuda"), (None, False, "cpu"), ("cpu", True, "cpu")]
+)
+def test_without_a_device_cuda_is_taken_where_there_is_one(device, has_cuda, expected, monkeypatch):
+    devices = []
+
+    class Agent(CountingAgent):
+        def __init__(self, observation_space, action_space, device):
+            super().__init__(observation_space, action_space, "cpu")
+            devices.append(device)
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: has_cuda)
+    to = TrainingOffline(CountingEnv, ListMemory, Agent, device=device)
+    assert [to.device, to.memory.device, *devices] == [expected] * 3
+
+
+def test_a_profiler_that_is_not_installed_is_missed_at_construction(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyinstrument", None)
+    with pytest.raises(MissingExtraError, match="profiling=True needs pyinstrument: pip install pyinstrument"):
+        TrainingOffline(CountingEnv, ListMemory, CountingAgent, profiling=True)
+
+
+class Clocked(TrainingOffline):
+    """Each look at the clock takes a second."""
+
+    now = 0.0
+
+    def clock(self):
+        self.now += 1.0
+        return self.now
+
+
+def scheduled(**options):
+    memory = partial(ListMemory, batch_size=1)
+    free = {"rounds": 4, "steps": 5, "max_training_steps_per_env_step": 1e9}
+    return Clocked(CountingEnv, memory, CountingAgent, **free, **options)
+
+
+def rounds_of(one, stop_after_updates=1e9):
+    one.should_stop = lambda: one.total_updates >= stop_after_updates
+    return [(record["epoch"], record["round"]) for record in one.run_epoch(Network(packet("w", 1)))]
+
+
+def test_a_training_that_was_stopped_goes_on_at_its_round_and_with_its_clock(tmp_path):
+    one = scheduled()
+    assert rounds_of(one, stop_after_updates=12) == [(0, 0), (0, 1), (0, 2)]
+    save_checkpoint(one, tmp_path)
+    elapsed_s = one.elapsed_s
+    two = scheduled()
+    load_checkpoint(two, tmp_path)
+    assert elapsed_s <= two.elapsed_s < elapsed_s + 10.0
+    assert rounds_of(two) == [(0, 2), (0, 3)]
+    assert rounds_of(two) == [(1, 0), (1, 1), (1, 2), (1, 3)]
+
+
+def test_the_minutes_of_a_run_are_those_of_all_its_sessions(tmp_path):
+    one = scheduled(max_minutes=1.0)
+    one.now += 61.0
+    assert one.finished
+    save_checkpoint(one, tmp_path)
+    two = scheduled(max_minutes=1.0)
+    load_checkpoint(two, tmp_path)
+    assert two.finished
+
+
+def test_a_round_that_time_ends_exactly_at_its_end_is_not_done_again():
+    one = scheduled()
+    rounds_of(one, stop_after_updates=20)
+    assert (one.epoch, one.round) == (1, 0)
+
+
+def test_a_wait_for_samples_says_who_is_missing_at_growing_intervals(caplog):
+    one = scheduled()
+    one.should_stop = lambda: one.now > 100.0
+    one.run_epoch(Network())
+    waited_s = [record.args[0] for record in caplog.records if "nobody has come" in record.message]
+    assert [round(b - a, -1) for a, b in itertools.pairwise([0.0, *waited_s])] == [10, 20, 40]
+
+
+def test_a_wait_begins_again_with_each_sample(caplog):
+    class Trickle(Network):
+        def retrieve(self, timeout_s=0.0):
+            return [packet("w", int(one.now))]
+
+    one = scheduled(start_training=10_000)
+    one.should_stop = lambda: one.now > 100.0
+    one.run_epoch(Trickle())
+    assert one.total_samples > 10
+    assert not caplog.records
+
+
+def test_weights_are_published_at_their_interval():
+    to = training(ReplayMemory, rounds=2, steps=10, update_model_interval=4, max_training_steps_per_env_step=10)
+    network = Network(packet("a", 1))
+    to.run_epoch(network)
+    assert network.published == [4, 8, 12, 16, 20]
+
+
+class Finite(Network):
+    """Hands over one packet at a time; nobody may wait for more when there are none left."""
+
+    def retrieve(self, timeout_s=0.0):
+        assert self.deliveries, "waits for samples that do not come"
+        return [self.deliveries.pop(0)]
+
+
+def test_no_step_goes_above_the_ratio_and_the_last_one_of_a_round_waits_for_nothing():
+    ahead = []
+
+    class Agent(CountingAgent):
+        def train(self, batch):
+            ahead.append(to.total_updates + 1 - to.total_samples)
+            return super().train(batch)
+
+    memory_cls = partial(ReplayMemory, batch_size=4)
+    to = TrainingOffline(CountingEnv, memory_cls, Agent, rounds=2, steps=4, max_training_steps_per_env_step=1.0)
+    to.run_epoch(Finite(*(packet("a", number) for number in (1, 2, 3))))
+    assert ahead == [-2, -1, 0, -2, -1, 0, -2, -1]
+
+
+def test_the_errors_that_a_memory_draws_by_go_to_the_memory_and_not_to_the_metrics():
+    fed = []
+
+    class Memory(ReplayMemory):
+        def feed_back(self, drawn, td_error):
+            fed.append((len(drawn), td_error))
+            super().feed_back(drawn, td_error)
+
+    class Agent(CountingAgent):
+        def train(self, batch):
+            return super().train(batch) | {"td_error": torch.full((4,), float(self.steps))}
+
+    memory_cls = partial(Memory, batch_size=4, prioritised=Prioritised())
+    to = TrainingOffline(CountingEnv, memory_cls, Agent, rounds=1, steps=2)
+    (record,) = to.run_epoch(Network(packet("a", 1)))
+    assert [(n, td_error.tolist()) for n, td_error in fed] == [(4, [1.0] * 4), (4, [2.0] * 4)]
+    assert "td_error" not in record
+    assert record["loss"] == 1.5
+    to = TrainingOffline(CountingEnv, memory_cls, CountingAgent)
+    with pytest.raises(ConfigError, match=r"Memory draws by TD errors, but CountingAgent.train returns no td_error"):
+        to.run_epoch(Network(packet("a", 1)))
+
+
+class WithGamma(CountingAgent):
+    gamma = 0.9
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"env_cls": None}, "TrainingOffline needs env_cls"),
+        ({"memory_cls": None}, "TrainingOffline needs memory_cls"),
+        ({"steps": 0}, "TrainingOffline.steps is 0; it must be 1 or more"),
+        ({"update_buffer_interval": 0}, "TrainingOffline.update_buffer_interval is 0; it must be 1 or more"),
+        ({"env_cls": (1, 2, 3)}, "env_cls as a tuple is .* it has 3 items"),
+        ({"memory_cls": partial(ReplayMemory, gamma=0.5)}, "gamma is 0.5 in the memory and 0.9 in the agent"),
+    ],
+)
+def test_fields_that_cannot_be_are_named(fields, told):
+    usual = {"env_cls": CountingEnv, "memory_cls": ReplayMemory, "training_agent_cls": WithGamma}
+    with pytest.raises(ConfigError, match=told):
+        TrainingOffline(**usual | fields)
+
+
+def test_memory_and_agent_get_the_schedules_device_and_length_and_the_environment_is_closed():
+    closed = []
+
+    class Env(CountingEnv):
+        def close(self):
+            closed.append(True)
+
+    to = TrainingOffline(Env, ReplayMemory, CountingAgent, steps=7, device="meta")
+    assert (to.memory.device, to.agent.device) == ("meta", "meta")
+    assert to.memory.nb_steps == 7
+    assert closed == [True]
+    assert to.agent.observation_space == CountingEnv().observation_space

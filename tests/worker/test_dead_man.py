@@ -1,0 +1,209 @@
+"""The safe action drives when the policy must not, and every step says what drove."""
+
+import logging
+import math
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from tmrl_like.base.functional import partial
+from tmrl_like.delivery.outbox import OutboxOptions
+from tmrl_like.errors import ConfigError
+from tmrl_like.networking import RolloutWorker
+from tmrl_like.testing.fakes import CountingEnv, LinearActor
+from tmrl_like.types import ActionSource
+from tmrl_like.worker.dead_man import DeadMan, to_action
+
+SOON = OutboxOptions(max_age_s=0.0)
+BRAKE = [-1.0]
+
+
+class RecordingEnv(CountingEnv):
+    """Keeps the actions that it was sent."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.sent = []
+
+    def step(self, action):
+        self.sent.append(float(action[0]))
+        return super().step(action)
+
+
+class SometimesNan(LinearActor):
+    """Its third action, and every one between 100 and 110, is NaN."""
+
+    calls = 0
+
+    def act(self, obs, test=False):
+        self.calls += 1
+        return np.full(1, np.nan if self.calls == 3 or 100 <= self.calls < 110 else 0.25, np.float32)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Replaces the clock of the dead man; the list holds the time."""
+    now = [1000.0]
+    monkeypatch.setattr("tmrl_like.worker.dead_man.time.perf_counter", lambda: now[0])
+    return now
+
+
+def test_an_incident_is_logged_once_and_so_is_its_end(clock, caplog):
+    caplog.set_level(logging.INFO)
+    dead_man = DeadMan(math.inf, lambda: 0)
+    for _ in range(50):
+        clock[0] += 0.05
+        dead_man.take_over("the policy's action is not finite")
+        clock[0] += 0.05
+        dead_man.hand_back()  # every other action is fine
+    assert dead_man.alarm == "the safe action drives: the policy's action is not finite"
+    clock[0] += 1.1
+    dead_man.hand_back()
+    assert dead_man.alarm == ""
+    assert not dead_man.is_driving
+    assert dead_man.safe_steps == 50
+    assert [r.message for r in caplog.records] == [
+        "the safe action drives: the policy's action is not finite",
+        "the policy drives again; the safe action drove 50 steps",
+    ]
+
+
+def test_an_environment_that_changes_the_action_in_place_does_not_change_the_next_one():
+    action = np.zeros(2)
+    dead_man = DeadMan(math.inf, lambda: action)
+    dead_man.take_over()[:] = 7
+    assert dead_man.take_over().tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("value", "space"),
+    [
+        ([0, 1], spaces.Box(-1, 1, (2,), np.float32)),
+        (2, spaces.Discrete(3)),
+        ([1, 0], spaces.MultiDiscrete([2, 2])),
+        ([[0.5], 1], spaces.Tuple((spaces.Box(-1, 1, (1,)), spaces.Discrete(2)))),
+        ({"a": [0.5]}, spaces.Dict(a=spaces.Box(-1, 1, (1,)))),
+    ],
+)
+def test_a_configured_action_takes_the_form_of_its_space(value, space):
+    assert space.contains(to_action(value, space))
+
+
+@pytest.mark.parametrize(("value", "space"), [(1.5, spaces.Discrete(3)), ([0.5, 1], spaces.MultiDiscrete([2, 2]))])
+def test_a_fraction_is_no_choice(value, space):
+    with pytest.raises(ConfigError, match="safe_action is"):
+        to_action(value, space)
+
+
+@pytest.mark.parametrize("value", [[2.0], [0.0, 0.0], "stop", [math.nan], [[0.0], [0.0, 1.0]]])
+def test_a_safe_action_outside_the_space_is_refused_before_anything_moves(value):
+    with pytest.raises(ConfigError, match="safe_action is"):
+        RolloutWorker(CountingEnv, LinearActor, standalone=True, safe_action=value)
+
+
+def test_a_limit_that_is_not_positive_is_refused():
+    with pytest.raises(ConfigError, match="max_policy_age_s is 0"):
+        RolloutWorker(CountingEnv, LinearActor, standalone=True, max_policy_age_s=0)
+
+
+@pytest.mark.parametrize("safe_action", [None, BRAKE])
+def test_an_action_that_is_not_finite_is_never_sent(safe_action, caplog):
+    worker = RolloutWorker(RecordingEnv, SometimesNan, standalone=True, safe_action=safe_action)
+    worker.run_episodes(nb_episodes=12)
+    assert len(worker.env.sent) == 120
+    safe = 0.0 if safe_action is None else -1.0
+    assert [i for i, action in enumerate(worker.env.sent) if action == safe] == [2, *range(99, 109)]
+    assert set(worker.env.sent) == {0.25, safe}
+    assert worker.safe_steps == 11
+    assert "the policy's action is not finite" in caplog.text
+
+
+def drained(trainer, until, enough):
+    """Samples that the trainer has got when `enough(samples)` is true."""
+    samples = []
+
+    def collect():
+        deliveries = trainer.link.retrieve(0.05)
+        samples.extend(s for d in deliveries for s in d.buffer.memory)
+        trainer.link.confirm(deliveries)
+        return enough(samples)
+
+    until(collect)
+    return samples
+
+
+def test_without_any_policy_the_safe_action_drives_and_samples_say_so(house, until):
+    house.server()
+    trainer = house.trainer()
+    worker = house.worker(
+        partial(CountingEnv, step_s=0.001), max_policy_age_s=60.0, safe_action=BRAKE, outbox=SOON, name="arm"
+    )
+    house.start(worker.run)
+    samples = drained(trainer, until, lambda s: len(s) > 30)
+    steps = [s for s in samples if not s.info.is_reset]
+    assert {s.info.timing.source for s in steps} == {ActionSource.SAFE}
+    assert {float(s.act[0]) for s in steps} == {-1.0}
+    assert {s.info.timing.source for s in samples if s.info.is_reset} == {ActionSource.POLICY}
+    until(lambda: trainer.link.fleet()["workers_with_alarm"] == 1)
+    trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    drained(trainer, until, lambda s: s and s[-1].info.timing.source is ActionSource.POLICY)
+    until(lambda: trainer.link.fleet()["workers_with_alarm"] == 0)
+    assert trainer.link.fleet()["safe_steps_total"] == worker.safe_steps > 0
+
+
+def test_a_trainer_that_falls_silent_is_replaced_by_the_safe_action_until_it_is_back(house, until, caplog):
+    caplog.set_level(logging.INFO)
+    house.server()
+    trainer = house.trainer()
+    policy = trainer.training.agent.get_actor()
+
+    def until_driven_by(source, publish):
+        def enough(samples):
+            if publish:
+                trainer.link.broadcast_model(policy)
+            return samples and not samples[-1].info.is_reset and samples[-1].info.timing.source is source
+
+        return drained(trainer, until, enough)
+
+    env = partial(CountingEnv, step_s=0.002, episode_steps=10**6)
+    worker = house.worker(env, max_policy_age_s=0.3, safe_action=BRAKE, outbox=SOON)
+    trainer.link.broadcast_model(policy)
+    until(lambda: worker._intake.has_new)
+    house.start(worker.run)
+    samples = until_driven_by(ActionSource.POLICY, publish=True)
+    samples += until_driven_by(ActionSource.SAFE, publish=False)
+    assert "no new policy has been received for 0.3 s" in caplog.text
+    samples += until_driven_by(ActionSource.POLICY, publish=True)
+    steps = [s for s in samples if not s.info.is_reset]
+    assert all((float(s.act[0]) == -1.0) == (s.info.timing.source is ActionSource.SAFE) for s in steps)
+
+
+def test_a_policy_that_the_server_repeats_is_no_newer_than_it_was(house, until):
+    house.server()
+    trainer, worker = house.trainer(), house.worker(max_policy_age_s=60.0)
+    trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    assert worker.update_actor_weights(blocking=True)
+    expires_at = worker._loop.dead_man.expires_at
+    trainer.link._publication = trainer.link._last_publication
+    trainer.link._publication.frames = None
+    assert worker.update_actor_weights(blocking=True)
+    assert worker._loop.dead_man.expires_at == expires_at
+
+
+def test_weights_from_a_file_are_a_policy(tmp_path, house):
+    env = CountingEnv()
+    LinearActor(env.observation_space, env.action_space).save(tmp_path / "p")
+    house.server()
+    worker = house.worker(model_path=tmp_path / "p", max_policy_age_s=60.0)
+    worker.run(nb_episodes=1)
+    assert worker.safe_steps == 0
+
+
+def test_experts_and_standalone_workers_have_no_limit(house):
+    house.server()
+    worker = house.worker(max_policy_age_s=60.0)
+    worker.run(nb_episodes=1, expert=True)
+    alone = RolloutWorker(CountingEnv, LinearActor, standalone=True, max_policy_age_s=60.0)
+    alone.run_episodes(nb_episodes=1)
+    assert worker.safe_steps == alone.safe_steps == 0

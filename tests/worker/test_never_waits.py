@@ -1,0 +1,177 @@
+"""The control loop waits for nothing but the environment's clock: what stands still is held by a lock of the test."""
+
+import threading
+
+import pytest
+
+from tmrl_like.base.functional import partial
+from tmrl_like.delivery.log import PacketLog
+from tmrl_like.delivery.outbox import OutboxOptions
+from tmrl_like.policies import intake as policy_intake
+from tmrl_like.policies.actor import ActorModule
+from tmrl_like.server.relay import Relay
+from tmrl_like.testing.fakes import CountingEnv
+from tmrl_like.trainer.link import TrainerLink
+from tmrl_like.wire.packet import PacketWriter
+
+STEPS = 30  # three episodes
+FAR_S = 30.0  # never waited for where the code is right
+
+
+class Clock:
+    """Lets an environment step when the test says so, and notes what happens in which order."""
+
+    def __init__(self):
+        self.events = []
+        self._ticks = threading.Semaphore(0)
+        self._steps = threading.Semaphore(0)
+
+    def wait_for_tick(self):
+        self._ticks.acquire()
+        self.events.append("step")
+        self._steps.release()
+
+    def step(self, number=1):
+        """Let the environment do so many steps, one after the other; True when it did."""
+        for _ in range(number):
+            self._ticks.release()
+            if not self._steps.acquire(timeout=FAR_S):
+                return False
+        return True
+
+    def let_go(self):
+        self._ticks.release(10**6)
+
+
+class ClockedEnv(CountingEnv):
+    def __init__(self, clock):
+        super().__init__()
+        self._clock = clock
+
+    def step(self, action):
+        self._clock.wait_for_tick()
+        return super().step(action)
+
+
+class Gate:
+    """In front of a function; while it is shut, whoever calls the function stands in it."""
+
+    def __init__(self, clock):
+        self._clock = clock
+        self._open = threading.Event()
+        self._open.set()
+        self.entered = threading.Event()
+
+    def around(self, call):
+        def gated(*args, **kwargs):
+            if not self._open.is_set():
+                self._clock.events.append("entered")
+                self.entered.set()
+                self._open.wait()
+                self._clock.events.append("left")
+            return call(*args, **kwargs)
+
+        return gated
+
+    def shut(self):
+        self._open.clear()
+
+    def open(self):
+        self._open.set()
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def gate(clock):
+    gate = Gate(clock)
+    yield gate
+    gate.open()
+
+
+@pytest.fixture
+def start(zmq_house, clock, gate, until, tmp_path):
+    """Server, trainer and a worker that acts with policy 1."""
+    workers = []
+
+    def start():
+        zmq_house.server()
+        trainer = zmq_house.trainer()
+        worker = zmq_house.worker(
+            partial(ClockedEnv, clock),
+            outbox=OutboxOptions(max_age_s=0.0),
+            model_path=tmp_path / "policy",
+            spool_dir=tmp_path / "spool",
+        )
+        workers.append(worker)
+        zmq_house.start(worker.run)
+        publish(trainer, worker, until)
+        assert clock.step()
+        until(lambda: worker.policy_version == 1)
+        return trainer, worker
+
+    yield start
+    for worker in workers:
+        worker.stop()
+    clock.let_go()
+
+
+def publish(trainer, worker, until):
+    version = trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    until(lambda: worker._intake.received == version)
+
+
+def steps_while_held(clock, gate):
+    """Do steps while somebody stands in the gate: once he is there, nothing but steps happens."""
+    assert gate.entered.wait(FAR_S)
+    assert clock.step(STEPS), f"the loop waits: {clock.events}"
+    since = clock.events[clock.events.index("entered") + 1 :]
+    assert set(since) == {"step"}
+    assert len(since) >= STEPS
+    gate.open()
+
+
+def test_steps_go_on_while_weights_load_and_a_policy_that_is_ready_is_taken(start, clock, gate, until, monkeypatch):
+    monkeypatch.setattr(ActorModule, "load_weights", gate.around(ActorModule.load_weights))
+    trainer, worker = start()
+    publish(trainer, worker, until)
+    gate.shut()
+    trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    assert gate.entered.wait(FAR_S)
+    assert clock.step(2)
+    assert worker.policy_version == 2
+    steps_while_held(clock, gate)
+    until(lambda: clock.step() and worker.policy_version == 3)
+
+
+def test_steps_go_on_while_weights_are_written_to_the_disk(start, clock, gate, until, monkeypatch, tmp_path):
+    monkeypatch.setattr(policy_intake, "write_atomically", gate.around(policy_intake.write_atomically))
+    trainer, worker = start()
+    until((tmp_path / "policy").exists)  # policy 1 does not stand in the gate
+    gate.shut()
+    publish(trainer, worker, until)
+    assert gate.entered.wait(FAR_S)
+    assert clock.step(2)
+    assert worker.policy_version == 2
+    steps_while_held(clock, gate)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        pytest.param(PacketWriter, "encode", id="packets are encoded"),
+        pytest.param(PacketLog, "append", id="packets are written to the disk"),
+        pytest.param(Relay, "handle", id="the server stands still"),
+        pytest.param(TrainerLink, "on_message", id="the trainer stands still"),
+    ],
+)
+def test_steps_go_on_while(owner, name, start, clock, gate, until, monkeypatch):
+    monkeypatch.setattr(owner, name, gate.around(getattr(owner, name)))
+    _, worker = start()
+    gate.shut()
+    assert clock.step(2)  # the second one begins when the first one's sample is appended
+    steps_while_held(clock, gate)
+    assert worker.env_steps >= STEPS

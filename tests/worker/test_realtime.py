@@ -1,0 +1,104 @@
+"""What the worker asks of the operating system, and what it does when that says no."""
+
+import gc
+import os
+import sys
+import threading
+
+import pytest
+
+from tmrl_like.base.functional import partial
+from tmrl_like.errors import ConfigError
+from tmrl_like.networking import RolloutWorker
+from tmrl_like.testing.fakes import CountingEnv, LinearActor
+from tmrl_like.worker.realtime import RealTime
+
+on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks the kernel of Linux")
+
+
+@pytest.mark.parametrize("wrong", [{"priority": 0}, {"priority": 100}, {"cpu_affinity": []}, {"cpu_affinity": [9999]}])
+def test_numbers_that_cannot_be_are_refused(wrong):
+    with pytest.raises(ConfigError, match="expected"):
+        RealTime(**wrong)
+
+
+@on_linux
+def test_what_is_not_permitted_is_said_in_one_line_and_the_loop_runs(caplog, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    with RealTime(priority=10).applied(threading.get_native_id(), [threading.get_native_id()]):
+        pass
+    assert [r.getMessage() for r in caplog.records] == [
+        "real-time priority 10 is not granted (Operation not permitted); the control loop runs without: "
+        "see docs/guide/realtime.md"
+    ]
+
+
+def test_a_system_without_such_calls_says_so(caplog, monkeypatch):
+    monkeypatch.delattr(os, "sched_getscheduler", raising=False)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with RealTime(priority=10).applied(threading.get_native_id()):
+        pass
+    assert "this system has no such thing" in caplog.text
+
+
+@on_linux
+def test_the_control_thread_has_what_it_asked_for_and_only_while_it_runs(monkeypatch):
+    calls = []
+    monkeypatch.setattr(os, "sched_setscheduler", lambda *args: calls.append(("scheduler", *args)))
+    monkeypatch.setattr(os, "sched_setaffinity", lambda *args: calls.append(("affinity", *args)))
+    own, before = threading.get_native_id(), os.sched_getaffinity(0)
+    with RealTime(10, [0]).applied(own, [own]):
+        assert calls == [
+            ("scheduler", own, os.SCHED_FIFO, os.sched_param(10)),
+            ("scheduler", own, os.SCHED_FIFO, os.sched_param(1)),
+            ("affinity", own, [0]),
+        ]
+        calls.clear()
+    assert ("affinity", own, before) in calls
+    assert [call for call in calls if call[0] == "scheduler"] == [
+        ("scheduler", own, os.SCHED_OTHER, os.sched_param(0)),
+        ("scheduler", own, os.SCHED_OTHER, os.sched_param(0)),
+    ]
+
+
+@on_linux
+def test_a_worker_runs_pinned():
+    seen = []
+
+    class Env(CountingEnv):
+        def step(self, action):
+            seen.append(os.sched_getaffinity(0))
+            return super().step(action)
+
+    everywhere = os.sched_getaffinity(0)
+    with RolloutWorker(partial(Env), LinearActor, standalone=True, cpu_affinity=[min(everywhere)]) as worker:
+        worker.run(nb_episodes=1)
+    assert seen[-1] == {min(everywhere)}
+    assert os.sched_getaffinity(0) == everywhere
+
+
+@on_linux
+def test_a_worker_runs_with_the_priority_it_was_given(monkeypatch):
+    asked = []
+    monkeypatch.setattr(os, "sched_setscheduler", lambda thread, policy, param: asked.append(param.sched_priority))
+    with RolloutWorker(CountingEnv, LinearActor, standalone=True, realtime_priority=10) as worker:
+        worker.run(nb_episodes=1)
+    assert max(asked) == 10
+
+
+def test_full_collections_leave_out_what_was_there_before_a_run():
+    with RealTime().applied(threading.get_native_id()):
+        assert gc.get_freeze_count() > 1000
+    assert gc.get_freeze_count() == 0
+
+
+@on_linux
+def test_the_kernel_grants_it_or_the_worker_says_why(caplog):
+    own = threading.get_native_id()
+    with RealTime(priority=1).applied(own):
+        granted = os.sched_getscheduler(own) == os.SCHED_FIFO
+        assert granted != ("is not granted" in caplog.text)
+    assert os.sched_getscheduler(own) == os.SCHED_OTHER

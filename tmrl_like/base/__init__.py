@@ -1,0 +1,1 @@
+"""What every room may use: atomic files, budgets, the end of a script, small helpers."""

@@ -1,0 +1,145 @@
+"""What one peer may take of those that it shares a server and a trainer with: tokens, turns, lines of log."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+_MAX_NAMES = 10_000
+
+
+class Bucket:
+    """Tokens: `burst` at first, and `per_s` more each second up to that."""
+
+    def __init__(self, burst: float, per_s: float) -> None:
+        """Start full."""
+        self._burst = burst
+        self._per_s = per_s
+        self._left = burst
+        self._at = 0.0
+
+    def take(self, amount: float, now: float) -> bool:
+        """Take tokens; False, and none are taken, where there are not enough."""
+        self._left = min(self._burst, self._left + self._per_s * max(0.0, now - self._at))
+        self._at = now
+        if amount > self._left:
+            return False
+        self._left -= amount
+        return True
+
+
+class Buckets:
+    """A bucket for each name; of very many names the oldest are forgotten."""
+
+    def __init__(self, burst: float, per_s: float) -> None:
+        """Start with no names; see `Bucket`."""
+        self._burst = burst
+        self._per_s = per_s
+        self._buckets: dict[str, Bucket] = {}
+
+    def take(self, name: str, amount: float, now: float) -> bool:
+        """See `Bucket.take`."""
+        bucket = self._buckets.get(name)
+        if bucket is None:
+            if len(self._buckets) >= _MAX_NAMES:
+                del self._buckets[next(iter(self._buckets))]
+            bucket = self._buckets[name] = Bucket(self._burst, self._per_s)
+        return bucket.take(amount, now)
+
+
+class Lines:
+    """Lines of log that peers cause: of each name a burst, then a few; those left out are counted and said later."""
+
+    def __init__(
+        self, log: logging.Logger, burst: float, per_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Start with no names; see `Bucket`."""
+        self._log = log
+        self._buckets = Buckets(burst, per_s)
+        self._left_out: dict[str, int] = {}
+        self._clock = clock
+
+    def __call__(self, name: str, level: int, message: str, *args: object) -> None:
+        """Write a line about a name, or count it."""
+        if not self._buckets.take(name, 1, self._clock()):
+            if len(self._left_out) < _MAX_NAMES or name in self._left_out:
+                self._left_out[name] = self._left_out.get(name, 0) + 1
+            return
+        self._log.log(level, message, *args, stacklevel=2)
+        if left_out := self._left_out.pop(name, 0):
+            self._log.warning("%d lines about %s were left out", left_out, name)
+
+
+class Turns(Generic[T]):
+    """Work of several peers, done in the order of how much time each has taken: who took least comes next.
+
+    A peer's own work keeps its order. A peer that comes (back) starts level with the one that is next.
+    """
+
+    def __init__(self, peer_bytes: int, total_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
+        """Start with no work.
+
+        Args:
+            peer_bytes: of one peer may wait; …
+            total_bytes: … and of all. Where they are many, each has its equal share.
+            clock: seconds.
+        """
+        self._peer_bytes = peer_bytes
+        self._total_bytes = total_bytes
+        self._clock = clock
+        self._waiting: dict[str, deque[tuple[Iterator[T], int]]] = {}
+        self._bytes: dict[str, int] = {}
+        self._next: list[tuple[float, str]] = []  # a heap: (time taken, peer) of all with work
+        self._taken: dict[str, float] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._next)
+
+    def add(self, name: str, items: Iterator[T], size_bytes: int) -> bool:
+        """Append work, done item by item; False, and it is dropped, where too much of that peer waits."""
+        waiting = self._bytes.get(name, 0)
+        share = min(self._peer_bytes, self._total_bytes // (len(self._bytes) + (name not in self._bytes)))
+        if waiting and waiting + size_bytes > share:
+            return False
+        self._bytes[name] = waiting + size_bytes
+        if name not in self._waiting:
+            self._waiting[name] = deque()
+            level = self._next[0][0] if self._next else 0.0
+            heapq.heappush(self._next, (max(self._taken.get(name, 0.0), level), name))
+        self._waiting[name].append((items, size_bytes))
+        return True
+
+    def work(self, do: Callable[[T], None], for_s: float) -> float:
+        """Do what waits for about `for_s`, at least one item; returns the time it took."""
+        started = now = self._clock()
+        while self._next and now - started <= for_s:
+            taken, name = self._next[0]
+            items, size_bytes = self._waiting[name][0]
+            item = next(items, None)
+            if item is not None:
+                do(item)
+            else:
+                self._waiting[name].popleft()
+                self._bytes[name] -= size_bytes
+            before, now = now, self._clock()
+            taken += now - before
+            if self._waiting[name]:
+                heapq.heapreplace(self._next, (taken, name))
+            else:
+                heapq.heappop(self._next)
+                del self._waiting[name], self._bytes[name]
+                self._remember(name, taken)
+        return now - started
+
+    def _remember(self, name: str, taken: float) -> None:
+        """So that a peer does not get ahead by leaving for a moment."""
+        self._taken.pop(name, None)
+        self._taken[name] = taken
+        if len(self._taken) > _MAX_NAMES:
+            del self._taken[next(iter(self._taken))]

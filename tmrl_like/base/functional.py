@@ -1,0 +1,85 @@
+"""Small helpers that users' agents and scripts are written with."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+__all__ = ["cached_property", "partial", "prod"]
+
+
+def prod(iterable: Iterable[Any]) -> Any:
+    """Product of all elements; 1 for an empty iterable. Keeps the elements' type."""
+    return functools.reduce(operator.mul, iterable, 1)
+
+
+def partial(func: Callable[..., T], *args: Any, **kwargs: Any) -> functools.partial[T]:
+    """Defer a call: like `functools.partial`, but a misspelt keyword fails here and not an hour later.
+
+    Partials nest, and missing keywords are supplied by whoever makes the final call.
+
+    Raises:
+        TypeError: `func` has no parameter of that name (the message lists those it has).
+    """
+    _check_keywords(func, kwargs)
+    return functools.partial(func, *args, **kwargs)
+
+
+def _check_keywords(func: Callable[..., Any], kwargs: dict[str, Any]) -> None:
+    try:
+        parameters = inspect.signature(func).parameters.values()
+    except (TypeError, ValueError):  # built-ins without a signature
+        return
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return
+    known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    unknown = [name for name in kwargs if name not in known]
+    if unknown:
+        name = getattr(func, "__qualname__", repr(func))
+        raise TypeError(f"{name} has no argument {unknown[0]!r}; it takes {', '.join(known)}")
+
+
+class cached_property:  # noqa: N801 - the field's standard name
+    """A property computed once per instance and left out of copies, state and checkpoints.
+
+    `model_nograd = cached_property(lambda self: no_grad(copy_shared(self.model)))` gives each agent one
+    parameter-sharing copy that `deepcopy` and `state_dict` do not see: the value lives in a weak table
+    beside the instance, not in its `__dict__`.
+    """
+
+    def __init__(self, init: Callable[[Any], Any]) -> None:
+        self._init = init
+        self._values: dict[int, Any] = {}
+        self.__doc__ = init.__doc__
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        key = id(instance)
+        if key not in self._values:
+            self.__set__(instance, self._init(instance))
+        return self._values[key]
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        import weakref
+
+        key = id(instance)
+        if key not in self._values:
+            weakref.finalize(instance, self._values.pop, key, None).atexit = False
+        self._values[key] = value
+
+
+def place_of(error: BaseException) -> str:
+    """Where an exception was raised, `" (file:line)"`; empty where nobody knows."""
+    where, trace = "", error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not file.startswith("<frozen"):
+            where = f" ({file}:{trace.tb_lineno})"
+        trace = trace.tb_next
+    return where

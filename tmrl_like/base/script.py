@@ -1,0 +1,61 @@
+"""What the parts of one script know of each other: which are still open at its end, and whether the worker has failed.
+
+Servers, workers and trainers that a script leaves open are closed before the interpreter ends. Finalisation stops
+daemon threads wherever they are, and one that is inside torch takes the process with it (SIGABRT). Exit handlers run
+before that, when all threads still work; new ones cannot be started any more (Python 3.12 and later).
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import weakref
+from typing import Protocol
+
+log = logging.getLogger("tmrl_like")
+
+
+class Part(Protocol):
+    """What has threads of its own."""
+
+    def close(self) -> None:
+        """End them. Twice is fine."""
+
+
+_failures: dict[str, str] = {}
+_open: weakref.WeakKeyDictionary[Part, int] = weakref.WeakKeyDictionary()
+
+
+def note_end_of_run(where: str, failure: str) -> None:
+    """Keep in mind how the newest run of this process's workers went.
+
+    Args:
+        where: address of the server that they send to.
+        failure: what the run raised; empty: nothing, or it has just begun.
+    """
+    _failures[where] = failure
+
+
+def failure_of_worker(where: str) -> str:
+    """Why the newest run that sent to the server at `where` failed; empty: it did not, or there was none."""
+    return _failures.get(where, "")
+
+
+def close_at_exit(part: Part, turn: int) -> None:
+    """Close a part at the interpreter's exit, if it still exists then.
+
+    Args:
+        part: what to close.
+        turn: lower ones are closed first.
+    """
+    _open[part] = turn
+    atexit.unregister(_close_all)
+    atexit.register(_close_all)  # handlers run in reverse order: before those of what it uses
+
+
+def _close_all() -> None:
+    for part, _ in sorted(_open.items(), key=lambda item: item[1]):
+        try:
+            part.close()
+        except Exception as error:
+            log.warning("closing a %s at exit failed: %s", type(part).__name__, error)

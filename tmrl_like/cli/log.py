@@ -1,0 +1,85 @@
+"""`tmrl-like log`: what is in a packet log, and the same as a Minari data set."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tmrl_like.cli.arguments import Arguments
+from tmrl_like.cli.logs import set_up_logging
+from tmrl_like.cli.summary import mean_and_std
+from tmrl_like.cli.tables import print_table
+from tmrl_like.delivery.log import Segment, entries_of
+from tmrl_like.errors import CheckpointError, ConfigError
+from tmrl_like.replay.data_sets import log_files, read_data_set
+from tmrl_like.replay.minari import write_minari
+from tmrl_like.wire.messages import SamplePacket, WireVersionError
+
+
+@dataclass
+class _Contents:
+    """The packets of one worker process."""
+
+    packets: int = 0
+    samples: int = 0
+    missing: int = 0
+    newest: int = 0
+    started_at_s: float = 0.0
+    returns: list[float] = field(default_factory=list)
+    size_bytes: int = 0
+
+    def add(self, packet: SamplePacket, size_bytes: int) -> None:
+        if self.packets:
+            self.missing += max(0, packet.sequence - self.newest - 1)
+        self.packets += 1
+        self.samples += packet.samples
+        self.newest = packet.sequence
+        self.started_at_s = self.started_at_s or packet.observed_at_s
+        self.returns += [episode.return_ for episode in packet.episodes if not episode.test]
+        self.size_bytes += size_bytes
+
+
+def main(arguments: Arguments) -> int:
+    """Show a log, or write it in another format."""
+    set_up_logging("log", arguments.log_level)
+    path = Path(arguments.path)
+    if arguments.minari:
+        target = Path(arguments.minari)
+        if target.exists() and any(target.iterdir() if target.is_dir() else [target]):
+            raise ConfigError(f"{target} exists: choose another folder for the Minari data set")
+        episodes, steps = write_minari(target, read_data_set(path))
+        print(f"{target}: {steps} steps of {episodes} whole episodes, observations as they are in the log")
+        return 0
+    contents: dict[tuple[str, int], _Contents] = {}
+    for packet, size_bytes in _packets(path):
+        contents.setdefault((packet.worker, packet.incarnation), _Contents()).add(packet, size_bytes)
+    columns = ["worker, process", "began", "packets", "missing", "samples", "MB", "episodes", "return, mean ± std"]
+    print_table(str(path), columns, [_row(*item) for item in contents.items()])
+    return 0
+
+
+def _packets(path: Path) -> Iterator[tuple[SamplePacket, int]]:
+    try:
+        for file in log_files(path):
+            for entry in entries_of(Segment(file)):
+                if isinstance(entry.message, SamplePacket):
+                    yield entry.message, len(entry.record)
+    except WireVersionError as error:
+        raise CheckpointError(f"{path} cannot be read: it holds {error}") from None
+
+
+def _row(process: tuple[str, int], contents: _Contents) -> list[str]:
+    began = datetime.datetime.fromtimestamp(contents.started_at_s) if contents.started_at_s else None
+    returns = "{:.3g} ± {:.3g}".format(*mean_and_std(contents.returns)) if contents.returns else "-"
+    return [
+        f"{process[0]}, {process[1]:x}",
+        f"{began:%Y-%m-%d %H:%M:%S}" if began else "-",
+        f"{contents.packets:,}",
+        f"{contents.missing:,}",
+        f"{contents.samples:,}",
+        f"{contents.size_bytes / 1e6:.1f}",
+        f"{len(contents.returns):,}",
+        returns,
+    ]

@@ -1,0 +1,414 @@
+"""An append-only log of packets: what a worker keeps until it is stored, what a trainer has stored, a data set.
+
+::
+
+    FOLDER/
+      lock              held by the process that writes
+      0000000001.log    segments, in the order in which they were begun
+      0000000002.log
+
+A segment is a row of records, and only ever appended to. A record is a mark, the size and the CRC-32 of a message, and
+the message as it travels (`wire.messages`), so that a packet's record is the same bytes in every log and on the wire.
+The first record of a segment is its `Head`: what the segments before it have come to.
+
+A process that is killed leaves at most one record that is cut off, at the end: it is passed over. A byte that is
+damaged elsewhere costs the record that it is in. What is written is in the system's hands at once: it survives the
+process, killed at any point. It is not flushed to the disk (no fsync): the last seconds before a power cut may be lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import struct
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import filelock
+import msgspec
+
+from tmrl_like.errors import DecodingError
+from tmrl_like.types import Receipt
+from tmrl_like.wire import messages as m
+
+if TYPE_CHECKING:
+    from tmrl_like.wire.packet import Compressor, PacketWriter
+
+log = logging.getLogger("tmrl_like.delivery")
+T = TypeVar("T")
+
+FORMAT = 1
+SUFFIX = ".log"
+_MARK = b"tPL\x01"
+_RECORD = struct.Struct("<4sII")  # mark, size of the message, its CRC-32
+_HEAD = b"\x00"  # where a message has its wire version
+_RETRY_S = 10.0
+_FUTILE_CHECKS = 10  # of a whole file, at most, in search of records behind damage
+
+
+class Head(msgspec.Struct, array_like=True):
+    """The first record of a segment.
+
+    Attributes:
+        format: of the log.
+        run: which training the samples belong to; empty in a worker's log and in a data set.
+        samples: in all segments before this one, those that are removed by now included.
+        receipts: the newest packet of each worker process in the segments before this one.
+    """
+
+    format: int = FORMAT
+    run: str = ""
+    samples: int = 0
+    receipts: tuple[Receipt, ...] = ()
+
+
+_head_decoder = msgspec.msgpack.Decoder(Head)
+
+
+@dataclass(eq=False, slots=True)
+class Segment:
+    """One file."""
+
+    path: Path
+    size_bytes: int = 0
+    samples: int = 0
+    kept: int = 0  # its packets that are still needed
+
+
+class Place(NamedTuple):
+    """Where a record lies."""
+
+    segment: Segment
+    offset: int
+    size_bytes: int
+
+
+@dataclass(slots=True)
+class Entry:
+    """A record of a segment that was read."""
+
+    segment: Segment
+    offset: int
+    record: memoryview
+    message: Head | m.AnyMessage
+    body: memoryview = field(default_factory=lambda: memoryview(b""))
+
+
+def seal(*pieces: bytes | memoryview) -> bytes:
+    """The record of a message that is given in pieces."""
+    size, checksum = 0, 0
+    for piece in pieces:
+        size += len(piece)
+        checksum = zlib.crc32(piece, checksum)
+    return b"".join((_RECORD.pack(_MARK, size, checksum), *pieces))
+
+
+def sealed_packet(
+    name: Receipt, breaks: int, writer: PacketWriter, episodes: tuple[m.Episode, ...], compress: Compressor
+) -> bytes:
+    """The record of a packet: it is never rewritten from here on."""
+    body = writer.encode()
+    data, compressed = compress(body)
+    header = m.SamplePacket(
+        *name,
+        breaks=breaks,
+        samples=writer.samples,
+        body_bytes=len(body),
+        compressed=compressed,
+        observed_at_s=writer.observed_at_s,
+        policy_version=writer.policy_version,
+        episodes=episodes,
+    )
+    return seal(m.frame_of(header), data)
+
+
+def unseal(data: memoryview) -> Iterator[tuple[memoryview, memoryview]]:
+    """Yield (record, message) of records that lie one after the other, as in a bundle.
+
+    Raises:
+        DecodingError: damaged, or cut off.
+    """
+    while data:
+        found = _message_at(data, 0)
+        if found is None:
+            raise DecodingError(f"no whole packet in the last {len(data)} bytes of a bundle")
+        end = found[0] + found[1]
+        yield data[:end], data[found[0] : end]
+        data = data[end:]
+
+
+class PacketLog:
+    """The log in one folder, for the process that holds its lock.
+
+    Nothing here raises OSError: what fails is logged once, and tried again after a while.
+
+    Attributes:
+        alarm: why nothing can be written; empty: all is well.
+        make_head: called when a segment begins.
+    """
+
+    def __init__(self, folder: Path, lock: filelock.BaseFileLock, segment_bytes: int = 4 << 20) -> None:
+        """Take over what is in the folder; `lock_folder` comes first.
+
+        Args:
+            folder: where the segments are.
+            lock: held; released by `close`.
+            segment_bytes: a segment of this size is followed by another one.
+        """
+        self.folder = folder
+        self.alarm = ""
+        self.size_bytes = 0
+        self._lock = lock
+        self._segment_bytes = segment_bytes
+        self._segments: deque[Segment] = deque()
+        self._number = 0
+        for path in segments_in(folder):
+            self._number = int(path.stem)
+            self._segments.append(Segment(path, path.stat().st_size))
+            self.size_bytes += self._segments[-1].size_bytes
+        self._file: io.FileIO | None = None
+        self._current: Segment | None = None
+        self._retry_at = 0.0
+        self.make_head: Callable[[], Head] = Head
+
+    @property
+    def segments(self) -> list[Segment]:
+        """Those that earlier processes left, oldest first."""
+        return [segment for segment in self._segments if segment is not self._current]
+
+    # -- reading -------------------------------------------------------------------------------------
+
+    def read(self, place: Place) -> bytes | None:
+        """The record that was written there; None where it cannot be read, which is logged."""
+        try:
+            with place.segment.path.open("rb", buffering=0) as file:
+                file.seek(place.offset)
+                record = _read_exactly(file, place.size_bytes)
+        except OSError as error:
+            log.error("cannot read the packet log: %s", error)
+            return None
+        if _message_at(memoryview(record), 0) != (_RECORD.size, place.size_bytes - _RECORD.size):
+            log.error("%s is damaged: a packet in it is lost", place.segment.path)
+            return None
+        return record
+
+    # -- writing -------------------------------------------------------------------------------------
+
+    def can_write(self, now: float) -> bool:
+        """False for a while after writing failed."""
+        return now >= self._retry_at
+
+    def append(self, records: bytes | memoryview, now: float, samples: int = 0) -> Place | None:
+        """Write records.
+
+        Args:
+            records: one or several, whole.
+            now: `time.monotonic()`.
+            samples: in all of them.
+
+        Returns:
+            Where they lie; None where they could not be written.
+        """
+        return self._try(lambda: self._append(records, samples), now) if self.can_write(now) else None
+
+    def _append(self, records: bytes | memoryview, samples: int) -> Place:
+        if self._current is None or self._current.size_bytes >= self._segment_bytes:
+            self._begin_segment()
+        segment = self._current
+        assert segment is not None
+        self._write(segment, records)
+        place = Place(segment, segment.size_bytes, len(records))
+        segment.size_bytes += len(records)
+        segment.samples += samples
+        self.size_bytes += len(records)
+        return place
+
+    def _write(self, segment: Segment, data: bytes | memoryview) -> None:
+        assert self._file is not None
+        left = memoryview(data)
+        while left:
+            left = left[self._file.write(left) :]
+
+    def begin_segment(self, now: float) -> None:
+        """Let what comes next lie in a file of its own."""
+        self._try(self._begin_segment, now)
+
+    def _begin_segment(self) -> None:
+        path = self.folder / f"{self._number + 1:010d}{SUFFIX}"
+        file = path.open("xb", buffering=0)
+        self._end_segment()
+        self._number += 1
+        self._file, self._current = file, Segment(path)
+        self._segments.append(self._current)
+        head = seal(_HEAD, msgspec.msgpack.encode(self.make_head()))
+        self._write(self._current, head)
+        self._current.size_bytes = len(head)
+        self.size_bytes += len(head)
+
+    def _end_segment(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(OSError):
+                self._file.close()
+        self._file, self._current = None, None
+
+    def _try(self, write: Callable[[], T], now: float) -> T | None:
+        try:
+            result = write()
+        except OSError as error:
+            self._end_segment()  # it may end in half a record
+            self._retry_at = now + _RETRY_S
+            if not self.alarm:
+                self.alarm = (
+                    f"cannot write to {self.folder}: {error.strerror or error}; samples are in memory only, trying "
+                    f"again every {_RETRY_S:.0f} s"
+                )
+                log.error("%s", self.alarm)
+            return None
+        if self.alarm:
+            log.info("%s can be written to again", self.folder)
+            self.alarm = ""
+        return result
+
+    # -- forgetting ----------------------------------------------------------------------------------
+
+    def forget(self, place: Place, now: float) -> None:
+        """A packet need not be kept any more: a segment goes when that is true of all that are in it."""
+        segment = place.segment
+        segment.kept -= 1
+        if segment.kept > 0:
+            return
+        if segment is not self._current:
+            self.remove(segment)
+        elif segment.size_bytes >= self._segment_bytes // 16:
+            self.begin_segment(now)
+            if segment is not self._current:
+                self.remove(segment)
+
+    def keep_newest(self, samples: int) -> None:
+        """Remove the oldest segments for as long as the others hold so many samples."""
+        held = sum(segment.samples for segment in self._segments)
+        while len(self._segments) > 1 and held - self._segments[0].samples >= samples:
+            held -= self._segments[0].samples
+            self.remove(self._segments[0])
+
+    def remove(self, segment: Segment) -> None:
+        """Remove a segment."""
+        self._segments.remove(segment)
+        self.size_bytes -= segment.size_bytes
+        try:
+            segment.path.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("cannot remove %s, which is not needed any more: %s", segment.path, error)
+
+    def close(self) -> None:
+        """Leave the folder to the next process. Twice is fine."""
+        current = self._current
+        self._end_segment()
+        if current is not None and current.kept == current.samples == 0 and current in self._segments:
+            self.remove(current)
+        self._lock.release()
+
+
+def segments_in(folder: Path) -> list[Path]:
+    """The files of a log, oldest first."""
+    return sorted(path for path in folder.glob(f"*{SUFFIX}") if path.stem.isdecimal())
+
+
+def head_of(segment: Segment) -> Head | None:
+    """The first record of a file; None where it cannot be read."""
+    first = next(entries_of(segment), None)
+    return first.message if first is not None and isinstance(first.message, Head) else None
+
+
+def entries_of(segment: Segment) -> Iterator[Entry]:
+    """The records of one file; what is damaged is logged and passed over."""
+    try:
+        data = memoryview(segment.path.read_bytes())
+    except OSError as error:
+        log.error("cannot read %s, which is left as it is: %s", segment.path, error)
+        return
+    damaged = 0
+    for offset, start, size in _records_in(data):
+        entry = _entry(segment, data, offset, start, size) if size else None
+        if entry is None:
+            damaged += 1
+        else:
+            yield entry
+    if damaged:
+        log.error("%s is damaged in %d places: packets in it are lost", segment.path, damaged)
+
+
+def _entry(segment: Segment, data: memoryview, offset: int, start: int, size: int) -> Entry | None:
+    record, content = data[offset : start + size], data[start : start + size]
+    try:
+        if content[:1] == _HEAD:
+            return Entry(segment, offset, record, _head_decoder.decode(content[1:]))
+        return Entry(segment, offset, record, *m.decode(content))
+    except m.WireVersionError:
+        raise
+    except (DecodingError, msgspec.MsgspecError):
+        return None
+
+
+def _records_in(data: memoryview) -> Iterator[tuple[int, int, int]]:
+    """(offset of a record, start and size of its message) of each whole one; size 0 for something that is damaged.
+
+    Damage after which no whole record comes is the end of one that was cut off: it is passed over. Where marks that
+    begin no record are many, the search ends early: each may claim the whole rest of the file.
+    """
+    at, damaged, futile = 0, False, 0
+    raw: bytes | None = None
+    while 0 <= at < len(data) and futile <= _FUTILE_CHECKS * len(data):
+        found = _message_at(data, at)
+        if found is None:
+            damaged = True
+            raw = bytes(data) if raw is None else raw
+            futile += min(int.from_bytes(raw[at + 4 : at + 8], "little"), len(data) - at)
+            at = raw.find(_MARK, at + 1)
+            continue
+        if damaged:
+            yield at, 0, 0
+            damaged = False
+        yield at, *found
+        at = sum(found)
+    if 0 <= at < len(data):
+        yield at, 0, 0
+
+
+def _message_at(data: memoryview, at: int) -> tuple[int, int] | None:
+    """(start, size) of the message whose record begins there; None if none does, or not a whole one."""
+    start = at + _RECORD.size
+    if start > len(data):
+        return None
+    mark, size, checksum = _RECORD.unpack_from(data, at)
+    if mark != _MARK or size > len(data) - start:
+        return None
+    return (start, size) if zlib.crc32(data[start : start + size]) == checksum else None
+
+
+def _read_exactly(file: io.FileIO, size: int) -> bytes:
+    parts = []
+    while size and (part := file.read(size)):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def lock_folder(folder: Path, within_s: float = 0.0) -> filelock.BaseFileLock | None:
+    """Lock a log's folder for this process; None where another one has it.
+
+    Raises:
+        OSError: it cannot be made or written to.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(folder / "lock", thread_local=False)
+    try:
+        lock.acquire(timeout=within_s)
+    except filelock.Timeout:
+        return None
+    return lock

@@ -1,0 +1,465 @@
+"""What the trainer has of each worker process: what to take, what to keep in its log, what to acknowledge.
+
+No thread and no clock of its own: the connection's thread calls, and says what time it is; `confirm` and `reject` are
+for the training thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from tmrl_like.base.budgets import Buckets, Lines
+from tmrl_like.delivery.log import Head, PacketLog, Segment, entries_of, unseal
+from tmrl_like.errors import DecodingError, MemoryContractError
+from tmrl_like.types import Buffer, Delivery, EpisodeStats, Receipt
+from tmrl_like.wire import messages as m
+from tmrl_like.wire.packet import SampleBlock, decode_body
+from tmrl_like.wire.schema import Node
+
+log = logging.getLogger("tmrl_like.delivery")
+
+_ASK_AGAIN_S = 0.5
+_PACKET_BYTES = 1000  # about; what a packet counts for beside its record
+_MAX_PROCESSES = 4096
+_MERGED_SAMPLES = 10_000
+_MAX_REASON = 2000
+
+Process = tuple[str, int]  # worker, incarnation
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far the packets of one worker process have come."""
+
+    received: int = 0  # packets up to this one were taken, in order
+    confirmed: int = 0  # … and are in the memory
+    logged: int = 0  # … and in the log
+    stretch: int = 1  # the first of the packets that have followed each other without a gap
+    lost_samples: int = 0  # as the worker says
+    asked_at: float = -1e9
+    rejection: str = ""  # why nothing of it is taken any more
+
+    def may_ask(self, now: float) -> bool:
+        """Whether it was not asked just now; from here on it was."""
+        if now - self.asked_at <= _ASK_AGAIN_S:
+            return False
+        self.asked_at = now
+        return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerLimits:
+    """What the trainer takes of one worker, by its name, whatever key it has. Beyond, packets wait at the worker.
+
+    Attributes:
+        turn_s: for so long packets of all workers are read before anything else is seen to.
+        unread_bytes: of one worker, that wait to be read.
+        total_bytes: of all workers, that wait to be read, and again that wait for memory and log; in equal shares.
+        processes: new ones of one worker, at first; then one a second.
+        episodes: reports of one worker, at first; then a tenth of them a second, and one per sample.
+        lines: of log about one worker, at first; then one in ten seconds.
+    """
+
+    turn_s: float = 0.01
+    unread_bytes: int = 64 << 20
+    total_bytes: int = 1 << 30
+    processes: int = m.MAX_TAKEN_OVER + 100
+    episodes: int = 1000
+    lines: int = 20
+
+
+class SampleCheck(Protocol):
+    """Refuses samples that training could not use; both raise MemoryContractError."""
+
+    def structure(self, schema: Node) -> None:
+        """Look at the structure of samples, before they are unpacked."""
+
+    def values(self, block: SampleBlock) -> None:
+        """Look at their numbers."""
+
+
+class _Waiting(NamedTuple):
+    """A packet between the wire and the log."""
+
+    receipt: Receipt
+    record: memoryview
+    samples: int
+    is_dropped: bool  # not in the memory, and not to be logged
+
+
+class Receiver:
+    """Takes each packet of each worker process once, in order, and keeps in the log what the memory has stored.
+
+    Attributes:
+        malformed: packets that could not be decoded.
+        samples: ever stored, by earlier processes of this training too.
+        say: logs lines about a worker, within limits.
+        check: what samples must be; None: nothing is compared before they reach the memory.
+    """
+
+    def __init__(
+        self,
+        packet_log: PacketLog | None = None,
+        run: str = "",
+        keep_samples: int = 0,
+        limits: WorkerLimits = WorkerLimits(),
+    ) -> None:
+        """Start with nothing; `replay` takes over what is in the log.
+
+        Args:
+            packet_log: where packets are kept; None: nowhere, the memory alone has their samples.
+            run: which training the samples belong to.
+            keep_samples: how many of the newest samples the log must hold, at least.
+            limits: what one worker may take.
+        """
+        self.run = run
+        self.limits = limits
+        self.say = Lines(log, limits.lines, 0.1)
+        self.check: SampleCheck | None = None
+        self._new_processes = Buckets(limits.processes, 1.0)
+        self._reports = Buckets(limits.episodes, limits.episodes / 10)
+        self.malformed = 0
+        self.samples = 0
+        self._log = packet_log
+        self._keep_samples = keep_samples
+        self._processes: dict[Process, _Progress] = {}  # the one heard of longest ago comes first
+        self._lost_samples = 0  # by all workers there ever were
+        self._rejected = 0
+        self._waiting: deque[_Waiting] = deque()
+        self._waiting_bytes: Counter[str] = Counter()  # by worker
+        self._acks: dict[Process, bool] = {}  # due; True: send again, please
+        self._dismissals: set[Process] = set()  # due
+        self._lock = threading.Lock()  # for what both threads change: confirmed, rejection, what is due
+        if packet_log is not None:
+            packet_log.make_head = self._head
+
+    # -- what earlier processes left -----------------------------------------------------------------
+
+    def replay(self, segments: Sequence[Segment] | None = None, known: Sequence[Receipt] = ()) -> Iterator[Buffer]:
+        """Yield all samples in the log, or in other segments, in the order in which they were stored.
+
+        Args:
+            segments: None: the log's.
+            known: packets up to these are in the memory already.
+
+        Raises:
+            WireVersionError: another version wrote them.
+        """
+        if segments is None:
+            segments = self._log.segments if self._log is not None else ()
+        known_up_to = {(worker, incarnation): sequence for worker, incarnation, sequence in known}
+        yield from _merged(buffer for segment in segments for buffer in self._buffers_in(segment, known_up_to))
+        for process, sequence in known_up_to.items():
+            self._note_stored(process, sequence)
+        self._acks = dict.fromkeys(self._processes, False)
+
+    def _buffers_in(self, segment: Segment, known: Mapping[Process, int]) -> Iterator[Buffer]:
+        for entry in entries_of(segment):
+            message = entry.message
+            if isinstance(message, Head):
+                self._take_head(message)
+            elif isinstance(message, m.SamplePacket):
+                process = (message.worker, message.incarnation)
+                progress = self._progress(process)
+                if message.sequence <= progress.logged:
+                    continue  # written again after a disk that was full took some of the packets
+                segment.samples += message.samples
+                self.samples += message.samples
+                self._advance(progress, message.sequence)
+                progress.confirmed = progress.logged = message.sequence
+                if message.sequence > known.get(process, 0):
+                    yield self._buffer(message, entry.body, progress)
+
+    def _take_head(self, head: Head) -> None:
+        self.run = head.run
+        self.samples = max(self.samples, head.samples)
+        for receipt in head.receipts:
+            self._note_stored(receipt[:2], receipt.sequence)
+
+    def _note_stored(self, process: Process, sequence: int) -> None:
+        progress = self._progress(process)
+        if sequence > progress.received:
+            self._advance(progress, sequence)
+            progress.confirmed = progress.logged = sequence
+
+    def _head(self) -> Head:
+        receipts = tuple(Receipt(*process, p.logged) for process, p in self._processes.items() if p.logged)
+        return Head(run=self.run, samples=self.samples, receipts=receipts)
+
+    # -- packets (connection's thread) ---------------------------------------------------------------
+
+    def take(
+        self, bundle: m.Bundle, body: memoryview, now: float, admit: Callable[[m.SamplePacket], bool]
+    ) -> Iterator[Delivery]:
+        """Take what is new and in order, packet by packet.
+
+        What does not decode is counted. Samples that `check` refuses make the process one that is rejected.
+
+        Args:
+            bundle: what arrived.
+            body: its packets.
+            now: `time.monotonic()`.
+            admit: whether a packet may enter the memory; if not, its samples are dropped.
+        """
+        process = (bundle.worker, bundle.incarnation)
+        if process not in self._processes and not self._new_processes.take(bundle.worker, 1, now):
+            return  # it is not acknowledged, and comes again
+        progress = self._progress(process)
+        self._lost_samples += max(0, bundle.lost_samples - progress.lost_samples)
+        progress.lost_samples = max(progress.lost_samples, bundle.lost_samples)
+        if bundle.previous > progress.received or self._is_full_of(bundle.worker):
+            if not progress.rejection and progress.may_ask(now):
+                self._acks[process] = True
+            return
+        try:
+            for count, (record, message) in enumerate(unseal(body)):
+                packet, content = m.decode(message)
+                if not isinstance(packet, m.SamplePacket) or (packet.worker, packet.incarnation) != process:
+                    raise DecodingError("a bundle holds something else than its worker's packets")
+                if count == m.MAX_BUNDLE_PACKETS or not (packet.samples or packet.episodes):
+                    raise DecodingError("a bundle of too many packets, or a packet of neither samples nor episodes")
+                if progress.rejection:
+                    if progress.may_ask(now):
+                        self._dismissals.add(process)
+                    return
+                if packet.sequence <= progress.received:
+                    self._acks.setdefault(process, False)
+                    continue
+                try:
+                    yield self._take_packet(packet, record, content, progress, now, admit)
+                except MemoryContractError as error:
+                    self.reject(Receipt(*process, packet.sequence), str(error))
+        except DecodingError as error:
+            self.note_malformed(bundle.worker, error)
+
+    def _take_packet(
+        self,
+        packet: m.SamplePacket,
+        record: memoryview,
+        body: memoryview,
+        progress: _Progress,
+        now: float,
+        admit: Callable[[m.SamplePacket], bool],
+    ) -> Delivery:
+        if packet.sequence > progress.received + 1 and progress.received:
+            line = "packets %d to %d of worker %s are lost for good"
+            gap = (progress.received + 1, packet.sequence - 1)
+            self.say(packet.worker, logging.WARNING, line, *gap, packet.worker)
+        self._advance(progress, packet.sequence)
+        buffer = self._buffer(packet, body, progress, self.check) if admit(packet) else Buffer()
+        is_dropped = len(buffer) < packet.samples
+        if is_dropped:
+            progress.stretch = packet.sequence + 1
+        receipt = Receipt(packet.worker, packet.incarnation, packet.sequence)
+        self._waiting.append(_Waiting(receipt, record, packet.samples, is_dropped))
+        self._waiting_bytes[packet.worker] += len(record) + _PACKET_BYTES
+        uncovered = max(0, len(packet.episodes) - packet.samples)  # an episode has a sample, a test episode none
+        episodes = packet.episodes if self._reports.take(packet.worker, uncovered, now) else ()
+        return Delivery(buffer, tuple(_to_stats(packet.worker, e) for e in episodes), receipt)
+
+    def _buffer(
+        self, packet: m.SamplePacket, body: memoryview, progress: _Progress, check: SampleCheck | None = None
+    ) -> Buffer:
+        """Decode; a packet that cannot be decoded is counted, and what follows does not continue what was before."""
+        blocks: tuple[SampleBlock, ...] = ()
+        if packet.samples:
+            try:
+                blocks = (decode_body(packet, body, check=None if check is None else check.structure),)
+                if check is not None:
+                    check.values(blocks[0])
+            except DecodingError as error:
+                self.note_malformed(packet.worker, error)
+        return Buffer(stream=f"{packet.worker}/{packet.incarnation}/{packet.breaks}/{progress.stretch}", blocks=blocks)
+
+    def _is_full_of(self, worker: str) -> bool:
+        """Whether what waits for memory and log is too much, and a worker has more than its share of it."""
+        waiting, total_bytes = self._waiting_bytes, self.limits.total_bytes
+        return waiting[worker] * len(waiting) > total_bytes and waiting.total() > total_bytes
+
+    def note_malformed(self, worker: str, error: DecodingError) -> None:
+        """Count a packet that cannot be decoded; the first one is logged."""
+        self.malformed += 1
+        if self.malformed == 1:
+            log.error("refused a packet of worker %s: %s; more of the kind are only counted", worker, error)
+
+    def _progress(self, process: Process) -> _Progress:
+        """The entry of a process, which has just been heard of. Of very many, those that ended first are forgotten."""
+        with self._lock:
+            progress = self._processes.pop(process, None) or _Progress()
+            self._processes[process] = progress
+            if len(self._processes) > _MAX_PROCESSES:
+                oldest = next(iter(self._processes))
+                ended = self._processes.pop(oldest)
+                if not ended.rejection and ended.logged < ended.received:
+                    self._processes[oldest] = ended  # something of it waits
+            return progress
+
+    def _advance(self, progress: _Progress, sequence: int) -> None:
+        if sequence != progress.received + 1:
+            progress.stretch = sequence
+        progress.received = sequence
+
+    # -- the memory's answer (training thread) -------------------------------------------------------
+
+    def confirm(self, receipts: Sequence[Receipt]) -> None:
+        """The memory has stored these packets."""
+        with self._lock:
+            for worker, incarnation, sequence in receipts:
+                progress = self._processes.get((worker, incarnation))
+                if progress is not None:
+                    progress.confirmed = max(progress.confirmed, sequence)
+                    self._acks.setdefault((worker, incarnation), False)
+
+    @property
+    def receipts(self) -> list[Receipt]:
+        """What of each worker process is in the memory."""
+        with self._lock:
+            return [Receipt(*process, p.confirmed) for process, p in self._processes.items() if p.confirmed]
+
+    def reject(self, receipt: Receipt, reason: str) -> None:
+        """Take nothing more of a worker process, and acknowledge nothing more: its samples do not fit the memory.
+
+        Args:
+            receipt: of the first packet that does not fit.
+            reason: what was expected, what was found.
+        """
+        reason = m.one_line(reason)[:_MAX_REASON]
+        process = (receipt.worker, receipt.incarnation)
+        with self._lock:
+            self._processes[process].rejection = reason
+            self._rejected += 1
+            self._dismissals.add(process)
+        self.say(
+            receipt.worker,
+            logging.ERROR,
+            "samples of worker %s are refused, training goes on without them: they do not fit those in the memory: %s",
+            receipt.worker,
+            reason,
+        )
+
+    def is_rejected(self, receipt: Receipt) -> bool:
+        """Whether nothing more of this process is taken. Only such a one is forgotten while packets of it wait."""
+        with self._lock:
+            progress = self._processes.get((receipt.worker, receipt.incarnation))
+            return progress is None or bool(progress.rejection)
+
+    # -- the log, and what is due (connection's thread) ----------------------------------------------
+
+    def write(self, now: float) -> None:
+        """Write to the log what the memory has stored. What the disk does not take now waits."""
+        if self._log is not None and not self._log.can_write(now):
+            return
+        records: list[memoryview] = []
+        samples = 0
+        done: list[_Waiting] = []
+        for waiting in self._waiting:
+            progress = self._processes.get(waiting.receipt[:2])
+            is_rejected = progress is None or bool(progress.rejection)
+            if progress is not None and not is_rejected and waiting.receipt.sequence > progress.confirmed:
+                break
+            done.append(waiting)
+            if not (waiting.is_dropped or is_rejected):
+                records.append(waiting.record)
+                samples += waiting.samples
+        if records and not self._append(records, samples, now):
+            return
+        for waiting in done:
+            self._note_logged(waiting)
+
+    def _append(self, records: list[memoryview], samples: int, now: float) -> bool:
+        if self._log is not None:
+            if self._log.append(b"".join(records), now, samples) is None:
+                return False
+            self._log.keep_newest(self._keep_samples)
+        self.samples += samples
+        return True
+
+    def _note_logged(self, waiting: _Waiting) -> None:
+        self._waiting.popleft()
+        self._waiting_bytes[waiting.receipt.worker] -= len(waiting.record) + _PACKET_BYTES
+        if not self._waiting_bytes[waiting.receipt.worker]:
+            del self._waiting_bytes[waiting.receipt.worker]
+        progress = self._processes.get(waiting.receipt[:2])
+        if progress is not None and not progress.rejection:
+            progress.logged = waiting.receipt.sequence
+            with self._lock:
+                self._acks.setdefault(waiting.receipt[:2], False)
+
+    def due(self) -> list[m.Ack | m.Dismissal]:
+        """What is to be said to the workers; `not_said` takes back what could not be sent."""
+        with self._lock:
+            acks, self._acks = self._acks, {}
+            dismissals, self._dismissals = self._dismissals, set()
+        messages: list[m.Ack | m.Dismissal] = []
+        for process, again in acks.items():
+            progress = self._processes.get(process)
+            if progress is not None and not progress.rejection:
+                received = progress.received if again else progress.confirmed
+                messages.append(m.Ack(*process, progress.logged, received, again))
+        rejected = [
+            (process, self._processes[process].rejection) for process in dismissals if process in self._processes
+        ]
+        return messages + [m.Dismissal(*process, reason) for process, reason in rejected]
+
+    def not_said(self, message: m.Ack | m.Dismissal) -> None:
+        """It is still due."""
+        process = (message.worker, message.incarnation)
+        with self._lock:
+            if isinstance(message, m.Ack):
+                self._acks[process] = self._acks.get(process, False) or message.again
+            else:
+                self._dismissals.add(process)
+
+    @property
+    def pending(self) -> bool:
+        """Whether anything is to be said to the workers."""
+        return bool(self._acks or self._dismissals)
+
+    def metrics(self) -> dict[str, float]:
+        """Losses and refusals since the start."""
+        return {
+            "lost_samples_total": self._lost_samples,
+            "refused_packets_total": self.malformed,
+            "refused_workers_total": self._rejected,
+        }
+
+
+def _merged(buffers: Iterator[Buffer]) -> Iterator[Buffer]:
+    """Join consecutive buffers of one stream, up to a moderate size."""
+    waiting: list[Buffer] = []
+    samples = 0
+    for buffer in buffers:
+        if not len(buffer):
+            continue
+        if waiting and (buffer.stream != waiting[0].stream or samples >= _MERGED_SAMPLES):
+            yield _joined(waiting)
+            waiting, samples = [], 0
+        waiting.append(buffer)
+        samples += len(buffer)
+    if waiting:
+        yield _joined(waiting)
+
+
+def _joined(buffers: Sequence[Buffer]) -> Buffer:
+    return Buffer(stream=buffers[0].stream, blocks=[block for buffer in buffers for block in buffer.blocks])
+
+
+def _to_stats(worker: str, episode: m.Episode) -> EpisodeStats:
+    return EpisodeStats(
+        worker=worker,
+        test=episode.test,
+        return_=episode.return_,
+        steps=episode.steps,
+        terminated=episode.terminated,
+        truncated=episode.truncated,
+        finished_at_s=episode.finished_at_s,
+        policy_version=episode.policy_version,
+        duration_s=episode.duration_s,
+        overruns=episode.overruns,
+        fault=episode.fault,
+    )

@@ -1,0 +1,406 @@
+"""A worker's sealed packets until the trainer has stored them: what to send, what to send again, what to forget.
+
+No thread and no clock of its own: the connection's thread calls, and says what time it is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from tmrl_like.delivery.folder import WorkerFolder
+from tmrl_like.delivery.log import Entry, Head, Place, entries_of
+from tmrl_like.delivery.unsealed import recover
+from tmrl_like.types import Receipt
+from tmrl_like.wire import messages as m
+
+log = logging.getLogger("tmrl_like.delivery")
+
+_BUNDLE_BYTES = 128 << 10
+_BUNDLE_PACKETS = m.MAX_BUNDLE_PACKETS
+_FIRST_PATIENCE_S = 5.0
+_MAX_PATIENCE_S = 60.0
+_PACKET_BYTES = 400  # about; what a packet counts for in memory beside its record
+
+Send = Callable[[bytes], bool]
+
+
+class Limits(Protocol):
+    """How much is kept, and sent at once; see `outbox.OutboxOptions`."""
+
+    @property
+    def max_bytes(self) -> int: ...
+    @property
+    def max_held_samples(self) -> int: ...
+    @property
+    def window_bytes(self) -> int: ...
+
+
+@dataclass(eq=False, slots=True)
+class _Packet:
+    """One packet: in memory, on disk, or both."""
+
+    sequence: int
+    samples: int
+    size_bytes: int
+    record: bytes | None  # None: on disk alone
+    place: Place | None = None  # None: in memory alone
+    is_gone: bool = False  # stored or dropped
+
+
+class _Backlog:
+    """The packets of one worker process, in order, until they are stored."""
+
+    def __init__(self, incarnation: int, now: float) -> None:
+        self.incarnation = incarnation
+        self.received = 0  # packets up to this one are in the trainer's memory
+        self.sent: deque[_Packet] = deque()
+        self.unsent: deque[_Packet] = deque()
+        self.in_flight: deque[_Packet] = deque()  # the last of those that were sent
+        self.in_flight_bytes = 0
+        self.samples = 0
+        self._progress_at = now  # when an acknowledgement last moved on
+        self._patience_s = _FIRST_PATIENCE_S
+
+    def __iter__(self) -> Iterator[_Packet]:
+        return itertools.chain(self.sent, self.unsent)
+
+    @property
+    def oldest(self) -> _Packet | None:
+        return next(iter(self), None)
+
+    def add(self, packet: _Packet) -> None:
+        self.unsent.append(packet)
+        self.samples += packet.samples
+
+    def note_sent(self, count: int, now: float) -> None:
+        if not self.in_flight:
+            self._progress_at = now
+        for _ in range(count):
+            packet = self.unsent.popleft()
+            self.sent.append(packet)
+            self.in_flight.append(packet)
+            self.in_flight_bytes += packet.size_bytes
+
+    def retransmit(self, after: int) -> None:
+        """All that is kept and comes after number `after` goes out again, in order."""
+        self.received = after
+        while self.sent and self.sent[-1].sequence > after:
+            self.unsent.appendleft(self.sent.pop())
+        self.in_flight.clear()
+        self.in_flight_bytes = 0
+
+    def mind_silence(self, now: float) -> None:
+        """After a long silence the last packets, or their acknowledgement, may be lost."""
+        if self.in_flight and now - self._progress_at > self._patience_s:
+            self._patience_s = min(2 * self._patience_s, _MAX_PATIENCE_S)
+            self._progress_at = now
+            self.retransmit(self.received)
+
+    def note_received(self, received: int, now: float) -> None:
+        if received > self.received:
+            self._progress_at, self._patience_s = now, _FIRST_PATIENCE_S
+        self.received = received
+        while self.in_flight and self.in_flight[0].sequence <= received:
+            self.in_flight_bytes -= self.in_flight.popleft().size_bytes
+        while self.unsent and self.unsent[0].sequence <= received:
+            self.sent.append(self.unsent.popleft())
+
+    def remove(self, packet: _Packet) -> None:
+        packet.is_gone = True
+        self.samples -= packet.samples
+        for queue in (self.sent, self.unsent):
+            if queue and queue[0] is packet:
+                queue.popleft()
+                return
+        for queue in (self.sent, self.unsent):  # rare: in the middle
+            if packet in queue:
+                queue.remove(packet)
+
+
+class Sender:
+    """Delivers the packets of a worker, and those that earlier processes of it left on disk.
+
+    Attributes:
+        lost_samples: dropped because the limits were reached, or because the disk did not give them back.
+        lost_before: samples dropped before they were sealed; the trainer learns the sum.
+    """
+
+    def __init__(self, worker: str, incarnation: int, limits: Limits, folder: WorkerFolder | None, now: float) -> None:
+        """Take over what is in the folder.
+
+        Args:
+            worker: the worker's name.
+            incarnation: of this process.
+            limits: what may be kept, and be in flight.
+            folder: where packets are kept on disk; None: in memory alone.
+            now: `time.monotonic()`.
+        """
+        self.lost_samples = 0
+        self.lost_before = 0
+        self._worker = worker
+        self._limits = limits
+        self._folder = folder
+        self._in_memory: deque[_Packet] = deque()  # oldest first; may hold some that are gone
+        self._memory_bytes = 0
+        self._memory_samples = 0
+        self._packets = 0
+        self._not_on_disk: deque[_Packet] = deque()
+        self._own = _Backlog(incarnation, now)
+        self._backlogs: dict[int, _Backlog] = {}  # oldest first
+        self._turns: deque[_Backlog] = deque()  # the same, without those set aside; the next to send comes first
+        self._said_aside: set[int] = set()
+        self._said_full = False
+        if folder is not None:
+            self._take_over(folder, now)
+        self.predecessors = tuple(self._backlogs)
+        self._backlogs = {key: backlog for key, backlog in self._backlogs.items() if backlog.oldest is not None}
+        self._backlogs[incarnation] = self._own
+        self._turns.extend(self._backlogs.values())
+        if self.samples:
+            log.info("sending %d samples that earlier processes left in %s", self.samples, folder and folder.path)
+
+    # -- what earlier processes left -----------------------------------------------------------------
+
+    def _take_over(self, folder: WorkerFolder, now: float) -> None:
+        for segment in folder.log.segments:
+            try:
+                entries = list(entries_of(segment))
+            except m.WireVersionError as error:
+                log.error("%s holds packets of %s: start that version to send them, or remove it", segment.path, error)
+                continue
+            names = {name for entry in entries for name in _names_in(entry)}
+            if foreign := {name.worker for name in names} - {self._worker}:
+                who = ", ".join(sorted(foreign))
+                log.error("%s holds packets of worker %s: start that one to send them, or remove it", segment.path, who)
+                continue
+            if len({*self._backlogs, *(name.incarnation for name in names)}) > m.MAX_TAKEN_OVER:
+                log.warning("%s holds packets of too many processes: the rest waits", folder.path)
+                break
+            for incarnation in dict.fromkeys(name.incarnation for entry in entries for name in _names_in(entry)):
+                self._backlogs.setdefault(incarnation, _Backlog(incarnation, now))
+            for entry in entries:
+                self._adopt(entry)
+            if segment.kept == 0:
+                folder.log.remove(segment)
+        for name, samples, record in recover(folder.path, self._worker):
+            backlog = self._backlogs.setdefault(name.incarnation, _Backlog(name.incarnation, now))
+            if not backlog.unsent or name.sequence > backlog.unsent[-1].sequence:
+                place = folder.log.append(record, now)
+                self._keep(backlog, _Packet(name.sequence, samples, len(record), None if place else record, place))
+        folder.log.make_head = lambda: Head(receipts=(Receipt(self._worker, self._own.incarnation, 0),))
+        folder.log.begin_segment(now)
+
+    def _adopt(self, entry: Entry) -> None:
+        header = entry.message
+        if isinstance(header, m.SamplePacket):
+            backlog = self._backlogs[header.incarnation]
+            if not backlog.unsent or header.sequence > backlog.unsent[-1].sequence:
+                size = len(entry.record)
+                place = Place(entry.segment, entry.offset, size)
+                self._keep(backlog, _Packet(header.sequence, header.samples, size, None, place))
+
+    def _keep(self, backlog: _Backlog, packet: _Packet) -> None:
+        if packet.place is not None:
+            packet.place.segment.kept += 1
+        self._packets += 1
+        backlog.add(packet)
+
+    # -- keeping -------------------------------------------------------------------------------------
+
+    def add(self, sequence: int, samples: int, record: bytes, now: float) -> None:
+        """Keep a packet that was just sealed, within the limits."""
+        packet = _Packet(sequence, samples, len(record), record)
+        self._keep(self._own, packet)
+        self._in_memory.append(packet)
+        self._memory_bytes += packet.size_bytes
+        self._memory_samples += samples
+        if self._folder is not None:
+            self._not_on_disk.append(packet)
+            self.write(now)
+        self._make_room(now)
+
+    def write(self, now: float) -> None:
+        """Write to the disk what is not there yet, in order, as far as the disk takes it."""
+        while self._folder is not None and self._not_on_disk and self._folder.log.can_write(now):
+            packet = self._not_on_disk[0]
+            if not packet.is_gone:
+                assert packet.record is not None
+                packet.place = self._folder.log.append(packet.record, now)
+                if packet.place is None:
+                    return
+                packet.place.segment.kept += 1
+            self._not_on_disk.popleft()
+
+    def _make_room(self, now: float) -> None:
+        """Leave packets to the disk, or drop them, until the limits hold."""
+        lost = self.lost_samples
+        room_bytes = self._limits.max_bytes - self._packets * _PACKET_BYTES
+        while len(self._in_memory) > 1 and (
+            self._memory_bytes > room_bytes or self._memory_samples > self._limits.max_held_samples
+        ):
+            packet = self._in_memory.popleft()
+            if packet.place is not None:
+                self._leave_memory(packet)
+            elif not packet.is_gone:
+                self._drop(self._own, packet, now)
+        while self._packets > 1 and (self._packets * _PACKET_BYTES > self._limits.max_bytes or self._disk_is_overfull):
+            backlog = next(b for b in self._backlogs.values() if b.oldest is not None)
+            assert backlog.oldest is not None
+            self._drop(backlog, backlog.oldest, now)
+        if self.lost_samples > lost and not self._said_full:
+            self._said_full = True
+            log.warning(
+                "the outbox is full (%d samples unacknowledged): the oldest samples are dropped and counted",
+                self.samples,
+            )
+
+    @property
+    def _disk_is_overfull(self) -> bool:
+        return self._folder is not None and self._folder.log.size_bytes > self._folder.max_bytes
+
+    def _leave_memory(self, packet: _Packet) -> None:
+        if packet.record is not None:
+            self._memory_bytes -= packet.size_bytes
+            self._memory_samples -= packet.samples
+            packet.record = None
+
+    def _drop(self, backlog: _Backlog, packet: _Packet, now: float) -> None:
+        """Give a packet up; its samples are lost unless they have arrived."""
+        if packet.sequence > backlog.received:
+            self.lost_samples += packet.samples
+        self._forget(backlog, packet, now)
+
+    def _forget(self, backlog: _Backlog, packet: _Packet, now: float) -> None:
+        backlog.remove(packet)
+        self._packets -= 1
+        self._leave_memory(packet)
+        if packet.place is not None and self._folder is not None:
+            self._folder.log.forget(packet.place, now)
+        while self._in_memory and self._in_memory[0].is_gone:
+            self._in_memory.popleft()
+
+    # -- sending -------------------------------------------------------------------------------------
+
+    def send(self, send: Send, now: float) -> None:
+        """Send what the window and the connection take, one bundle of each backlog in turn."""
+        for backlog in self._turns:
+            backlog.mind_silence(now)
+        idle = 0
+        while idle < len(self._turns) and self.in_flight_bytes < self._limits.window_bytes:
+            backlog = self._turns[0]
+            if backlog.unsent and not self._send_bundle(backlog, send, now):
+                return
+            idle = 0 if backlog.unsent else idle + 1
+            self._turns.rotate(-1)
+
+    @property
+    def in_flight_bytes(self) -> int:
+        """Bytes that were sent and are not known to have arrived."""
+        return sum(backlog.in_flight_bytes for backlog in self._turns)
+
+    def _send_bundle(self, backlog: _Backlog, send: Send, now: float) -> bool:
+        """Send as many of the unsent as make a message of moderate size; False if `send` does not take it."""
+        records = self._next_records(backlog, now)
+        if not records:
+            return True
+        packets = itertools.islice(backlog.unsent, len(records))
+        bundle = m.Bundle(
+            worker=self._worker,
+            incarnation=backlog.incarnation,
+            samples=sum(packet.samples for packet in packets),
+            previous=backlog.sent[-1].sequence if backlog.sent else 0,
+            lost_samples=self.lost_before + self.lost_samples,
+        )
+        if not send(m.encode(bundle, *records)):
+            return False
+        backlog.note_sent(len(records), now)
+        return True
+
+    def _next_records(self, backlog: _Backlog, now: float) -> list[bytes]:
+        """The records of the packets that come next. Those that the disk does not give back are dropped."""
+        records: list[bytes] = []
+        room = _BUNDLE_BYTES
+        for packet in list(itertools.islice(backlog.unsent, _BUNDLE_PACKETS)):
+            room -= packet.size_bytes
+            if records and room < 0:
+                break
+            record = packet.record or self._read(packet)
+            if record is None:
+                self._drop(backlog, packet, now)
+            else:
+                records.append(record)
+        return records
+
+    def _read(self, packet: _Packet) -> bytes | None:
+        assert self._folder is not None
+        assert packet.place is not None
+        return self._folder.log.read(packet.place)
+
+    def retransmit(self, from_the_start: bool) -> None:
+        """What was in flight may be lost.
+
+        Args:
+            from_the_start: also what another trainer may have received and not stored.
+        """
+        if from_the_start:
+            self._turns = deque(self._backlogs.values())
+        for backlog in self._turns:
+            backlog.retransmit(0 if from_the_start else backlog.received)
+
+    # -- acknowledgements ----------------------------------------------------------------------------
+
+    def on_ack(self, ack: m.Ack, now: float) -> None:
+        """Forget what is stored; send again what is missing."""
+        backlog = self._backlogs.get(ack.incarnation)
+        if backlog is None:
+            return
+        backlog.note_received(ack.received, now)
+        while backlog.sent and backlog.sent[0].sequence <= ack.stored:
+            self._forget(backlog, backlog.sent[0], now)
+        if ack.again:
+            backlog.retransmit(ack.received)
+        if backlog.oldest is None and backlog is not self._own:
+            del self._backlogs[ack.incarnation]
+            if backlog in self._turns:
+                self._turns.remove(backlog)
+
+    def set_aside(self, incarnation: int, reason: str) -> None:
+        """The trainer does not take what an earlier process left: keep it, and send it to another trainer only."""
+        backlog = self._backlogs.get(incarnation)
+        if backlog is None or backlog is self._own or backlog not in self._turns:
+            return
+        self._turns.remove(backlog)
+        if incarnation not in self._said_aside:
+            self._said_aside.add(incarnation)
+            log.error(
+                "%d samples that an earlier process of this worker left on disk do not fit those in the trainer's "
+                "memory: %s; they stay on disk, for another trainer: remove %s to give them up",
+                backlog.samples,
+                reason,
+                ", ".join(sorted({str(packet.place.segment.path) for packet in backlog if packet.place})),
+            )
+
+    @property
+    def samples(self) -> int:
+        """Samples that are kept because the trainer has not stored them."""
+        return sum(backlog.samples for backlog in self._backlogs.values())
+
+    @property
+    def pending(self) -> bool:
+        """Whether anything is not yet in the trainer's memory."""
+        return any(backlog.unsent or backlog.in_flight for backlog in self._turns)
+
+
+def _names_in(entry: Entry) -> tuple[Receipt, ...]:
+    """Which packets an entry is about."""
+    message = entry.message
+    if isinstance(message, Head):
+        return message.receipts
+    if isinstance(message, m.SamplePacket):
+        return (Receipt(message.worker, message.incarnation, message.sequence),)
+    return ()

@@ -1,0 +1,268 @@
+"""A peer's side of the wire: introduces itself, stays in touch, and hands messages to its role.
+
+One thread per process owns the connection. The role (worker, trainer) plugs in as a `Role`; whatever it
+does in these calls happens in that thread, beside the control loop and the training.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import platform
+import secrets
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import tmrl_like
+from tmrl_like.errors import DecodingError, RefusedError, TmrlLikeError, expect
+from tmrl_like.transport.base import PeerLink
+from tmrl_like.wire import messages as m
+
+log = logging.getLogger("tmrl_like.link")
+
+_HELLO_EVERY_S = 1.0
+_BEAT_S = 0.5
+_UNSENT_HELLO_AGAIN_S = 0.05
+_SILENT_AFTER_S = 4.0
+_COMPLAIN_AFTER_S = 3.0
+_REFUSAL_AGAIN_S = 60.0
+_TICK_S = 0.01
+_MESSAGES_PER_TURN = 64
+
+
+class Role(Protocol):
+    """What a worker or a trainer does on the wire."""
+
+    def on_welcome(self, welcome: m.Welcome, is_new: bool) -> None:
+        """The server let us in (`is_new`: on a new connection), or the trainer at the other end changed."""
+
+    def on_message(self, message: m.AnyMessage, body: memoryview) -> None:
+        """A message for this role."""
+
+    def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
+        """Send what waits; returns after how many seconds at most to be called again."""
+
+    def pending(self) -> bool:
+        """Whether something is still to be sent or acknowledged; a clean leave waits a moment for it."""
+
+    def beat(self) -> m.Beat:
+        """This peer's condition."""
+
+
+class Session:
+    """Keeps one peer connected to one server. All errors that end it surface in `check`."""
+
+    def __init__(
+        self,
+        link: PeerLink,
+        where: str,
+        role: Role,
+        role_name: str,
+        name: str,
+        spaces: m.Spaces | None = None,
+        model_path: Path | None = None,
+        incarnation: int = 0,
+        takes_over: tuple[int, ...] = (),
+    ) -> None:
+        """Start the thread and introduce the peer; does not wait for the server.
+
+        Args:
+            link: an open connection; closed by `close`.
+            where: the server's address, for messages to the user.
+            role: what to do with messages.
+            role_name: "worker" or "trainer".
+            name: unique among live peers of the role.
+            spaces: compared between worker and trainer.
+            model_path: where this peer keeps its weights; two peers of one machine must not share it.
+            incarnation: names this process; 0: a random number.
+            takes_over: incarnations of this name that are dead, whose packets this one sends as well.
+
+        Raises:
+            ConfigError: the name is too long, or not one line of printable characters.
+        """
+        is_a_name = len(name) <= m.MAX_NAME and m.one_line(name) == name
+        expect(is_a_name, "name", name, f"one line of at most {m.MAX_NAME} printable characters")
+        self.incarnation = incarnation or secrets.randbits(62) + 1
+        self.name = name
+        self._link = link
+        self._where = where
+        self._role = role
+        self._hello = m.Hello(
+            role_name, name, self.incarnation, tmrl_like.__version__, spaces, _file_id(model_path), takes_over
+        )
+        self._stopping = threading.Event()
+        self._flush_s = 0.0
+        self._failure: BaseException | None = None
+        self._welcomed = threading.Event()
+        self._heard_at = time.monotonic()
+        self._hello_at = -1e9
+        self._beat_at = 0.0
+        self._refusal = ""
+        self._refusal_said_at = 0.0
+        self._complained = False
+        self._said_hello = False
+        self._hello_waits = False  # for a connection: some transports take nothing before there is one
+        self._thread = threading.Thread(target=self._run, name=f"tmrl-link-{role_name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def connected(self) -> bool:
+        """Whether the server let this peer in and still answers."""
+        return self._welcomed.is_set()
+
+    def wait_connected(self, timeout_s: float) -> bool:
+        """Wait until the server let this peer in.
+
+        Raises:
+            TmrlLikeError: it refused.
+        """
+        until = time.monotonic() + timeout_s
+        while not self._welcomed.wait(0.05) and time.monotonic() < until:
+            self.check()
+        self.check()
+        return self._welcomed.is_set()
+
+    def check(self) -> None:
+        """Raise what ended this session, if anything did.
+
+        Raises:
+            RefusedError: the server said no.
+            CredentialsError: the key is wrong.
+            Exception: whatever else broke the thread.
+        """
+        if self._failure is not None:
+            raise self._failure
+
+    @property
+    def thread_id(self) -> int:
+        """Native id of the connection's thread."""
+        return self._thread.native_id or 0
+
+    @property
+    def failed(self) -> bool:
+        """Whether something ended this session; `check` raises it."""
+        return self._failure is not None
+
+    def wake(self) -> None:
+        """Have `Role.on_tick` called soon. Any thread."""
+        self._link.wake()
+
+    def close(self, flush_s: float = 1.0) -> None:
+        """Send what waits (for at most `flush_s`), say goodbye, close. Twice is fine."""
+        if not self._stopping.is_set():
+            self._flush_s = flush_s
+            self._stopping.set()
+            self._link.wake()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(flush_s + 2.0)
+
+    def _run(self) -> None:
+        try:
+            wait_s = 0.0
+            while not self._stopping.is_set():
+                wait_s = self._turn(wait_s)
+            self._say_goodbye()
+        except TmrlLikeError as error:
+            self._failure = error
+            log.error("the connection to the server at %s ends: %s", self._where, error)
+        except BaseException as error:
+            self._failure = error
+            log.exception("the connection's thread failed")
+        finally:
+            self._welcomed.clear()
+            self._link.close()
+
+    def _turn(self, wait_s: float) -> float:
+        """Take what has arrived, let the role send; returns how long the next turn may wait."""
+        messages = 0
+        data = self._link.receive(wait_s)
+        now = time.monotonic()
+        while data is not None:
+            self._heard_at = now
+            self._dispatch(data, now)
+            messages += 1
+            data = self._link.receive(0.0) if messages < _MESSAGES_PER_TURN else None
+        if now - self._beat_at > (_UNSENT_HELLO_AGAIN_S if self._hello_waits else _BEAT_S):
+            self._stay_in_touch(now)
+        next_s = self._role.on_tick(self._link.send, self._welcomed.is_set())
+        return 0.0 if messages == _MESSAGES_PER_TURN else min(next_s, _BEAT_S)
+
+    def _dispatch(self, data: bytes | memoryview, now: float) -> None:
+        try:
+            message, body = m.decode(data)
+        except m.WireVersionError as error:
+            raise RefusedError(f"the server at {self._where} speaks {error}: upgrade the older of the two") from None
+        except DecodingError as error:
+            log.warning("the server sent something that is not a message: %s", error)
+            return
+        if isinstance(message, m.Welcome):
+            self._on_welcome(message)
+        elif isinstance(message, m.HelloWanted):
+            self._welcomed.clear()
+            self._say_hello(now)
+        elif isinstance(message, m.Refusal):
+            self._on_refusal(message, now)
+        elif not isinstance(message, m.Beat) or message.worker:
+            self._role.on_message(message, body)
+
+    def _on_welcome(self, welcome: m.Welcome) -> None:
+        is_new, self._said_hello = self._said_hello, False
+        if not self._welcomed.is_set():
+            log.info("connected to the server at %s as %s", self._where, self.name)
+        self._complained = False
+        self._refusal = ""
+        self._welcomed.set()
+        self._role.on_welcome(welcome, is_new)
+
+    def _on_refusal(self, refusal: m.Refusal, now: float) -> None:
+        if refusal.retry_after_s < 0:
+            raise RefusedError(refusal.reason)
+        if refusal.reason != self._refusal or now - self._refusal_said_at > _REFUSAL_AGAIN_S:
+            log.warning("%s; trying again every %.0f s", refusal.reason, refusal.retry_after_s)
+            self._refusal, self._refusal_said_at = refusal.reason, now
+        self._welcomed.clear()
+        self._hello_at = now + refusal.retry_after_s - _HELLO_EVERY_S
+
+    def _stay_in_touch(self, now: float) -> None:
+        self._beat_at = now
+        silent_s = now - self._heard_at
+        if self._welcomed.is_set() and silent_s > _SILENT_AFTER_S:
+            log.warning("the server at %s has been silent for %.0f s; waiting for it", self._where, silent_s)
+            self._welcomed.clear()
+        if self._welcomed.is_set():
+            self._link.send(m.encode(self._role.beat()))
+            return
+        if now - self._hello_at > _HELLO_EVERY_S or self._hello_waits:
+            self._say_hello(now)
+        if silent_s > _COMPLAIN_AFTER_S and not self._complained:
+            self._complained = True
+            log.warning("no server answers at %s: is `tmrl-like server` running there? Trying on", self._where)
+
+    def _say_hello(self, now: float) -> None:
+        self._hello_at = now
+        self._said_hello = True
+        self._hello_waits = not self._link.send(m.encode(self._hello))
+
+    def _say_goodbye(self) -> None:
+        until = time.monotonic() + self._flush_s
+        while self._welcomed.is_set() and time.monotonic() < until:
+            self._role.on_tick(self._link.send, True)
+            if not self._role.pending():
+                break
+            data = self._link.receive(_TICK_S)
+            if data is not None:
+                self._dispatch(data, time.monotonic())
+        self._link.send(m.encode(self._role.beat()))
+        self._link.send(m.encode(m.Bye()))
+
+
+def _file_id(path: Path | None) -> str:
+    """Names a file of this machine without telling its path."""
+    if path is None:
+        return ""
+    text = f"{platform.node()}|{uuid.getnode()}|{path.resolve()}"
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -1,0 +1,145 @@
+"""The keyboards of platforms, by the names of keys: python-xlib on Linux, pynput elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import Any, Protocol
+
+from tmrl_like.envs.display import require_display
+from tmrl_like.errors import ConfigError, MissingExtraError
+
+_X11_NAMES = {
+    "alt": "Alt_L",
+    "alt_gr": "ISO_Level3_Shift",
+    "backspace": "BackSpace",
+    "cmd": "Super_L",
+    "cmd_l": "Super_L",
+    "cmd_r": "Super_R",
+    "ctrl": "Control_L",
+    "ctrl_l": "Control_L",
+    "ctrl_r": "Control_R",
+    "enter": "Return",
+    "esc": "Escape",
+    "print_screen": "Print",
+    "shift": "Shift_L",
+    "space": "space",
+}
+
+
+class KeyPort(Protocol):
+    """The keyboard of a platform. A key's name is "left", "space", "enter", "f5", or a single character, "w"."""
+
+    def key(self, name: str) -> Any:
+        """The key of a name, for the other methods.
+
+        Raises:
+            ConfigError: there is no such key.
+        """
+        ...
+
+    def press(self, key: Any) -> None: ...
+
+    def release(self, key: Any) -> None: ...
+
+    def is_down(self, key: Any) -> bool:
+        """Whether somebody holds the key down."""
+        ...
+
+    def close(self) -> None:
+        """Let the keyboard go; what is held stays held. Twice is fine."""
+        ...
+
+
+def open_keyboard() -> KeyPort:
+    """The keyboard of this machine.
+
+    Raises:
+        ConfigError: there is no screen whose keyboard this could be.
+        MissingExtraError: what reads and presses keys is not installed.
+    """
+    require_display()
+    return X11Keyboard() if sys.platform.startswith("linux") else PynputKeyboard()
+
+
+class X11Keyboard:
+    """The keyboard of the X server that DISPLAY names. Keys are pressed by XTEST, as if by hand."""
+
+    def __init__(self) -> None:
+        try:
+            from Xlib import XK, X, display, error
+            from Xlib.ext import xtest
+        except ImportError:
+            raise MissingExtraError("keys need python-xlib: pip install 'tmrl_like[desktop]'") from None
+        try:
+            self._display: Any = display.Display()
+        except (error.DisplayError, OSError) as failed:
+            raise ConfigError(f"there is no keyboard: {failed}") from None
+        self._x, self._xk, self._xtest = X, XK, xtest
+        self._gone = error.ConnectionClosedError
+
+    def key(self, name: str) -> Any:
+        keysym = ord(name) if len(name) == 1 else self._xk.string_to_keysym(_X11_NAMES.get(name, name.title()))
+        code = self._display.keysym_to_keycode(keysym) if keysym else 0
+        if not code:
+            raise _no_key(name)
+        return code
+
+    def press(self, key: Any) -> None:
+        self._xtest.fake_input(self._display, self._x.KeyPress, key)
+        self._display.sync()
+
+    def release(self, key: Any) -> None:
+        self._xtest.fake_input(self._display, self._x.KeyRelease, key)
+        self._display.sync()
+
+    def is_down(self, key: Any) -> bool:
+        return bool(self._display.query_keymap()[key // 8] >> key % 8 & 1)
+
+    def close(self) -> None:
+        with contextlib.suppress(self._gone):
+            self._display.close()
+
+
+class PynputKeyboard:
+    """Windows and macOS."""
+
+    def __init__(self) -> None:
+        try:
+            from pynput import keyboard
+        except ImportError as error:
+            if getattr(error, "name", None) == "pynput":
+                raise MissingExtraError("keys need pynput: pip install 'tmrl_like[desktop]'") from None
+            raise ConfigError(f"there is no keyboard: {str(error).splitlines()[0]}") from None
+        self._pynput: Any = keyboard
+        self._controller = keyboard.Controller()
+        self._down: set[Any] = set()
+        self._listener: Any = None
+
+    def key(self, name: str) -> Any:
+        if len(name) == 1:
+            return self._pynput.KeyCode.from_char(name)
+        try:
+            return self._pynput.Key[name]
+        except KeyError:
+            raise _no_key(name) from None
+
+    def press(self, key: Any) -> None:
+        self._controller.press(key)
+
+    def release(self, key: Any) -> None:
+        self._controller.release(key)
+
+    def is_down(self, key: Any) -> bool:
+        if self._listener is None:
+            self._listener = self._pynput.Listener(on_press=self._down.add, on_release=self._down.discard)
+            self._listener.start()
+        return key in self._down
+
+    def close(self) -> None:
+        if self._listener is not None:
+            self._listener.stop()
+
+
+def _no_key(name: str) -> ConfigError:
+    return ConfigError(f"there is no key {name!r}; expected one character, or a name such as left, space, enter")

@@ -1,0 +1,159 @@
+"""The seam for policies: an observation in, an action out."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+
+from tmrl_like.base.files import write_atomically
+from tmrl_like.errors import PolicyError
+from tmrl_like.policies.weights import parse_weights, serialize_weights
+
+_LISTED = 3
+
+
+class ActorModule(torch.nn.Module, ABC):
+    """A policy. Subclass it, call `super().__init__(observation_space, action_space)` first.
+
+    The trainer's and the worker's instance are built from the same class with the same arguments; what
+    travels is `state_dict()` as safetensors bytes, never code.
+    """
+
+    def __init__(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
+        super().__init__()
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self.device = "cpu"
+
+    @abstractmethod
+    def act(self, obs: Any, test: bool = False) -> np.ndarray[Any, Any]:
+        """Choose an action. Runs without gradients.
+
+        Args:
+            obs: the observation's structure with tensors [1, ...] on `self.device` as leaves (a Box
+                observation is one tensor, a Tuple space a tuple of tensors).
+            test: True asks for the best action, False for one to explore with.
+
+        Returns:
+            The action as a numpy array of the action space's shape (a leading dimension of 1 is fine).
+        """
+
+    def act_(self, obs: Any, test: bool = False) -> Any:
+        """Collate one raw observation, call `act`, and give the action the action space's shape."""
+        with torch.inference_mode():
+            action = self.act(to_batch_of_one(obs, self.device), test)
+        return fit_action(action, self.action_space)
+
+    def carry_over(self, previous: ActorModule) -> None:
+        """Take over recurrent state from the instance that acted until now (weights swap in mid-episode).
+
+        Before, `act(obs, test=True)` was called on this instance with a few probe observations.
+        """
+
+    def to_device(self, device: str) -> ActorModule:
+        """Move parameters and future observations to `device`; returns self."""
+        self.device = device
+        return self.to(device)
+
+    def snapshot(self) -> dict[str, torch.Tensor]:
+        """A copy of parameters and buffers on the CPU, as they are now."""
+        return {name: t.detach().to("cpu", copy=True).contiguous() for name, t in self.state_dict().items()}
+
+    def weights(self) -> bytes:
+        """The parameters and buffers as safetensors bytes."""
+        return b"".join(serialize_weights(self.snapshot()))
+
+    def load_weights(self, weights: bytes | bytearray | memoryview) -> None:
+        """Replace parameters and buffers, all of them or, when an error is raised, none.
+
+        Raises:
+            PolicyError: not safetensors, or names, shapes or dtypes differ from this actor's (the message says which).
+        """
+        state = parse_weights(weights)
+        own = self.state_dict()
+        problem = _difference(own, state)
+        if problem:
+            raise PolicyError(
+                f"weights do not fit {type(self).__name__}: {problem}; start worker and trainer with the same "
+                "actor class and arguments"
+            )
+        if own:
+            with torch.no_grad():  # one call for all: each torch call may hand the interpreter to another thread
+                torch._foreach_copy_(list(own.values()), [state[name] for name in own])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the weights atomically: after a kill the file is the old one or the new one, whole."""
+        write_atomically(Path(path), self.weights())
+
+    def load(self, path: str | os.PathLike[str], device: str = "cpu") -> ActorModule:
+        """Read weights written by `save` and move to `device`; returns self.
+
+        Raises:
+            PolicyError: the file is damaged or belongs to another actor.
+            OSError: the file cannot be read.
+        """
+        try:
+            self.load_weights(Path(path).read_bytes())
+        except PolicyError as error:
+            raise PolicyError(f"{path}: {error}") from None
+        return self.to_device(device)
+
+
+def to_batch_of_one(obs: Any, device: str = "cpu") -> Any:
+    """Structure of arrays and numbers -> the same structure of tensors [1, ...] on `device`."""
+    if isinstance(obs, np.ndarray):
+        # a copy: environments may reuse the array of an earlier observation
+        return torch.from_numpy(obs[None].copy()).to(device)
+    if isinstance(obs, tuple):
+        return tuple(to_batch_of_one(o, device) for o in obs)
+    if isinstance(obs, list):
+        return [to_batch_of_one(o, device) for o in obs]
+    if isinstance(obs, Mapping):
+        return {key: to_batch_of_one(o, device) for key, o in obs.items()}
+    if isinstance(obs, torch.Tensor):
+        return obs[None].to(device)
+    return torch.as_tensor(np.asarray([obs]), device=device)
+
+
+def fit_action(action: Any, space: gymnasium.Space[Any]) -> Any:
+    """Give an action the shape of its space: a batch dimension of 1 or a squeezed one is put right.
+
+    An action of a Discrete space becomes a number: environments use it as a key.
+
+    Raises:
+        PolicyError: the number of elements differs.
+    """
+    shape = space.shape
+    if isinstance(action, torch.Tensor):
+        action = action.detach().cpu().numpy()
+    if shape is None or not isinstance(action, np.ndarray) or (shape and action.shape == shape):
+        return action
+    try:
+        return action.reshape(shape)[()] if isinstance(space, gymnasium.spaces.Discrete) else action.reshape(shape)
+    except ValueError:
+        raise PolicyError(f"act() returned an array of shape {action.shape}; the action space wants {shape}") from None
+
+
+def _difference(own: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> str:
+    missing = [name for name in own if name not in other]
+    extra = [name for name in other if name not in own]
+    changed = [
+        f"{name} is {_form(other[name], tensor)} instead of {_form(tensor, other[name])}"
+        for name, tensor in own.items()
+        if name in other and (other[name].shape, other[name].dtype) != (tensor.shape, tensor.dtype)
+    ]
+    parts = [f"missing {', '.join(missing[:_LISTED])}"] * bool(missing)
+    parts += [f"unknown {', '.join(extra[:_LISTED])}"] * bool(extra)
+    return "; ".join(parts + changed[:_LISTED])
+
+
+def _form(tensor: torch.Tensor, other: torch.Tensor) -> str:
+    """What tells a tensor from another one: its shape, else its dtype."""
+    return str(tuple(tensor.shape)) if tensor.shape != other.shape else str(tensor.dtype).removeprefix("torch.")

@@ -1,0 +1,104 @@
+"""A few observations that a policy must have an answer to before it drives."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from tmrl_like.errors import PolicyError
+from tmrl_like.policies.actions import action_problem, is_finite
+from tmrl_like.policies.actor import ActorModule
+
+log = logging.getLogger("tmrl_like.worker")
+
+_SAMPLED = 3
+_SEED = 0
+_LARGEST = 1e3  # where a space is wider, its samples are kept to what a network can be expected to bear
+
+
+class PolicyProbe:
+    """Asks an actor for actions on observations sampled from the space, and on the newest real one.
+
+    Attributes:
+        newest: the newest observation that an actor got; None: there was none yet. The environment's
+            thread sets it.
+    """
+
+    def __init__(
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        obs_preprocessor: Callable[[Any], Any] | None = None,
+    ) -> None:
+        """Sample the observations, always the same ones.
+
+        Args:
+            observation_space: of the environment.
+            action_space: what actions must be in.
+            obs_preprocessor: applied to the sampled observations; `newest` has gone through it.
+        """
+        self.newest: Any = None
+        self._action_space = action_space
+        self._sampled: list[Any] = list(_samples(observation_space, obs_preprocessor))
+        self._calibrated = False
+
+    def calibrate(self, actor: ActorModule) -> None:
+        """Leave out sampled observations that even an untrained actor has no answer to: they are no fair question."""
+        if not self._calibrated:
+            self._calibrated = True
+            self._sampled = [obs for obs in self._sampled if _has_answer(actor, obs)]
+
+    def check(self, actor: ActorModule) -> None:
+        """Ask.
+
+        Raises:
+            PolicyError: `act` raised, or an action is not finite or not in the action space.
+        """
+        newest = self.newest
+        real = [] if newest is None or not is_finite(newest) else [newest]
+        for obs in real + self._sampled:
+            try:
+                action = actor.act_(obs, test=True)
+            except Exception as error:
+                raise PolicyError(f"act() raised {_one_line(error)} on a probe observation") from error
+            problem = action_problem(action, self._action_space)
+            if problem:
+                raise PolicyError(f"its action on a probe observation is not in the action space: {problem}")
+
+
+def _samples(space: gymnasium.Space[Any], obs_preprocessor: Callable[[Any], Any] | None) -> Iterator[Any]:
+    own = copy.deepcopy(space)  # seeding the environment's would change what it does
+    own.seed(_SEED)
+    for _ in range(_SAMPLED):
+        obs = _moderate(own.sample(), own)
+        try:
+            yield obs if obs_preprocessor is None else obs_preprocessor(obs)
+        except Exception as error:
+            log.debug("a sampled observation is left out of the probe: obs_preprocessor raised %s", _one_line(error))
+
+
+def _moderate(obs: Any, space: gymnasium.Space[Any]) -> Any:
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return tuple(_moderate(o, s) for o, s in zip(obs, space.spaces, strict=True))
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {key: _moderate(obs[key], s) for key, s in space.spaces.items()}
+    if isinstance(space, gymnasium.spaces.Box) and obs.dtype.kind == "f":
+        return np.clip(np.clip(obs, -_LARGEST, _LARGEST), space.low, space.high).astype(obs.dtype)
+    return obs
+
+
+def _has_answer(actor: ActorModule, obs: Any) -> bool:
+    try:
+        return is_finite(actor.act_(obs, test=True))
+    except Exception as error:
+        log.debug("a sampled observation is left out of the probe: act() raised %s", _one_line(error))
+        return False
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:200]

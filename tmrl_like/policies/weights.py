@@ -1,0 +1,129 @@
+"""A policy's parameters as bytes and back: the safetensors format, without copying a tensor more often than needed.
+
+The library's `save` and `load` copy every tensor while they hold the interpreter lock. With 50 MB that is
+tens of milliseconds in which no other thread runs, the control loop among them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from tmrl_like.errors import DivergedError, PolicyError
+
+_MAX_HEADER_BYTES = 16 << 20
+_NAMES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+
+
+def serialize_weights(snapshot: Mapping[str, torch.Tensor]) -> list[bytes | memoryview]:
+    """Contiguous tensors on the CPU -> a safetensors file in pieces: its header, then each tensor's own memory."""
+    header: dict[str, Any] = {}
+    pieces: list[bytes | memoryview] = []
+    start = 0
+    for name, tensor in snapshot.items():
+        if tensor.dtype not in _NAMES:
+            raise PolicyError(f"{name} has dtype {tensor.dtype}, which weights cannot have")
+        end = start + tensor.numel() * tensor.element_size()
+        header[name] = {
+            "dtype": _NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+        if end > start:
+            pieces.append(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        start = end
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return [len(text).to_bytes(8, "little") + text, *pieces]
+
+
+def first_not_finite(tensors: Mapping[str, torch.Tensor]) -> str:
+    """The name of a tensor that holds NaN or infinity; empty: none does. One pass, and one answer to wait for."""
+    floats = {name: t for name, t in tensors.items() if t.is_floating_point() and t.numel()}
+    if not floats or bool(torch.isfinite(torch.stack([t.sum().float() for t in floats.values()])).all()):
+        return ""  # nan and inf survive a sum
+    return next((name for name, t in floats.items() if not bool(torch.isfinite(t).all())), "")
+
+
+def refuse_diverged(tensors: Mapping[str, torch.Tensor]) -> None:
+    """See that weights may leave the training.
+
+    Raises:
+        DivergedError: one of them holds NaN or infinity.
+    """
+    if name := first_not_finite(tensors):
+        raise DivergedError(
+            f"training has diverged: {name} holds values that are not finite; the last checkpoint and the policy "
+            "published last are kept: look for a learning rate that is too high, and for extreme rewards"
+        )
+
+
+def parse_weights(weights: bytes | bytearray | memoryview) -> dict[str, torch.Tensor]:
+    """The bytes of a safetensors file -> its tensors, by name.
+
+    Args:
+        weights: the whole file. Tensors are views of it where it can be written to, else of a copy.
+
+    Raises:
+        PolicyError: not a safetensors file, or its tensors do not lie in it one after the other.
+    """
+    data = memoryview(weights).cast("B")
+    if data.readonly:
+        data = memoryview(bytearray(data))
+    try:
+        return _tensors(data)
+    except (ValueError, RecursionError) as error:
+        raise PolicyError(f"weights are not a safetensors file: {error}") from None
+
+
+def _tensors(data: memoryview) -> dict[str, torch.Tensor]:
+    length = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or length > min(_MAX_HEADER_BYTES, len(data) - 8):
+        raise ValueError(f"a header of {length} bytes in a file of {len(data)}")
+    header = json.loads(bytes(data[8 : 8 + length]))
+    if not isinstance(header, dict):
+        raise ValueError("its header is no JSON object")
+    header.pop("__metadata__", None)
+    body = data[8 + length :]
+    entries = sorted((_entry(name, entry) for name, entry in header.items()), key=lambda e: e[3:])
+    tensors, position = {}, 0
+    for name, dtype, shape, start, end in entries:
+        if start != position or end > len(body) or end - start != math.prod(shape) * dtype.itemsize:
+            raise ValueError(f"{name} lies at {start} to {end}, which does not fit what comes before it or its shape")
+        flat = torch.frombuffer(body[start:end], dtype=dtype) if end > start else torch.empty(0, dtype=dtype)
+        tensors[name] = flat.reshape(shape)
+        position = end
+    if position != len(body):
+        raise ValueError(f"its tensors end after {position} of {len(body)} bytes")
+    return tensors
+
+
+def _entry(name: str, entry: Any) -> tuple[str, torch.dtype, list[int], int, int]:
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise ValueError(f"{name} is described by something else than dtype, shape and data_offsets")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in _DTYPES:
+        raise ValueError(f"{name} has the dtype {dtype!r:.40}, which this tmrl_like does not know")
+    if not (_are_sizes(shape) and _are_sizes(offsets) and len(offsets) == 2):
+        raise ValueError(f"{name} has a shape or offsets that are no sizes")
+    return name, _DTYPES[dtype], shape, *offsets
+
+
+def _are_sizes(values: Any) -> bool:
+    return isinstance(values, list) and all(type(value) is int and 0 <= value < 2**62 for value in values)

@@ -1,0 +1,182 @@
+"""Preallocated columns for one field of a sample: each leaf of the structure is one array [capacity, ...]."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tmrl_like.base.functional import prod
+from tmrl_like.errors import MemoryContractError
+from tmrl_like.wire.columns import Leaf
+from tmrl_like.wire.schema import ArrayLeaf, DictNode, ListNode, Node, PlainLeaf, ScalarLeaf, TupleNode, leaves_of
+
+Array: TypeAlias = np.ndarray[Any, Any]
+_NUMBERS = "biuf"  # numpy's kinds
+_PLAIN_DTYPE = {"bool": np.dtype(np.bool_), "int": np.dtype(np.int64), "float": np.dtype(np.float64)}
+
+
+class Column:
+    """One leaf: `array` [capacity, *shape]."""
+
+    def __init__(self, leaf: Leaf, capacity: int, name: str) -> None:
+        """Reserve the memory; it is taken up as rows are written.
+
+        Raises:
+            MemoryContractError: no array and no number.
+        """
+        self.leaf = leaf
+        self.shape = leaf.shape if isinstance(leaf, ArrayLeaf) else ()
+        self.array: Array = np.zeros((capacity, *self.shape), dtype_of(leaf, name))
+
+    def value(self, row: int) -> Any:
+        """The leaf of one sample, of the type that was stored, independent of the column."""
+        if isinstance(self.leaf, ArrayLeaf):
+            return self.array[row].copy() if self.shape else self.array[row : row + 1].copy().reshape(())
+        return self.array[row] if isinstance(self.leaf, ScalarLeaf) else self.array[row].item()
+
+
+class FieldColumns:
+    """One field (observation, action, …): its structure and a column per leaf, left to right.
+
+    Attributes:
+        node: the structure of the field in one sample.
+        columns: one per leaf.
+    """
+
+    def __init__(self, name: str, node: Node, capacity: int) -> None:
+        """Reserve the columns.
+
+        Raises:
+            MemoryContractError: a leaf is no array and no number; the message names it.
+        """
+        self.name = name
+        self.node = node
+        self.columns = [Column(leaf, capacity, path) for path, leaf in named_leaves(node, name)]
+        self._is_leaf = _is_leaf(node)
+        self._is_flat_tuple = isinstance(node, TupleNode) and all(map(_is_leaf, node.items))
+
+    def check_fits(self, node: Node, is_lossless: bool) -> None:
+        """Refuse samples that these columns cannot hold.
+
+        Args:
+            node: the structure of the samples to come.
+            is_lossless: True: every value must fit exactly; False: a cast within the same kind will do.
+
+        Raises:
+            MemoryContractError: another structure, shape or dtype; the message names the leaf.
+        """
+        if node == self.node:
+            return
+        own, other = named_leaves(self.node, self.name), named_leaves(node, self.name)
+        if [path for path, _ in own] != [path for path, _ in other] or not _same_containers(self.node, node):
+            raise MemoryContractError(
+                f"{self.name} has changed its structure: it began as {_listed(own)} and is now {_listed(other)}"
+            )
+        casting = "safe" if is_lossless else "same_kind"
+        for column, (path, leaf) in zip(self.columns, other, strict=True):
+            shape = leaf.shape if isinstance(leaf, ArrayLeaf) else ()
+            dtype = dtype_of(leaf, path)
+            if shape != column.shape or not np.can_cast(dtype, column.array.dtype, casting):  # type: ignore[arg-type]
+                raise MemoryContractError(
+                    f"{path} began as {column.array.dtype} {column.shape} and is now {dtype} {shape}: it must keep its "
+                    "dtype and shape; convert it in the environment or in the sample_compressor"
+                )
+
+    def check_is_number(self, node: Node) -> None:
+        """Refuse what is no single number.
+
+        Raises:
+            MemoryContractError: it is none.
+        """
+        if (
+            isinstance(node, TupleNode | ListNode | DictNode)
+            or prod(getattr(node, "shape", ())) != 1
+            or dtype_of(node, self.name).kind not in _NUMBERS
+        ):
+            raise MemoryContractError(f"{self.name} began as {self.node} and is now {node}: it must be a single number")
+
+    def widen(self, node: Node) -> None:
+        """Make a column of single numbers fit for those of `node`: fractions where there were whole numbers."""
+        column = self.columns[0]
+        dtype = np.result_type(column.array.dtype, dtype_of(node, self.name))  # type: ignore[arg-type]
+        if column.array.dtype.kind != "f" and dtype != column.array.dtype:
+            column.array = column.array.astype(dtype)
+            self.node = column.leaf = _with_dtype(column.leaf, dtype)
+
+    def value(self, row: int) -> Any:
+        """The field of one sample, as it was stored."""
+        return self.tree([column.value(row) for column in self.columns])
+
+    def tree(self, leaves: Sequence[Any]) -> Any:
+        """Put leaves, left to right, into the field's structure. The two common structures are short cuts."""
+        if self._is_flat_tuple:
+            return tuple(leaves)
+        return leaves[0] if self._is_leaf else _rebuild(self.node, iter(leaves))
+
+
+def _is_leaf(node: Node) -> bool:
+    return not isinstance(node, TupleNode | ListNode | DictNode)
+
+
+def _rebuild(node: Node, leaves: Iterator[Any]) -> Any:
+    if isinstance(node, TupleNode):
+        return tuple([_rebuild(item, leaves) for item in node.items])
+    if isinstance(node, ListNode):
+        return [_rebuild(item, leaves) for item in node.items]
+    if isinstance(node, DictNode):
+        return {key: _rebuild(item, leaves) for key, item in zip(node.keys, node.items, strict=True)}
+    return next(leaves)
+
+
+def named_leaves(node: Node, name: str) -> list[tuple[str, Leaf]]:
+    """All leaves, left to right, with where they are, e.g. `obs[2]`."""
+    if isinstance(node, TupleNode | ListNode):
+        return [leaf for i, item in enumerate(node.items) for leaf in named_leaves(item, f"{name}[{i}]")]
+    if isinstance(node, DictNode):
+        pairs = zip(node.keys, node.items, strict=True)
+        return [leaf for key, item in pairs for leaf in named_leaves(item, f"{name}[{key!r}]")]
+    return [(name, node)]
+
+
+def field_slices(nodes: Sequence[Node]) -> list[slice]:
+    """Which leaves of a sample belong to which of its fields."""
+    ends = list(accumulate([len(leaves_of(node)) for node in nodes], initial=0))
+    return [slice(start, end) for start, end in pairwise(ends)]
+
+
+def dtype_of(leaf: Leaf, name: str) -> np.dtype[Any]:
+    """The dtype of a leaf's column.
+
+    Raises:
+        MemoryContractError: text, bytes, times, None and the like have none.
+    """
+    if isinstance(leaf, ArrayLeaf | ScalarLeaf):
+        dtype, found = np.dtype(leaf.dtype), f"an array of {leaf.dtype}"
+    else:
+        dtype, found = _PLAIN_DTYPE.get(leaf.kind), f"a Python {leaf.kind}"  # type: ignore[assignment]
+    if dtype is None or dtype.kind not in f"{_NUMBERS}c":
+        raise MemoryContractError(
+            f"{name} is {found}; ReplayMemory stores arrays and numbers: drop it in the sample_compressor"
+        )
+    return dtype
+
+
+def _with_dtype(leaf: Leaf, dtype: np.dtype[Any]) -> Leaf:
+    if isinstance(leaf, ArrayLeaf):
+        return ArrayLeaf(dtype.str, leaf.shape)
+    return ScalarLeaf(dtype.str) if isinstance(leaf, ScalarLeaf) else PlainLeaf("float" if dtype.kind == "f" else "int")
+
+
+def _same_containers(one: Node, other: Node) -> bool:
+    if isinstance(one, TupleNode | ListNode | DictNode):
+        if type(one) is not type(other) or getattr(one, "keys", None) != getattr(other, "keys", None):
+            return False
+        return all(map(_same_containers, one.items, getattr(other, "items", ())))
+    return isinstance(other, ArrayLeaf | ScalarLeaf | PlainLeaf)
+
+
+def _listed(leaves: list[tuple[str, Leaf]]) -> str:
+    return ", ".join(path for path, _ in leaves) or "empty"

@@ -1,0 +1,195 @@
+"""Demonstrations beside what the policy does: kept apart, and mixed into each batch at a fixed share.
+
+Ball et al., "Efficient Online Reinforcement Learning with Offline Data" (RLPD), 2023 (arXiv:2302.02948), draw half
+of each batch from demonstrations ("symmetric sampling"). Kept apart they are not overwritten by what the policy
+does, and their share does not fade as that grows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from tmrl_like.errors import ConfigError
+from tmrl_like.replay.contract import MemoryDataloading
+from tmrl_like.replay.layout import compressor_of
+from tmrl_like.types import (
+    ActionSource,
+    Batch,
+    Buffer,
+    ObsPreprocessor,
+    SampleCompressor,
+    SamplePreprocessor,
+    Transition,
+)
+
+
+class WithDemonstrations(MemoryDataloading):
+    """Two memories of one kind: one for what the policy does, one for demonstrations.
+
+    Demonstrations are the samples of workers that run as experts (`run(expert=True)`, `--expert`), and a data set.
+    Each batch holds both, the policy's first. While one memory is empty, batches come from the other alone.
+
+    Attributes:
+        own: what the policy does.
+        demonstrations: the other one.
+        share: of each batch that demonstrations make up.
+    """
+
+    handles_streams = True
+
+    def __init__(
+        self,
+        memory: Callable[..., MemoryDataloading],
+        share: float = 0.5,
+        demonstrations_path: str | os.PathLike[str] = "",
+        demonstrations_size: int | None = None,
+        device: str = "cpu",
+        nb_steps: int = 1,
+        obs_preprocessor: ObsPreprocessor | None = None,
+        sample_preprocessor: SamplePreprocessor | None = None,
+        crc_debug: bool = False,
+    ) -> None:
+        """Make both memories.
+
+        Args:
+            memory: makes each of them, e.g. `partial(ReplayMemory, act_buf_len=4, batch_size=256)`; its
+                batch_size is that of both together.
+            share: 0 to 1; 0.5 draws as many demonstrations as others.
+            demonstrations_path: a data set (see `MemoryDataloading`); "": none.
+            demonstrations_size: samples to keep of demonstrations; None: as many as of the others.
+            device: see `MemoryDataloading`, as for the rest.
+            nb_steps: batches per round.
+            obs_preprocessor: given to both.
+            sample_preprocessor: given to both.
+            crc_debug: given to both.
+
+        Raises:
+            ConfigError: the share is no share, or no data set at `demonstrations_path`.
+            CheckpointError: the data set cannot be read, or its samples do not fit.
+        """
+        if not 0.0 <= share <= 1.0:
+            raise ConfigError(f"share is {share}; expected 0 to 1")
+        shared: dict[str, Any] = {"device": device, "obs_preprocessor": obs_preprocessor, "crc_debug": crc_debug}
+        if sample_preprocessor is not None:
+            shared["sample_preprocessor"] = sample_preprocessor
+        self.own = memory(**shared)
+        size = self.own.memory_size if demonstrations_size is None else demonstrations_size
+        self.demonstrations = memory(**{**shared, "memory_size": size, "dataset_path": demonstrations_path})
+        self.share = float(share)
+        self.gamma = getattr(self.own, "gamma", None)
+        self.handles_resets = self.own.handles_resets
+        self._experts: set[str] = set()
+        super().__init__(
+            device,
+            nb_steps,
+            obs_preprocessor,
+            self.own.sample_preprocessor,
+            self.own.memory_size,
+            self.own.batch_size,
+            crc_debug=crc_debug,
+        )
+
+    @classmethod
+    def compressor(cls, memory: Callable[..., Any] | None = None, **arguments: Any) -> SampleCompressor | None:
+        """The compressor of both."""
+        return None if memory is None else compressor_of(memory)
+
+    # ---- appending
+
+    def append_buffer(self, buffer: Buffer) -> None:
+        """Put the samples into the memory that they are for."""
+        if _is_expert(buffer):
+            self._experts.add(buffer.stream)
+        self._home_of(buffer.stream).append(buffer)
+
+    def pending(self, stream: str) -> int:
+        """See `MemoryDataloading`."""
+        return self._home_of(stream).pending(stream)
+
+    def flush(self, stream: str | None = None) -> None:
+        """See `MemoryDataloading`."""
+        self.own.flush(stream)
+        self.demonstrations.flush(stream)
+
+    def _home_of(self, stream: str) -> MemoryDataloading:
+        return self.demonstrations if stream in self._experts else self.own
+
+    # ---- drawing
+
+    def __len__(self) -> int:
+        """Transitions of both; the policy's have the lower items."""
+        return len(self.own) + len(self.demonstrations)
+
+    def get_transition(self, item: int) -> Transition | tuple[Any, ...]:
+        """Rebuild one transition."""
+        own = len(self.own)
+        return self.own.get_transition(item) if item < own else self.demonstrations.get_transition(item - own)
+
+    @property
+    def ready(self) -> bool:
+        """True when one of the two is."""
+        return self.own.ready or self.demonstrations.ready
+
+    def seed(self, seed: int) -> None:
+        """Make the draws from here on repeatable."""
+        super().seed(seed)
+        self.own.seed(seed)
+        self.demonstrations.seed(seed + 1)
+
+    def sample(self) -> Batch:
+        """Draw one batch; see `MemoryDataloading`."""
+        demonstrated = round(self.share * self.batch_size) if self.own.ready else self.batch_size
+        if not self.demonstrations.ready:
+            demonstrated = 0
+        parts = ((self.own, self.batch_size - demonstrated), (self.demonstrations, demonstrated))
+        batches = [_draw(memory, count) for memory, count in parts if count]
+        if len(batches) == 1:
+            batch = batches[0]
+        else:
+            six = [_joined(pair) for pair in zip(*batches, strict=True)]
+            discounts, weights = ([getattr(b, name) for b in batches] for name in ("discount", "weight"))
+            batch = Batch(*six, discount=_joined_or_none(discounts), weight=_joined_or_none(weights))
+        if batches[0].drawn is not None:
+            batch.drawn = (self.batch_size - demonstrated, [b.drawn for b in batches])
+        return batch
+
+    def feed_back(self, drawn: Any, td_error: Any) -> None:
+        """See `MemoryDataloading`."""
+        of_own, parts = drawn
+        waiting = list(parts)
+        for memory, errors in ((self.own, td_error[:of_own]), (self.demonstrations, td_error[of_own:])):
+            if len(errors):
+                memory.feed_back(waiting.pop(0), errors)
+
+
+def _is_expert(buffer: Buffer) -> bool:
+    if buffer.blocks:
+        timings = [block.timing for block in buffer.blocks if block.timing is not None]
+        return any(bool(np.any(timing.source == ActionSource.EXPERT)) for timing in timings)
+    timings = [getattr(sample.info, "timing", None) for sample in buffer]
+    return any(timing is not None and timing.source == ActionSource.EXPERT for timing in timings)
+
+
+def _draw(memory: MemoryDataloading, count: int) -> Batch:
+    memory.batch_size = count
+    return memory.sample()
+
+
+def _joined(parts: tuple[Any, ...]) -> Any:
+    """Concatenate structures of tensors, leaf by leaf."""
+    first = parts[0]
+    if isinstance(first, torch.Tensor):
+        return torch.cat(parts)
+    if isinstance(first, Mapping):
+        return {key: _joined(tuple(part[key] for part in parts)) for key in first}
+    items = [_joined(leaves) for leaves in zip(*parts, strict=True)]
+    return items if isinstance(first, list) else tuple(items)
+
+
+def _joined_or_none(parts: list[Any]) -> Any:
+    return None if parts[0] is None else torch.cat(parts)

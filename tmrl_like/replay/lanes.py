@@ -1,0 +1,268 @@
+"""Which stored sample follows which, and which transitions are whole: the index of `ReplayMemory`.
+
+Samples of all workers lie in one ring of rows, in the order of arrival. A *lane* is what one worker (stream)
+contributed. Per row one number is kept, `parent`: following it walks back through the actions of the
+environment's action buffer.
+
+The parent of a row is the row before it in its lane. An episode begins with one row for each action of its first
+action buffer, so that a walk of that length from any later row of the episode stays within it.
+
+No transition ends in a reset, so the parent of any row that a transition ends in is the row that it starts
+from.
+
+Stacks of frames are walked in the same way, except that a walk stays at every reset: the first frame of an
+episode is repeated.
+
+A `History` is what a walk needs to find. `known` counts how many steps of such a walk lead to what the memory
+has seen; a transition is whole when all histories of its older observation are known.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+Rows: TypeAlias = np.ndarray[Any, np.dtype[np.intp]]
+_ALL = 1 << 30  # a reset that fills the buffer: the whole history is known
+
+
+@dataclass(frozen=True)
+class History:
+    """How far back a walk must find rows, and what a reset does to it.
+
+    Attributes:
+        needed: rows, the one that the walk starts from among them.
+        reset_fills: a reset makes all of it known.
+    """
+
+    needed: int
+    reset_fills: bool
+
+    def after(self, known: int, is_reset: np.ndarray[Any, np.dtype[np.bool_]]) -> np.ndarray[Any, Any]:
+        """How many rows are known at each of the next rows, int [n], after a row at which `known` are."""
+        after = known + np.arange(1, len(is_reset) + 1)
+        if self.reset_fills and is_reset.any():
+            after[is_reset.argmax() :] = _ALL
+        return after
+
+
+@dataclass(eq=False)
+class Run:
+    """Consecutive rows of one lane, as sequence numbers: row = number modulo capacity."""
+
+    start: int
+    end: int
+    lane: Lane
+
+
+@dataclass(eq=False)
+class Lane:
+    """One stream: its rows that are still there, and how much of each history its newest row has."""
+
+    stream: str
+    known: list[int]
+    runs: deque[Run] = field(default_factory=deque)
+
+
+class Watcher(Protocol):
+    """Told which rows end whole transitions."""
+
+    def admit(self, rows: Rows) -> None:
+        """These do from now on."""
+
+    def discard(self, rows: Rows) -> None:
+        """These do not any more."""
+
+
+class Lanes:
+    """The index of a ring of `capacity` rows.
+
+    Attributes:
+        written: samples ever stored; the next one goes to row `written % capacity`.
+        parent: int32 [capacity], see above.
+        is_reset: bool [capacity].
+        following: int32 [capacity], the next row of the same episode, or the row itself where there is none (yet);
+            None unless asked for.
+    """
+
+    def __init__(
+        self, capacity: int, *histories: History, looks_ahead: bool = False, watcher: Watcher | None = None
+    ) -> None:
+        """An empty index for transitions that need these histories; memory is taken up as rows are written."""
+        self.capacity = capacity
+        self.written = 0
+        self.oldest = 0
+        self.parent = np.zeros(capacity, np.int32)
+        self.is_reset = np.zeros(capacity, np.bool_)
+        self.following = np.zeros(capacity, np.int32) if looks_ahead else None
+        self._watcher = watcher
+        self._histories = histories
+        self._whole = np.zeros(capacity, np.int32)  # rows that a whole transition ends in, in any order
+        self._place = np.zeros(capacity, np.int32)  # where a row stands in `_whole`, plus one; 0: nowhere
+        self._count = 0
+        self._runs: deque[Run] = deque()
+        self._lanes: dict[str, Lane] = {}
+
+    def __len__(self) -> int:
+        """Number of whole transitions."""
+        return self._count
+
+    @property
+    def whole(self) -> np.ndarray[Any, np.dtype[np.int32]]:
+        """The rows that whole transitions end in: int32 [len(self)], a view."""
+        return self._whole[: self._count]
+
+    def items_of(self, rows: Rows) -> Rows:
+        """Where rows that end whole transitions stand in `whole`."""
+        return self._place.take(rows).astype(np.intp) - 1
+
+    def numbers_of(self, rows: Rows) -> Rows:
+        """The sequence numbers of the samples that are in these rows now."""
+        newest = self.written - 1
+        return newest - (newest - rows) % self.capacity
+
+    def walk(self, rows: Rows, steps: int) -> Rows:
+        """Follow the parents: int [steps + 1, *rows.shape], `rows` themselves first."""
+        walked = np.empty((steps + 1, *rows.shape), np.intp)
+        walked[0] = rows
+        for k in range(steps):
+            walked[k + 1] = self.parent.take(walked[k])
+        return walked
+
+    def walk_frames(self, rows: Rows, steps: int) -> Rows:
+        """As `walk`, staying at the first row of each episode."""
+        walked = np.empty((steps + 1, *rows.shape), np.intp)
+        walked[0] = rows
+        for k in range(steps):
+            row = walked[k]
+            walked[k + 1] = np.where(self.is_reset.take(row), row, self.parent.take(row))
+        return walked
+
+    def walk_ahead(self, rows: Rows, steps: int) -> Rows:
+        """Follow each row to the next of its episode, `steps` times: int [steps + 1, *rows.shape]."""
+        assert self.following is not None
+        walked = np.empty((steps + 1, *rows.shape), np.intp)
+        walked[0] = rows
+        for k in range(steps):
+            walked[k + 1] = self.following.take(walked[k])
+        return walked
+
+    def extend(self, stream: str, is_reset: np.ndarray[Any, np.dtype[np.bool_]]) -> Rows:
+        """Make room for the next n <= capacity samples of a stream.
+
+        Args:
+            stream: whose samples.
+            is_reset: bool [n].
+
+        Returns:
+            The rows they go to, int [n].
+        """
+        n = len(is_reset)
+        self._evict(self.written + n - self.capacity)
+        lane = self._lanes.get(stream)
+        previous = (lane.runs[-1].end - 1) % self.capacity if lane else None
+        rows = np.arange(self.written, self.written + n) % self.capacity
+        before = np.concatenate(([rows[0] if previous is None else previous], rows[:-1]))
+        self.parent[rows] = before
+        self.is_reset[rows] = is_reset
+        if self.following is not None:
+            continues = ~is_reset
+            continues[0] &= previous is not None
+            self.following[rows] = rows
+            self.following[before[continues]] = rows[continues]
+        if lane is None:
+            lane = self._lanes[stream] = Lane(stream, [0] * len(self._histories))
+        self._admit(rows[self._whole_ends(lane, previous is not None, is_reset)])
+        self._note_run(lane, n)
+        return rows
+
+    def _whole_ends(self, lane: Lane, has_previous: bool, is_reset: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Which of the new rows end a whole transition (bool [n]); also moves `lane.known` on."""
+        whole: np.ndarray[Any, Any] = ~is_reset
+        whole[0] &= has_previous
+        for i, history in enumerate(self._histories):
+            after = history.after(lane.known[i], is_reset)
+            whole[0] &= lane.known[i] >= history.needed
+            whole[1:] &= after[:-1] >= history.needed
+            lane.known[i] = min(int(after[-1]), _ALL)
+        return whole
+
+    def _note_run(self, lane: Lane, n: int) -> None:
+        start, self.written = self.written, self.written + n
+        if self._runs and self._runs[-1].lane is lane:
+            self._runs[-1].end = self.written
+            return
+        run = Run(start, self.written, lane)
+        self._runs.append(run)
+        lane.runs.append(run)
+
+    # ---- forgetting
+
+    def _evict(self, oldest: int) -> None:
+        """Forget all rows before sequence number `oldest`, and the transitions that need them."""
+        if oldest <= self.oldest:
+            return
+        gone = np.arange(self.oldest, oldest) % self.capacity
+        self._discard(gone[self._place[gone] > 0])
+        self.oldest = oldest
+        for lane in self._cut_runs(oldest):
+            if lane.runs:
+                self._discard_without_history(lane)
+            else:
+                del self._lanes[lane.stream]
+
+    def _cut_runs(self, oldest: int) -> list[Lane]:
+        """Shorten or drop the runs before `oldest`; return the lanes that lost rows."""
+        lanes: dict[int, Lane] = {}
+        while self._runs and self._runs[0].start < oldest:
+            run = self._runs[0]
+            lanes[id(run.lane)] = run.lane
+            run.start = min(run.end, oldest)
+            if run.start == run.end:
+                self._runs.popleft()
+                run.lane.runs.popleft()
+        return list(lanes.values())
+
+    def _discard_without_history(self, lane: Lane) -> None:
+        """Walk a lane from its oldest row on until the histories that are left suffice."""
+        known = [0] * len(self._histories)
+        lost: list[int] = []
+        numbers = (number for run in lane.runs for number in range(run.start, run.end))
+        for place, number in enumerate(numbers):
+            if place and all(k >= history.needed for k, history in zip(known, self._histories, strict=True)):
+                break
+            row = number % self.capacity
+            fills = self.is_reset[row]
+            known = [_ALL if fills and h.reset_fills else k + 1 for k, h in zip(known, self._histories, strict=True)]
+            lost.append(row)
+        else:
+            lane.known = known
+        rows = np.array(lost, np.intp)
+        self._discard(rows[self._place[rows] > 0])
+
+    # ---- the list of whole transitions
+
+    def _admit(self, rows: Rows) -> None:
+        count = self._count + len(rows)
+        self._whole[self._count : count] = rows
+        self._place[rows] = np.arange(self._count + 1, count + 1)
+        self._count = count
+        if self._watcher is not None:
+            self._watcher.admit(rows)
+
+    def _discard(self, rows: Rows) -> None:
+        """Take rows out of the list; rows from its end fill the holes."""
+        count = self._count - len(rows)
+        holes = self._place[rows] - 1
+        self._place[rows] = 0
+        tail = self._whole[count : self._count]
+        movers = tail[self._place[tail] > 0]
+        holes = holes[holes < count]
+        self._whole[holes] = movers
+        self._place[movers] = holes + 1
+        self._count = count
+        if self._watcher is not None:
+            self._watcher.discard(rows)

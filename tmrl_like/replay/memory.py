@@ -1,0 +1,275 @@
+"""The replay memory that ships: samples as columns, batches by one gather per column.
+
+Every frame, every other observation leaf and every action is stored once, in its own dtype, in a ring of
+`memory_size` rows. Action buffers are rebuilt by walking back through the actions (see `lanes`), as the environment
+filled them, across resets, with any number of workers taking turns. Stacks of frames are rebuilt by walking back
+through the frames of the episode.
+
+Not stored: `info`. Its contents do not come back from `get_transition`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from tmrl_like.errors import ConfigError, MemoryContractError
+from tmrl_like.replay.action_buffer import DropActionBuffer
+from tmrl_like.replay.collate import to_tensor
+from tmrl_like.replay.columns import Array
+from tmrl_like.replay.contract import MemoryDataloading
+from tmrl_like.replay.lanes import History, Lanes, Rows
+from tmrl_like.replay.layout import DropHistory, FramePadding, FrameStack, largest_stack
+from tmrl_like.replay.priorities import Priorities, Prioritised
+from tmrl_like.replay.samples import RowBlock, blocks_of
+from tmrl_like.replay.store import Slices, Store
+from tmrl_like.replay.views import Views
+from tmrl_like.types import Batch, Block, Buffer, ObsPreprocessor, SamplePreprocessor, Transition
+
+_INT32_MAX = 2**31 - 1
+
+
+class ReplayMemory(MemoryDataloading):
+    """A replay memory for any environment whose observations and actions are arrays and numbers.
+
+    Use it with its own compressor on the worker: `compressor_of(memory_cls)`, which an experiment does by
+    itself. It drops action buffers and the older frames of stacks; without either there is none.
+
+    `len(memory)` counts whole transitions: those that end in a reset, or whose action buffer or stack of frames
+    reaches back beyond what the memory has seen, are not among them.
+
+    Preprocessors and CRC debugging go transition by transition, a hundred times slower than without. A
+    preprocessor with an attribute `batched = True` is called once per batch instead: `obs_preprocessor` with
+    the observation's structure of tensors [B, ...] (and, on the worker, with single observations),
+    `sample_preprocessor` with six such arguments.
+
+    The observation tensors of a batch are its own: changing one in place changes no other.
+    """
+
+    handles_resets = True
+    handles_streams = True
+
+    def __init__(
+        self,
+        device: str = "cpu",
+        nb_steps: int = 1,
+        obs_preprocessor: ObsPreprocessor | None = None,
+        sample_preprocessor: SamplePreprocessor | None = None,
+        memory_size: int = 1_000_000,
+        batch_size: int = 256,
+        dataset_path: str | os.PathLike[str] = "",
+        crc_debug: bool = False,
+        act_buf_len: int = 0,
+        frame_stack: FrameStack = 0,
+        frame_padding: FramePadding = "reset",
+        n_steps: int = 1,
+        gamma: float | None = None,
+        prioritised: Prioritised | None = None,
+    ) -> None:
+        """Set up an empty memory; columns are reserved when the first samples arrive.
+
+        Args:
+            device: see `MemoryDataloading`, as for all up to `crc_debug`.
+            nb_steps: batches per round.
+            obs_preprocessor: see above.
+            sample_preprocessor: see above.
+            memory_size: rows of the ring: samples, those of resets included.
+            batch_size: transitions per batch.
+            dataset_path: a data set to start from.
+            crc_debug: compare every transition drawn with the original.
+            act_buf_len: how many actions the environment appends to its observations; the compressor has
+                dropped them. 0: none.
+            frame_stack: which part of an observation is a stack of the last k frames, an array [k, ...], newest
+                last; the compressor has kept the newest. 4: the observation itself, {"camera": 4} or {3: 4}: an
+                item of a dict or tuple; 0: none.
+            frame_padding: what the environment puts before an episode's first frame: "reset", that frame again,
+                or "zero".
+            n_steps: how many rewards a transition sums up (see `memories.nstep`). From 2 on `rew` is their
+                discounted sum, next_obs, terminated and truncated are the last step's, and `Batch.discount`
+                says what the value of next_obs counts.
+            gamma: discount per step; needed for n_steps above 1, and then the agent's.
+            prioritised: draw transitions by the agent's TD errors; None: uniformly.
+
+        Raises:
+            ConfigError: a number that cannot be.
+        """
+        if act_buf_len < 0 or int(memory_size) > _INT32_MAX:
+            raise ConfigError(
+                f"act_buf_len is {act_buf_len} and memory_size {memory_size}; the first is 0 or more, the "
+                f"second at most {_INT32_MAX}"
+            )
+        self.act_buf_len = int(act_buf_len)
+        DropHistory(self.act_buf_len, frame_stack)  # checks both
+        if frame_padding not in ("reset", "zero"):
+            raise ConfigError(f"frame_padding is {frame_padding!r}; expected reset or zero")
+        if n_steps < 1 or (n_steps > 1 and gamma is None) or not 0.0 <= (1.0 if gamma is None else gamma) <= 1.0:
+            raise ConfigError(
+                f"n_steps is {n_steps} and gamma {gamma}; the first is 1 or more, and above 1 it needs the agent's "
+                "gamma, 0 to 1"
+            )
+        self.n_steps = int(n_steps)
+        self.prioritised = prioritised
+        self.gamma = None if gamma is None else float(gamma)
+        self.frame_stack = frame_stack
+        self.frame_padding = frame_padding
+        capacity = max(1, int(memory_size))
+        histories = [History(self.act_buf_len, reset_fills=False)]
+        if largest_stack(frame_stack) > 1:
+            histories.append(History(largest_stack(frame_stack), reset_fills=True))
+        self._priorities = None if prioritised is None else Priorities(capacity, prioritised)
+        self._lanes = Lanes(capacity, *histories, looks_ahead=n_steps > 1, watcher=self._priorities)
+        self._store = Store(capacity, self.act_buf_len, frame_stack)
+        self._originals: dict[int, Any] = {}  # CRC debugging: row -> what the environment produced
+        self._views = Views(self._lanes, self._store, self, self._originals)
+        self._resets_only: list[Buffer] = []  # what came before the first step: columns need its dtypes
+        super().__init__(
+            device, nb_steps, obs_preprocessor, sample_preprocessor, memory_size, batch_size, dataset_path, crc_debug
+        )
+
+    @classmethod
+    def compressor(
+        cls, act_buf_len: int = 0, frame_stack: FrameStack = 0, **arguments: Any
+    ) -> DropHistory | DropActionBuffer | None:
+        """The compressor for a memory with these arguments; those that do not matter to it are ignored."""
+        if frame_stack:
+            return DropHistory(act_buf_len, frame_stack)
+        return DropActionBuffer(act_buf_len) if act_buf_len else None
+
+    def compressed(self, obs: Any) -> Any:
+        """What its own compressor leaves of an observation.
+
+        Raises:
+            MemoryContractError: the observation is not what `act_buf_len` and `frame_stack` say.
+        """
+        compress = self.compressor(act_buf_len=self.act_buf_len, frame_stack=self.frame_stack)
+        return obs if compress is None else compress(None, obs, 0.0, False, False, {})[1]
+
+    # ---- appending
+
+    def append_buffer(self, buffer: Buffer) -> None:
+        """Store samples, all or none of them; columns of a packet are copied as columns.
+
+        Raises:
+            MemoryContractError: observations or actions change their structure, or are no arrays or numbers.
+        """
+        blocks = blocks_of(buffer)
+        fields = self._store.fields or self._store.fields_for(blocks)
+        if not fields:
+            self._resets_only.append(buffer)
+            return
+        waiting = [(early.stream, block) for early in self._resets_only for block in blocks_of(early)]
+        waiting += [(buffer.stream, block) for block in blocks]
+        slices = [self._store.check(fields, block) for _, block in waiting]
+        self._resets_only = []
+        self._store.fields = fields
+        for (stream, block), of_segments in zip(waiting, slices, strict=True):
+            self._append_block(stream, block, of_segments)
+
+    def _append_block(self, stream: str, block: Block | RowBlock, slices: Sequence[Slices]) -> None:
+        """Store a block whose segments have been checked."""
+        for of_fields in slices:
+            self._store.widen(of_fields.rew)
+        for first in range(0, len(block.is_reset), self._lanes.capacity):
+            is_reset = block.is_reset[first : first + self._lanes.capacity]
+            rows = self._lanes.extend(stream, is_reset)
+            start = -first
+            for segment, of_fields in zip(block.segments, slices, strict=True):
+                self._store.write(rows, start, segment, of_fields.leaves)
+                start += segment.rows
+            if self.crc_debug:
+                originals = (getattr(sample.info, "original", None) for sample in block.samples()[first:])
+                self._originals.update(zip(rows.tolist(), originals, strict=False))
+
+    @property
+    def holds_samples(self) -> bool:
+        """See `MemoryDataloading`."""
+        return self._lanes.written > 0
+
+    # ---- drawing
+
+    def __len__(self) -> int:
+        """Number of whole transitions."""
+        return len(self._lanes)
+
+    @property
+    def ready(self) -> bool:
+        """True when there is a whole transition."""
+        return len(self) > 0
+
+    def get_transition(self, item: int) -> Transition:
+        """Rebuild one transition; bit for bit what a batch holds at this item.
+
+        Raises:
+            IndexError: not 0 <= item < len(self).
+        """
+        if not 0 <= item < len(self):
+            raise IndexError(f"item {item} of a memory with {len(self)} transitions")
+        return self._views.transition(int(self._lanes.whole[item]))
+
+    def sample(self) -> Batch:
+        """Draw one batch, by one gather per column unless it must go transition by transition.
+
+        Raises:
+            MemoryContractError: there is no whole transition yet (see `ready`).
+            PipelineMismatchError: CRC debugging found a difference.
+        """
+        if not len(self):
+            return super().sample()
+        if self._priorities is None:
+            return self._batch(np.asarray(self.sample_indices(), np.intp))
+        rows, weights = self._priorities.draw(self.rng, self.batch_size, len(self))
+        batch = self._batch(self._lanes.items_of(rows))
+        batch.weight, batch.drawn = to_tensor(weights, self.device), self._lanes.numbers_of(rows)
+        return batch
+
+    def feed_back(self, drawn: Any, td_error: Any) -> None:
+        """Draw transitions by these errors from now on; those that the ring has overwritten since do not count.
+
+        Raises:
+            MemoryContractError: not one error per transition.
+        """
+        if self._priorities is None:
+            return
+        errors = td_error.detach().cpu().numpy() if isinstance(td_error, torch.Tensor) else np.asarray(td_error)
+        if errors.shape != drawn.shape:
+            raise MemoryContractError(
+                f"td_error has the shape {errors.shape}; expected {drawn.shape}, one per transition"
+            )
+        is_there = drawn >= self._lanes.oldest
+        self._priorities.update(drawn[is_there] % self._lanes.capacity, errors[is_there])
+
+    def _batch(self, items: Rows) -> Batch:
+        if self.crc_debug or not self._preprocessors_are_batched():
+            return self._one_by_one(items)
+        return self._preprocess_batch(self._views.batch(self._rows_of(items)))
+
+    def _one_by_one(self, items: Rows) -> Batch:
+        batch = self._collated([self[item] for item in items.tolist()])
+        if self.n_steps > 1:
+            batch.discount = self._views.discount(self._rows_of(items))
+        return batch
+
+    def _rows_of(self, items: Rows) -> Rows:
+        """The rows that transitions end in."""
+        return self._lanes.whole.take(items).astype(np.intp)
+
+    def sample_indices(self) -> Array:
+        """Draw `batch_size` items, uniformly or by priority: int64 [batch_size]."""
+        if self._priorities is not None:
+            return self._lanes.items_of(self._priorities.draw(self.rng, self.batch_size, len(self))[0])
+        return self.rng.integers(0, len(self), self.batch_size)
+
+    def _preprocessors_are_batched(self) -> bool:
+        return all(f is None or getattr(f, "batched", False) for f in (self.obs_preprocessor, self.sample_preprocessor))
+
+    def _preprocess_batch(self, batch: Batch) -> Batch:
+        if self.obs_preprocessor is not None:
+            obs, next_obs = self.obs_preprocessor(batch.obs), self.obs_preprocessor(batch.next_obs)
+            batch = batch._replace(obs=obs, next_obs=next_obs)
+        if self.sample_preprocessor is None:
+            return batch
+        return batch._replace(**dict(zip(Batch._fields, self._sample_preprocessed(tuple(batch)), strict=True)))

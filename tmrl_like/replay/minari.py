@@ -1,0 +1,169 @@
+"""Minari data sets (https://minari.farama.org, HDF5 files): reading needs h5py, writing minari itself.
+
+In the file, per episode of T steps: `observations` [T + 1, ...], `actions` [T, ...], `rewards`, `terminations`,
+`truncations` [T]; a dict is a group, a tuple a group with the names `_index_0`, `_index_1`, ….
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from tmrl_like.errors import CheckpointError, MissingExtraError
+from tmrl_like.types import Buffer, Info, Sample
+
+_FILE = "main_data.hdf5"
+_INDEX = "_index_"
+_JPEG = b"\xff\xd8"
+
+
+def find_minari(path: Path) -> Path | None:
+    """The file of the Minari data set at `path` (its folder, the folder `data` in it, or the file); None: none."""
+    candidates = [path] if path.suffix == ".hdf5" else [path / _FILE, path / "data" / _FILE]
+    return next((file for file in candidates if file.is_file()), None)
+
+
+def episodes_of(file: Path) -> Iterator[Buffer]:
+    """Each episode as samples; the first of each is its reset, with an action of zeros.
+
+    Raises:
+        MissingExtraError: h5py is not installed.
+        CheckpointError: damaged, or holds what no memory of arrays can: text, JPEG images.
+    """
+    try:
+        import h5py
+    except ImportError:
+        raise MissingExtraError("Minari data sets are read with h5py: pip install 'tmrl_like[minari]'") from None
+    try:
+        with h5py.File(file, "r") as data:
+            names = sorted((name for name in data if name.startswith("episode_")), key=lambda name: int(name[8:]))
+            for name in names:
+                yield Buffer(_samples_of(data[name]), "minari")
+    except (OSError, KeyError, ValueError, IndexError, RuntimeError) as error:
+        raise CheckpointError(f"the data set {file} cannot be read: {error}") from None
+
+
+def _samples_of(episode: Any) -> list[Sample]:
+    observations, actions = (_tree(episode[name], name) for name in ("observations", "actions"))
+    rewards, terminated, truncated = (episode[name][()].tolist() for name in ("rewards", "terminations", "truncations"))
+    neutral = _map(np.zeros_like, _row(actions, 0))
+    samples = [Sample(neutral, _row(observations, 0), 0.0, False, False, Info(is_reset=True))]
+    for k, (rew, *flags) in enumerate(zip(rewards, terminated, truncated, strict=True)):
+        samples.append(
+            Sample(_row(actions, k), _row(observations, k + 1), float(rew), bool(flags[0]), bool(flags[1]), Info())
+        )
+    return samples
+
+
+def _tree(node: Any, name: str) -> Any:
+    """The structure of a group, with arrays [T, ...] as leaves."""
+    if hasattr(node, "keys"):
+        items = {key: _tree(node[key], f"{name}/{key}") for key in node}
+        if items and all(key.startswith(_INDEX) for key in items):
+            return tuple(items[f"{_INDEX}{k}"] for k in range(len(items)))
+        return items
+    values = node[()]
+    if values.dtype.kind not in "biuf" or (values.ndim == 2 and values.dtype == np.uint8 and _is_jpeg(values)):
+        raise ValueError(f"{name} is text or JPEG images; write images with jpeg_encoding=False, and leave text out")
+    return values
+
+
+def _is_jpeg(values: Any) -> bool:
+    return bool(len(values)) and values[0, :2].tobytes() == _JPEG
+
+
+def _row(tree: Any, k: int) -> Any:
+    return _map(lambda leaf: leaf[k], tree)
+
+
+def _map(call: Any, tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {key: _map(call, item) for key, item in tree.items()}
+    return tuple([_map(call, item) for item in tree]) if isinstance(tree, tuple) else call(tree)
+
+
+def write_minari(folder: Path, buffers: Iterable[Buffer]) -> tuple[int, int]:
+    """Write samples as a Minari data set: whole episodes, observations as they are in the samples.
+
+    Args:
+        folder: made, with a folder `data` in it. Its name is the data set's; one that ends in no version gets -v0.
+        buffers: samples, in order.
+
+    Returns:
+        How many episodes and steps were written.
+
+    Raises:
+        MissingExtraError: minari is not installed.
+        CheckpointError: there is no whole episode.
+    """
+    try:
+        import minari
+        from minari.data_collector import EpisodeBuffer
+        from minari.dataset.minari_storage import MinariStorage
+    except ImportError:
+        raise MissingExtraError("Minari data sets are written with minari: pip install 'tmrl_like[minari]'") from None
+    episodes = [
+        EpisodeBuffer(
+            id=number,
+            observations=_stacked([sample.obs for sample in samples]),
+            actions=_stacked([sample.act for sample in samples[1:]]),
+            rewards=[float(sample.rew) for sample in samples[1:]],
+            terminations=[sample.terminated for sample in samples[1:]],
+            truncations=[sample.truncated for sample in samples[1:]],
+            infos={},
+        )
+        for number, samples in enumerate(_whole_episodes(buffers))
+    ]
+    if not episodes:
+        raise CheckpointError("there is no whole episode to write")
+    (folder / "data").mkdir(parents=True)
+    spaces = [_space_of(getattr(episodes[0], name)) for name in ("observations", "actions")]
+    storage = MinariStorage.new(folder / "data", *spaces, data_format="hdf5", jpeg_encoding=False)
+    storage.update_episodes(episodes)
+    name = re.sub(r"[^\w-]", "-", folder.name)
+    name += "" if re.search(r"-v\d+$", name) else "-v0"
+    storage.update_metadata({"dataset_id": name, "minari_version": minari.__version__})
+    return len(episodes), sum(len(episode.rewards) for episode in episodes)
+
+
+def _whole_episodes(buffers: Iterable[Buffer]) -> Iterator[list[Sample]]:
+    """From each reset to the end of its episode, where nothing is missing in between."""
+    begun: dict[str, list[Sample]] = {}
+    for buffer in buffers:
+        for sample in buffer.memory:
+            is_reset = isinstance(sample.info, Info) and sample.info.is_reset
+            if is_reset:
+                begun[buffer.stream] = [sample]
+            elif buffer.stream in begun:
+                begun[buffer.stream].append(sample)
+                if sample.terminated or sample.truncated:
+                    yield begun.pop(buffer.stream)
+
+
+def _stacked(values: Sequence[Any]) -> Any:
+    """T values of one structure -> the structure with arrays [T, ...] as leaves."""
+    first = values[0]
+    if isinstance(first, dict):
+        return {key: _stacked([value[key] for value in values]) for key in first}
+    if isinstance(first, tuple | list):
+        return tuple(_stacked(items) for items in zip(*values, strict=True))
+    return np.stack([np.asarray(value) for value in values])
+
+
+def _space_of(tree: Any) -> gymnasium.Space[Any]:
+    """A space that arrays [T, ...] come from; what its bounds were is not in the samples."""
+    if isinstance(tree, dict):
+        return spaces.Dict({key: _space_of(item) for key, item in tree.items()})
+    if isinstance(tree, tuple):
+        return spaces.Tuple([_space_of(item) for item in tree])
+    if tree.dtype.kind == "f":
+        return spaces.Box(-np.inf, np.inf, tree.shape[1:], tree.dtype.type)
+    limits = np.iinfo(tree.dtype) if tree.dtype.kind in "iu" else None
+    low, high = (0, 1) if limits is None else (limits.min, limits.max)
+    return spaces.Box(low, high, tree.shape[1:], tree.dtype.type)

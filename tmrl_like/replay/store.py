@@ -1,0 +1,107 @@
+"""The columns of `ReplayMemory`: each leaf of a sample is one array [capacity, ...]; what does not fit is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tmrl_like.errors import ConfigError, MemoryContractError
+from tmrl_like.replay.columns import FieldColumns, field_slices
+from tmrl_like.replay.lanes import Rows
+from tmrl_like.replay.layout import FrameStack, stack_sizes
+from tmrl_like.replay.samples import NAMES, OBS, REW, RowBlock, nodes_of, with_resets
+from tmrl_like.types import Block
+from tmrl_like.wire.columns import Columns
+from tmrl_like.wire.schema import Node, TupleNode
+
+_CHECKED_STRUCTURES = 256
+
+
+class Slices(NamedTuple):
+    """What of a sample's structure belongs where."""
+
+    schema: Node
+    leaves: list[slice]  # per field
+    rew: Node | None  # that the column of rewards must hold; None: a reset's, which may be cast
+
+
+class Store:
+    """A ring of rows; the first step of an episode decides the columns.
+
+    Attributes:
+        capacity: rows.
+        fields: as `samples.NAMES`; empty before the first step of an episode.
+    """
+
+    def __init__(self, capacity: int, act_buf_len: int, frame_stack: FrameStack) -> None:
+        """Start without columns; see `ReplayMemory` for the arguments."""
+        self.capacity = capacity
+        self.fields: list[FieldColumns] = []
+        self._act_buf_len = act_buf_len
+        self._frame_stack = frame_stack
+        self._checked: dict[tuple[int, bool], Slices] = {}  # structures that fit, by id
+
+    def fields_for(self, blocks: Sequence[Block | RowBlock]) -> list[FieldColumns]:
+        """Columns for the structure of the first sample that is no reset; none if there is none."""
+        for block in blocks:
+            for segment, is_reset in with_resets(block):
+                if not is_reset.all():
+                    self._checked.clear()
+                    return self._columns_for(nodes_of(segment.schema))
+        return []
+
+    def _columns_for(self, nodes: Sequence[Node]) -> list[FieldColumns]:
+        if self._act_buf_len and not isinstance(nodes[OBS], TupleNode):
+            raise MemoryContractError(
+                f"act_buf_len is {self._act_buf_len}, but obs is no tuple: the environment's observation is a tuple "
+                "that ends in the action buffer, and the compressor leaves the rest of it"
+            )
+        stack_sizes(self._frame_stack, nodes[OBS])  # refuses what has none
+        capacity = self.capacity
+        try:
+            fields = [FieldColumns(name, node, capacity) for name, node in zip(NAMES, nodes, strict=False)]
+        except MemoryError as error:
+            raise ConfigError(f"memory_size {capacity:,} is more than fits here: {error}; make it smaller") from None
+        for field in fields[REW:]:
+            if len(field.columns) != 1 or field.columns[0].array.size != capacity:
+                raise MemoryContractError(f"{field.name} is not a single number but {field.node}")
+        return fields
+
+    def check(self, fields: Sequence[FieldColumns], block: Block | RowBlock) -> list[Slices]:
+        """The slices of each segment; checks a structure when it is met for the first time."""
+        slices = []
+        for segment, is_reset in with_resets(block):
+            key = id(segment.schema), bool(is_reset.all())
+            if key not in self._checked:
+                if len(self._checked) >= _CHECKED_STRUCTURES:
+                    self._checked.clear()
+                self._checked[key] = _check(fields, segment.schema, only_resets=key[1])
+            slices.append(self._checked[key])
+        return slices
+
+    def widen(self, rew: Node | None) -> None:
+        """Have the column of rewards hold those of this structure."""
+        field = self.fields[REW]
+        if rew is not None and rew != field.node:
+            field.widen(rew)
+
+    def write(self, rows: Rows, start: int, segment: Columns, slices: list[slice]) -> None:
+        """Write the part of a segment that falls on `rows`; its first sample is at position `start` of them."""
+        low, high = max(0, -start), min(segment.rows, len(rows) - start)
+        if low >= high:
+            return
+        target = rows[start + low : start + high]
+        for field, leaves in zip(self.fields, slices, strict=False):
+            for column, leaf in zip(field.columns, segment.leaves[leaves], strict=True):
+                values = leaf[low:high]
+                column.array[target] = values if values.ndim == column.array.ndim else values.reshape(-1, *column.shape)
+
+
+def _check(fields: Sequence[FieldColumns], schema: Node, only_resets: bool) -> Slices:
+    """Refuse samples that do not fit. What a reset sample brings may be cast: no transition ends there."""
+    nodes = nodes_of(schema)
+    for field, node in zip(fields[:REW], nodes, strict=False):
+        field.check_fits(node, is_lossless=not only_resets)
+    for field, node in zip(fields[REW:], nodes[REW:], strict=True):
+        field.check_is_number(node)
+    return Slices(schema, field_slices(nodes), None if only_resets else nodes[REW])

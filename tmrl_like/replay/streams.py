@@ -1,0 +1,112 @@
+"""Several workers, one list: what a memory that looks back over earlier samples may rely on.
+
+A user's memory appends samples to lists and rebuilds a transition from the samples before it. With several
+workers that only works when each sample's recent past in the list is its own worker's. `StreamSorter` sees
+to it, so that the user's memory need not know that there are several:
+
+- Samples of the stream that appended last go through at once. With one worker that is all that happens.
+- Samples of another stream are held until there are enough of them to be worth a switch.
+- At a switch the stream's own newest samples (up to `context_length`) go in again first, as *context*: copies
+  whose `info.is_context` is True. They are history; the base class trains on no transition that ends in one.
+- Where a stream has fewer samples than that, because it is new, its first samples are marked as context
+  instead, until `context_length` of them are in place: before that, looking back would meet another stream.
+
+Flags of context samples (terminated, truncated, is_reset) stay as they were: the past looks like the past. A
+worker that dies inside an episode needs no care: its stream never continues, and whoever comes next switches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tmrl_like.types import Buffer, Info, Sample
+
+_REMEMBERED_STREAMS = 256
+
+
+class StreamSorter:
+    """Decides what goes into the memory, and in which order. Knows nothing of the memory itself."""
+
+    def __init__(self, max_held: int) -> None:
+        """Start with an empty memory.
+
+        Args:
+            max_held: when more samples than this are held, over all streams, the stream that has waited
+                longest goes in.
+        """
+        self.max_held = max_held
+        self._current: str | None = None
+        self._started = False
+        self._to_mark = 0
+        self._tails: dict[str, list[Sample]] = {}  # newest samples per stream, least recent stream first
+        self._held: dict[str, list[Buffer]] = {}  # longest waiting stream first
+
+    def start_behind_other_samples(self) -> None:
+        """The memory holds samples (a data set) that belong to no stream to come."""
+        self._started = True
+        self._current = None
+
+    def add(self, buffer: Buffer, context_length: int, min_run: int) -> list[Buffer]:
+        """Take new samples; return what goes into the memory now, in order."""
+        if not self._started:
+            self._started, self._current = True, buffer.stream
+        if buffer.stream == self._current:
+            return [self._pass(buffer, context_length)]
+        self._held.setdefault(buffer.stream, []).append(buffer)
+        if self._is_worth_a_switch(buffer.stream, context_length, min_run):
+            return self._switch_to(buffer.stream, context_length)
+        released = []
+        while sum(map(self.pending, self._held)) > self.max_held:
+            released += self._switch_to(next(iter(self._held)), context_length)
+        return released
+
+    def flush(self, context_length: int, stream: str | None = None) -> list[Buffer]:
+        """Stop holding samples back (of one stream or of all); return what goes in now."""
+        streams = list(self._held) if stream is None else [stream] * (stream in self._held)
+        return [buffer for name in streams for buffer in self._switch_to(name, context_length)]
+
+    def pending(self, stream: str) -> int:
+        """How many samples of this stream are held."""
+        return sum(map(len, self._held.get(stream, ())))
+
+    def _is_worth_a_switch(self, stream: str, context_length: int, min_run: int) -> bool:
+        """A long run is; so is the end of an episode, unless the context would outweigh the run."""
+        waiting = self.pending(stream)
+        if waiting >= min_run:
+            return True
+        return waiting >= context_length and any(_ends_episode(buffer) for buffer in self._held[stream])
+
+    def _switch_to(self, stream: str, context_length: int) -> list[Buffer]:
+        history = self._tails.get(stream, [])[-context_length:]
+        self._current = stream
+        self._to_mark = context_length - len(history)
+        context = [Buffer([_as_context(sample) for sample in history], stream)] * bool(history)
+        return context + [self._pass(buffer, context_length) for buffer in self._held.pop(stream)]
+
+    def _pass(self, buffer: Buffer, context_length: int) -> Buffer:
+        self._remember(buffer, context_length)
+        if not self._to_mark:
+            return buffer
+        marked = min(self._to_mark, len(buffer))
+        self._to_mark -= marked
+        samples = buffer.memory
+        return Buffer([*map(_as_context, samples[:marked]), *samples[marked:]], buffer.stream)
+
+    def _remember(self, buffer: Buffer, context_length: int) -> None:
+        tail = self._tails.pop(buffer.stream, [])
+        self._tails[buffer.stream] = [*tail, *buffer.memory[-context_length:]][-context_length:]
+        if len(self._tails) > _REMEMBERED_STREAMS:
+            del self._tails[next(iter(self._tails))]
+
+
+def _ends_episode(buffer: Sequence[Sample] | Buffer) -> bool:
+    return any(sample.terminated or sample.truncated for sample in buffer)
+
+
+def _as_context(sample: Sample) -> Sample:
+    info = sample.info
+    if isinstance(info, Info):
+        marked = Info(info, info.is_reset, True, info.timing, info.original)
+    else:
+        marked = Info(is_context=True)
+    return sample._replace(info=marked)

@@ -1,0 +1,1 @@
+"""The server: relays packets one way and policies the other."""

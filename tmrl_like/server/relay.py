@@ -1,0 +1,527 @@
+"""What the server does with messages: seats, samples one way, policies the other. No threads, no clock.
+
+The relay holds no samples while there is no trainer: workers keep theirs until they are acknowledged.
+While there is one, what waits for it is bounded twice: each worker limits what it has on its way, and
+above `max_waiting_bytes` packets of the key that has most of them are dropped here (the trainer sees the gap
+and has them sent again). Keys take turns: what one sends holds up no other.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import secrets
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tmrl_like.base.budgets import Bucket, Buckets, Lines
+from tmrl_like.errors import DecodingError
+from tmrl_like.transport.base import Identity, Incoming, ServerLink
+from tmrl_like.wire import messages as m
+
+log = logging.getLogger("tmrl_like.server")
+
+_ALIVE_WITHIN_S = 2.0
+_RETRY_AFTER_S = 2.0
+_MALFORMED_BEFORE_REFUSAL = 100
+_MALFORMED_PEERS_KEPT = 1000
+_REFUSALS_KEPT = 1000
+_MAX_POLICIES_ON_THEIR_WAY = 3
+_LINES, _LINES_PER_S = 200, 1.0  # of log about one key, at first, and then
+_SEATS_PER_S = 10.0  # new ones of one key, when it has taken twice `max_workers`
+_BEATS, _BEATS_PER_S = 100, 20.0  # of one worker that are passed on, at first, and then
+_SHARED_FILE = "this {0} and the {1} keep their weights in one file of one machine: give each its own model_path"
+_MISFIT = (
+    "this worker's samples do not fit those in the trainer's memory: {0}; start both with the same environment and "
+    "sample_compressor"
+)
+
+
+@dataclass(slots=True)
+class Seat:
+    """A peer that was let in. `key` is the name of the key that it proved to hold."""
+
+    peer: bytes
+    key: str
+    hello: m.Hello
+    seen_at: float
+    incarnations: frozenset[int] = field(init=False)  # whose packets it may send: its own, and those it took over
+    policy_cursor: int = 0  # next policy frame this worker is due
+    policies_on_their_way: deque[int] = field(default_factory=deque)  # versions begun, and not known to have arrived
+    beats: Bucket = field(default_factory=lambda: Bucket(_BEATS, _BEATS_PER_S))
+
+    def __post_init__(self) -> None:
+        self.incarnations = frozenset((self.hello.incarnation, *self.hello.takes_over))
+
+
+@dataclass(slots=True)
+class Counters:
+    """What the server has seen since it started."""
+
+    samples: int = 0
+    packets: int = 0
+    policies: int = 0
+    malformed: int = 0
+    refused: int = 0
+    dropped: int = 0
+
+
+class _Waiting:
+    """Messages for the trainer, of several keys, which take turns; those of a key stay in order."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.samples = 0
+        self.size_bytes = 0
+        self._max_bytes = max_bytes
+        self._bytes: dict[str, int] = {}  # of each key that has any
+        self._queues: dict[str, deque[bytes | memoryview]] = {}
+        self._turns: deque[str] = deque()
+
+    def add(self, key: str, data: bytes | memoryview) -> int:
+        """Append a message; returns how many were dropped for it: the newest of the key that has most, maybe itself."""
+        dropped = 0
+        own_bytes = self._bytes.get(key, 0) + len(data)
+        while self.size_bytes + len(data) > self._max_bytes:
+            largest = max(self._bytes, key=self._bytes.__getitem__, default=key)
+            if own_bytes >= self._bytes.get(largest, 0):
+                return dropped + 1
+            self._take(largest, self._queues[largest].pop())
+            dropped += 1
+        if key not in self._queues:
+            self._queues[key], self._bytes[key] = deque(), 0
+            self._turns.append(key)
+        self._queues[key].append(data)
+        self._bytes[key] += len(data)
+        self.size_bytes += len(data)
+        return dropped
+
+    def send(self, send: Callable[[bytes | memoryview], bool]) -> bool:
+        """Send what waits; False as soon as `send` takes no more."""
+        while self._turns:
+            key = self._turns[0]
+            if not send(self._queues[key][0]):
+                return False
+            self._turns.rotate(-1)
+            self._take(key, self._queues[key].popleft())
+        return True
+
+    def _take(self, key: str, data: bytes | memoryview) -> None:
+        self._bytes[key] -= len(data)
+        self.size_bytes -= len(data)
+        if not self._queues[key]:
+            del self._queues[key], self._bytes[key]
+            self._turns.remove(key)
+
+
+class Relay:
+    """Routes between one trainer and any number of workers."""
+
+    def __init__(
+        self,
+        link: ServerLink,
+        min_samples_per_server_packet: int = 1,
+        max_workers: int = 1000,
+        silent_after_s: float = 5.0,
+        max_policy_bytes: int = 1 << 30,
+        max_waiting_bytes: int = 512 << 20,
+    ) -> None:
+        self._link = link
+        self._min_samples = min_samples_per_server_packet
+        self._max_workers = max_workers
+        self._silent_after_s = silent_after_s
+        self._max_policy_bytes = max_policy_bytes
+        self._max_waiting_bytes = max_waiting_bytes
+        self._feed = 0
+        self._seats: dict[bytes, Seat] = {}
+        self._trainer: Seat | None = None
+        self._waiting = _Waiting(max_waiting_bytes)
+        self._new_seats = Buckets(2 * max_workers + 10, _SEATS_PER_S)
+        self._say = Lines(log, _LINES, _LINES_PER_S, lambda: self._now)
+        self._now = 0.0  # of the message or the look at the clock that is being dealt with
+        self._policy: list[bytes | memoryview] = []
+        self._policy_version = 0
+        self._policy_complete = False
+        self._policy_bytes = 0
+        self._malformed: dict[bytes, int] = {}
+        self._names: dict[str, str] = {}  # worker -> key that used this name first; the oldest first
+        self._refusals: set[tuple[str, str]] = set()  # name and reason: what the log has
+        self.counters = Counters()
+
+    @property
+    def workers(self) -> list[Seat]:
+        """All workers with a seat."""
+        return [seat for seat in self._seats.values() if seat.hello.role == "worker"]
+
+    @property
+    def trainer(self) -> Seat | None:
+        """The trainer, if there is one."""
+        return self._trainer
+
+    def handle(self, incoming: Incoming, now: float) -> None:
+        """Act on one message from a peer whose key is, or was, valid."""
+        self._now = now
+        if not incoming.identity.roles:
+            self._dismiss_revoked(incoming.peer)
+            return
+        try:
+            message, _ = m.decode(incoming.data)
+        except DecodingError as error:
+            self._refuse_malformed(incoming, error)
+            return
+        seat = self._seat_of(incoming)
+        if isinstance(message, m.Hello):
+            self._hello(incoming.peer, incoming.identity, message, now)
+        elif seat is None:
+            self._tell(incoming.peer, m.HelloWanted())
+        else:
+            seat.seen_at = now
+            handler = self._HANDLERS.get((seat.hello.role, type(message)))
+            if handler is None:
+                self._refuse_malformed(
+                    incoming, DecodingError(f"a {seat.hello.role} does not send {type(message).__name__}")
+                )
+            else:
+                handler(self, seat, message, incoming.data)
+
+    def _seat_of(self, incoming: Incoming) -> Seat | None:
+        """The seat of this connection, if it is still the same key's and the key may still play the role."""
+        seat = self._seats.get(incoming.peer)
+        if seat is None:
+            return None
+        if seat.key != incoming.identity.name:
+            self._leave(seat)
+            return None
+        if seat.hello.role not in incoming.identity.roles:
+            self._dismiss(seat, _not_for(incoming.identity, seat.hello.role))
+            return None
+        return seat
+
+    def tick(self, now: float) -> bool:
+        """Free seats of the silent, then `flush`. Call it a few times a second."""
+        self._now = now
+        for seat in [s for s in self._seats.values() if now - s.seen_at > self._silent_after_s]:
+            line = "%s %s has been silent for %.0f s: its seat is free"
+            self._say(seat.key, logging.WARNING, line, *_who(seat), self._silent_after_s)
+            self._leave(seat)
+        return self.flush()
+
+    def beat(self) -> None:
+        """Tell every peer that the server lives."""
+        for peer in self._seats:
+            self._tell(peer, m.Beat())
+
+    def flush(self) -> bool:
+        """Send what waits; True when nothing is left that could be sent."""
+        return self._flush_samples() & self._flush_policy()
+
+    def _dismiss_revoked(self, peer: bytes) -> None:
+        seat = self._seats.get(peer)
+        self._tell(peer, m.Refusal("the server refuses this machine's key: it was revoked"))
+        if seat is not None:
+            self._say(seat.key, logging.WARNING, "%s %s leaves: its key was revoked", *_who(seat))
+            self._names = {name: key for name, key in self._names.items() if key != seat.key}
+            self._leave(seat)
+
+    # -- seats ---------------------------------------------------------------------------------------
+
+    def _hello(self, peer: bytes, identity: Identity, hello: m.Hello, now: float) -> None:
+        sitting = self._seats.get(peer)
+        is_known = sitting is not None and _same_process(sitting.hello, hello)  # it asked more than once
+        is_seated = any(_same_process(seat.hello, hello) for seat in self._seats.values())
+        if not is_seated and not self._new_seats.take(identity.name, 1, now):
+            return  # it asks again
+        refusal = self._reason_to_refuse(identity, hello, now)
+        if refusal is not None:
+            self._refuse(identity.name, hello, refusal, peer)
+            self._link.forget(peer)
+            return
+        for old in [s for s in self._seats.values() if _same_process(s.hello, hello) and s.peer != peer]:
+            self._forget(old)
+        if is_known and sitting is not None:
+            sitting.seen_at = now
+            self._welcome(sitting)
+            return
+        if sitting is not None:
+            self._leave(sitting)
+        seat = self._seats[peer] = Seat(peer, identity.name, hello, now)
+        if hello.role == "trainer":
+            self._seat_trainer(seat)
+        else:
+            self._bind_name(hello.name, identity.name)
+        self._welcome(seat)
+        line = "%s %s is here (key %s)"
+        self._say(identity.name, logging.INFO, line, hello.role, hello.name, identity.name)
+
+    def _refuse(self, key: str, hello: m.Hello, refusal: m.Refusal, peer: bytes) -> None:
+        self.counters.refused += 1
+        if len(self._refusals) > _REFUSALS_KEPT:
+            self._refusals.clear()
+        if (hello.name, refusal.reason) not in self._refusals:
+            self._refusals.add((hello.name, refusal.reason))
+            self._say(key, logging.WARNING, "refused %s %s: %s", hello.role, hello.name, refusal.reason)
+        self._tell(peer, refusal)
+
+    def _bind_name(self, name: str, key: str) -> None:
+        """A worker's name belongs to the key that uses it first, for as long as this server runs.
+
+        A key holds as many names as there are seats; for another one it gives up the oldest that is not in use.
+        """
+        if name in self._names:
+            return
+        own = [n for n, k in self._names.items() if k == key]
+        if len(own) >= self._max_workers:
+            in_use = {worker.hello.name for worker in self.workers}
+            del self._names[next(n for n in own if n not in in_use)]
+        self._names[name] = key
+
+    def _reason_to_refuse(self, identity: Identity, hello: m.Hello, now: float) -> m.Refusal | None:
+        if hello.role not in ("worker", "trainer"):
+            return m.Refusal(f"there is no role {hello.role!r:.40}; expected worker or trainer")
+        if hello.role not in identity.roles:
+            return _not_for(identity, hello.role)
+        if hello.role == "trainer":
+            return self._reason_to_refuse_trainer(identity, hello, now)
+        if _share_file(self._trainer, hello):
+            return m.Refusal(_SHARED_FILE.format("worker", "trainer"))
+        owner = self._names.get(hello.name, identity.name)
+        if owner != identity.name:
+            return m.Refusal(
+                f"the name {hello.name} belongs to the workers of the key {owner!r}, and this one's is "
+                f"{identity.name!r}: give it another name (--name), or restart the server",
+                _RETRY_AFTER_S,
+            )
+        namesake = next((w for w in self.workers if w.hello.name == hello.name), None)
+        if self._is_taken(namesake, identity, hello, now):
+            return m.Refusal(
+                f"a worker named {hello.name} is connected already: give this one another name (--name)", _RETRY_AFTER_S
+            )
+        others = [worker for worker in self.workers if not _same_process(worker.hello, hello)]
+        if len(others) >= self._max_workers:
+            return m.Refusal(
+                f"the server has its {self._max_workers} workers; raise server.max_workers, or wait until one leaves",
+                _RETRY_AFTER_S,
+            )
+        return self._reason_for_spaces(hello)
+
+    def _reason_to_refuse_trainer(self, identity: Identity, hello: m.Hello, now: float) -> m.Refusal | None:
+        if any(_share_file(worker, hello) for worker in self.workers):
+            return m.Refusal(_SHARED_FILE.format("trainer", "worker"))
+        if not self._is_taken(self._trainer, identity, hello, now):
+            return None
+        assert self._trainer is not None
+        return m.Refusal(
+            f"a trainer is connected already ({self._trainer.hello.name}): stop it, or give this one its own server",
+            _RETRY_AFTER_S,
+        )
+
+    def _is_taken(self, sitting: Seat | None, identity: Identity, hello: m.Hello, now: float) -> bool:
+        """Whether another process holds a seat and shows signs of life; a silent one loses it."""
+        if sitting is None:
+            return False
+        if sitting.key == identity.name:
+            if _same_process(sitting.hello, hello):
+                return False
+            dead = sitting.hello.incarnation in hello.takes_over  # else its successor could not know
+            if dead or (sitting.hello.name == hello.name and not self._tell(sitting.peer, m.Beat())):
+                self._leave(sitting)
+                return False
+        idle_s = now - sitting.seen_at
+        if idle_s <= _ALIVE_WITHIN_S:
+            return True
+        line = "%s %s is silent for %.1f s: another one takes its seat"
+        self._say(sitting.key, logging.WARNING, line, *_who(sitting), idle_s)
+        self._leave(sitting)
+        return False
+
+    def _reason_for_spaces(self, worker: m.Hello) -> m.Refusal | None:
+        trainer = self._trainer.hello.spaces if self._trainer else None
+        if trainer is None or worker.spaces is None or trainer == worker.spaces:
+            return None
+        what = "observation" if trainer.observation != worker.spaces.observation else "action"
+        own, other = getattr(worker.spaces, what), getattr(trainer, what)
+        return m.Refusal(
+            f"this worker's {what} space is {own:.300}, the trainer's is {other:.300}: start both with the same "
+            "environment",
+            _RETRY_AFTER_S,
+        )
+
+    def _seat_trainer(self, seat: Seat) -> None:
+        self._trainer = seat
+        self._feed = _random_id()
+        self._waiting = _Waiting(self._max_waiting_bytes)
+        for worker in self.workers:
+            worker.policies_on_their_way.clear()  # another trainer may count its versions from 1 again
+            refusal = self._reason_for_spaces(worker.hello)
+            if refusal is None:
+                self._welcome(worker)
+            else:
+                self._dismiss(worker, refusal)
+
+    def _dismiss(self, seat: Seat, refusal: m.Refusal) -> None:
+        self._refuse(seat.key, seat.hello, refusal, seat.peer)
+        self._leave(seat)
+
+    def _welcome(self, seat: Seat) -> None:
+        wanted = seat.hello.role == "trainer" and not self._policy_complete
+        self._tell(seat.peer, m.Welcome(self._feed, wanted))
+
+    def _leave(self, seat: Seat) -> None:
+        self._forget(seat)
+        if seat is self._trainer:
+            self._trainer = None
+            self._feed = 0
+            self._waiting = _Waiting(self._max_waiting_bytes)
+            for worker in self.workers:
+                self._welcome(worker)
+
+    def _forget(self, seat: Seat) -> None:
+        self._seats.pop(seat.peer, None)
+        self._link.forget(seat.peer)
+
+    # -- messages ------------------------------------------------------------------------------------
+
+    def _on_samples(self, seat: Seat, message: m.Bundle, data: bytes | memoryview) -> None:
+        if message.worker != seat.hello.name or message.incarnation not in seat.incarnations:
+            self._refuse_malformed_from(seat, f"it sent samples in the name of {message.worker:.60}")
+            return
+        if self._trainer is None:
+            return  # the worker keeps them, and sends them again when there is a trainer
+        self.counters.dropped += self._waiting.add(seat.key, data)  # the trainer notices the gap and asks for it again
+        self._waiting.samples += message.samples or self._min_samples  # finished episodes do not wait
+        self.counters.samples += message.samples
+        self.counters.packets += 1
+        self._flush_samples()
+
+    def _flush_samples(self) -> bool:
+        waiting = self._waiting
+        if self._trainer is None or waiting.samples < self._min_samples:
+            return True
+        if not waiting.send(functools.partial(self._link.send, self._trainer.peer)):
+            return False
+        waiting.samples = 0
+        return True
+
+    def _on_policy(self, seat: Seat, message: m.PolicyFrame, data: bytes | memoryview) -> None:
+        if message.index == 0:
+            self._policy, self._policy_bytes, self._policy_complete = [], 0, False
+            self._policy_version = message.version
+            for worker in self.workers:
+                worker.policy_cursor = 0
+        if message.index != len(self._policy):
+            return  # the rest of a policy whose beginning was lost with a connection; the next one follows
+        self._policy_bytes += len(data)
+        if self._policy_bytes > self._max_policy_bytes:
+            self._refuse_malformed_from(seat, f"its policy is larger than {self._max_policy_bytes} bytes")
+            return
+        self._policy.append(data)
+        if message.index == message.frames - 1:
+            self._policy_complete = True
+            self.counters.policies += 1
+        self._flush_policy()
+
+    def _flush_policy(self) -> bool:
+        done = True
+        for worker in self.workers:
+            while worker.policy_cursor < len(self._policy):
+                if worker.policy_cursor == 0 and len(worker.policies_on_their_way) >= _MAX_POLICIES_ON_THEIR_WAY:
+                    break  # a slow link gets fewer policies, and so newer ones
+                if not self._link.send(worker.peer, self._policy[worker.policy_cursor]):
+                    done = False
+                    break
+                if worker.policy_cursor == 0:
+                    worker.policies_on_their_way.append(self._policy_version)
+                worker.policy_cursor += 1
+        return done
+
+    def _on_ack(self, seat: Seat, message: m.Ack, data: bytes | memoryview) -> None:
+        for worker in self.workers:
+            if worker.hello.name == message.worker and message.incarnation in worker.incarnations:
+                self._link.send(worker.peer, data)
+
+    def _on_dismissal(self, seat: Seat, message: m.Dismissal, data: bytes | memoryview) -> None:
+        for worker in self.workers:
+            if (worker.hello.name, worker.hello.incarnation) == (message.worker, message.incarnation):
+                self._dismiss(worker, m.Refusal(_MISFIT.format(message.reason)))
+            elif worker.hello.name == message.worker and message.incarnation in worker.incarnations:
+                self._link.send(worker.peer, data)
+
+    def _on_worker_beat(self, seat: Seat, message: m.Beat, data: bytes | memoryview) -> None:
+        while seat.policies_on_their_way and seat.policies_on_their_way[0] <= message.policy_received:
+            seat.policies_on_their_way.popleft()
+        is_due = seat.beats.take(1, self._now)
+        if is_due and self._trainer is not None and message.worker == seat.hello.name:
+            self._link.send(self._trainer.peer, data)
+
+    def _on_trainer_beat(self, seat: Seat, message: m.Beat, data: bytes | memoryview) -> None:
+        """A trainer's sign of life is for the server alone."""
+
+    def _on_bye(self, seat: Seat, message: m.Bye, data: bytes | memoryview) -> None:
+        self._say(seat.key, logging.INFO, "%s %s leaves", *_who(seat))
+        self._leave(seat)
+
+    _HANDLERS: dict[tuple[str, type], Callable[..., None]] = {  # noqa: RUF012
+        ("worker", m.Bundle): _on_samples,
+        ("worker", m.Beat): _on_worker_beat,
+        ("worker", m.Bye): _on_bye,
+        ("trainer", m.PolicyFrame): _on_policy,
+        ("trainer", m.Ack): _on_ack,
+        ("trainer", m.Dismissal): _on_dismissal,
+        ("trainer", m.Beat): _on_trainer_beat,
+        ("trainer", m.Bye): _on_bye,
+    }
+
+    # -- refusals ------------------------------------------------------------------------------------
+
+    def _refuse_malformed(self, incoming: Incoming, error: DecodingError) -> None:
+        """Count; say it once to both sides; after many, show the peer the door."""
+        self.counters.malformed += 1
+        if len(self._malformed) > _MALFORMED_PEERS_KEPT:
+            self._malformed.clear()
+        count = self._malformed[incoming.peer] = self._malformed.get(incoming.peer, 0) + 1
+        reason = f"the server does not understand a message: {error}"
+        if isinstance(error, m.WireVersionError):
+            newer, older = ("server", "peer") if error.found < m.WIRE_VERSION else ("peer", "server")
+            reason = (
+                f"this peer speaks wire version {error.found}, the server {m.WIRE_VERSION}: upgrade tmrl_like on the "
+                f"{older} to that of the {newer}"
+            )
+        if count == 1:
+            line = "refused a message (key %s): %s; more of the kind are only counted"
+            self._say(incoming.identity.name, logging.WARNING, line, incoming.identity.name, error)
+        if count == _MALFORMED_BEFORE_REFUSAL or (count == 1 and isinstance(error, m.WireVersionError)):
+            self._tell(incoming.peer, m.Refusal(reason))
+            if seat := self._seats.get(incoming.peer):
+                self._leave(seat)
+
+    def _refuse_malformed_from(self, seat: Seat, why: str) -> None:
+        self.counters.malformed += 1
+        self._say(seat.key, logging.WARNING, "refused %s %s: %s", *_who(seat), why)
+        self._tell(seat.peer, m.Refusal(f"the server refuses this peer: {why}"))
+        self._leave(seat)
+
+    def _tell(self, peer: bytes, message: m.AnyMessage) -> bool:
+        return self._link.send(peer, m.encode(message))
+
+
+def _random_id() -> int:
+    return secrets.randbits(62) + 1
+
+
+def _who(seat: Seat) -> tuple[str, str]:
+    return seat.hello.role, seat.hello.name
+
+
+def _not_for(identity: Identity, role: str) -> m.Refusal:
+    return m.Refusal(
+        f"the key {identity.name!r} is not for a {role}; on the server's machine run "
+        f"`tmrl-like keys invite NAME --role {role}`"
+    )
+
+
+def _share_file(seat: Seat | None, hello: m.Hello) -> bool:
+    return seat is not None and hello.model_file != "" and seat.hello.model_file == hello.model_file
+
+
+def _same_process(one: m.Hello, other: m.Hello) -> bool:
+    return (one.role, one.name, one.incarnation) == (other.role, other.name, other.incarnation)

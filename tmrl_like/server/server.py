@@ -1,0 +1,148 @@
+"""The server: a small process in the middle that everybody can reach."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+
+import tmrl_like.config.config_constants as cfg
+from tmrl_like.base.script import close_at_exit
+from tmrl_like.errors import ConfigError
+from tmrl_like.server.relay import Counters, Relay
+from tmrl_like.transport import KeyFolder, TransportOptions, listen
+
+log = logging.getLogger("tmrl_like.server")
+
+_BEAT_S = 1.0
+_TICK_S = 0.25
+_BUSY_S = 0.002
+_MAX_WAITING_BYTES = 512 << 20  # for the trainer: in the relay and in the transport's queue
+
+
+class Server:
+    """Relays compressed samples from workers to the trainer and weights back.
+
+    It listens from construction on and works in a thread of its own; the constructor returns at once.
+    Workers and the trainer may come, go and come again in any order. Use it as a context manager, or
+    call `close`; one that is still open when the script ends is closed then.
+    """
+
+    def __init__(
+        self,
+        port: int | None = None,
+        min_samples_per_server_packet: int = 1,
+        *,
+        host: str = "0.0.0.0",
+        max_workers: int = 1000,
+        transport: str = "zmq",
+        keys_dir: str | Path | None = None,
+        options: TransportOptions | None = None,
+    ) -> None:
+        """Start listening.
+
+        Args:
+            port: TCP port; 0 takes a free one (see `address`); None: `cfg.PORT`, which is 7790 unless set.
+            min_samples_per_server_packet: the trainer receives nothing until that many samples wait.
+            host: local address to listen on; "0.0.0.0" is all of this machine's, "127.0.0.1" only itself.
+            max_workers: a further one is refused.
+            transport: "zmq", "tlspyo" or "inproc".
+            keys_dir: where the keys are; None: `cfg.KEYS_FOLDER`. Keys are made there when there are none.
+            options: limits of the transport.
+
+        Raises:
+            AddressInUseError: the port is taken.
+            CredentialsError: the keys cannot be read or made.
+            ConfigError: an argument is out of range.
+        """
+        if min_samples_per_server_packet < 1:
+            raise ConfigError(f"min_samples_per_server_packet is {min_samples_per_server_packet}; it must be 1 or more")
+        options = options or TransportOptions()
+        port = cfg.PORT if port is None else port
+        self._link = listen(transport, host, port, KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER)), options)
+        self._relay = Relay(
+            self._link,
+            min_samples_per_server_packet,
+            max_workers,
+            options.silent_after_s,
+            max_waiting_bytes=max(options.max_message_bytes, _MAX_WAITING_BYTES - options.queue_bytes),
+        )
+        self._failure: BaseException | None = None
+        self._stopping = threading.Event()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tmrl-server", daemon=True)
+        self._thread.start()
+        close_at_exit(self, turn=2)
+        log.info("listening on %s port %d (%s)", *self.address, transport)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port that it listens on."""
+        return self._link.address
+
+    @property
+    def counters(self) -> Counters:
+        """What it has relayed and refused so far."""
+        return self._relay.counters
+
+    def workers(self) -> list[str]:
+        """Names of the workers that are connected."""
+        return [seat.hello.name for seat in self._relay.workers]
+
+    def has_trainer(self) -> bool:
+        """Whether a trainer is connected."""
+        return self._relay.trainer is not None
+
+    def serve_forever(self) -> None:
+        """Wait until `close` is called or the server fails.
+
+        Raises:
+            Exception: what broke the server's own thread.
+        """
+        while not self._ended.wait(0.2):  # not Thread.join: a Ctrl-C inside it makes the thread look ended
+            pass
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """Stop, and free the port. Twice is fine."""
+        self._stopping.set()
+        self._link.wake()
+        self._ended.wait(5.0)
+        self._link.close()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        try:
+            self._serve()
+        except BaseException as error:
+            self._failure = error
+            log.exception("the server failed")
+        finally:
+            self._ended.set()
+
+    def _serve(self) -> None:
+        next_tick = next_beat = time.monotonic()
+        blocked = False
+        while not self._stopping.is_set():
+            incoming = self._link.receive(_BUSY_S if blocked else _TICK_S)
+            now = time.monotonic()
+            if incoming is not None:
+                self._relay.handle(incoming, now)
+            if blocked or incoming is None:
+                blocked = not self._relay.flush()
+            if now >= next_tick:
+                next_tick = now + _TICK_S
+                blocked = not self._relay.tick(now)
+            if now >= next_beat:
+                next_beat = now + _BEAT_S
+                self._relay.beat()

@@ -1,0 +1,1 @@
+"""The trainer: takes packets, keeps them, learns, and publishes policies."""

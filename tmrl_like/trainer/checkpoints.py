@@ -1,0 +1,339 @@
+"""The trainer's checkpoints: bring a training back, keep it on disk beside training."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import torch
+
+from tmrl_like.agents.agent import TrainingAgent
+from tmrl_like.base.files import write_atomically
+from tmrl_like.delivery.log import PacketLog, head_of, lock_folder
+from tmrl_like.delivery.receiver import Receiver
+from tmrl_like.errors import CheckpointError, MemoryContractError
+from tmrl_like.policies.weights import refuse_diverged
+from tmrl_like.trainer.schedule import TrainingOffline
+from tmrl_like.trainer.snapshot import load_checkpoint, new_run, read_manifest, take_snapshot
+from tmrl_like.types import Receipt
+from tmrl_like.wire.messages import WireVersionError
+
+log = logging.getLogger("tmrl_like.trainer")
+
+Resume = Literal["all", "memory", "none"]
+Dump = Callable[[TrainingOffline, Any], None]
+Load = Callable[[Any], TrainingOffline]
+Updater = Callable[[TrainingOffline, Any], TrainingOffline]
+
+_SEGMENT_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class Built:
+    """A training that was made, or brought back.
+
+    Attributes:
+        training: its memory holds what the log did.
+        receiver: knows what the memory holds.
+        version: of the policy published last; 0: none.
+    """
+
+    training: TrainingOffline
+    receiver: Receiver
+    version: int = 0
+
+
+class _Sidecar(msgspec.Struct):
+    """What is kept beside a checkpoint in the user's own format.
+
+    Attributes:
+        version: of the policy published last.
+        receipts: the packets that are in the dump.
+        uncounted_samples: see `Checkpoints`; None: the data set's.
+        previous: the same for the dump that this one replaces, while that is being done.
+        previous_files: how that dump can be told from this one.
+    """
+
+    version: int = 0
+    receipts: tuple[Receipt, ...] = ()
+    uncounted_samples: int | None = None
+    previous: _Sidecar | None = None
+    previous_files: list[tuple[str, int, int, int]] = []
+
+
+class Checkpoints:
+    """Keeps one training in a folder: samples in a log, as they arrive, and what was learnt in checkpoints.
+
+    The training thread takes snapshots; another thread writes them.
+    """
+
+    def __init__(self, path: Path | None, dump: Dump | None = None, load: Load | None = None) -> None:
+        """Nothing happens yet.
+
+        Args:
+            path: the folder; None: nothing is kept.
+            dump: f(training, path), instead of our own format.
+            load: f(path) -> training, instead of our own format.
+        """
+        self.path = path
+        self._dump = dump
+        self._load = load
+        self._log: PacketLog | None = None
+        self._receiver = Receiver()
+        self._writer = _Writer()
+        self._uncounted_samples = 0  # total_samples is so many more than were ever written to the log
+        self._skipped = False
+        self._failure: Exception | None = None  # of the checkpoint written last
+
+    # -- bringing a training back --------------------------------------------------------------------
+
+    def build(
+        self, training_cls: Callable[[], TrainingOffline], resume: Resume, updater: Updater | None = None
+    ) -> Built:
+        """Make the training, or bring it back and have `updater` patch it; then give its memory what the log holds.
+
+        Raises:
+            CheckpointError: the checkpoint is damaged, lacks its manifest, is of another training, or in use.
+        """
+        if self.path is None:
+            return Built(training_cls(), self._receiver)
+        self._log = self._opened_log(self.path)
+        try:
+            return self._build(self.path, self._log, training_cls, resume, updater)
+        except BaseException as error:
+            self._log.close()
+            if isinstance(error, WireVersionError):
+                raise CheckpointError(f"the samples in {self.path} cannot be read: they are of {error}") from None
+            raise
+
+    def _opened_log(self, path: Path) -> PacketLog:
+        own_format = self._dump is not None or self._load is not None
+        folder = path.with_name(f"{path.name}.log") if own_format else path / "log"
+        try:
+            lock = lock_folder(folder)
+        except OSError as error:
+            raise CheckpointError(f"cannot keep samples in {folder}: {error}") from None
+        if lock is None:
+            raise CheckpointError(f"{path} is in use by another trainer: end that one, or choose another run name")
+        return PacketLog(folder, lock, _SEGMENT_BYTES)
+
+    def _build(
+        self,
+        path: Path,
+        packet_log: PacketLog,
+        training_cls: Callable[[], TrainingOffline],
+        resume: Resume,
+        updater: Updater | None,
+    ) -> Built:
+        segments = packet_log.segments
+        head = next((head for segment in reversed(segments) if (head := head_of(segment)) is not None), None)
+        manifest = None if self._load is not None else read_manifest(path)
+        has_checkpoint = path.exists() if self._load is not None else manifest is not None
+        if resume == "none" or not (has_checkpoint or segments):
+            for segment in segments:
+                packet_log.remove(segment)
+            training = training_cls()
+            self._uncounted_samples = training.total_samples
+            self._receiver = Receiver(packet_log, new_run(), training.memory.memory_size)
+            return Built(training, self._receiver)
+        sidecar = _Sidecar()
+        if self._load is not None and has_checkpoint:
+            training, sidecar = self._load(path), _read_sidecar(path)
+        else:
+            training = training_cls()
+            is_of_this_run = manifest is not None and (head is None or head.run == manifest.run)
+            if is_of_this_run and resume == "all":
+                extra = load_checkpoint(training, path)
+                sidecar = _Sidecar(int(extra["version"]), uncounted_samples=extra.get("uncounted_samples"))
+        training = training if updater is None else updater(training, training_cls)
+        run = head.run if head is not None else manifest.run if manifest is not None else new_run()
+        self._receiver = Receiver(packet_log, run, training.memory.memory_size)
+        self._replay(training, path, sidecar, counts=resume == "all")
+        log.info(
+            "resumed from %s: epoch %d, %d training steps, %d samples",
+            path,
+            training.epoch,
+            training.total_updates,
+            training.total_samples,
+        )
+        return Built(training, self._receiver, sidecar.version)
+
+    def _replay(self, training: TrainingOffline, path: Path, sidecar: _Sidecar, counts: bool) -> None:
+        """Give the memory what the log holds; `counts`: all samples that ever came count, not only those."""
+        try:
+            for buffer in self._receiver.replay(known=sidecar.receipts):
+                training.memory.append(buffer)
+        except MemoryContractError as error:
+            raise CheckpointError(
+                f"the samples in {path} do not fit the memory: {error}; restore the settings they were made with, or "
+                "start again with another run name"
+            ) from None
+        if not counts:
+            training.total_samples = training.pacer.recorded_samples = len(training.memory)
+            self._uncounted_samples = training.total_samples - self._receiver.samples
+            return
+        of_checkpoint = sidecar.uncounted_samples
+        self._uncounted_samples = training.pacer.recorded_samples if of_checkpoint is None else of_checkpoint
+        samples = self._uncounted_samples + self._receiver.samples
+        if samples > training.total_samples:
+            training.pacer.before_samples(training.total_updates, training.total_samples)
+            training.total_samples = samples
+
+    # -- keeping it ----------------------------------------------------------------------------------
+
+    def save(self, training: TrainingOffline, version: int, wait: bool = False) -> None:
+        """Write a checkpoint; a full disk is logged, and stops nothing.
+
+        Without `wait` it is written meanwhile, or skipped where the one before is still being written.
+
+        Args:
+            training: between two training steps.
+            version: of the policy published last.
+            wait: until it is written.
+
+        Raises:
+            DivergedError: a module of the agent's has parameters that are not finite; nothing is written.
+        """
+        if self.path is None:
+            return
+        refuse_diverged(_parameters_of(training.agent))
+        self._skipped = not wait and self._writer.is_busy
+        if self._skipped:
+            log.info("the checkpoint before is still being written: this one is left out")
+            return
+        self._writer.wait()
+        started = time.monotonic()
+        if self._dump is not None:
+            sidecar = _Sidecar(version, tuple(self._receiver.receipts), self._uncounted_samples)
+            self._try(functools.partial(self._dump_as_asked, self._dump, training, sidecar))
+            return
+        extra = {"version": version, "uncounted_samples": self._uncounted_samples}
+        snapshot = take_snapshot(training, extra, self._receiver.run)
+        log.debug("training was held for %.1f ms by a checkpoint", 1e3 * (time.monotonic() - started))
+        self._writer.start(functools.partial(self._try, functools.partial(snapshot.write, self.path)))
+        if wait:
+            self._writer.wait()
+
+    def finish(self, training: TrainingOffline, version: int) -> None:
+        """Training is over: see that its last state is on disk.
+
+        Raises:
+            CheckpointError: it could not be written.
+        """
+        if self._skipped:
+            self.save(training, version, wait=True)
+        self._writer.wait()
+        if self._failure is not None:
+            raise CheckpointError(
+                f"the last checkpoint of this training is missing, the one before it stays: {self._failure}"
+            )
+
+    def close(self) -> None:
+        """Wait for what is being written, and leave the folder. Twice is fine."""
+        try:
+            self._writer.wait()
+        except Exception as error:
+            log.error("the last checkpoint in %s was not written: %s", self.path, error)
+        if self._log is not None:
+            self._log.close()
+
+    def _dump_as_asked(self, dump: Dump, training: TrainingOffline, sidecar: _Sidecar) -> None:
+        """Have the user's function write; killed at any point, the receipts found are those of the dump found."""
+        assert self.path is not None
+        training.memory.flush()
+        sidecar.previous, sidecar.previous_files = _read_sidecar(self.path), _files_of(self.path)
+        write_atomically(_sidecar_of(self.path), msgspec.json.encode(sidecar))
+        dump(training, self.path)
+        sidecar.previous, sidecar.previous_files = None, []
+        write_atomically(_sidecar_of(self.path), msgspec.json.encode(sidecar))
+
+    def _try(self, write: Callable[[], None]) -> None:
+        """Log what fails once, until it works again."""
+        started = time.monotonic()
+        try:
+            write()
+        except (CheckpointError, OSError) as error:
+            if self._failure is None:
+                log.error("%s; training goes on", error)
+            self._failure = error
+            return
+        self._failure = None
+        log.info("checkpoint written in %.2f s", time.monotonic() - started)
+
+
+def _parameters_of(agent: TrainingAgent) -> dict[str, torch.Tensor]:
+    """Those of all modules among its attributes, in lists too, by name."""
+    modules: dict[str, Any] = {}
+    for name, value in vars(agent).items():
+        parts = value if isinstance(value, list | tuple) else ()
+        modules |= {name: value} | {f"{name}[{i}]": part for i, part in enumerate(parts)}
+    return {
+        f"{name}.{parameter}": tensor.detach()
+        for name, module in modules.items()
+        if isinstance(module, torch.nn.Module)
+        for parameter, tensor in module.named_parameters()
+    }
+
+
+class _Writer:
+    """Runs one call at a time in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    @property
+    def is_busy(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def start(self, call: Callable[[], None]) -> None:
+        self._thread = threading.Thread(target=self._run, args=(call,), name="tmrl-checkpoint")
+        try:
+            self._thread.start()
+        except RuntimeError:  # the interpreter exits, and starts no thread any more
+            self._thread = None
+            self._run(call)
+
+    def _run(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except BaseException as error:
+            self._error = error
+
+    def wait(self) -> None:
+        """Wait for the end of the call; raise what it raised."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+
+def _sidecar_of(path: Path) -> Path:
+    """Where the receipts of a checkpoint in the user's own format are kept."""
+    return path.with_name(f"{path.name}.receipts.json")
+
+
+def _read_sidecar(path: Path) -> _Sidecar:
+    try:
+        found = msgspec.json.decode(_sidecar_of(path).read_bytes(), type=_Sidecar)
+        return found.previous if found.previous is not None and found.previous_files == _files_of(path) else found
+    except FileNotFoundError:
+        return _Sidecar()
+    except (OSError, msgspec.MsgspecError) as error:
+        log.warning("%s cannot be read (%s): samples may come twice", _sidecar_of(path), error)
+        return _Sidecar()
+
+
+def _files_of(path: Path) -> list[tuple[str, int, int, int]]:
+    """Name, inode, time and size of each file of a dump: what changes when it is written."""
+    files = [(str(file.relative_to(path)), file.stat()) for file in sorted([path, *path.rglob("*")]) if file.is_file()]
+    return [(name, found.st_ino, found.st_mtime_ns, found.st_size) for name, found in files]

@@ -1,0 +1,170 @@
+"""What the trainer knows of its workers' condition, from their signs of life."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass
+
+from tmrl_like.base.budgets import Lines
+from tmrl_like.wire import messages as m
+
+log = logging.getLogger("tmrl_like.trainer")
+
+_GONE_AFTER_S = 5.0
+_WORKERS_KEPT = 10_000
+_TOTALS = ("overruns", "safe_steps", "env_faults", "env_rebuilds")
+_DESCRIBED = 5
+_LINES = 20  # of log about one worker, at first; …
+_LINES_PER_S = 0.1  # … and then
+_NEW_WORKERS = 1000  # that a line names, at first; then one a second
+
+
+@dataclass
+class _Condition:
+    beat: m.Beat
+    at: float
+    behind_since: float | None = None  # it has driven this version since then, and another one is the newest
+    stalled: bool = False
+
+
+class Fleet:
+    """Collects beats; says once what is wrong with a worker, and once that it is over."""
+
+    def __init__(self, stalled_after_s: float) -> None:
+        """Start with no worker.
+
+        Args:
+            stalled_after_s: a worker that drives one version for so long while newer ones are published is
+                stalled. Experts, which ignore policies, never are.
+        """
+        self._stalled_after_s = stalled_after_s
+        self._conditions: dict[str, _Condition] = {}
+        self._forgotten = dict.fromkeys(_TOTALS, 0)  # of workers that are not among the conditions any more
+        self._say = Lines(log, _LINES, _LINES_PER_S)
+        self._say_new = Lines(log, _NEW_WORKERS, 1.0)
+        self._steps = 0
+        self._overruns = 0
+        self._told = (0, 0)  # of these two, what `metrics` has told
+
+    def on_beat(self, beat: m.Beat, newest: int) -> None:
+        """Take a worker's sign of life (connection's thread).
+
+        Args:
+            beat: the worker's.
+            newest: the version published last; 0: none.
+        """
+        known = self._conditions.get(beat.worker)
+        if known is None:
+            self._say_new("new workers", logging.INFO, "worker %s is here", beat.worker)
+        now = time.monotonic()
+        condition = _Condition(beat, now)
+        if beat.ended and not (known and known.beat.ended):
+            self._say(beat.worker, logging.WARNING, "worker %s drives no more: %s", beat.worker, beat.ended)
+        self._tell_alarm(beat, known.beat.alarm if known else "")
+        self._tell_faults(beat, known.beat if known else m.Beat())
+        self._count(beat, known)
+        self._watch_version(condition, known, newest)
+        self._conditions[beat.worker] = condition
+        if len(self._conditions) > _WORKERS_KEPT:
+            self._forget_the_gone(now)
+
+    def _forget_the_gone(self, now: float) -> None:
+        """Down to nine tenths of what is kept, so that this is rare."""
+        gone = sorted((c for c in self._conditions.values() if now - c.at > _GONE_AFTER_S), key=lambda c: c.at)
+        for condition in gone[: len(self._conditions) - _WORKERS_KEPT * 9 // 10]:
+            del self._conditions[condition.beat.worker]
+            for name in _TOTALS:
+                self._forgotten[name] += getattr(condition.beat, name)
+
+    def _count(self, beat: m.Beat, known: _Condition | None) -> None:
+        if known is not None and beat.env_steps >= known.beat.env_steps:
+            self._steps += beat.env_steps - known.beat.env_steps
+            self._overruns += max(0, beat.overruns - known.beat.overruns)
+
+    def _watch_version(self, condition: _Condition, known: _Condition | None, newest: int) -> None:
+        beat = condition.beat
+        if newest and beat.policy_version != newest and not beat.expert:
+            goes_on = (
+                known is not None
+                and known.beat.policy_version == beat.policy_version
+                and condition.at - known.at < _GONE_AFTER_S
+            )
+            condition.behind_since = (known.behind_since if known and goes_on else None) or condition.at
+            condition.stalled = condition.at - condition.behind_since > self._stalled_after_s
+        if condition.stalled and not (known and known.stalled):
+            self._say(
+                beat.worker,
+                logging.ERROR,
+                "worker %s has not taken a new policy for %.0f s: it drives version %d, the newest is %d; its own log "
+                "may say why",
+                beat.worker,
+                self._stalled_after_s,
+                beat.policy_version,
+                newest,
+            )
+        elif known is not None and known.stalled and not condition.stalled:
+            line = "worker %s takes new policies again: it drives version %d"
+            self._say(beat.worker, logging.INFO, line, beat.worker, beat.policy_version)
+
+    def _tell_faults(self, beat: m.Beat, before: m.Beat) -> None:
+        if beat.env_faults > before.env_faults:
+            line = "worker %s: its environment failed; faults so far: %d"
+            self._say(beat.worker, logging.WARNING, line, beat.worker, beat.env_faults)
+        if beat.env_rebuilds > before.env_rebuilds:
+            self._say(beat.worker, logging.INFO, "worker %s: its environment was rebuilt", beat.worker)
+
+    def _tell_alarm(self, beat: m.Beat, before: str) -> None:
+        if beat.alarm and beat.alarm != before:
+            self._say(beat.worker, logging.ERROR, "worker %s: %s", beat.worker, beat.alarm)
+        elif before and not beat.alarm:
+            self._say(beat.worker, logging.INFO, "worker %s: all is well again", beat.worker)
+
+    def _alive(self) -> list[_Condition]:
+        now = time.monotonic()
+        return [c for c in list(self._conditions.values()) if now - c.at < _GONE_AFTER_S]
+
+    def is_driving(self) -> bool:
+        """Whether any worker is alive that has not said that it drives no more."""
+        return any(not c.beat.ended for c in self._alive())
+
+    def describe(self) -> str:
+        """Where each worker is, the one that was heard of last first; empty: there never was one."""
+        now = time.monotonic()
+        known = sorted(self._conditions.values(), key=lambda c: -c.at)
+        return "; ".join(_describe(c, now - c.at) for c in known[:_DESCRIBED])
+
+    def versions(self) -> dict[str, int]:
+        """The version that drives now, of each living worker."""
+        return {c.beat.worker: c.beat.policy_version for c in self._alive()}
+
+    def metrics(self, newest: int) -> dict[str, float]:
+        """The workers' condition, and what they did since the last call.
+
+        Args:
+            newest: the version published last.
+        """
+        alive = self._alive()
+        beats = [c.beat for c in alive]
+        known = [c.beat for c in list(self._conditions.values())]
+        metrics: dict[str, float] = {
+            "workers": len(alive),
+            "workers_with_alarm": sum(bool(c.beat.alarm) or c.stalled for c in alive),
+            "workers_stalled": sum(c.stalled for c in alive),
+            **{f"{n}_total": self._forgotten[n] + sum(getattr(b, n) for b in known) for n in _TOTALS},
+            "unacknowledged_samples": sum(b.unacknowledged_samples for b in beats),
+            "policy_lag_versions": max((max(0, newest - b.policy_version) for b in beats if not b.expert), default=0),
+        }
+        done, self._told = self._told, (self._steps, self._overruns)
+        if self._told[0] > done[0]:
+            metrics["deadline_miss_share"] = (self._told[1] - done[1]) / (self._told[0] - done[0])
+        return metrics
+
+
+def _describe(condition: _Condition, silent_s: float) -> str:
+    beat = condition.beat
+    if beat.ended:
+        return f"worker {beat.worker} drives no more ({beat.ended})"
+    if silent_s >= _GONE_AFTER_S:
+        return f"worker {beat.worker} has not been heard of for {silent_s:.0f} s"
+    return f"worker {beat.worker} is here, and sends none" + (f" ({beat.alarm})" if beat.alarm else "")

@@ -1,0 +1,302 @@
+"""The trainer's side of the wire: samples in, acknowledgements and policies out, beside the training thread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tmrl_like.base import script
+from tmrl_like.base.budgets import Turns
+from tmrl_like.base.files import write_atomically
+from tmrl_like.delivery.receiver import Receiver, SampleCheck
+from tmrl_like.delivery.session import Session
+from tmrl_like.errors import NoWorkerError
+from tmrl_like.policies.actor import ActorModule
+from tmrl_like.policies.weights import refuse_diverged, serialize_weights
+from tmrl_like.trainer.fleet import Fleet
+from tmrl_like.trainer.freshness import FreshnessLimits
+from tmrl_like.transport.base import PeerLink
+from tmrl_like.types import Delivery, Receipt
+from tmrl_like.wire import messages as m
+from tmrl_like.wire.policy import split_policy
+
+log = logging.getLogger("tmrl_like.trainer")
+
+_TICK_S = 0.05
+_VERSIONS_KEPT = 10_000
+
+
+@dataclass
+class _Publication:
+    """A policy on its way out."""
+
+    version: int
+    published_at_s: float
+    pieces: list[bytes | memoryview] = field(repr=False)
+    frames: Iterator[bytes] | None = None
+    blocked: bytes | None = None
+
+
+class TrainerLink:
+    """Implements `training_offline.TrainerInterface` over a session with the server."""
+
+    def __init__(
+        self,
+        link: PeerLink,
+        where: str,
+        name: str,
+        spaces: m.Spaces,
+        receiver: Receiver | None = None,
+        freshness: FreshnessLimits | None = None,
+        model_path: Path | None = None,
+        version: int = 0,
+        worker_stalled_after_s: float = 30.0,
+        sample_check: SampleCheck | None = None,
+    ) -> None:
+        """Connect, without waiting for the server.
+
+        Args:
+            link: an open connection.
+            where: the server's address, for messages.
+            name: this trainer's name.
+            spaces: compared with the workers'.
+            receiver: knows what the memory holds already; None: nothing.
+            freshness: which samples come too late; None: none do.
+            model_path: where the newest weights are kept; None: nowhere.
+            version: of the policy published last, by an earlier process of this training.
+            worker_stalled_after_s: after so long with one version, while newer ones are published, a worker is named
+                in the log.
+            sample_check: what samples must be; None: nothing is compared before they reach the memory.
+        """
+        self._where = where
+        self._receiver = receiver or Receiver()
+        self._receiver.check = sample_check
+        limits = self._receiver.limits
+        self._unread: Turns[Delivery] = Turns(limits.unread_bytes, limits.total_bytes)
+        self._turn_left_s = limits.turn_s
+        self._freshness = freshness or FreshnessLimits()
+        self._inbox: list[Delivery] = []
+        self._arriving: list[Delivery] = []  # the connection's thread collects here, and hands over per turn
+        self._arrived = threading.Condition()
+        self._fleet = Fleet(worker_stalled_after_s)
+        self._next_publication: _Publication | None = None
+        self._publication: _Publication | None = None
+        self._last_publication: _Publication | None = None
+        self._published: dict[int, float] = {}
+        self._version = version
+        self._saver = _Saver(model_path)
+        self._session = Session(link, where, self, "trainer", name, spaces, model_path)
+
+    # -- the training thread -------------------------------------------------------------------------
+
+    def retrieve(self, timeout_s: float = 0.0) -> list[Delivery]:
+        """Take what has arrived, oldest first; waits up to `timeout_s` for something.
+
+        Raises:
+            RefusedError, CredentialsError: the connection ended for good.
+        """
+        self._session.check()
+        with self._arrived:
+            if not self._inbox and timeout_s > 0:
+                self._arrived.wait(timeout_s)
+            deliveries, self._inbox = self._inbox, []
+        return [d for d in deliveries if d.receipt is None or not self._receiver.is_rejected(d.receipt)]
+
+    def confirm(self, deliveries: Sequence[Delivery]) -> None:
+        """The memory has stored the samples of these; the log follows, and the acknowledgement."""
+        self._receiver.confirm([delivery.receipt for delivery in deliveries if delivery.receipt is not None])
+        self._session.wake()
+
+    def refuse(self, receipt: Receipt, reason: str) -> None:
+        """Take nothing more of a worker process, and acknowledge nothing more: its samples do not fit the memory.
+
+        Args:
+            receipt: of the first packet that does not fit.
+            reason: what was expected, what was found.
+        """
+        self._receiver.reject(receipt, reason)
+        self._session.wake()
+
+    def broadcast_model(self, model: ActorModule) -> int:
+        """Publish the weights as they are now; copies them, and does not wait.
+
+        A version that is not sent yet when the next one is published is skipped.
+
+        Raises:
+            DivergedError: they are not finite; nothing is published.
+        """
+        snapshot = model.snapshot()
+        refuse_diverged(snapshot)
+        pieces = serialize_weights(snapshot)
+        with self._arrived:
+            self._version += 1
+            publication = _Publication(self._version, time.time(), pieces)
+            self._published[self._version] = publication.published_at_s
+            self._published.pop(self._version - _VERSIONS_KEPT, None)
+            self._next_publication = publication
+        self._session.wake()
+        return publication.version
+
+    @property
+    def newest_version(self) -> int:
+        """The version published last; 0: none."""
+        return self._version
+
+    def published_at(self, version: int) -> float | None:
+        """Unix time of a version's publication; None where unknown."""
+        return self._published.get(version)
+
+    def fleet(self) -> dict[str, float]:
+        """The workers' condition, from their latest signs of life, and what they did since the last call."""
+        stale = {"dropped_stale_samples_total": self._freshness.dropped_samples}
+        return self._fleet.metrics(self._version) | self._receiver.metrics() | stale
+
+    def who_is_missing(self) -> str:
+        """Why no samples come, for people.
+
+        Raises:
+            NoWorkerError: a worker of this very script has failed, and no worker drives.
+        """
+        missing = self._fleet.describe() or "no worker has come"
+        if not self._session.connected:
+            missing = f"there is no connection to the server at {self._where}; before that: {missing}"
+        failure = script.failure_of_worker(self._where)
+        if failure and not self._fleet.is_driving():
+            raise NoWorkerError(f"the worker of this script has failed, and no other one drives: {failure}")
+        return missing
+
+    def worker_versions(self) -> dict[str, int]:
+        """The version of the policy that drives now, of each living worker by its name."""
+        return self._fleet.versions()
+
+    def close(self, flush_s: float = 1.0) -> None:
+        """Send what waits, leave. Twice is fine."""
+        self._session.close(flush_s)
+        self._saver.close()
+
+    def wait_connected(self, timeout_s: float) -> bool:
+        """Wait until the server let this trainer in; raises what it refused it for."""
+        return self._session.wait_connected(timeout_s)
+
+    def check(self) -> None:
+        """Raise what ended the connection for good, if anything did."""
+        self._session.check()
+
+    # -- the connection's thread (`session.Role`) ----------------------------------------------------
+
+    def on_welcome(self, welcome: m.Welcome, is_new: bool) -> None:
+        """A server without a policy gets the last one again."""
+        if welcome.policy_wanted and self._last_publication is not None and self._publication is None:
+            last = self._last_publication
+            self._publication = _Publication(last.version, last.published_at_s, last.pieces)
+
+    def on_message(self, message: m.AnyMessage, body: memoryview) -> None:
+        """Samples, to be read in turns, and signs of life."""
+        if isinstance(message, m.Bundle):
+            deliveries = self._receiver.take(message, body, time.monotonic(), self._admit)
+            self._unread.add(message.worker, deliveries, len(body))
+            self._read_unread()
+        elif isinstance(message, m.Beat):
+            self._fleet.on_beat(message, self._version)
+
+    def _read_unread(self) -> None:
+        """Read packets, for what is left of the turn; those beyond wait for the next one."""
+        if self._turn_left_s > 0:
+            self._turn_left_s -= self._unread.work(self._arriving.append, self._turn_left_s)
+
+    def _admit(self, packet: m.SamplePacket) -> bool:
+        return self._freshness.admit(packet, time.time(), self._version)
+
+    def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
+        """Read what waits, hand it over, log what is in the memory; send acknowledgements and policy frames."""
+        self._turn_left_s = self._receiver.limits.turn_s
+        self._read_unread()
+        self._turn_left_s = self._receiver.limits.turn_s
+        if self._arriving:
+            with self._arrived:
+                self._inbox += self._arriving
+                self._arrived.notify()
+            self._arriving.clear()
+        self._receiver.write(time.monotonic())
+        if not connected:
+            return 0.0 if self._unread else _TICK_S
+        for message in self._receiver.due():
+            if not send(m.encode(message)):
+                self._receiver.not_said(message)
+        is_sent = self._send_policy(send)
+        return 0.0 if self._unread else _TICK_S if is_sent else 0.001
+
+    def _send_policy(self, send: Callable[[bytes], bool]) -> bool:
+        """Send frames until the connection takes no more; True when all are sent."""
+        if self._publication is None:
+            with self._arrived:
+                self._publication, self._next_publication = self._next_publication, None
+        publication = self._publication
+        if publication is None:
+            return True
+        if publication.frames is None:
+            publication.frames = split_policy(publication.pieces, publication.version, publication.published_at_s)
+        while (frame := publication.blocked or next(publication.frames, None)) is not None:
+            publication.blocked = None
+            if not send(frame):
+                publication.blocked = frame
+                return False
+        self._last_publication, self._publication = publication, None
+        self._saver.save(publication.pieces)
+        return self._next_publication is None
+
+    def pending(self) -> bool:
+        """Whether acknowledgements or a policy wait to be sent."""
+        return bool(self._receiver.pending or self._publication or self._next_publication)
+
+    def beat(self) -> m.Beat:
+        """A trainer's sign of life."""
+        return m.Beat()
+
+
+class _Saver:
+    """Writes the newest weights to disk in a thread of its own; skips those it had no time for."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._waiting: list[bytes | memoryview] | None = None
+        self._ready = threading.Condition()
+        self._closing = False
+        self._thread: threading.Thread | None = None
+        if path is not None:
+            self._thread = threading.Thread(target=self._run, name="tmrl-saver", daemon=True)
+            self._thread.start()
+
+    def save(self, pieces: list[bytes | memoryview]) -> None:
+        with self._ready:
+            self._waiting = pieces
+            self._ready.notify()
+
+    def close(self) -> None:
+        with self._ready:
+            self._closing = True
+            self._ready.notify()
+        if self._thread is not None:
+            self._thread.join(5.0)
+
+    def _run(self) -> None:
+        assert self._path is not None
+        failed = False
+        while True:
+            with self._ready:
+                while self._waiting is None and not self._closing:
+                    self._ready.wait()
+                pieces, self._waiting = self._waiting, None
+            if pieces is None:
+                return
+            try:
+                write_atomically(self._path, *pieces)
+                failed = False
+            except OSError as error:
+                if not failed:
+                    log.error("cannot save the policy to %s: %s; training goes on", self._path, error)
+                failed = True

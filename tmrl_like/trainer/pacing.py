@@ -1,0 +1,76 @@
+"""How far training may run ahead of the environment, and when it says that it waits. No clock, no thread."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from tmrl_like.errors import ConfigError
+
+_FIRST_REMINDER_S = 10.0
+_LONGEST_REMINDER_S = 600.0
+
+
+@dataclass
+class Pacer:
+    """Caps training steps per environment step, once there is a worker.
+
+    Recorded samples count as environment steps, but there will be no more of them: until a worker has sent a sample,
+    training goes on without a limit, and its steps beyond the ratio are not held against the worker.
+
+    Attributes:
+        max_training_steps_per_env_step: training pauses when one more step would exceed this ratio.
+        start_training: samples needed before the first step.
+        recorded_samples: samples that were in the memory before training began: a data set's, or those of a memory
+            that was taken over without its agent.
+        unpaced_steps: training steps beyond the ratio, made before the first sample of a worker.
+    """
+
+    max_training_steps_per_env_step: float
+    start_training: int = 0
+    recorded_samples: int = 0
+    unpaced_steps: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.max_training_steps_per_env_step > 0:
+            raise ConfigError(
+                f"max_training_steps_per_env_step is {self.max_training_steps_per_env_step}; it must be above 0"
+            )
+
+    def may_train(self, training_steps: int, samples: int) -> bool:
+        """Whether one more training step is allowed after `training_steps`, with `samples` recorded or received."""
+        if samples < max(1, self.start_training):
+            return False
+        if samples == self.recorded_samples:
+            return True
+        return training_steps - self.unpaced_steps + 1 <= self.max_training_steps_per_env_step * samples
+
+    def before_samples(self, training_steps: int, samples: int) -> None:
+        """A worker's samples are about to be added to `samples`, after `training_steps`."""
+        if samples == self.recorded_samples > 0:
+            allowed = self.max_training_steps_per_env_step * samples
+            self.unpaced_steps = max(0, training_steps - math.floor(min(allowed, training_steps)))
+
+
+class Reminder:
+    """Says when a wait is worth a line: after 10 s, and then each time after twice as long, at most 10 minutes.
+
+    Times are seconds of any clock.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.restart(now)
+
+    def restart(self, now: float) -> None:
+        """The wait begins now."""
+        self._began = now
+        self._interval_s = _FIRST_REMINDER_S
+        self._due = now + self._interval_s
+
+    def overdue_s(self, now: float) -> float:
+        """How long the wait has lasted, if that is to be said now; else 0."""
+        if now < self._due:
+            return 0.0
+        self._interval_s = min(2 * self._interval_s, _LONGEST_REMINDER_S)
+        self._due = now + self._interval_s
+        return now - self._began

@@ -1,0 +1,347 @@
+"""Off-policy training as a schedule: rounds of training steps, fed by the workers, paced by the environment."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from tmrl_like.agents.agent import TrainingAgent
+from tmrl_like.errors import ConfigError, MemoryContractError, MissingExtraError, PipelineMismatchError
+from tmrl_like.metrics.rounds import RoundMetrics
+from tmrl_like.policies.actor import ActorModule
+from tmrl_like.replay.contract import MemoryDataloading
+from tmrl_like.trainer.freshness import FreshnessLimits, StoredAges
+from tmrl_like.trainer.pacing import Pacer, Reminder
+from tmrl_like.types import Batch, Buffer, Delivery, EpisodeStats, Receipt
+
+log = logging.getLogger("tmrl_like.trainer")
+
+
+class TrainerInterface(Protocol):
+    """What training sees of the network."""
+
+    def retrieve(self, timeout_s: float = 0.0) -> Sequence[Delivery]:
+        """Take what has arrived; waits up to `timeout_s` for something to arrive."""
+
+    def confirm(self, deliveries: Sequence[Delivery]) -> None:
+        """Their samples are in the memory now."""
+
+    def refuse(self, receipt: Receipt, reason: str) -> None:
+        """Take nothing more of the worker process of this packet: its samples do not fit those in the memory."""
+
+    def broadcast_model(self, model: ActorModule) -> int:
+        """Publish weights to all workers, without waiting; returns their version."""
+
+    def published_at(self, version: int) -> float | None:
+        """Unix time at which a version was published; None where unknown."""
+
+    @property
+    def newest_version(self) -> int:
+        """The version published last; 0: none."""
+
+    def fleet(self) -> dict[str, float]:
+        """Metrics of the workers' condition, and of what they did since the last call."""
+
+    def who_is_missing(self) -> str:
+        """Why no samples come, for people: which workers are here, which are not, and why.
+
+        Raises:
+            NoWorkerError: waiting for more is in vain.
+        """
+
+
+class Observer(Protocol):
+    """Told what happens while training."""
+
+    def on_round(self, record: dict[str, Any]) -> None:
+        """A round ended; its metrics."""
+
+    def on_episode(self, stats: EpisodeStats, env_steps_total: int) -> None:
+        """A worker reported a finished episode."""
+
+
+class StopTraining(Exception):  # noqa: N818 - not an error
+    """Leave the schedule where it stands, keep what was learnt."""
+
+
+@dataclass(eq=False)
+class TrainingOffline:
+    """Trains an off-policy agent from what the workers send.
+
+    Args:
+        env_cls: makes an environment, only to read its spaces; or the pair (observation_space, action_space).
+        memory_cls: makes the memory from `nb_steps` and `device`.
+        training_agent_cls: makes the agent from `observation_space`, `action_space` and `device`.
+        epochs: a checkpoint is written after each; `math.inf` trains for ever.
+        rounds: per epoch; metrics are shown after each.
+        steps: training steps per round.
+        update_model_interval: training steps between two publications of the weights.
+        update_buffer_interval: training steps between two looks for new samples.
+        max_training_steps_per_env_step: training pauses above this ratio; the samples of a data set count, and
+            training from one alone, before a worker has sent anything, has no limit.
+        sleep_between_buffer_retrieval_attempts: longest wait for new samples at a time, in seconds;
+            samples that arrive earlier end it.
+        profiling: print a profile after each round (needs pyinstrument).
+        agent_scheduler: called as f(agent, epoch) at the start of each epoch.
+        start_training: samples to receive before the first training step.
+        device: where batches and the agent are; None: "cuda" when there is one, else "cpu".
+        max_minutes: end training after this much time, that before a resumption included (math.inf: never).
+        max_sample_age_s: samples that are older when they would enter the memory are dropped, a packet at a time,
+            and count for nothing: neither for `start_training` nor as environment steps.
+        max_policy_lag_versions: so are samples whose policy is older by more than so many versions.
+    """
+
+    env_cls: Any = None
+    memory_cls: Callable[..., MemoryDataloading] | None = None
+    training_agent_cls: Callable[..., TrainingAgent] | None = None
+    epochs: float = 10
+    rounds: int = 50
+    steps: int = 2000
+    update_model_interval: int = 100
+    update_buffer_interval: int = 100
+    max_training_steps_per_env_step: float = 1.0
+    sleep_between_buffer_retrieval_attempts: float = 1.0
+    profiling: bool = False
+    agent_scheduler: Callable[[TrainingAgent, int], None] | None = None
+    start_training: int = 0
+    device: str | None = None
+    max_minutes: float = math.inf
+    max_sample_age_s: float = math.inf
+    max_policy_lag_versions: float = math.inf
+
+    epoch: int = field(default=0, init=False)
+    round: int = field(default=0, init=False)
+    total_updates: int = field(default=0, init=False)
+    total_samples: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        """Make memory and agent.
+
+        Raises:
+            ConfigError: a factory is missing, or a number is out of range.
+            MissingExtraError: there is no profiler.
+        """
+        _check_fields(self)
+        assert self.memory_cls is not None
+        assert self.training_agent_cls is not None
+        self.device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        self.freshness = FreshnessLimits(self.max_sample_age_s, self.max_policy_lag_versions)
+        self.observation_space, self.action_space = _spaces_of(self.env_cls)
+        self.memory = self.memory_cls(nb_steps=self.steps, device=self.device)
+        self.agent = self.training_agent_cls(
+            observation_space=self.observation_space, action_space=self.action_space, device=self.device
+        )
+        _check_gamma(self.memory, self.agent)
+        self.total_samples = len(self.memory)
+        self.pacer = Pacer(self.max_training_steps_per_env_step, self.start_training, self.total_samples)
+        self.should_stop: Callable[[], bool] = lambda: False
+        self._stored_ages = StoredAges(self.memory.memory_size)
+        self._observer: Observer | None = None
+        self._began_at = self.clock()
+
+    # -- the schedule --------------------------------------------------------------------------------
+
+    def run_epoch(self, interface: TrainerInterface, observer: Observer | None = None) -> list[dict[str, Any]]:
+        """Train for `rounds` x `steps` training steps, or for what an epoch that was stopped has left of its rounds.
+
+        Args:
+            interface: the network.
+            observer: told of rounds and episodes as they end.
+
+        Returns:
+            The metrics of all rounds.
+        """
+        records = []
+        self._observer = observer
+        if self.agent_scheduler is not None:
+            self.agent_scheduler(self.agent, self.epoch)
+        while self.round < self.rounds:
+            metrics = RoundMetrics(self.epoch, self.round)
+            with _profiled(self.profiling), contextlib.suppress(StopTraining):
+                self._run_round(interface, metrics)
+                self.round += 1
+            records.append(self._close_round(interface, metrics))
+            if observer is not None:
+                observer.on_round(records[-1])
+            if self.finished:
+                break
+        if self.round >= self.rounds:
+            self.epoch, self.round = self.epoch + 1, 0
+        return records
+
+    def _run_round(self, interface: TrainerInterface, metrics: RoundMetrics) -> None:
+        self._wait_for_samples(interface, metrics)
+        for step, batch in enumerate(self.memory, start=1):
+            metrics.add_step(train_step(self.agent, self.memory, batch))
+            self.total_updates += 1
+            if self.total_updates % self.update_model_interval == 0:
+                interface.broadcast_model(self.agent.get_actor())
+            if self.total_updates % self.update_buffer_interval == 0:
+                self._update_buffer(interface, metrics)
+            if step < self.steps:
+                self._wait_for_samples(interface, metrics)
+
+    def _wait_for_samples(self, interface: TrainerInterface, metrics: RoundMetrics) -> None:
+        """Pause while training would run ahead of the environment, or the memory holds too little."""
+        if self._may_train():
+            self._check_stop()
+            return
+        reminder, samples = Reminder(self.clock()), self.total_samples
+        with metrics.idle():
+            while not self._may_train():
+                self._check_stop()
+                self._update_buffer(interface, metrics, self.sleep_between_buffer_retrieval_attempts)
+                if self.total_samples > samples:
+                    samples = self.total_samples
+                    reminder.restart(self.clock())
+                elif silent_s := reminder.overdue_s(self.clock()):
+                    log.warning("no samples for %.0f s: %s", silent_s, interface.who_is_missing())
+
+    def _may_train(self) -> bool:
+        return self.pacer.may_train(self.total_updates, self.total_samples) and self.memory.ready
+
+    def _update_buffer(self, interface: TrainerInterface, metrics: RoundMetrics, timeout_s: float = 0.0) -> None:
+        taken, refused = [], set()
+        for delivery in interface.retrieve(timeout_s):
+            process = None if delivery.receipt is None else delivery.receipt[:2]
+            if process in refused:
+                continue
+            try:
+                self._take(delivery, interface, metrics)
+            except MemoryContractError as error:
+                if delivery.receipt is None or not self._is_a_misfit(error):
+                    raise
+                interface.refuse(delivery.receipt, str(error))
+                refused.add(process)
+            else:
+                taken.append(delivery)
+        if taken:
+            interface.confirm(taken)
+
+    def _is_a_misfit(self, error: MemoryContractError) -> bool:
+        """Whether samples do not fit those before them; the first ones may rather not fit the memory's arguments."""
+        return self.memory.holds_samples and not isinstance(error, PipelineMismatchError)
+
+    def _take(self, delivery: Delivery, interface: TrainerInterface, metrics: RoundMetrics) -> None:
+        if len(delivery.buffer):
+            self._store(delivery.buffer, interface, metrics)
+        metrics.add_episodes(delivery.episodes)
+        if self._observer is not None:
+            for stats in delivery.episodes:
+                self._observer.on_episode(stats, self.total_samples)
+
+    def _store(self, buffer: Buffer, interface: TrainerInterface, metrics: RoundMetrics) -> None:
+        self.memory.append(buffer)
+        self.pacer.before_samples(self.total_updates, self.total_samples)
+        metrics.add_samples(buffer, interface.published_at, interface.newest_version)
+        self.total_samples += len(buffer)
+        for block in buffer.blocks:
+            self._stored_ages.add(block.timing.observed_at_s)
+
+    def _close_round(self, interface: TrainerInterface, metrics: RoundMetrics) -> dict[str, Any]:
+        return metrics.close(
+            total_updates=self.total_updates,
+            total_samples=self.total_samples,
+            memory_transitions=len(self.memory),
+            further=self._stored_ages.metrics() | interface.fleet(),
+        )
+
+    # -- ending --------------------------------------------------------------------------------------
+
+    @property
+    def finished(self) -> bool:
+        """Whether time is up or somebody asked to stop; the epochs are counted by the caller."""
+        return self.should_stop() or self.elapsed_s > self.max_minutes * 60
+
+    def clock(self) -> float:
+        """Seconds since whenever."""
+        return time.monotonic()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since construction, and those of the sessions that this one resumes."""
+        return self.clock() - self._began_at
+
+    @elapsed_s.setter
+    def elapsed_s(self, seconds: float) -> None:
+        self._began_at = self.clock() - seconds
+
+    def _check_stop(self) -> None:
+        if self.finished:
+            raise StopTraining
+
+
+def train_step(agent: TrainingAgent, memory: MemoryDataloading, batch: Batch) -> dict[str, Any]:
+    """Train on a batch, and tell the memory the errors that it draws by; returns the metrics.
+
+    Raises:
+        ConfigError: the memory draws by errors, and the agent returns none.
+    """
+    metrics = agent.train(batch)
+    if batch.drawn is None:
+        return metrics
+    if "td_error" not in metrics:
+        raise ConfigError(
+            f"{type(memory).__name__} draws by TD errors, but {type(agent).__name__}.train returns no td_error: leave "
+            "prioritised sampling off, or return |error| per transition under that name"
+        )
+    memory.feed_back(batch.drawn, metrics["td_error"])
+    return {name: value for name, value in metrics.items() if name != "td_error"}
+
+
+def _check_gamma(memory: MemoryDataloading, agent: TrainingAgent) -> None:
+    """One discount for the rewards that the memory sums up and the values that the agent adds."""
+    gammas = getattr(memory, "gamma", None), getattr(agent, "gamma", None)
+    if None not in gammas and gammas[0] != gammas[1]:
+        raise ConfigError(f"gamma is {gammas[0]} in the memory and {gammas[1]} in the agent: give both the same")
+
+
+def _check_fields(training: TrainingOffline) -> None:
+    for name in ("env_cls", "memory_cls", "training_agent_cls"):
+        if getattr(training, name) is None:
+            raise ConfigError(f"TrainingOffline needs {name}")
+    for name in ("epochs", "rounds", "steps", "update_model_interval", "update_buffer_interval"):
+        if getattr(training, name) < 1:
+            raise ConfigError(f"TrainingOffline.{name} is {getattr(training, name)}; it must be 1 or more")
+    if training.profiling:
+        _profiler()
+
+
+def _spaces_of(env_cls: Any) -> tuple[Any, Any]:
+    if isinstance(env_cls, tuple | list):
+        if len(env_cls) != 2:
+            raise ConfigError(f"env_cls as a tuple is (observation_space, action_space); it has {len(env_cls)} items")
+        return env_cls[0], env_cls[1]
+    env = env_cls()
+    try:
+        return env.observation_space, env.action_space
+    finally:
+        env.close()
+
+
+@contextlib.contextmanager
+def _profiled(on: bool) -> Iterator[None]:
+    if not on:
+        yield
+        return
+    with _profiler()() as profiler:
+        yield
+    log.info("%s", profiler.output_text(unicode=True))
+
+
+def _profiler() -> Any:
+    try:
+        from pyinstrument import Profiler
+    except ImportError:
+        raise MissingExtraError("profiling=True needs pyinstrument: pip install pyinstrument") from None
+    return Profiler
+
+
+__all__ = ["Observer", "StopTraining", "TrainerInterface", "TrainingOffline"]

@@ -1,0 +1,355 @@
+"""What was learnt, on disk, and back: no pickle, no code, whole or not at all.
+
+A checkpoint is a folder::
+
+    manifest.json         names the newest complete checkpoint, and the one before; replaced in one step
+    training-N.pt         agent, counters, random generators: tensors and plain values
+    log/                  the samples, as they arrive (`delivery.log`)
+
+A kill at any moment leaves the manifest of the last complete checkpoint and its files, and in log/ every sample that
+was acknowledged. `take_snapshot` belongs to the training thread; `Snapshot.write` to any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import json
+import logging
+import random
+import secrets
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+
+from tmrl_like.base.files import sync_folder, write_atomically
+from tmrl_like.errors import CheckpointError
+from tmrl_like.trainer.schedule import TrainingOffline
+
+log = logging.getLogger("tmrl_like.trainer")
+
+FORMAT = 3
+_PLAIN = (bool, int, float, str, bytes, type(None))
+
+
+class Manifest(msgspec.Struct):
+    """What a checkpoint folder holds.
+
+    Attributes:
+        format: of the folder.
+        number: counts checkpoints; 0: the first one is not complete yet.
+        training: file of the agent's state.
+        training_steps: done when it was taken.
+        samples: received when it was taken.
+        run: which training it belongs to; samples of another one are not joined with its agent.
+        checksum: CRC-32 of the agent's file.
+        previous: the checkpoint of this training before, in case this one is damaged.
+    """
+
+    format: int
+    number: int
+    training: str = ""
+    training_steps: int = 0
+    samples: int = 0
+    run: str = ""
+    checksum: int = 0
+    previous: Manifest | None = None
+
+
+@dataclass(eq=False)
+class Snapshot:
+    """What was learnt by one moment; training may go on meanwhile."""
+
+    training: dict[str, Any]  # tensors and plain values, none of them shared with the training
+    manifest: Manifest  # without number and file
+
+    def write(self, path: Path) -> None:
+        """Write it to the checkpoint folder `path`.
+
+        Raises:
+            CheckpointError: it cannot be written (disk full, no permission), or there are training files without
+                a manifest; what is there stays whole.
+        """
+        previous = read_manifest(path)
+        manifest = self.manifest
+        manifest.number = previous.number + 1 if previous else 1
+        if previous is not None and previous.run == manifest.run:
+            manifest.previous = msgspec.structs.replace(previous, previous=None)
+        manifest.training = f"training-{manifest.number}.pt"
+        buffer = io.BytesIO()
+        torch.save(self.training, buffer)
+        manifest.checksum = zlib.crc32(buffer.getbuffer())
+        try:
+            if previous is None:  # from here on there is a manifest, whatever the process is killed in
+                write_atomically(path / "manifest.json", msgspec.json.encode(Manifest(FORMAT, 0)))
+            write_atomically(path / manifest.training, buffer.getvalue())
+            sync_folder(path)
+            write_atomically(path / "manifest.json", msgspec.json.encode(manifest))
+            sync_folder(path)
+        except OSError as error:
+            _remove_others(path, previous)
+            raise CheckpointError(f"cannot write the checkpoint to {path}: {error}") from None
+        _remove_others(path, manifest)
+
+
+def take_snapshot(training: TrainingOffline, extra: Mapping[str, Any] | None = None, run: str = "") -> Snapshot:
+    """Copy what a checkpoint holds: all but the samples.
+
+    Args:
+        training: what to save; between two training steps.
+        extra: further plain values to keep with it.
+        run: which training it is.
+    """
+    state = _copied(_training_state(training, dict(extra or {})))
+    return Snapshot(state, Manifest(FORMAT, 0, "", training.total_updates, training.total_samples, run))
+
+
+def save_checkpoint(
+    training: TrainingOffline, path: Path, extra: Mapping[str, Any] | None = None, run: str = ""
+) -> None:
+    """Take a snapshot and write it.
+
+    Args:
+        training: what to save.
+        path: the checkpoint's folder.
+        extra: further plain values to keep with it.
+        run: which training it is.
+
+    Raises:
+        CheckpointError: it cannot be written (disk full, no permission); the previous one stays whole.
+    """
+    take_snapshot(training, extra, run).write(path)
+
+
+def load_checkpoint(training: TrainingOffline, path: Path) -> dict[str, Any]:
+    """Restore what was learnt and counted into a freshly built `training`; its memory stays as it is.
+
+    Args:
+        training: built by the same class as the one saved; hyper-parameters stay as built.
+        path: the checkpoint's folder.
+
+    Returns:
+        The `extra` values saved with it.
+
+    Raises:
+        CheckpointError: damaged, of another format, or of another agent.
+    """
+    manifest = read_manifest(path)
+    if manifest is None:
+        raise CheckpointError(f"there is no checkpoint in {path}")
+    try:
+        state = _newest_whole(path, manifest)
+        _load_training_state(training, state)
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, EOFError) as error:
+        raise CheckpointError(
+            f"the checkpoint in {path} does not fit or is damaged ({_first_line(error)}); restore the settings it was "
+            "made with, or start again with another run name"
+        ) from error
+    return dict(state["extra"])
+
+
+def _newest_whole(path: Path, newest: Manifest) -> dict[str, Any]:
+    """The state in the newest of the checkpoints that can be read."""
+    damage: Exception | None = None
+    for manifest in (newest, newest.previous):
+        if manifest is None:
+            break
+        try:
+            state = _load_tensors(path / manifest.training, manifest.checksum)
+        except (OSError, ValueError) as error:
+            damage = damage or error
+            continue
+        if damage is not None:
+            log.warning(
+                "checkpoint %d in %s is damaged (%s): going on from checkpoint %d, of training step %d",
+                *(newest.number, path, _first_line(damage), manifest.number, manifest.training_steps),
+            )
+        return state
+    assert damage is not None
+    raise damage
+
+
+def new_run() -> str:
+    """A name for a training that starts over."""
+    return secrets.token_hex(8)
+
+
+def object_state(holder: Any) -> dict[str, Any]:
+    """State of an object's attributes that a restart needs: modules, optimisers, tensors, plain values."""
+    own = getattr(type(holder), "state_dict", None)
+    if own is not None:
+        return dict(holder.state_dict())
+    chosen = set(inspect.signature(type(holder).__init__).parameters)  # stay as the restarted script has them
+    state = {}
+    for name, value in vars(holder).items():
+        saved = _value_state(value)
+        if saved is not None and not (saved["kind"] == "plain" and name in chosen):
+            state[name] = saved
+    return state
+
+
+def load_object_state(holder: Any, state: Mapping[str, Any]) -> None:
+    """Restore what `object_state` gave.
+
+    Raises:
+        CheckpointError: the object lacks an attribute that was saved.
+    """
+    if hasattr(type(holder), "load_state_dict"):
+        holder.load_state_dict(state)
+        return
+    for name, saved in state.items():
+        if not hasattr(holder, name):
+            raise CheckpointError(f"{type(holder).__name__} has no {name!r}, which the checkpoint holds")
+        setattr(holder, name, _restored(getattr(holder, name), saved))
+
+
+def _value_state(value: Any) -> Any:
+    """{"kind": …} for what is saved, None for what is not state (spaces, functions, classes)."""
+    if isinstance(value, _PLAIN):
+        return {"kind": "plain", "value": value}
+    if isinstance(value, torch.Tensor):
+        return {"kind": "tensor", "value": value.detach().cpu().clone()}
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
+        return {"kind": "array", "value": torch.from_numpy(np.array(value))}
+    if hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
+        return {"kind": "state", "value": dict(value.state_dict())}
+    if isinstance(value, list | tuple):
+        parts = [_value_state(v) for v in value]
+        return None if None in parts else {"kind": "sequence", "value": parts}
+    if type(value) is dict:
+        parts_by_key = {k: _value_state(v) for k, v in value.items()}
+        plain = all(isinstance(k, str | int) for k in value)
+        return None if None in parts_by_key.values() or not plain else {"kind": "dict", "value": parts_by_key}
+    return None
+
+
+def _restored(current: Any, saved: Mapping[str, Any]) -> Any:
+    kind, value = saved["kind"], saved["value"]
+    if kind == "state":
+        current.load_state_dict(value)
+        return current
+    if kind == "tensor":
+        return _into(current, value)
+    if kind == "array":
+        return value.numpy() if isinstance(current, np.ndarray) else type(current)(value.numpy())
+    if kind == "sequence":
+        restored = [_restored(c, v) for c, v in zip(current, value, strict=True)]
+        return type(current)(restored) if type(current) in (list, tuple) else current
+    if kind == "dict":
+        return {k: _restored(current.get(k) if isinstance(current, dict) else None, v) for k, v in value.items()}
+    return value
+
+
+def _copied(value: Any) -> Any:
+    """Tensors copied to the CPU, containers too: nothing that training changes afterwards shows."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        items = [_copied(item) for item in value]
+        return tuple(items) if type(value) is tuple else items
+    return value
+
+
+def _into(current: Any, value: torch.Tensor) -> torch.Tensor:
+    """In place where possible: an optimiser may hold the very tensor."""
+    if isinstance(current, torch.Tensor) and current.shape == value.shape:
+        with torch.no_grad():
+            current.copy_(value)
+        return current
+    return value.to(current.device) if isinstance(current, torch.Tensor) else value
+
+
+def _training_state(training: TrainingOffline, extra: dict[str, Any]) -> dict[str, Any]:
+    kind, keys, position, has_gauss, cached = np.random.get_state()
+    return {
+        "agent": object_state(training.agent),
+        "epoch": training.epoch,
+        "round": training.round,
+        "elapsed_s": training.elapsed_s,
+        "total_updates": training.total_updates,
+        "total_samples": training.total_samples,
+        "recorded_samples": training.pacer.recorded_samples,
+        "unpaced_steps": training.pacer.unpaced_steps,
+        "torch_rng": torch.get_rng_state(),
+        "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "python_rng": random.getstate(),
+        "numpy_rng": (kind, torch.from_numpy(np.asarray(keys).astype(np.int64)), position, has_gauss, cached),
+        "memory_rng": json.dumps(training.memory.rng.bit_generator.state),
+        "extra": extra,
+    }
+
+
+def _load_training_state(training: TrainingOffline, state: Mapping[str, Any]) -> None:
+    load_object_state(training.agent, state["agent"])
+    training.epoch = state["epoch"]
+    training.round, training.elapsed_s = state.get("round", 0), state.get("elapsed_s", 0.0)
+    training.total_updates = state["total_updates"]
+    training.total_samples = state["total_samples"]
+    training.pacer.recorded_samples = state["recorded_samples"]
+    training.pacer.unpaced_steps = state["unpaced_steps"]
+    torch.set_rng_state(state["torch_rng"])
+    if state["cuda_rng"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state["cuda_rng"])
+    random.setstate(state["python_rng"])
+    kind, keys, *rest = state["numpy_rng"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
+    training.memory.rng.bit_generator.state = json.loads(state["memory_rng"])
+
+
+def read_manifest(path: Path) -> Manifest | None:
+    """The manifest of a checkpoint folder; None: there is no complete checkpoint in it.
+
+    Raises:
+        CheckpointError: it cannot be read, or it is missing beside training files.
+    """
+    try:
+        manifest = msgspec.json.decode((path / "manifest.json").read_bytes(), type=Manifest)
+    except FileNotFoundError:
+        if files := sorted(path.glob("training-*.pt"), key=lambda file: file.stat().st_mtime):
+            raise CheckpointError(
+                f"{path / 'manifest.json'} is missing, but {files[-1].name} is there: put it back, or move the folder "
+                "away to start from nothing"
+            ) from None
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise CheckpointError(
+            f"{path} is no checkpoint that can be read ({error}); move it away to start over"
+        ) from None
+    if manifest.format != FORMAT:
+        raise CheckpointError(f"the checkpoint in {path} has format {manifest.format}, this tmrl_like reads {FORMAT}")
+    return manifest if manifest.number else None
+
+
+def _remove_others(path: Path, manifest: Manifest | None) -> None:
+    """Remove what the manifest does not name: earlier checkpoints, drafts."""
+    keep = {m.training for m in (manifest, manifest and manifest.previous) if m}
+    for pattern in ("training-*.pt", ".*.tmp"):
+        for file in path.glob(pattern):
+            if file.name not in keep:
+                with contextlib.suppress(OSError):  # still open somewhere; the next checkpoint tries again
+                    file.unlink()
+
+
+def _load_tensors(path: Path, checksum: int) -> dict[str, Any]:
+    """Tensors and plain values only: torch refuses anything else with `weights_only`."""
+    data = path.read_bytes()
+    if zlib.crc32(data) != checksum:
+        raise ValueError(f"the checksum of {path.name} does not match")
+    try:
+        state: dict[str, Any] = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises its own kinds, among them one of a module we do not import
+        raise ValueError(_first_line(error)) from error
+    return state
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,319 @@
+"""The trainer: runs `TrainingOffline`, keeps it on disk, tells the world how it goes."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import tmrl_like.config.config_constants as cfg
+from tmrl_like.base.script import close_at_exit
+from tmrl_like.config.paths import RunPath
+from tmrl_like.errors import ConfigError
+from tmrl_like.metrics.sinks import ConsoleSink, JsonLinesSink, Sink, WandbSink
+from tmrl_like.trainer.checkpoints import Checkpoints, Resume
+from tmrl_like.trainer.link import TrainerLink
+from tmrl_like.trainer.sample_check import SampleCheck
+from tmrl_like.trainer.schedule import TrainingOffline
+from tmrl_like.transport import KeyFolder, TransportOptions, connect
+from tmrl_like.types import EpisodeStats
+from tmrl_like.wire.spaces import describe_spaces
+
+log = logging.getLogger("tmrl_like.trainer")
+
+_LOOK_S = 0.25  # a wait without a limit cannot be interrupted by Ctrl-C on Windows
+
+
+class Trainer:
+    """Trains where the hardware is, from what the workers send.
+
+    Construction builds the training (or loads its checkpoint) and connects, without waiting for the
+    server. `run` blocks until the epochs are done. Use it as a context manager, or call `close`; one that is still
+    open when the script ends is closed then.
+    """
+
+    def __init__(
+        self,
+        training_cls: Callable[[], TrainingOffline],
+        server_ip: str | None = None,
+        model_path: str | Path | RunPath | None = RunPath.OF_RUN,
+        checkpoint_path: str | Path | RunPath | None = RunPath.OF_RUN,
+        dump_run_instance_fn: Callable[[TrainingOffline, Any], None] | None = None,
+        load_run_instance_fn: Callable[[Any], TrainingOffline] | None = None,
+        updater_fn: Callable[[TrainingOffline, Any], TrainingOffline] | None = None,
+        *,
+        server_port: int | None = None,
+        transport: str = "zmq",
+        keys_dir: str | Path | None = None,
+        name: str | None = None,
+        options: TransportOptions | None = None,
+        metrics_path: str | Path | None = None,
+        sinks: Sequence[Sink] | None = None,
+        resume: Resume = "all",
+        worker_stalled_after_s: float = 30.0,
+    ) -> None:
+        """Build the training and connect.
+
+        Args:
+            training_cls: makes the training, e.g. `partial(TrainingOffline, memory_cls=…, …)`.
+            server_ip: the server's address; None: `cfg.SERVER_IP_FOR_TRAINER`, which is this machine unless set.
+            model_path: the newest published weights are kept there; left out: the run's file
+                (`cfg.MODEL_PATH_TRAINER`); None: nowhere.
+            checkpoint_path: folder of the checkpoint, written after each epoch beside training, and of the samples,
+                kept as they arrive; both are read at start if they are there; left out: the run's
+                (`cfg.CHECKPOINT_PATH`); None: nothing is kept.
+            dump_run_instance_fn: f(training, checkpoint_path), instead of our own format.
+            load_run_instance_fn: f(checkpoint_path) -> training, instead of our own format.
+            updater_fn: f(training loaded from a checkpoint, training_cls) -> training, e.g. to change
+                hyper-parameters that the checkpoint brought back (an optimiser's learning rate).
+            server_port: the server's port; None: `cfg.PORT`, which is 7790 unless set.
+            transport: "zmq", "tlspyo" or "inproc"; the server's.
+            keys_dir: where this machine's key is; None: `cfg.KEYS_FOLDER`.
+            name: this trainer's name; None: made from host and process.
+            options: limits of the transport.
+            metrics_path: file for metrics as JSON lines; None: in the run's folder (`cfg.RUN_FOLDER`).
+            sinks: further places for metrics; None: the console.
+            resume: what to take from an existing checkpoint: "all", only the "memory", or "none".
+            worker_stalled_after_s: a worker that drives one policy for so long while newer ones are published is
+                told in the log and counted in `workers_stalled`; `math.inf`: never.
+
+        Raises:
+            CheckpointError: the checkpoint is damaged or of another training.
+            CredentialsError: this machine's key cannot be read.
+            ConfigError: an argument is wrong.
+        """
+        if resume not in ("all", "memory", "none"):
+            raise ConfigError(f"resume is {resume!r}; choose all, memory or none")
+        if not worker_stalled_after_s > 0:
+            raise ConfigError(f"worker_stalled_after_s is {worker_stalled_after_s}; it must be above 0")
+        self._training_cls = training_cls
+        path = cfg.path_of_run(checkpoint_path, "CHECKPOINT_PATH")
+        self._checkpoints = Checkpoints(path, dump_run_instance_fn, load_run_instance_fn)
+        self._metrics_path = Path(metrics_path or cfg.RUN_FOLDER / "metrics.jsonl")
+        self._extra_sinks = sinks
+        self._stop = threading.Event()
+        self._idle = threading.Event()
+        self._idle.set()
+        self._runner: threading.Thread | None = None
+        built = self._checkpoints.build(training_cls, resume, updater_fn)
+        self.training = built.training
+        try:
+            self.training.should_stop = self._stop.is_set
+            host, port = server_ip or cfg.SERVER_IP_FOR_TRAINER, cfg.PORT if server_port is None else server_port
+            self.link = TrainerLink(
+                connect(transport, host, port, KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER)), options),
+                f"{host}:{port}",
+                name or f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(2)}",
+                describe_spaces(self.training.observation_space, self.training.action_space),
+                built.receiver,
+                self.training.freshness,
+                cfg.path_of_run(model_path, "MODEL_PATH_TRAINER"),
+                built.version,
+                worker_stalled_after_s=worker_stalled_after_s,
+                sample_check=SampleCheck(
+                    self.training.observation_space, self.training.action_space, self.training.memory
+                ),
+            )
+        except BaseException:
+            self._checkpoints.close()
+            raise
+        close_at_exit(self, turn=1)
+
+    def run(self) -> None:
+        """Train until the epochs are done, time is up, or Ctrl-C; blocks.
+
+        Raises:
+            RefusedError, CredentialsError: the server does not take this trainer.
+            MemoryContractError: the user's memory broke its contract.
+            CheckpointError: training is over, and its last state could not be written.
+        """
+        self._run([ConsoleSink()] if self._extra_sinks is None else list(self._extra_sinks))
+
+    def run_with_wandb(
+        self,
+        entity: str | None = None,
+        project: str | None = None,
+        run_id: str | None = None,
+        key: str | None = None,
+        offline: bool = False,
+    ) -> None:
+        """As `run`, and log to Weights & Biases, which can neither stop nor stall training.
+
+        Args:
+            entity: wandb user or team.
+            project: wandb project.
+            run_id: name of the run; the same id continues a run.
+            key: wandb API key; None: wandb's own settings.
+            offline: keep the run on this machine; `wandb sync` uploads it later.
+
+        Raises:
+            ConfigError: a partial holds positional arguments, which have no name to be logged under.
+        """
+        config = partial_to_dict(self._training_cls)
+        folder = self._metrics_path.parent / "wandb"
+        sink = WandbSink(folder, entity, project, run_id, key, config, offline)
+        sinks = [ConsoleSink()] if self._extra_sinks is None else list(self._extra_sinks)
+        self._run([*sinks, sink])
+
+    def stop(self) -> None:
+        """End `run` after the current training step, with a checkpoint. Any thread, or a signal handler."""
+        self._stop.set()
+
+    def close(self) -> None:
+        """End `run` if another thread is in it, and leave the server. Twice is fine."""
+        self.stop()
+        while threading.current_thread() is not self._runner and not self._idle.wait(_LOOK_S):
+            pass
+        self.link.close()
+        self._checkpoints.close()
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def worker_versions(self) -> dict[str, int]:
+        """The version of the policy that drives now, of each living worker by its name; twice a second."""
+        return self.link.worker_versions()
+
+    # -- run -----------------------------------------------------------------------------------------
+
+    def _run(self, sinks: list[Sink]) -> None:
+        observer = _Observer([JsonLinesSink(self._metrics_path), *sinks], self.training)
+        self._runner = threading.current_thread()
+        self._idle.clear()
+        try:
+            with _interrupt_calls(self.stop):
+                self._run_epochs(observer)
+        finally:
+            observer.close()
+            self._idle.set()
+
+    def _run_epochs(self, observer: _Observer) -> None:
+        training = self.training
+        self.link.broadcast_model(training.agent.get_actor())
+        if training.epoch >= training.epochs or training.finished:
+            log.warning(
+                "this run has done its %g epochs or %g minutes: raise them, choose another run name, or begin with "
+                "resume='none'",
+                *(training.epochs, training.max_minutes),
+            )
+        while training.epoch < training.epochs and not training.finished:
+            training.run_epoch(self.link, observer)
+            self.link.broadcast_model(training.agent.get_actor())
+            self._checkpoints.save(training, self.link.newest_version)
+        self._checkpoints.finish(training, self.link.newest_version)
+
+    # -- checkpoints ---------------------------------------------------------------------------------
+
+    def save_checkpoint(self) -> None:
+        """Write a checkpoint now, if this trainer keeps any, and wait until it is written.
+
+        A full disk is logged, and does not stop training.
+        """
+        self._checkpoints.save(self.training, self.link.newest_version, wait=True)
+
+
+class _Observer:
+    """Hands what happens in training to all sinks."""
+
+    def __init__(self, sinks: Sequence[Sink], training: TrainingOffline) -> None:
+        self._sinks = sinks
+        self._training = training
+
+    def on_round(self, record: dict[str, Any]) -> None:
+        self._write({"kind": "round", "time_s": self._training.elapsed_s, **record})
+
+    def on_episode(self, stats: EpisodeStats, env_steps_total: int) -> None:
+        self._write(
+            {
+                "kind": "episode",
+                "time_s": self._training.elapsed_s,
+                "worker": stats.worker,
+                "test": stats.test,
+                "return": stats.return_,
+                "steps": stats.steps,
+                "terminated": stats.terminated,
+                "truncated": stats.truncated,
+                "finished_at_s": stats.finished_at_s,
+                "duration_s": stats.duration_s,
+                "policy_version": stats.policy_version,
+                "overruns": stats.overruns,
+                "fault": stats.fault,
+                "env_steps_total": env_steps_total,
+            }
+        )
+
+    def _write(self, record: dict[str, Any]) -> None:
+        for sink in self._sinks:
+            sink.write(record)
+
+    def close(self) -> None:
+        for sink in self._sinks:
+            sink.close()
+
+
+class _interrupt_calls:  # noqa: N801 - reads as a function
+    """Within it, the first Ctrl-C calls `stop`; a second one interrupts as usual. Main thread only."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self._stop = stop
+        self._previous: Any = None
+
+    def __enter__(self) -> None:
+        import signal
+
+        in_main_thread = threading.current_thread() is threading.main_thread()
+        if in_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            self._previous = signal.signal(signal.SIGINT, self._on_signal)
+
+    def _on_signal(self, number: int, frame: Any) -> None:
+        import signal
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        log.info("stopping after this step; Ctrl-C again ends at once")
+        self._stop()
+
+    def __exit__(self, *exc: object) -> None:
+        import signal
+
+        if self._previous is not None:
+            signal.signal(signal.SIGINT, self._previous)
+
+
+def partial_to_dict(value: Any) -> dict[str, Any]:
+    """What a partial will be called with, as a dictionary of plain values, partials inside included.
+
+    Raises:
+        ConfigError: a partial holds positional arguments.
+    """
+    if not isinstance(value, functools.partial):
+        return {"__name__": _name_of(value)}
+    if value.args:
+        raise ConfigError(
+            f"partial({_name_of(value.func)}, …) holds positional arguments ({value.args!r:.80}); name them, so that "
+            "the run's configuration can be logged"
+        )
+    described: dict[str, Any] = {"__name__": _name_of(value.func)}
+    for name, argument in value.keywords.items():
+        described[name] = partial_to_dict(argument) if isinstance(argument, functools.partial) else _plain(argument)
+    return described
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, bool | int | float | str | type(None)) else _name_of(value)
+
+
+def _name_of(value: Any) -> str:
+    return getattr(value, "__qualname__", None) or repr(value)[:200]

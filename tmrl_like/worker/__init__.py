@@ -1,0 +1,1 @@
+"""The rollout worker: drives an environment and never waits."""

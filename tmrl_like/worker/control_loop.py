@@ -1,0 +1,342 @@
+"""The control loop: act, step, append. Nothing in it waits for the network, a disk or the learner."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tmrl_like.delivery.outbox import Outbox
+from tmrl_like.envs.actions import actions_of_reset
+from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
+from tmrl_like.errors import MemoryContractError
+from tmrl_like.policies.actions import is_finite
+from tmrl_like.policies.actor import ActorModule
+from tmrl_like.policies.intake import PolicyIntake
+from tmrl_like.types import ActionSource, EpisodeStats, ObsPreprocessor, SampleCompressor, StepTiming
+from tmrl_like.worker.dead_man import DeadMan
+from tmrl_like.worker.returned import fault_of_policy, not_finite, refuse_no_number
+
+log = logging.getLogger("tmrl_like.worker")
+
+_REWARD_TYPES = (float, np.float32, np.float64, np.float16)
+
+
+@dataclass(slots=True)
+class _Episode:
+    test: bool
+    started_at: float  # time.monotonic()
+    return_: float = 0.0
+    steps: int = 0
+
+
+class ControlLoop:
+    """Drives one environment with one actor, in the thread that calls it.
+
+    Attributes:
+        env: the environment, supervised.
+        actor: the instance that acts now; `PolicyIntake` has the other one.
+        dead_man: what drives when the policy must not.
+        policy_version: of the weights that act now; 0: never updated.
+        env_steps: steps since the start.
+        collected_steps: those of them that became samples.
+        overruns: time-steps that missed their deadline since the start.
+        inference_s: duration of the newest decision.
+        env_s: duration of the newest `env.step`.
+        observed_at: `time.perf_counter()` of the newest observation.
+        ended: why it drives no more; empty: it does, or will.
+    """
+
+    def __init__(
+        self,
+        env: SupervisedEnv,
+        actor: ActorModule,
+        intake: PolicyIntake,
+        outbox: Outbox,
+        name: str,
+        dead_man: DeadMan,
+        sample_compressor: SampleCompressor | None = None,
+        obs_preprocessor: ObsPreprocessor | None = None,
+        max_samples_per_episode: float = math.inf,
+        crc_debug: bool = False,
+        check: Callable[[], None] | None = None,
+    ) -> None:
+        """Put the parts together.
+
+        Args:
+            env: where to act.
+            actor: what acts.
+            intake: where new weights come from.
+            outbox: where samples go.
+            name: the worker's.
+            dead_man: has the safe action, and knows when it must drive.
+            sample_compressor: runs before a sample is stored.
+            obs_preprocessor: applied to each observation right before the actor sees it; what is not finite in the
+                environment's is then its affair.
+            max_samples_per_episode: a longer episode is cut.
+            crc_debug: store the original with every sample.
+            check: raises what ended the connection, if anything did; called before each step.
+
+        Raises:
+            MemoryContractError: the compressor does not take the items of a sample.
+        """
+        if sample_compressor is not None:
+            _check_compressor(sample_compressor)
+        self.env = env
+        self.actor = actor
+        self.sample_compressor = sample_compressor
+        self.obs_preprocessor = obs_preprocessor
+        self.max_samples_per_episode = max_samples_per_episode
+        self.crc_debug = crc_debug
+        self.policy_version = 0
+        self.policy_published_at_s = 0.0
+        self._source = ActionSource.POLICY
+        self.env_steps = self.collected_steps = 0
+        self.overruns = 0
+        self.inference_s = self.env_s = self.observed_at = 0.0
+        self.ended = ""
+        self._intake = intake
+        self._outbox = outbox
+        self._name = name
+        self.dead_man = dead_man
+        self._check = check
+        self._episode = _Episode(False, 0.0)
+        self._episode_overruns = 0
+        self._no_reward: Any = 0.0  # of a reset: 0 in the type of the environment's rewards
+
+    @property
+    def expert(self) -> bool:
+        """Whether weights that arrive are ignored. Samples of an expert and of others are no one run."""
+        return self._source is ActionSource.EXPERT
+
+    @expert.setter
+    def expert(self, expert: bool) -> None:
+        if expert != self.expert and self.env_steps:
+            self._outbox.add_break()
+        self._source = ActionSource.EXPERT if expert else ActionSource.POLICY
+
+    def act(self, obs: Any, test: bool = False) -> Any:
+        """Choose an action for a raw observation."""
+        if self.obs_preprocessor is not None:
+            obs = self.obs_preprocessor(obs)
+        self._intake.probe.newest = obs
+        return self.actor.act_(obs, test)
+
+    def _choose(self, obs: Any, test: bool, now: float) -> tuple[Any, ActionSource]:
+        """The action to send: the policy's, or the safe one."""
+        dead_man = self.dead_man
+        if now > dead_man.expires_at and not self.expert:
+            return dead_man.take_over(), ActionSource.SAFE
+        try:
+            act = self.act(obs, test)
+        except Exception as error:
+            if (fault := fault_of_policy(obs, self.env.env.observation_space, error)) is not None:
+                raise fault from error
+            raise
+        if not is_finite(act):
+            return dead_man.take_over(f"the policy's action is not finite: {act!r:.80}"), ActionSource.SAFE
+        if dead_man.is_driving:
+            dead_man.hand_back()
+        return act, self._source
+
+    def reset(self, collect_samples: bool) -> tuple[Any, dict[str, Any]]:
+        """Start an episode.
+
+        Args:
+            collect_samples: whether its first observation becomes samples: one for each action of its action buffer,
+                oldest first, so that who rebuilds action buffers from samples need not know what a reset does to them.
+
+        Returns:
+            Observation and info.
+        """
+        obs, info = self.env.reset()
+        if self.obs_preprocessor is None and not is_finite(obs):
+            raise not_finite("observation after a reset", obs)
+        self.observed_at = time.perf_counter()
+        if collect_samples:
+            timing = StepTiming(time.time(), 0.0, 0.0, self.policy_version, self._source)
+            for act in actions_of_reset(self.env.env, obs):
+                self._store(None, act, obs, self._no_reward, False, False, info, timing, is_reset=True)
+        return obs, info
+
+    def step(
+        self, obs: Any, test: bool, collect_samples: bool, last_step: bool = False
+    ) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Act on `obs` and do one environment step.
+
+        Args:
+            obs: the newest observation.
+            test: passed to the actor.
+            collect_samples: whether the result becomes a sample.
+            last_step: cut the episode here (`truncated=True`) if it does not terminate by itself.
+
+        Returns:
+            As `gymnasium.Env.step`.
+
+        Raises:
+            EnvironmentFaultError: it raised, gave what is not finite, or no number as reward.
+        """
+        if self._check is not None:
+            self._check()
+        if self._intake.has_new and not self.expert:
+            self.refresh_policy()
+        started = time.perf_counter()
+        act, source = self._choose(obs, test, started)
+        acted = time.perf_counter()
+        new_obs, rew, terminated, truncated, info = self.env.step(act)
+        observed = time.perf_counter()
+        if last_step and not terminated:
+            truncated = True
+        period_s, self.observed_at = observed - self.observed_at, observed
+        self.inference_s, self.env_s = acted - started, observed - acted
+        if self.obs_preprocessor is None and not is_finite(new_obs):
+            raise not_finite("observation", new_obs)
+        if type(rew) not in _REWARD_TYPES:
+            refuse_no_number(rew)
+        if not is_finite(rew):
+            raise not_finite("reward", rew)
+        self.env_steps += 1
+        self._no_reward = type(rew)(0) if type(rew) in _REWARD_TYPES else 0.0
+        if period_s >= self.env.overrun_after_s:
+            self._on_overrun(period_s)
+        if collect_samples:
+            self.collected_steps += 1
+            error_s = period_s - self.env.time_step_s
+            timing = StepTiming(time.time(), acted - started, error_s, self.policy_version, source)
+            self._store(obs, act, new_obs, rew, terminated, truncated, info, timing)
+        return new_obs, rew, terminated, truncated, info
+
+    def _store(
+        self,
+        last_obs: Any,
+        act: Any,
+        obs: Any,
+        rew: Any,
+        terminated: bool,
+        truncated: bool,
+        info: dict[str, Any],
+        timing: StepTiming,
+        is_reset: bool = False,
+    ) -> None:
+        sample: tuple[Any, ...] = (act, obs, rew, terminated, truncated, info)
+        if self.sample_compressor is not None:
+            sample = _checked_sample(self.sample_compressor(*sample))
+        if self.crc_debug:
+            sample = (*sample, (last_obs, act, rew, obs, terminated, truncated))
+        self._outbox.append(sample, timing, is_reset)
+
+    def run_episode(
+        self,
+        max_samples: float | None,
+        test: bool,
+        collect_samples: bool,
+        after_step: Callable[[], None] | None = None,
+    ) -> EpisodeStats:
+        """The one loop behind every way to run: reset, then step to the end.
+
+        Raises:
+            EnvironmentFaultError: the environment raised. What to do then: `end_in_fault`.
+            StoppedError: told to stop.
+        """
+        if self._check is not None:
+            self._check()
+        limit = self.max_samples_per_episode if max_samples is None else max_samples
+        episode = self._episode = _Episode(test, time.monotonic())
+        self._episode_overruns = 0
+        terminated = truncated = False
+        obs, _ = self.reset(collect_samples)
+        while not (terminated or truncated):
+            obs, rew, terminated, truncated, _ = self.step(obs, test, collect_samples, episode.steps + 1 >= limit)
+            episode.return_ += float(rew)
+            episode.steps += 1
+            if self.env.stopping.is_set():
+                raise StoppedError
+            if after_step is not None:
+                after_step()
+        self.env.episode_ended_well()
+        return self._end_episode(bool(terminated), bool(truncated))
+
+    def end_in_fault(self, fault: str) -> EpisodeStats:
+        """End the episode that the environment broke off; what follows does not continue it."""
+        stats = self._end_episode(False, True, fault)
+        self._outbox.add_break()
+        return stats
+
+    def _end_episode(self, terminated: bool, truncated: bool, fault: str = "") -> EpisodeStats:
+        episode = self._episode
+        stats = EpisodeStats(
+            worker=self._name,
+            test=episode.test,
+            return_=episode.return_,
+            steps=episode.steps,
+            terminated=terminated,
+            truncated=truncated,
+            finished_at_s=time.time(),
+            policy_version=self.policy_version,
+            duration_s=time.monotonic() - episode.started_at,
+            overruns=self._episode_overruns,
+            fault=fault,
+        )
+        self._outbox.end_episode(stats)
+        return stats
+
+    def _on_overrun(self, period_s: float) -> None:
+        self.overruns += 1
+        self._episode_overruns += 1
+        if self.overruns < 10 or self.overruns % 100 == 0:
+            log.warning(
+                "time-step overrun: %.1f ms instead of %.1f ms (%d so far)",
+                period_s * 1e3,
+                self.env.time_step_s * 1e3,
+                self.overruns,
+            )
+
+    def refresh_policy(self) -> bool:
+        policy = self._intake.take(self.actor)
+        if policy is None:
+            return False
+        self.actor = policy.actor
+        if (policy.version, policy.published_at_s) != (self.policy_version, self.policy_published_at_s):
+            self.dead_man.renew(policy.received_at)  # a server repeats what it has to whoever comes back
+        self.policy_version = policy.version
+        self.policy_published_at_s = policy.published_at_s
+        return True
+
+
+_DONE = "; `done` is now two, `terminated` and `truncated`"
+
+
+def _check_compressor(compressor: SampleCompressor) -> None:
+    """Refuse one that does not take the six items of a sample.
+
+    Raises:
+        MemoryContractError: it takes another number.
+    """
+    try:
+        signature = inspect.signature(compressor)
+    except (TypeError, ValueError):  # built-ins without a signature
+        return
+    try:
+        signature.bind(*range(6))
+    except TypeError:
+        number = len(signature.parameters)
+        raise MemoryContractError(
+            f"sample_compressor takes {number} arguments; expected (act, obs, rew, terminated, truncated, info)"
+            f"{_DONE if number == 5 else ''}"
+        ) from None
+
+
+def _checked_sample(sample: Any) -> tuple[Any, ...]:
+    if not isinstance(sample, tuple | list) or len(sample) != 6:
+        found = f"{len(sample)} items" if isinstance(sample, tuple | list) else f"a {type(sample).__name__}"
+        hint = _DONE if found == "5 items" else ""
+        raise MemoryContractError(
+            f"sample_compressor must return (act, obs, rew, terminated, truncated, info); it returned {found}{hint}"
+        )
+    return tuple(sample)

@@ -1,0 +1,112 @@
+"""What drives when the policy must not: one safe action."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from tmrl_like.errors import ConfigError
+from tmrl_like.policies.actions import action_problem
+
+log = logging.getLogger("tmrl_like.worker")
+
+_CALM_S = 1.0
+
+
+class DeadMan:
+    """Has the safe action drive where the policy is too old, missing, or gives an action that is not finite.
+
+    An incident begins with the first step that the safe action drives, and is over when the policy has driven
+    for a second. Each is logged once, and so is its end.
+
+    Attributes:
+        expires_at: `time.perf_counter()` after which the policy in use is too old; -inf: there is none.
+        is_driving: whether an incident is under way.
+        safe_steps: steps that the safe action drove since the start.
+        alarm: what the incident under way is about; empty: there is none.
+    """
+
+    def __init__(self, max_policy_age_s: float, safe_action: Callable[[], Any]) -> None:
+        """Set up.
+
+        Args:
+            max_policy_age_s: for how long after it was received a policy may drive; `math.inf`: for ever, and
+                the actor may drive before any policy was received.
+            safe_action: returns the safe action.
+        """
+        self._max_policy_age_s = max_policy_age_s
+        self._safe_action = safe_action
+        self._last_at = 0.0
+        self._steps_before = 0
+        self.expires_at = math.inf if max_policy_age_s == math.inf else -math.inf
+        self.is_driving = False
+        self.safe_steps = 0
+        self.alarm = ""
+
+    def renew(self, received_at: float) -> None:
+        """A policy begins to drive that was received at `received_at` (`time.perf_counter()`)."""
+        self.expires_at = received_at + self._max_policy_age_s
+
+    def take_over(self, why: str = "") -> Any:
+        """The action to send instead of the policy's.
+
+        Args:
+            why: what is wrong with the policy's action; empty: it is too old or missing.
+        """
+        if not self.is_driving:
+            self.is_driving = True
+            self._steps_before = self.safe_steps
+            self.alarm = f"the safe action drives: {why or self._age_problem()}"
+            log.error("%s", self.alarm)
+        self.safe_steps += 1
+        self._last_at = time.perf_counter()
+        return copy.deepcopy(self._safe_action())
+
+    def hand_back(self) -> None:
+        """The policy drives this step; ends an incident that is a second old."""
+        if time.perf_counter() - self._last_at > _CALM_S:
+            log.info("the policy drives again; the safe action drove %d steps", self.safe_steps - self._steps_before)
+            self.is_driving = False
+            self.alarm = ""
+
+    def _age_problem(self) -> str:
+        if self.expires_at == -math.inf:
+            return "no policy has been received yet"
+        return f"no new policy has been received for {self._max_policy_age_s:g} s"
+
+
+def to_action(value: Any, space: gymnasium.Space[Any]) -> Any:
+    """A configured value (numbers, lists) -> an action of the space.
+
+    Raises:
+        ConfigError: it is not one.
+    """
+    action = _converted(value, space)
+    problem = action_problem(action, space)
+    if problem:
+        raise ConfigError(f"safe_action is {value!r:.80}, which is no action of {space}: {problem}")
+    return action
+
+
+def _converted(value: Any, space: gymnasium.Space[Any]) -> Any:
+    if isinstance(space, spaces.Tuple) and isinstance(value, tuple | list) and len(value) == len(space.spaces):
+        return tuple(_converted(v, s) for v, s in zip(value, space.spaces, strict=True))
+    if isinstance(space, spaces.Dict) and isinstance(value, dict) and set(value) == set(space.spaces):
+        return {key: _converted(value[key], s) for key, s in space.spaces.items()}
+    if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        try:
+            action = np.array(value, space.dtype)
+            if action.dtype.kind != "f" and (action != np.asarray(value)).any():
+                return value  # a fraction where whole numbers are wanted
+            return action[()] if isinstance(space, spaces.Discrete) else action
+        except (ValueError, TypeError, OverflowError):
+            return value
+    return value

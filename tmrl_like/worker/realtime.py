@@ -1,0 +1,129 @@
+"""What a worker asks of the operating system and of Python while its control loop runs.
+
+A request that is not granted is logged in one line, and the loop runs without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from tmrl_like.errors import ConfigError
+
+log = logging.getLogger("tmrl_like.worker")
+
+MAX_PRIORITY = 99
+_TIME_CRITICAL = 15  # THREAD_PRIORITY_TIME_CRITICAL
+_SET_THREAD = 0x0060  # THREAD_SET_INFORMATION | THREAD_QUERY_INFORMATION
+
+
+class RealTime:
+    """Real-time scheduling and processor affinity of the threads of a control loop."""
+
+    def __init__(self, priority: int | None = None, cpu_affinity: Sequence[int] | None = None) -> None:
+        """Note what to ask for.
+
+        Args:
+            priority: of the real-time class (SCHED_FIFO on Linux, 1 to 99; on Windows "time critical", whatever
+                the number); None: the ordinary class.
+            cpu_affinity: the processors that the control thread may run on; None: all.
+
+        Raises:
+            ConfigError: a number that cannot be.
+        """
+        if priority is not None and not 1 <= priority <= MAX_PRIORITY:
+            raise ConfigError(f"realtime_priority is {priority}; expected 1 to {MAX_PRIORITY}, or none")
+        cores = os.cpu_count() or 1
+        if cpu_affinity is not None and not (cpu_affinity and all(0 <= core < cores for core in cpu_affinity)):
+            raise ConfigError(
+                f"cpu_affinity is {list(cpu_affinity)}; expected numbers from 0 to {cores - 1}, at least one"
+            )
+        self.priority = priority
+        self.cpu_affinity = None if cpu_affinity is None else sorted(set(cpu_affinity))
+
+    @contextlib.contextmanager
+    def applied(self, control: int, helpers: Sequence[int] = ()) -> Iterator[None]:
+        """Within it, the threads have what was asked for.
+
+        Threads and programs that the control thread starts meanwhile inherit it.
+
+        Args:
+            control: native id of the thread that steps the environment.
+            helpers: native ids of threads that may hold the interpreter while the control thread waits for it.
+                They get a priority, too, else a busy processor would stop them, and with them the control thread.
+        """
+        undo: list[Callable[[], None]] = []
+        if self.priority is not None:
+            undo += _tried(f"real-time priority {self.priority}", _set_priority, control, self.priority)
+            for helper in helpers if undo else ():
+                undo += _tried("real-time priority 1", _set_priority, helper, 1)
+        if self.cpu_affinity is not None:
+            undo += _tried(f"cpu_affinity {self.cpu_affinity}", _set_affinity, control, self.cpu_affinity)
+        try:
+            with _older_objects_out_of_collections():
+                yield
+        finally:
+            for call in undo:
+                with contextlib.suppress(OSError):  # the thread has ended
+                    call()
+
+
+def _tried(what: str, call: Callable[..., Callable[[], None]], *args: Any) -> list[Callable[[], None]]:
+    try:
+        return [call(*args)]
+    except (OSError, AttributeError) as error:
+        reason = "this system has no such thing" if isinstance(error, AttributeError) else error.strerror or error
+        log.warning("%s is not granted (%s); the control loop runs without: see docs/guide/realtime.md", what, reason)
+        return []
+
+
+def _set_priority(thread: int, priority: int) -> Callable[[], None]:
+    if sys.platform == "win32":
+        return _windows_thread(thread, "SetThreadPriority", _TIME_CRITICAL, 0)
+    policy, before = os.sched_getscheduler(thread), os.sched_getparam(thread)
+    os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(priority))
+    return lambda: os.sched_setscheduler(thread, policy, before)
+
+
+def _set_affinity(thread: int, cores: Sequence[int]) -> Callable[[], None]:
+    if sys.platform == "win32":
+        everywhere = (1 << (os.cpu_count() or 1)) - 1
+        return _windows_thread(thread, "SetThreadAffinityMask", sum(1 << core for core in cores), everywhere)
+    before = os.sched_getaffinity(thread)
+    os.sched_setaffinity(thread, cores)
+    return lambda: os.sched_setaffinity(thread, before)
+
+
+def _windows_thread(thread: int, call: str, value: int, before: int) -> Callable[[], None]:
+    kernel: Any = ctypes.WinDLL("kernel32", use_last_error=True)  # type: ignore[attr-defined,unused-ignore]
+
+    def change(to: int) -> None:
+        handle = kernel.OpenThread(_SET_THREAD, False, thread)
+        done = handle and getattr(kernel, call)(ctypes.c_void_p(handle), ctypes.c_size_t(to))
+        if handle:
+            kernel.CloseHandle(ctypes.c_void_p(handle))
+        if not done:
+            raise OSError(0, f"{call} failed with error {ctypes.get_last_error()}")  # type: ignore[attr-defined,unused-ignore]
+
+    change(value)
+    return lambda: change(before)
+
+
+@contextlib.contextmanager
+def _older_objects_out_of_collections() -> Iterator[None]:
+    """Python's full garbage collections need not look at what was there before the loop began.
+
+    With torch imported, that is some 100,000 objects and tens of milliseconds in the middle of a step.
+    """
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()

@@ -1,0 +1,75 @@
+"""What an environment must return."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from tmrl_like.errors import EnvironmentFaultError
+from tmrl_like.policies.actions import is_finite
+
+
+def fault_of_policy(obs: Any, space: gymnasium.Space[Any], error: Exception) -> EnvironmentFaultError | None:
+    """The environment's part in it that a policy raised; None: the observation is one of its space."""
+    if space.contains(obs):
+        return None
+    return EnvironmentFaultError(
+        f"the policy raised on an observation that is not in the environment's observation space: expected {space}, "
+        f"got {outline(obs)} ({type(error).__name__}: {error})"
+    )
+
+
+def not_finite(name: str, value: Any) -> EnvironmentFaultError:
+    """The error about an observation or a reward that holds NaN or infinity."""
+    shown = " ".join(repr(value).split())[:200]
+    return EnvironmentFaultError(f"the environment's {name} is not finite: {shown}; nothing can be learnt from it")
+
+
+def refuse_no_number(rew: Any) -> None:
+    """Look at a reward of an unusual type.
+
+    Raises:
+        EnvironmentFaultError: it is no number.
+    """
+    if not isinstance(rew, int | float | np.number | np.bool_) and not (isinstance(rew, np.ndarray) and rew.ndim == 0):
+        raise EnvironmentFaultError(f"the environment's reward is {rew!r:.80}; expected a number")
+
+
+def observation_problem(
+    obs: Any, space: gymnasium.Space[Any], finite: bool = True, name: str = "the observation"
+) -> str:
+    """Why an observation has not the form of its space, or is not `finite`; empty: it has. Bounds do not count."""
+    if isinstance(space, spaces.Tuple) and isinstance(obs, tuple | list) and len(obs) == len(space.spaces):
+        parts = ((obs[i], part, finite, f"{name}[{i}]") for i, part in enumerate(space.spaces))
+    elif isinstance(space, spaces.Dict) and isinstance(obs, dict) and obs.keys() == space.spaces.keys():
+        parts = ((obs[key], part, finite, f"{name}[{key!r}]") for key, part in space.spaces.items())
+    else:
+        return _leaf_problem(obs, space, finite, name)
+    return next(filter(None, (observation_problem(*part) for part in parts)), "")
+
+
+def _leaf_problem(obs: Any, space: gymnasium.Space[Any], finite: bool, name: str) -> str:
+    if isinstance(space, spaces.Box):
+        is_array = isinstance(obs, np.ndarray | np.generic)
+        is_right = is_array and obs.shape == space.shape and np.can_cast(obs.dtype, space.dtype)
+    else:
+        is_right = space.contains(obs)
+    if not is_right:
+        return f"{name} is {outline(obs)}; the space says {' '.join(str(space).split())}"
+    if finite and not is_finite(obs):
+        return f"{name} is not finite: {' '.join(repr(obs).split())[:200]}"
+    return ""
+
+
+def outline(obs: Any) -> str:
+    """Types and shapes of an observation."""
+    if isinstance(obs, tuple | list):
+        return f"{type(obs).__name__} of {', '.join(map(outline, obs))}" if obs else f"an empty {type(obs).__name__}"
+    if isinstance(obs, dict):
+        return "{" + ", ".join(f"{key!r}: {outline(value)}" for key, value in obs.items()) + "}"
+    if isinstance(obs, np.ndarray | np.generic):
+        return f"{obs.dtype} {obs.shape}"
+    return f"{type(obs).__name__} {obs!r:.40}"

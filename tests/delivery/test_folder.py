@@ -393,6 +393,106 @@ def test_a_sample_whose_writing_was_cut_off_at_any_byte_is_not_there(opened, tmp
     assert found == {(), (1,), (1, 2)}
 
 
+def test_closed_packets_come_back_in_their_order_whichever_file_each_is_in(opened):
+    folder = opened()
+    box = outbox(folder, 1, max_samples=100)
+    for number in (1, 2):  # files take turns: packet 3 is in a later one than packet 4
+        fill(box, number)
+        box.seal()
+        box.pump(nothing, False)
+    fill(box, 3)
+    box.seal()
+    fill(box, 4)
+    kill(folder)
+    box, trainer = outbox(opened(), 2), Trainer()
+    box.pump(trainer.send, True)
+    assert trainer.rows == {1: [1, 2, 3, 4]}
+
+
+@pytest.mark.parametrize("left", [b"", b"tmrlRW1\n"])
+def test_samples_survive_a_kill_although_another_kill_left_half_a_file(opened, tmp_path, left):
+    (tmp_path / "w").mkdir()
+    (tmp_path / "w" / "0.unsealed").write_bytes(left)
+    folder = opened()
+    box = outbox(folder, 2, max_samples=100)
+    fill(box, 1)
+    kill(folder)
+    box, trainer = outbox(opened(), 3), Trainer()
+    box.pump(trainer.send, True)
+    assert trainer.rows == {2: [1]}
+
+
+def test_what_cannot_be_taken_over_because_the_disk_is_full_is_there_for_the_next_process(opened, monkeypatch):
+    folder = opened()
+    fill(outbox(folder, 1, max_samples=100), 1, 2)
+    kill(folder)
+    disk = Disk(monkeypatch)
+    disk.room = 0
+    folder = opened()
+    box, trainer = outbox(folder, 2), Trainer()
+    box.pump(trainer.send, True)
+    assert trainer.rows == {1: [1, 2]}
+    kill(folder)  # before anything is acknowledged
+    disk.room = 10**9
+    box, trainer = outbox(opened(), 3), Trainer()
+    box.pump(trainer.send, True)
+    assert trainer.rows == {1: [1, 2]}
+
+
+def test_packets_that_cannot_be_read_for_a_while_stay_for_the_next_process(opened, monkeypatch):
+    folder = opened()
+    produce(outbox(folder, 1), 1, 2)
+    kill(folder)
+
+    def fail(path):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", fail)
+        folder = opened()
+        assert outbox(folder, 2).unacknowledged_samples() == 0
+        folder.close()
+    box, trainer = outbox(opened(), 3), Trainer()
+    box.pump(trainer.send, True)
+    assert trainer.rows == {1: [1, 2]}
+
+
+def test_samples_of_a_process_whose_packets_have_to_wait_wait_with_them(opened, monkeypatch):
+    monkeypatch.setattr(m, "MAX_TAKEN_OVER", 1)
+    for incarnation in (1, 2):
+        folder = opened()
+        box = outbox(folder, incarnation, max_samples=100)
+        fill(box, 1)
+        box.seal()
+        box.pump(nothing, False)
+        fill(box, 2)
+        kill(folder)
+    trainer = Trainer()
+    for incarnation in (3, 4):
+        box = outbox(opened(), incarnation)
+        box.pump(trainer.send, True)
+        trainer.acknowledge(box)
+        box.close()
+    assert trainer.rows == {1: [1, 2], 2: [1, 2]}
+
+
+def test_the_control_thread_may_take_a_file_while_others_are_made(opened, monkeypatch):
+    class Racing(UnsealedFile):
+        @property
+        def size_bytes(self):
+            files.take()  # the other thread does so just now
+            return self.size
+
+        @size_bytes.setter
+        def size_bytes(self, size):
+            self.size = size
+
+    monkeypatch.setattr("tmrl_like.delivery.unsealed.UnsealedFile", Racing)
+    files = opened().unsealed
+    files.refill()
+    files.refill()
+
+
 def test_a_packet_that_was_sealed_before_the_kill_is_not_there_twice(opened, tmp_path):
     folder = opened()
     box = outbox(folder, 1, max_samples=100)

@@ -218,6 +218,22 @@ def test_samples_that_nobody_seals_are_dropped_beyond_the_limit_and_counted():
     assert lost + 100 < box.lost_samples < lost + 200
 
 
+def test_packets_that_are_sealed_just_when_they_would_be_dropped_are_not_missed_by_the_control_thread():
+    class Racing:
+        """Options; when the control thread looks at the limit, the connection's thread takes all there is."""
+
+        def __getattr__(self, name):
+            if name == "max_bytes" and len(box._closed_packets) > 1:
+                box.pump(lambda data: True, False)
+                return 0
+            return getattr(OutboxOptions(max_samples=1), name)
+
+    box = Outbox("w", options=Racing())
+    fill(box, 2)
+    box.pump(lambda data: True, False)
+    assert (box.unacknowledged_samples(), box.lost_samples) == (2, 0)
+
+
 def test_a_packet_that_is_larger_than_the_limit_is_kept_until_there_is_another():
     box, wire = outbox(max_samples=1, max_bytes=1), Wire()
     fill(box, 1)

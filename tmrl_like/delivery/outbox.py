@@ -218,9 +218,10 @@ class Outbox:
         while len(self._closed_packets) > 1 and (
             len(self._closed_packets) > _MAX_CLOSED or self._closed_bytes - self._sealed_bytes > self.options.max_bytes
         ):
-            dropped = self._closed_packets.popleft().writer
-            self._closed_bytes -= dropped.size_bytes
-            self._lost_closed += dropped.samples
+            dropped = self._next_closed()
+            if dropped is not None:
+                self._closed_bytes -= dropped.writer.size_bytes
+                self._lost_closed += dropped.writer.samples
 
     # -- the connection's thread ---------------------------------------------------------------------
 
@@ -284,5 +285,5 @@ class Outbox:
     def _next_closed(self) -> _Closed | None:
         try:
             return self._closed_packets.popleft()
-        except IndexError:  # not asked before: the control thread may just have dropped the last one
+        except IndexError:  # not asked before: the other thread may just have taken the last one
             return None

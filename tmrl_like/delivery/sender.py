@@ -185,15 +185,24 @@ class Sender:
                 self._backlogs.setdefault(incarnation, _Backlog(incarnation, now))
             for entry in entries:
                 self._adopt(entry)
-            if segment.kept == 0:
+            if segment.kept == 0 and (entries or not segment.size_bytes):  # else it cannot be read now
                 folder.log.remove(segment)
-        for name, samples, record in recover(folder.path, self._worker):
+        else:
+            self._take_over_unsealed(folder, now)
+        folder.log.make_head = lambda: Head(receipts=(Receipt(self._worker, self._own.incarnation, 0),))
+        folder.log.begin_segment(now)
+
+    def _take_over_unsealed(self, folder: WorkerFolder, now: float) -> None:
+        for name, samples, record, path in recover(folder.path, self._worker):
             backlog = self._backlogs.setdefault(name.incarnation, _Backlog(name.incarnation, now))
             if not backlog.unsent or name.sequence > backlog.unsent[-1].sequence:
                 place = folder.log.append(record, now)
                 self._keep(backlog, _Packet(name.sequence, samples, len(record), None if place else record, place))
-        folder.log.make_head = lambda: Head(receipts=(Receipt(self._worker, self._own.incarnation, 0),))
-        folder.log.begin_segment(now)
+                if place is None:  # the file stays for the next process: packets that come twice are taken once
+                    self._memory_bytes += len(record)
+                    self._memory_samples += samples
+                    continue
+            path.unlink(missing_ok=True)
 
     def _adopt(self, entry: Entry) -> None:
         header = entry.message

@@ -26,7 +26,7 @@ import zlib
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -164,10 +164,12 @@ class UnsealedFiles:
 
     def refill(self) -> None:
         """Have files ready (connection's thread); those that proved too small are replaced."""
-        small = [file for file in self._free if file.size_bytes < self._size_bytes]
+        small = [file for file in list(self._free) if file.size_bytes < self._size_bytes]
         while len(self._free) - len(small) < _FREE and not self._failed:
             try:
                 file = UnsealedFile(self._folder / f"{next(self._numbers)}{SUFFIX}", self._size_bytes)
+            except FileExistsError:  # of a dead process, and could not be taken over
+                continue
             except OSError as error:
                 self._failed = True
                 log.error("%s: samples are kept from when their packet is sealed: %s", self._folder, error)
@@ -199,13 +201,23 @@ class UnsealedFiles:
         file.remove()
 
 
-def recover(folder: Path, worker: str) -> Iterator[tuple[Receipt, int, bytes]]:
-    """Yield the packets that dead processes of a worker were filling: name, number of samples, record.
+class Recovered(NamedTuple):
+    """A packet that a dead process of a worker was filling; its file goes when the packet is in the log."""
 
-    Each file is removed when the next one is asked for.
-    """
-    for path in sorted(folder.glob(f"*{SUFFIX}"), key=_begun_at):
+    name: Receipt
+    samples: int
+    record: bytes
+    path: Path
+
+
+def recover(folder: Path, worker: str) -> list[Recovered]:
+    """The packets that dead processes of a worker were filling, each one's in order; files of nothing are removed."""
+    packets = []
+    for path in folder.glob(f"*{SUFFIX}"):
         try:
+            if path.stat().st_size < _HEAD.size:  # killed while it was made
+                path.unlink()
+                continue
             with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
                 magic, incarnation, sequence, breaks = _HEAD.unpack_from(data)
                 found = _refill(data) if magic == _MAGIC and sequence else None
@@ -214,18 +226,11 @@ def recover(folder: Path, worker: str) -> Iterator[tuple[Receipt, int, bytes]]:
             continue
         if found is not None and (found[0].samples or found[1]):
             name = Receipt(worker, incarnation, sequence)
-            yield name, found[0].samples, sealed_packet(name, breaks, found[0], tuple(found[1]), Compressor())
-        path.unlink(missing_ok=True)
-
-
-def _begun_at(path: Path) -> tuple[int, int]:
-    """Incarnation and sequence of the packet in a file; files take turns, so that their names say nothing."""
-    try:
-        with path.open("rb") as file:
-            _, incarnation, sequence, _ = _HEAD.unpack(file.read(_HEAD.size))
-    except (OSError, struct.error):
-        return 0, 0
-    return incarnation, sequence
+            record = sealed_packet(name, breaks, found[0], tuple(found[1]), Compressor())
+            packets.append(Recovered(name, found[0].samples, record, path))
+        else:
+            path.unlink(missing_ok=True)
+    return sorted(packets)
 
 
 def _refill(data: mmap.mmap) -> tuple[PacketWriter, list[m.Episode]]:

@@ -1,9 +1,12 @@
 """The packet log: what is found again after a kill at any byte and damage at any byte, and what is removed."""
 
+import errno
+
+import msgspec
 import pytest
 
 from tmrl_like.delivery import log as log_module
-from tmrl_like.delivery.log import Head, PacketLog, entries_of, lock_folder, seal, unseal
+from tmrl_like.delivery.log import FORMAT, Head, PacketLog, entries_of, lock_folder, seal, unseal
 from tmrl_like.errors import DecodingError
 from tmrl_like.types import Receipt
 from tmrl_like.wire import messages as m
@@ -162,3 +165,36 @@ def test_a_folder_belongs_to_one_process(opened, tmp_path):
     lock = lock_folder(tmp_path)
     assert lock is not None
     lock.release()
+
+
+@pytest.mark.parametrize("room", [0, 20, 300])
+def test_a_disk_that_stays_full_is_not_filled_with_files_that_hold_nothing(opened, tmp_path, monkeypatch, room):
+    log = opened(segment_bytes=3 * len(packet(1)))
+    for number in (1, 2, 3):
+        log.append(packet(number), 0.0, 3)
+    before = sum(path.stat().st_size for path in tmp_path.glob("*.log"))
+    write = PacketLog._write
+
+    def full(log, segment, data):
+        left = room - sum(path.stat().st_size for path in tmp_path.glob("*.log")) + before
+        write(log, segment, memoryview(data)[: max(0, left)])
+        if left < len(data):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PacketLog, "_write", full)
+        for hour in range(1, 6):
+            assert log.append(packet(4, size=500), 3600.0 * hour, 3) is None
+            assert len(list(tmp_path.glob("*.log"))) <= 2
+            assert log.size_bytes == sum(path.stat().st_size for path in tmp_path.glob("*.log"))
+    for number in (4, 5):
+        place = log.append(packet(number), 36_000.0, 3)
+        assert log.read(place) == packet(number)
+    log.close()
+    assert sequences(opened()) == [1, 2, 3, 4, 5]
+
+
+def test_a_log_of_another_format_is_refused_and_not_taken_for_damage(opened, tmp_path):
+    (tmp_path / "0000000001.log").write_bytes(seal(b"\0", msgspec.msgpack.encode([FORMAT + 1, {"another": "head"}])))
+    with pytest.raises(m.WireVersionError, match=f"log format {FORMAT + 1} where this tmrl_like reads {FORMAT}"):
+        sequences(opened())

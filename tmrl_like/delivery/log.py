@@ -67,6 +67,21 @@ class Head(msgspec.Struct, array_like=True):
     receipts: tuple[Receipt, ...] = ()
 
 
+class _Format(msgspec.Struct, array_like=True):
+    """What the head of any format begins with."""
+
+    format: int
+
+
+class LogFormatError(m.WireVersionError):
+    """A log of another format; whoever minds the version of its packets minds it, too."""
+
+    def __init__(self, found: int) -> None:
+        super().__init__(found)
+        self.args = (f"log format {found} where this tmrl_like reads {FORMAT}",)
+
+
+_format_decoder = msgspec.msgpack.Decoder(_Format)
 _head_decoder = msgspec.msgpack.Decoder(Head)
 
 
@@ -260,7 +275,7 @@ class PacketLog:
         try:
             result = write()
         except OSError as error:
-            self._end_segment()  # it may end in half a record
+            self._take_back()
             self._retry_at = now + _RETRY_S
             if not self.alarm:
                 self.alarm = (
@@ -273,6 +288,21 @@ class PacketLog:
             log.info("%s can be written to again", self.folder)
             self.alarm = ""
         return result
+
+    def _take_back(self) -> None:
+        """Remove what was written in part: however often it is tried, a disk that is full gets no fuller."""
+        segment = self._current
+        if segment is None or self._file is None:
+            return
+        try:
+            self._file.seek(segment.size_bytes)
+            self._file.truncate()
+        except OSError:
+            self._end_segment()  # it may end in half a record
+            return
+        if not segment.size_bytes:
+            self._end_segment()
+            self.remove(segment)
 
     # -- forgetting ----------------------------------------------------------------------------------
 
@@ -326,7 +356,11 @@ def head_of(segment: Segment) -> Head | None:
 
 
 def entries_of(segment: Segment) -> Iterator[Entry]:
-    """The records of one file; what is damaged is logged and passed over."""
+    """The records of one file; what is damaged is logged and passed over.
+
+    Raises:
+        WireVersionError: another version wrote them.
+    """
     try:
         data = memoryview(segment.path.read_bytes())
     except OSError as error:
@@ -347,6 +381,9 @@ def _entry(segment: Segment, data: memoryview, offset: int, start: int, size: in
     record, content = data[offset : start + size], data[start : start + size]
     try:
         if content[:1] == _HEAD:
+            found = _format_decoder.decode(content[1:]).format
+            if found != FORMAT:
+                raise LogFormatError(found)
             return Entry(segment, offset, record, _head_decoder.decode(content[1:]))
         return Entry(segment, offset, record, *m.decode(content))
     except m.WireVersionError:

@@ -13,7 +13,7 @@ import torch
 from tmrl_like.base.functional import partial
 from tmrl_like.delivery.log import PacketLog, sealed_packet
 from tmrl_like.delivery.outbox import OutboxOptions
-from tmrl_like.errors import CheckpointError, DivergedError, EncodingError
+from tmrl_like.errors import CheckpointError, ConfigError, DivergedError, EncodingError
 from tmrl_like.replay import Prioritised, ReplayMemory
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from tmrl_like.trainer import checkpoints
@@ -180,6 +180,49 @@ def test_without_resuming_nothing_of_the_run_before_is_left(tmp_path):
     second.kill()
     third = Run(tmp_path)  # the agent of the first run is not joined with the samples of the second
     assert (numbers(third.memory), third.training.total_updates) == (list(range(5)), 0)
+
+
+@pytest.mark.parametrize("form", ["ours", "one's own"])
+@pytest.mark.parametrize("disk_is_full", [False, True])
+def test_without_resuming_the_agent_before_stays_away_although_nothing_has_arrived(
+    tmp_path, monkeypatch, form, disk_is_full
+):
+    own, path = OwnFormat(), tmp_path / "run"
+    formats = {} if form == "ours" else {"memory_cls": ListMemory, "dump": own.dump, "load": own.load}
+    first = Run(path, **formats)
+    first.take(1, 2)
+    first.training.total_updates = 7
+    first.save()
+    first.kill()
+
+    def full(path, *content):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        if disk_is_full:
+            patch.setattr(checkpoints, "write_atomically", full)
+            patch.setattr(checkpoint, "write_atomically", full)
+            with pytest.raises(CheckpointError, match="No space left on device") as caught:
+                Run(path, resume="none", **formats)
+            one_line(caught, path)
+        else:
+            Run(path, resume="none", **formats).kill()
+    second = Run(path, **formats)
+    expected = (20, 7) if disk_is_full else (0, 0)
+    assert (second.training.total_samples, second.training.total_updates) == expected
+    assert second.take(3, previous=0) == {"w": 3}
+    second.save()
+    second.kill()
+    assert Run(path, **formats).training.total_samples == expected[0] + 10
+
+
+def test_without_resuming_what_is_there_stays_when_the_training_cannot_be_made(tmp_path):
+    first = Run(tmp_path)
+    first.take(1, 2)
+    first.kill()
+    with pytest.raises(ConfigError, match="memory_size"):
+        Run(tmp_path, resume="none", memory_size=0)
+    assert numbers(Run(tmp_path).memory) == list(range(20))
 
 
 def test_with_the_memory_alone_its_samples_count_as_recorded_and_once(tmp_path):

@@ -21,7 +21,7 @@ from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.errors import CheckpointError, MemoryContractError
 from tmrl_like.policies.weights import refuse_diverged
 from tmrl_like.trainer.schedule import TrainingOffline
-from tmrl_like.trainer.snapshot import load_checkpoint, new_run, read_manifest, take_snapshot
+from tmrl_like.trainer.snapshot import give_up_checkpoint, load_checkpoint, new_run, read_manifest, take_snapshot
 from tmrl_like.types import Receipt
 from tmrl_like.wire.messages import WireVersionError
 
@@ -59,6 +59,7 @@ class _Sidecar(msgspec.Struct):
         uncounted_samples: see `Checkpoints`; None: the data set's.
         previous: the same for the dump that this one replaces, while that is being done.
         previous_files: how that dump can be told from this one.
+        given_up_files: the same for a dump that counts no more: a training was begun from nothing.
     """
 
     version: int = 0
@@ -66,6 +67,7 @@ class _Sidecar(msgspec.Struct):
     uncounted_samples: int | None = None
     previous: _Sidecar | None = None
     previous_files: list[tuple[str, int, int, int]] = []
+    given_up_files: list[tuple[str, int, int, int]] = []
 
 
 class Checkpoints:
@@ -135,19 +137,22 @@ class Checkpoints:
         segments = packet_log.segments
         head = next((head for segment in reversed(segments) if (head := head_of(segment)) is not None), None)
         manifest = None if self._load is not None else read_manifest(path)
-        has_checkpoint = path.exists() if self._load is not None else manifest is not None
+        sidecar = _read_sidecar(path) if self._load is not None and path.exists() else None
+        is_given_up = sidecar is not None and sidecar.given_up_files == _files_of(path)
+        has_checkpoint = manifest is not None or (sidecar is not None and not is_given_up)
         if resume == "none" or not (has_checkpoint or segments):
+            training = training_cls()
+            if has_checkpoint:
+                self._give_up(path)
             for segment in segments:
                 packet_log.remove(segment)
-            training = training_cls()
             self._uncounted_samples = training.total_samples
             self._receiver = Receiver(packet_log, new_run(), training.memory.memory_size)
             return Built(training, self._receiver)
-        sidecar = _Sidecar()
-        if self._load is not None and has_checkpoint:
-            training, sidecar = self._load(path), _read_sidecar(path)
+        if self._load is not None and sidecar is not None and has_checkpoint:
+            training = self._load(path)
         else:
-            training = training_cls()
+            training, sidecar = training_cls(), _Sidecar()
             is_of_this_run = manifest is not None and (head is None or head.run == manifest.run)
             if is_of_this_run and resume == "all":
                 extra = load_checkpoint(training, path)
@@ -164,6 +169,22 @@ class Checkpoints:
             training.total_samples,
         )
         return Built(training, self._receiver, sidecar.version)
+
+    def _give_up(self, path: Path) -> None:
+        """Have the checkpoint there count no more, before anything of its training is removed.
+
+        Raises:
+            CheckpointError: the disk does not take it; all is as it was.
+        """
+        try:
+            if self._load is None:
+                give_up_checkpoint(path)
+            else:
+                write_atomically(_sidecar_of(path), msgspec.json.encode(_Sidecar(given_up_files=_files_of(path))))
+        except OSError as error:
+            raise CheckpointError(
+                f"cannot give up the checkpoint in {path}: {error}; make room, or choose another run name"
+            ) from None
 
     def _replay(self, training: TrainingOffline, path: Path, sidecar: _Sidecar, counts: bool) -> None:
         """Give the memory what the log holds; `counts`: all samples that ever came count, not only those."""

@@ -176,6 +176,16 @@ def _newest_whole(path: Path, newest: Manifest) -> dict[str, Any]:
     raise damage
 
 
+def give_up_checkpoint(path: Path) -> None:
+    """Have the folder hold no complete checkpoint, as it was before the first one.
+
+    Raises:
+        OSError: it cannot be written to; all is as it was.
+    """
+    write_atomically(path / "manifest.json", msgspec.json.encode(Manifest(FORMAT, 0)))
+    sync_folder(path)
+
+
 def new_run() -> str:
     """A name for a training that starts over."""
     return secrets.token_hex(8)

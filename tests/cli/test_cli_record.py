@@ -1,6 +1,8 @@
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from cli_commands import TINY
 from tiny import TinyActor, TinyEnv
@@ -82,3 +84,28 @@ def test_a_folder_that_cannot_be_written_to_is_one_line_before_the_first_episode
     assert line.startswith("tmrl-like: error: ")
     assert str(out) in line
     assert not in_the_way or (out / in_the_way).read_bytes() == b"samples of yesterday"
+
+
+def test_an_environment_that_fails_in_a_late_episode_costs_that_one_alone(
+    tmp_path: Path,
+    command_line: CommandLine,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps, step = 0, TinyEnv.step
+
+    def failing(env: TinyEnv, action: Any) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps == 25:  # in the third episode
+            raise OSError("the arm is gone")
+        return step(env, action)
+
+    monkeypatch.setattr("tiny.TinyEnv.step", failing)
+    monkeypatch.setattr("tmrl_like.cli.record.RandomActor.act", lambda actor, obs, test=False: np.zeros(1, np.float32))
+    out = tmp_path / "data"
+    assert command_line("record", TINY, "--random", "--episodes", "5", "--out", str(out)) != 0
+    assert sum(map(len, read_data_set(out))) == 2 * 11
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "the arm is gone" in error
+    assert f"kept in {out}: 2 of 5 episodes" in error

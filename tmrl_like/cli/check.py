@@ -128,18 +128,32 @@ class WatchedEnv:
 
 def collect_traffic(worker: RolloutWorker, episodes: int) -> Traffic:
     """Run episodes; take the packets that would have left, and decode them."""
-    traffic = Traffic()
+    whole = Traffic()
+    for traffic in traffic_of_episodes(worker, episodes):
+        whole.blocks += traffic.blocks
+        whole.records += traffic.records
+        whole.bytes_sent += traffic.bytes_sent
+        whole.resets_s += traffic.resets_s
+    return whole
+
+
+def traffic_of_episodes(worker: RolloutWorker, episodes: int) -> Iterator[Traffic]:
+    """The same, of each episode as soon as it has ended.
+
+    Raises:
+        EnvironmentFaultError: the environment broke an episode off; nothing of that one is given.
+    """
     for number in range(1, episodes + 1):
+        traffic = Traffic()
         stats = worker.collect_train_episode()
         if stats.fault:
             raise EnvironmentFaultError(stats.fault)
-        before = len(traffic.blocks)
         _deliver(worker, traffic)
-        stepping_s = sum(periods_s(block, worker.time_step_s).sum() for block in traffic.blocks[before:])
+        stepping_s = sum(periods_s(block, worker.time_step_s).sum() for block in traffic.blocks)
         traffic.resets_s.append(stats.duration_s - stepping_s)
         cut = ", cut there: does it ever end?" if stats.steps == _LONGEST_EPISODE else ""
         print(f"episode {number} of {episodes}: {stats.steps} steps{cut}, return {stats.return_:.3f}", flush=True)
-    return traffic
+        yield traffic
 
 
 def _deliver(worker: RolloutWorker, traffic: Traffic) -> None:
@@ -233,4 +247,4 @@ def _report_traffic(traffic: Traffic) -> None:
     print(f"wire: {traffic.samples} samples in {len(traffic.blocks)} packets, {per_sample:.0f} bytes each{originals}")
 
 
-__all__ = ["WITHOUT_LIMITS", "Traffic", "collect_traffic", "main"]
+__all__ = ["WITHOUT_LIMITS", "Traffic", "collect_traffic", "main", "traffic_of_episodes"]

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from tmrl_like.cli.arguments import Arguments
-from tmrl_like.cli.check import WITHOUT_LIMITS, collect_traffic
+from tmrl_like.cli.check import WITHOUT_LIMITS, traffic_of_episodes
 from tmrl_like.cli.episodes import find_policy
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.worker import make_standalone, prepare
+from tmrl_like.errors import EnvironmentFaultError
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.replay.data_sets import write_log
 
@@ -38,12 +39,19 @@ def main(arguments: Arguments) -> int:
     def records() -> Iterator[tuple[memoryview, int]]:
         with make_standalone(experiment, policy, outbox=WITHOUT_LIMITS) as worker:
             worker.is_expert = arguments.expert
-            traffic = collect_traffic(worker, arguments.episodes)
-        for record, packet in traffic.records:
-            yield record, packet.samples
+            for traffic in traffic_of_episodes(worker, arguments.episodes):
+                yield from ((record, packet.samples) for record, packet in traffic.records)
+                done.append(traffic.samples)
 
-    folder = Path(arguments.out)
-    samples = write_log(folder, records())  # which refuses a folder before the first record is made
+    folder, done = Path(arguments.out), list[int]()
+    try:
+        samples = write_log(folder, records())  # which refuses a folder before the first record is made
+    except EnvironmentFaultError as error:
+        if not done:
+            raise
+        raise EnvironmentFaultError(
+            f"{error}; kept in {folder}: {len(done)} of {arguments.episodes} episodes"
+        ) from None
     print(f"{folder}: {samples} samples of {arguments.episodes} episodes; start a run with it: dataset_path")
     return 0
 

@@ -247,6 +247,16 @@ def test_what_waits_of_a_rejected_process_that_was_forgotten_is_dropped(trainer,
     assert not any(message.incarnation == 7 for message in trainer.due())
 
 
+def test_a_process_that_was_forgotten_may_still_be_rejected(trainer, few):
+    trainer.give(1, 2)
+    trainer.receiver.reject(trainer.inbox[1].receipt, "the second does not fit")
+    in_the_memorys_hands = trainer.inbox.pop(0)
+    trainer.inbox.clear()
+    live_and_end(trainer, 1000, 200)
+    trainer.receiver.reject(in_the_memorys_hands.receipt, "nor does the first")
+    assert trainer.receiver.is_rejected(in_the_memorys_hands.receipt)
+
+
 # -- a worker that takes more than its part ------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tmrl_like.base.functional import partial
+from tmrl_like.delivery import receiver
 from tmrl_like.delivery.log import PacketLog, sealed_packet
 from tmrl_like.delivery.outbox import OutboxOptions
 from tmrl_like.errors import CheckpointError, ConfigError, DivergedError, EncodingError
@@ -301,6 +302,29 @@ def test_a_full_disk_is_logged_once_and_what_was_not_written_is_written_later(tm
     second = Run(tmp_path)
     assert numbers(second.memory) == list(range(50))
     assert second.training.total_samples == 50
+
+
+def test_after_a_full_disk_the_log_takes_as_much_of_what_waited_as_there_is_room_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(receiver, "_WRITE_BYTES", 1)
+    first = Run(tmp_path)
+    first.take(1)
+    write, room = PacketLog._write, 0
+
+    def full(log, segment, data):
+        nonlocal room
+        if room < len(data):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        room -= len(data)
+        write(log, segment, data)
+
+    monkeypatch.setattr(PacketLog, "_write", full)
+    assert first.take(*range(2, 50), now=1.0) == {"w": 1}
+    room = sum(len(message(sequence)[1]) for sequence in (2, 3, 4))
+    assert first.write(now=20.0) == {"w": 4}
+    room = 10**9
+    assert first.write(now=40.0) == {"w": 49}
+    first.kill()
+    assert numbers(Run(tmp_path).memory) == list(range(490))
 
 
 def test_a_full_file_system_costs_neither_training_nor_samples(tmp_path, full_disk):

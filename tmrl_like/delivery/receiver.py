@@ -27,6 +27,7 @@ _ASK_AGAIN_S = 0.5
 _PACKET_BYTES = 1000  # about; what a packet counts for beside its record
 _MAX_PROCESSES = 4096
 _MERGED_SAMPLES = 10_000
+_WRITE_BYTES = 4 << 20
 _MAX_REASON = 2000
 
 Process = tuple[str, int]  # worker, incarnation
@@ -331,7 +332,10 @@ class Receiver:
         reason = m.one_line(reason)[:_MAX_REASON]
         process = (receipt.worker, receipt.incarnation)
         with self._lock:
-            self._processes[process].rejection = reason
+            progress = self._processes.get(process)
+            if progress is None:  # it was rejected before, and forgotten since
+                return
+            progress.rejection = reason
             self._rejected += 1
             self._dismissals.add(process)
         self.say(
@@ -352,12 +356,19 @@ class Receiver:
 
     def write(self, now: float) -> None:
         """Write to the log what the memory has stored. What the disk does not take now waits."""
+        while self._write_some(now):
+            pass
+
+    def _write_some(self, now: float) -> bool:
+        """Write a moderate part of it, so that a disk with little room takes what it can; whether there is more."""
         if self._log is not None and not self._log.can_write(now):
-            return
+            return False
         records: list[memoryview] = []
-        samples = 0
+        samples = size_bytes = 0
         done: list[_Waiting] = []
         for waiting in self._waiting:
+            if size_bytes >= _WRITE_BYTES:
+                break
             progress = self._processes.get(waiting.receipt[:2])
             is_rejected = progress is None or bool(progress.rejection)
             if progress is not None and not is_rejected and waiting.receipt.sequence > progress.confirmed:
@@ -366,10 +377,12 @@ class Receiver:
             if not (waiting.is_dropped or is_rejected):
                 records.append(waiting.record)
                 samples += waiting.samples
+                size_bytes += len(waiting.record)
         if records and not self._append(records, samples, now):
-            return
+            return False
         for waiting in done:
             self._note_logged(waiting)
+        return size_bytes >= _WRITE_BYTES
 
     def _append(self, records: list[memoryview], samples: int, now: float) -> bool:
         if self._log is not None:

@@ -284,6 +284,25 @@ def test_a_full_spool_drops_the_oldest_and_counts_them(opened):
     assert trainer.rows[1] == list(range(box.lost_samples, 200))
 
 
+def test_what_is_lost_is_counted_once_whoevers_packets_are_sent(opened, tmp_path):
+    folder = opened()
+    produce(outbox(folder, 1), 1, 2)
+    kill(folder)
+    box, lost = outbox(opened(), 2), {}
+    (path, _) = segments(tmp_path)
+    path.write_bytes(path.read_bytes()[:-1])  # takes the second packet
+    produce(box, 3)
+
+    def send(data):
+        bundle, _ = m.decode(data)
+        lost[bundle.incarnation] = bundle.lost_samples
+        return True
+
+    box.pump(send, True)
+    assert set(lost) == {1, 2}
+    assert sum(lost.values()) == box.lost_samples == 1
+
+
 def test_without_a_disk_the_outbox_goes_on_and_writes_later_what_it_kept(opened, monkeypatch):
     disk = Disk(monkeypatch)
     folder = opened()

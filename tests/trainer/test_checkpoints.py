@@ -245,6 +245,23 @@ def test_with_the_memory_alone_its_samples_count_as_recorded_and_once(tmp_path):
     assert third.training.total_samples == before + 10
 
 
+def test_with_the_memory_alone_the_agent_before_stays_away_after_a_kill_as_well(tmp_path):
+    first = Run(tmp_path)
+    first.take(1, 2)
+    first.training.total_updates = 7
+    first.save(version=3)
+    first.kill()
+    with pytest.raises(CheckpointError, match="do not fit the memory"):
+        Run(tmp_path, resume="memory", act_buf_len=2)
+    same = Run(tmp_path)
+    assert same.training.total_updates == 7
+    same.kill()
+    Run(tmp_path, resume="memory").kill()  # before its first checkpoint
+    second = Run(tmp_path)
+    assert (numbers(second.memory), second.training.total_updates) == (list(range(20)), 0)
+    assert (second.training.total_samples, second.built.version) == (20, 0)
+
+
 def one_line(caught, path):
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)

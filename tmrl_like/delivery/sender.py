@@ -323,7 +323,7 @@ class Sender:
             incarnation=backlog.incarnation,
             samples=sum(packet.samples for packet in packets),
             previous=backlog.sent[-1].sequence if backlog.sent else 0,
-            lost_samples=self.lost_before + self.lost_samples,
+            lost_samples=self.lost_before + self.lost_samples if backlog is self._own else 0,  # the trainer adds up
         )
         if not send(m.encode(bundle, *records)):
             return False

@@ -161,6 +161,8 @@ class Checkpoints:
         run = head.run if head is not None else manifest.run if manifest is not None else new_run()
         self._receiver = Receiver(packet_log, run, training.memory.memory_size)
         self._replay(training, path, sidecar, counts=resume == "all")
+        if manifest is not None and resume == "memory":
+            self._give_up(path)
         log.info(
             "resumed from %s: epoch %d, %d training steps, %d samples",
             path,

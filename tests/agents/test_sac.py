@@ -322,6 +322,16 @@ def test_critics_have_the_actor_s_hidden_layers_where_no_class_is_given_for_them
     assert [layer.weight.shape[-1] for layer in agent.critic.hidden] == [256, 256]
 
 
+def test_critics_have_layers_of_256_beside_an_actor_that_does_not_say_its_own():
+    class Mine(SquashedGaussianActor):
+        def __init__(self, observation_space, action_space):
+            super().__init__(observation_space, action_space, hidden_sizes=(8,))
+            del self.hidden_sizes
+
+    agent = SACAgent(OBS, ACT, actor_cls=Mine)
+    assert [layer.weight.shape[-1] for layer in agent.critic.hidden] == [256, 256]
+
+
 def test_droq_critics_plug_in_as_a_factory():
     critic_cls = partial(EnsembleCritic, hidden_sizes=(16, 16), dropout=0.01, layer_norm=True)
     agent = SACAgent(OBS, ACT, critic_cls=critic_cls)
@@ -364,18 +374,18 @@ def test_a_training_continues_from_its_modules_optimisers_and_numbers():
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"n_critics": 2, "critics_in_target": 3}, "critics_in_target=3"),
-        ({"gamma": 1.5}, "gamma=1.5"),
-        ({"polyak": 1.0}, "polyak=1.0"),
-        ({"actor_polyak": -0.1}, "actor_polyak=-0.1"),
-        ({"actor_polyak": 1.0}, "actor_polyak=1.0"),
-        ({"optimizer": "sgd"}, "'adam' or 'adamw'"),
-        ({"entropy_coef": 0.0}, "entropy_coef=0.0"),
-        ({"policy_delay": 0}, "policy_delay=0"),
+        ({"n_critics": 2, "critics_in_target": 3}, "critics_in_target=3, expected 1 to 2"),
+        ({"gamma": 1.5}, "gamma=1.5, expected 0 to 1"),
+        ({"polyak": 1.0}, "polyak=1.0, expected 0 to below 1"),
+        ({"actor_polyak": -0.1}, "actor_polyak=-0.1, expected 0 to below 1"),
+        ({"actor_polyak": 1.0}, "actor_polyak=1.0, expected 0 to below 1"),
+        ({"optimizer": "sgd"}, "optimizer='sgd', expected 'adam' or 'adamw'"),
+        ({"entropy_coef": 0.0}, "entropy_coef=0.0, expected more than 0"),
+        ({"policy_delay": 0}, "policy_delay=0, expected at least 1"),
     ],
 )
-def test_options_out_of_range_are_refused_by_name(options, named):
-    with pytest.raises(ConfigError, match=named):
+def test_options_out_of_range_are_refused_by_name_with_what_is_expected(options, named):
+    with pytest.raises(ConfigError, match=f"^{named}$"):
         small(**options)
 
 

@@ -265,12 +265,19 @@ def test_beyond_its_memory_the_outbox_reads_back_from_the_disk(opened):
     assert box.lost_samples == 0
 
 
-def test_the_limit_in_samples_counts_what_is_in_memory(opened):
-    box = outbox(None, max_held_samples=50, max_samples=10)
+def test_packets_on_disk_take_a_little_memory_each_and_are_dropped_beyond_the_limit(opened):
+    box = outbox(opened(), max_bytes=4000)  # 400 bytes each
+    produce(box, *range(20))
+    assert box.unacknowledged_samples() == box.lost_samples == 10
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(50, 50), (1, 10)])  # the newest packet always
+def test_the_limit_in_samples_counts_what_is_in_memory(limit, kept):
+    box = outbox(None, max_held_samples=limit, max_samples=10)
     fill(box, *range(200))
     box.pump(nothing, False)
-    assert box.unacknowledged_samples() == 50
-    assert box.lost_samples == 150
+    assert box.unacknowledged_samples() == kept
+    assert box.lost_samples == 200 - kept
 
 
 def test_a_full_spool_drops_the_oldest_and_counts_them(opened):

@@ -90,6 +90,14 @@ def test_no_packet_leaves_with_fewer_samples_than_the_minimum():
     assert len(wire.packets[0][0].episodes) == 1
 
 
+def test_an_episode_that_ends_at_the_minimum_takes_its_samples_along():
+    box, wire = outbox(min_samples=3), Wire()
+    fill(box, 3)
+    box.end_episode(STATS)
+    box.pump(wire.send, True)
+    assert [(h.samples, len(h.episodes)) for h, _ in wire.packets] == [(3, 1)]
+
+
 def test_a_test_return_leaves_although_there_are_no_samples():
     box, wire = outbox(), Wire()
     box.end_episode(STATS)
@@ -240,6 +248,14 @@ def test_a_packet_that_is_larger_than_the_limit_is_kept_until_there_is_another()
     box.pump(wire.send, True)
     assert wire.sequences == [1]
     assert box.lost_samples == 0
+
+
+def test_of_packets_that_nobody_seals_the_newest_is_kept_whatever_its_size():
+    box, wire = outbox(max_samples=1, max_bytes=1), Wire()
+    fill(box, 2)
+    assert box.lost_samples == 1
+    box.pump(wire.send, True)
+    assert wire.sequences == [2]
 
 
 def test_the_age_of_a_packet_is_that_of_its_first_sample():

@@ -317,6 +317,12 @@ def test_a_flag_that_is_no_single_number_is_refused():
     assert len(memory) == 1
 
 
+@pytest.mark.parametrize("rew", [np.zeros(2), (0.0, 0.0)])
+def test_a_reward_that_begins_as_several_numbers_is_refused(rew):
+    with pytest.raises(MemoryContractError, match="rew is not a single number but"):
+        ReplayMemory().append(rows([(0, np.ones(2), rew)] * 2, reset_at=()))
+
+
 def test_an_empty_memory_that_refused_a_buffer_takes_the_next_whatever_its_structure():
     memory = ReplayMemory(frame_stack={"camera": 2})
     memory.append(rows([(0, {"camera": np.ones(2)}, 0.0)]))

@@ -1,5 +1,7 @@
 """The trainer's connection: workers take turns, and what is left of a turn is read in the next."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -156,6 +158,27 @@ def test_the_newest_policy_that_was_sent_is_on_disk(make_link, tmp_path):
         link.on_tick(lambda data: True, connected=True)
     link.close()
     assert policy(0.0).load(tmp_path / "policy").layer.bias.item() == 2.0
+
+
+def test_a_policy_that_cannot_be_written_is_logged_once_by_the_thread_that_writes(
+    make_link, tmp_path, monkeypatch, caplog
+):
+    wrote = threading.Semaphore(0)
+
+    def full(path, *pieces):
+        wrote.release()
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("tmrl_like.trainer.link.write_atomically", full)
+    link = make_link(model_path=tmp_path / "policy")
+    for bias in (1.0, 2.0):
+        link.broadcast_model(policy(bias))
+        link.on_tick(lambda data: True, connected=True)
+        assert wrote.acquire(timeout=20.0)
+    link.close()
+    (said,) = caplog.records
+    assert said.threadName == "tmrl-saver"
+    assert said.message.endswith("policy: No space left on device; training goes on")
 
 
 def test_a_server_without_a_policy_gets_the_last_one_again(link):

@@ -1,5 +1,6 @@
 """The trainer's connection: workers take turns, and what is left of a turn is read in the next."""
 
+import queue
 import threading
 
 import numpy as np
@@ -163,7 +164,7 @@ def test_the_newest_policy_that_was_sent_is_on_disk(make_link, tmp_path):
 def test_a_policy_that_cannot_be_written_is_logged_once_by_the_thread_that_writes(
     make_link, tmp_path, monkeypatch, caplog
 ):
-    wrote = threading.Semaphore(0)
+    wrote, before = threading.Semaphore(0), set(threading.enumerate())
 
     def full(path, *pieces):
         wrote.release()
@@ -179,6 +180,36 @@ def test_a_policy_that_cannot_be_written_is_logged_once_by_the_thread_that_write
     (said,) = caplog.records
     assert said.threadName == "tmrl-saver"
     assert said.message.endswith("policy: No space left on device; training goes on")
+    assert not [thread for thread in set(threading.enumerate()) - before if thread.name == "tmrl-saver"]
+
+
+def test_what_is_missing_before_anything_came_is_the_server_and_every_worker(link):
+    expected = "there is no connection to the server at nowhere; before that: no worker has come"
+    assert link.who_is_missing() == expected
+
+
+class TellingLink(DeadLink):
+    """Keeps what was sent."""
+
+    def __init__(self):
+        self.sent = queue.Queue()
+
+    def send(self, data):
+        self.sent.put(m.decode(data)[0])
+        return True
+
+
+def test_a_trainer_introduces_itself_with_its_spaces_and_the_file_of_its_weights(tmp_path):
+    hellos = []
+    for path in (None, tmp_path / "policy", tmp_path / "policy", tmp_path / "other"):
+        wire = TellingLink()
+        link = TrainerLink(wire, "nowhere", "t", m.Spaces("o", "a"), model_path=path)
+        hellos.append(wire.sent.get(timeout=20.0))
+        link.close(0.0)
+    assert {(hello.role, hello.name, hello.spaces) for hello in hellos} == {("trainer", "t", m.Spaces("o", "a"))}
+    nowhere, first, again, other = (hello.model_file for hello in hellos)
+    assert not nowhere
+    assert first == again != other
 
 
 def test_a_server_without_a_policy_gets_the_last_one_again(link):

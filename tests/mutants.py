@@ -173,6 +173,10 @@ def _generate(children: int) -> list[Path]:
     for copy in WORK.rglob("*.py"):
         if not (ROOT / copy.relative_to(WORK)).exists():
             copy.unlink()
+    for path in map(Path, config().only_mutate):
+        if not _results(path).meta_path.exists():
+            (WORK / path).unlink(missing_ok=True)  # copied before it was listed: mutmut takes it for mutated,
+            (WORK / "tests.json").unlink(missing_ok=True)  # and nobody has measured who calls its functions
     os.environ["MUTANT_UNDER_TEST"] = "mutant_generation"
     with contextlib.redirect_stdout(None):
         file_utils.copy_src_dir()

@@ -192,6 +192,9 @@ def test_a_newer_policy_replaces_the_one_on_its_way(relay, link):
 def test_a_server_without_a_policy_asks_the_trainer_for_it(relay, link):
     give(relay, b"t", hello("trainer", "t1"))
     assert link.to(b"t", m.Welcome)[-1].policy_wanted
+    give(relay, b"t", frame(1, 0, 1))
+    give(relay, b"t", hello("trainer", "t1"))
+    assert not link.to(b"t", m.Welcome)[-1].policy_wanted
 
 
 def test_acknowledgements_go_to_the_worker_process_they_name(relay, link):
@@ -398,9 +401,10 @@ def test_another_wire_version_is_refused_with_the_side_to_upgrade(relay, link, n
     assert link.to(b"w", m.Refusal)[0].reason.endswith(f"upgrade tmrl_like {cure}")
 
 
-def test_malformed_messages_are_counted_answered_once_and_end_in_dismissal(relay, link):
+def test_malformed_messages_are_counted_answered_once_and_end_in_dismissal(relay, link, caplog):
     give(relay, b"w", hello())
     relay.handle(Incoming(b"w", BOTH, bytes((m.WIRE_VERSION,)) + b"garbage"), 0.0)
+    assert "refused a message" in caplog.text
     assert len(relay.workers) == 1
     for _ in range(149):
         relay.handle(Incoming(b"w", BOTH, bytes((m.WIRE_VERSION,)) + b"garbage"), 0.0)

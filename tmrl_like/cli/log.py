@@ -55,7 +55,7 @@ def main(arguments: Arguments) -> int:
     contents: dict[tuple[str, int], _Contents] = {}
     for packet, size_bytes in _packets(path):
         contents.setdefault((packet.worker, packet.incarnation), _Contents()).add(packet, size_bytes)
-    columns = ["worker, process", "began", "packets", "missing", "samples", "MB", "episodes", "return, mean ± std"]
+    columns = ["worker, process", "began", "packets", "missing", "samples", "MB", "episodes", "return"]
     print_table(str(path), columns, [_row(*item) for item in contents.items()])
     return 0
 
@@ -74,7 +74,7 @@ def _row(process: tuple[str, int], contents: _Contents) -> list[str]:
     began = datetime.datetime.fromtimestamp(contents.started_at_s) if contents.started_at_s else None
     returns = "{:.3g} ± {:.3g}".format(*mean_and_std(contents.returns)) if contents.returns else "-"
     return [
-        f"{process[0]}, {process[1]:x}",
+        f"{process[0]}, {process[1]:x}"[: len(process[0]) + 10],
         f"{began:%Y-%m-%d %H:%M:%S}" if began else "-",
         f"{contents.packets:,}",
         f"{contents.missing:,}",

@@ -18,4 +18,4 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
         table.add_column(column, justify="left" if i == 0 else "right", no_wrap=True)
     for row in rows:
         table.add_row(*map(escape, row))
-    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 120, highlight=False).print(table)
+    Console(file=sys.stdout, width=None if sys.stdout.isatty() else 500, highlight=False).print(table)

@@ -1,7 +1,8 @@
-"""What the control loop measures, on a clock that only the environment and the actor move."""
+"""What the control loop measures, on a clock that only the environment and the actor move, and what it samples."""
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from tmrl_like.networking import RolloutWorker
@@ -35,7 +36,7 @@ def test_timing_of_each_sample_is_the_duration_of_the_decision_and_what_the_peri
     monkeypatch.setattr(control_loop, "time", clock)
     with RolloutWorker(Env, Actor, standalone=True, max_samples_per_episode=3) as worker:
         worker._outbox.append = lambda sample, timing, is_reset: taken.append(timing)
-        worker.collect_train_episode()
+        stats = worker.collect_train_episode()
     reset, *steps = taken
     assert (reset.inference_s, reset.period_error_s) == (0.0, 0.0)
     assert [t.inference_s for t in steps] == pytest.approx(INFERENCE_S)
@@ -43,3 +44,33 @@ def test_timing_of_each_sample_is_the_duration_of_the_decision_and_what_the_peri
     ends = [1e9 + 1000.0 + sum(PERIODS_S[:k]) for k in range(4)]
     assert [t.observed_at_s for t in taken] == pytest.approx(ends, abs=1e-6)
     assert worker.overruns == 0
+    assert stats.duration_s == pytest.approx(sum(PERIODS_S))
+
+
+@pytest.mark.parametrize(("type_", "of_reset"), [(float, float), (np.float32, np.float32), (int, float)])
+def test_the_reward_of_a_reset_is_zero_in_the_type_of_the_float_rewards_before_it(type_, of_reset):
+    rewards = []
+
+    class Env(CountingEnv):
+        def step(self, action):
+            obs, rew, *rest = super().step(action)
+            return obs, type_(rew), *rest
+
+    with RolloutWorker(Env, LinearActor, standalone=True) as worker:
+        worker._outbox.append = lambda sample, timing, is_reset: rewards.append(sample[2]) if is_reset else None
+        worker.collect_train_episode()
+        worker.collect_train_episode()
+    assert rewards == [0.0, 0.0]
+    assert [type(rew) for rew in rewards] == [float, of_reset]
+
+
+@pytest.mark.parametrize("is_collected", [False, True])
+@pytest.mark.parametrize("is_last", [False, True])
+def test_a_step_by_hand_is_sampled_where_it_is_collected_and_cut_where_it_is_the_last(is_collected, is_last):
+    taken = []
+    with RolloutWorker(CountingEnv, LinearActor, standalone=True) as worker:
+        obs, _ = worker.reset(collect_samples=False)
+        worker._outbox.append = lambda sample, timing, is_reset: taken.append(sample[4])
+        truncated = worker.step(obs, test=False, collect_samples=is_collected, last_step=is_last)[3]
+    assert truncated is is_last
+    assert taken == [is_last] * is_collected

@@ -111,10 +111,12 @@ def test_the_compressor_runs_before_sending(house):
 def test_an_old_compressor_gets_an_error_that_names_the_item_that_split(house):
     house.server()
     worker = house.worker(sample_compressor=lambda act, obs, rew, ter, tru, info: (act, obs, rew, ter, info))
-    with pytest.raises(MemoryContractError, match="`done` is now two"):
+    with pytest.raises(MemoryContractError, match="it returned 5 items; `done` is now two"):
         worker.collect_train_episode()
-    with pytest.raises(MemoryContractError, match="it returned a str"):
-        house.worker(sample_compressor=lambda *sample: "sample").collect_train_episode()
+    for wrong, found in (("sample", "a str"), ((0, 0, 0.0), "3 items")):
+        worker = house.worker(sample_compressor=lambda *sample, wrong=wrong: wrong)
+        with pytest.raises(MemoryContractError, match=f"it returned {found}$"):
+            worker.collect_train_episode()
 
 
 def test_every_sample_names_the_policy_that_drove_and_a_reset_has_no_duration(house):

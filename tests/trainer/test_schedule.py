@@ -15,9 +15,10 @@ from tmrl_like.metrics.rounds import RoundMetrics
 from tmrl_like.replay import Prioritised, ReplayMemory
 from tmrl_like.replay.data_sets import write_data_set
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
+from tmrl_like.testing.memories import ActionBufferEnv, packed
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.trainer.snapshot import load_checkpoint, save_checkpoint
-from tmrl_like.types import Buffer, Delivery, EpisodeStats, Info, Receipt, Sample
+from tmrl_like.types import Buffer, Delivery, EpisodeStats, Info, Receipt, Sample, StepTiming
 
 
 class OfOneShape(ListMemory):
@@ -98,6 +99,13 @@ def test_a_worker_whose_samples_do_not_fit_is_refused_and_the_others_are_stored(
     network = Network(packet("b", 1, session=2))
     feed(to, network)
     assert network.confirmed == [("b", 1)]
+
+
+def test_samples_are_as_stale_as_versions_were_published_since_theirs():
+    buffer = packed(ActionBufferEnv(1).take(3), "a/1/1/0", timing=StepTiming(0.0, 0.0, 0.0, policy_version=3))
+    network = Network(Delivery(buffer, (), Receipt("a", 1, 1)))
+    network.newest_version = 8
+    assert feed(training(ListMemory), network)["policy_staleness_p50_versions"] == 5.0
 
 
 def test_nothing_is_confirmed_where_nothing_was_stored():

@@ -44,7 +44,7 @@ check: $(VENV)/.installed
 	@if [ -f docs/conf.py ]; then $(MAKE) --no-print-directory docs; fi
 
 test: check
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist worksteal
 
 test-long: $(VENV)/.installed
 	$(BIN)/pytest -m long

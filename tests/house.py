@@ -8,6 +8,7 @@ from tmrl_like.networking import RolloutWorker, Server, Trainer
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from tmrl_like.trainer.schedule import TrainingOffline
+from tmrl_like.wire.messages import Beat
 
 
 class House:
@@ -67,3 +68,38 @@ class House:
         thread.start()
         self.threads.append(thread)
         return thread
+
+
+class DeadLink:
+    """A connection on which nothing arrives."""
+
+    def send(self, data):
+        return True
+
+    def receive(self, timeout_s):
+        return None
+
+    def wake(self):
+        pass
+
+    def close(self):
+        pass
+
+
+class IdleRole:
+    """A role that has nothing to say."""
+
+    def on_welcome(self, welcome, is_new):
+        pass
+
+    def on_message(self, message, body):
+        pass
+
+    def on_tick(self, send, connected):
+        return 0.01
+
+    def pending(self):
+        return False
+
+    def beat(self):
+        return Beat()

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from house import IdleRole
 
 from tmrl_like.delivery.session import Session
 from tmrl_like.errors import ConfigError, RefusedError
@@ -38,27 +39,10 @@ class Link:
         pass
 
 
-class Idle:
-    def on_welcome(self, welcome, is_new):
-        pass
-
-    def on_message(self, message, body):
-        pass
-
-    def on_tick(self, send, connected):
-        return 0.01
-
-    def pending(self):
-        return False
-
-    def beat(self):
-        return m.Beat()
-
-
 def test_a_hello_that_found_no_connection_does_not_wait_for_its_next_turn(until, monkeypatch):
     monkeypatch.setattr("tmrl_like.delivery.session._HELLO_EVERY_S", 1e9)
     link = Link()
-    session = Session(link, "nowhere", Idle(), "worker", "w")
+    session = Session(link, "nowhere", IdleRole(), "worker", "w")
     until(lambda: link.refused)
     link.open = True
     until(lambda: link.sent)
@@ -69,7 +53,7 @@ def test_a_hello_that_found_no_connection_does_not_wait_for_its_next_turn(until,
 def test_a_refusal_that_can_pass_is_tried_again_for_as_long_as_it_takes(until, caplog):
     link = Link()
     link.open = True
-    session = Session(link, "nowhere", Idle(), "worker", "w")
+    session = Session(link, "nowhere", IdleRole(), "worker", "w")
     for hellos in range(1, 6):
         until(lambda hellos=hellos: len(link.sent) >= hellos)
         link.said.append(m.Refusal("the server is full", 0.0))
@@ -84,7 +68,7 @@ def test_a_worker_that_is_dismissed_for_a_while_says_so_and_comes_back(until, ca
     link = Link()
     link.open = True
     link.said.append(m.Welcome(1, False))
-    session = Session(link, "nowhere", Idle(), "worker", "w")
+    session = Session(link, "nowhere", IdleRole(), "worker", "w")
     until(lambda: session.connected)
     link.said.append(m.Refusal("another trainer", 0.0))
     until(lambda: not session.connected)
@@ -97,7 +81,7 @@ def test_a_worker_that_is_dismissed_for_a_while_says_so_and_comes_back(until, ca
 def test_a_refusal_for_good_ends_the_session(until):
     link = Link()
     link.said.append(m.Refusal("a key for another role"))
-    session = Session(link, "nowhere", Idle(), "worker", "w")
+    session = Session(link, "nowhere", IdleRole(), "worker", "w")
     until(lambda: session.failed)
     with pytest.raises(RefusedError, match="a key for another role"):
         session.check()
@@ -106,4 +90,4 @@ def test_a_refusal_for_good_ends_the_session(until):
 @pytest.mark.parametrize("name", ["two\nlines", "\x1b[31mred", "n" * 201])
 def test_a_name_that_no_server_takes_is_refused_at_once(name):
     with pytest.raises(ConfigError, match=r"name is .* printable characters"):
-        Session(Link(), "nowhere", Idle(), "worker", name)
+        Session(Link(), "nowhere", IdleRole(), "worker", name)

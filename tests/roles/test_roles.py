@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from house import IdleRole
 
 from tmrl_like.base.functional import partial
 from tmrl_like.config import config_constants as cfg
@@ -441,7 +442,7 @@ def test_what_a_full_outbox_dropped_is_a_break_and_not_a_wrong_transition(house,
     worker = house.worker(partial(CountingEnv, step_s=0.001), outbox=tight)
     house.start(worker.run)
     streams = {d.buffer.stream for d in first.link.retrieve(0.5)}
-    first.link._session._role = _Deaf()  # takes nothing for a while
+    first.link._session._role = IdleRole()  # takes nothing for a while
     until(lambda: worker._outbox.lost_samples > 50)
     first.link._session._role = first.link
     deliveries = []
@@ -453,25 +454,6 @@ def test_what_a_full_outbox_dropped_is_a_break_and_not_a_wrong_transition(house,
     for delivery in deliveries:
         by_stream.setdefault(delivery.buffer.stream, []).extend(delivery.buffer.memory)
     assert all(is_gapless(samples) for samples in by_stream.values())
-
-
-class _Deaf:
-    def on_welcome(self, welcome, is_new):
-        pass
-
-    def on_message(self, message, body):
-        pass
-
-    def on_tick(self, send, connected):
-        return 0.01
-
-    def pending(self):
-        return False
-
-    def beat(self):
-        from tmrl_like.wire.messages import Beat
-
-        return Beat()
 
 
 def test_a_packet_that_cannot_be_decoded_is_a_break_and_not_a_wrong_transition(house, until, monkeypatch):

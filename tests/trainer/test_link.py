@@ -5,6 +5,7 @@ import threading
 
 import numpy as np
 import pytest
+from house import DeadLink
 
 from tmrl_like.delivery.log import sealed_packet
 from tmrl_like.delivery.receiver import Receiver, WorkerLimits
@@ -14,22 +15,6 @@ from tmrl_like.types import Receipt, StepTiming
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import Compressor, PacketWriter
 from tmrl_like.wire.policy import PolicyAssembler
-
-
-class DeadLink:
-    """A connection on which nothing arrives."""
-
-    def send(self, data):
-        return True
-
-    def receive(self, timeout_s):
-        return None
-
-    def wake(self):
-        pass
-
-    def close(self):
-        pass
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from gymnasium import spaces
+from house import DeadLink
 
 from tmrl_like.delivery.log import seal
 from tmrl_like.delivery.receiver import Receiver, WorkerLimits
@@ -124,20 +125,6 @@ def test_what_the_memorys_own_compressor_leaves_is_expected():
     check.structure(schema_of(changed("obs", (np.int64(2), frame))))  # containers, order and dtypes are the memory's
     with pytest.raises(MemoryContractError):
         check.structure(schema_of(changed("obs", (np.zeros((4, 8, 8), np.uint8), 2))))
-
-
-class DeadLink:
-    def send(self, data):
-        return True
-
-    def receive(self, timeout_s):
-        return None
-
-    def wake(self):
-        pass
-
-    def close(self):
-        pass
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ MAY_IMPORT = {  # each room, from the ground floor up; no room is missing, and n
     "wire": _GROUND,
     "transport": ("errors", "base"),
     "delivery": (*_GROUND, "wire", "transport"),
-    "envs": ("errors", "base", "config"),
+    "envs": ("errors", "base"),
     "policies": ("errors", "base", "wire"),
     "agents": (*_GROUND, "policies"),
     "replay": (*_GROUND, "wire", "delivery"),

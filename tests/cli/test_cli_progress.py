@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tmrl_like.cli import proof
-from tmrl_like.cli.progress import EpisodePoint, Progress, Tail, clock, sparkline
+from tmrl_like.cli.progress import EpisodePoint, Progress, Tail, sparkline
 from tmrl_like.cli.summary import episode_from_json, episode_to_json, mean_and_std, summary_row
 from tmrl_like.cli.views import LiveView, PlainView
 from tmrl_like.config.experiment import ProofSection, Settings, TrainerSection
@@ -97,10 +97,6 @@ def test_sparklines_are_drawn_between_lowest_and_highest() -> None:
     assert sparkline([]) == sparkline([math.nan]) == ""
     assert len(sparkline(range(1000), 40)) == 40
     assert sparkline(range(1000), 40) == "".join(sorted(sparkline(range(1000), 40)))
-
-
-def test_times_are_clocks() -> None:
-    assert [clock(s) for s in (0, 61.9, 3725)] == ["0:00", "1:01", "1:02:05"]
 
 
 def test_both_views_show_what_happens(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from tmrl_like.config.document import Document, parse_document, parse_value, split_overrides, suggestion
+from tmrl_like.config.document import Document, parse_document, parse_value, split_overrides
 from tmrl_like.errors import ConfigError
 
 
@@ -81,9 +81,3 @@ def test_an_override_below_a_plain_value_is_refused() -> None:
     document = Document("x", {"a": 1})
     with pytest.raises(ConfigError, match="a is 1, which has no keys"):
         document.override(("a", "b"), 2)
-
-
-def test_a_suggestion_is_the_nearest_word_or_all_of_them() -> None:
-    assert suggestion("epoch", ["rounds", "epochs"]) == "did you mean epochs?"
-    assert suggestion("zzz", ["rounds", "epochs"]) == "known are rounds, epochs"
-    assert suggestion("zzz", []) == "there are none"

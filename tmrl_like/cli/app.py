@@ -7,8 +7,8 @@ import logging
 import sys
 from collections.abc import Sequence
 
+from tmrl_like.base.text import one_line
 from tmrl_like.cli.arguments import Arguments, parse
-from tmrl_like.config.document import one_line
 from tmrl_like.errors import TmrlLikeError
 
 INTERRUPTED = 130

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import difflib
 import re
 import typing
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import tmrl_like
+from tmrl_like.base.text import nearest, suggestion
 from tmrl_like.config.components import type_name
-from tmrl_like.config.document import split_overrides, suggestion
+from tmrl_like.config.document import split_overrides
 from tmrl_like.config.experiment import PARTS, SECTIONS, Experiment, Settings
 from tmrl_like.config.loading import TOP_LEVEL
 from tmrl_like.errors import ConfigError
@@ -321,8 +321,8 @@ def _refuse_unknown(argument: str, arguments: Arguments) -> NoReturn:
         raise ConfigError(f"{argument!r} is one argument too many; a value follows its --key")
     name = argument.partition("=")[0]
     known = [*arguments.known_options, *(f"--{key}" for key in TOP_LEVEL if key not in SECTIONS)]
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"see tmrl-like {arguments.command} --help"
+    near = nearest(name, known)
+    hint = f"did you mean {near}?" if near else f"see tmrl-like {arguments.command} --help"
     raise ConfigError(f"there is no option {name}; {hint}")
 
 

@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from tmrl_like.base.text import counted
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.envs.delays import Response, Trace, measure_response, to_features
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
@@ -187,23 +188,23 @@ def _describe_effect(response: Response, period_s: float | None) -> str:
     span = f"shows after {_after(first, period_s)}"
     if last > first:
         span = f"first {span}, the last of it after {_after(last, period_s)}"
-    parts = ", ".join(f"{share:.0%} after {_steps(lag)}" for lag, share in enumerate(response.shares) if share > 0)
+    parts = ", ".join(
+        f"{share:.0%} after {counted(lag, 'step')}" for lag, share in enumerate(response.shares) if share > 0
+    )
     return f"an action {span} (of its effect {parts}; measured over {response.rows} steps)"
 
 
 def _describe_buffer(response: Response, held: int, is_sure: bool) -> str:
     needed = response.act_buf_len
+    age = counted(needed, "step")
     not_markov = "warning: the state is not Markov" if is_sure else "unless pictures tell, the state is not Markov"
     if response.never_ends:
         return (
-            f"{not_markov}: actions still act after {_steps(needed)}, the longest that was looked at; the observation "
+            f"{not_markov}: actions still act after {age}, the longest that was looked at; the observation "
             "does not show what they do"
         )
     if held < needed:
-        return (
-            f"{not_markov}: actions up to {_steps(needed)} old still act, the buffer holds {held}; set act_buf_len: "
-            f"{needed}"
-        )
+        return f"{not_markov}: actions up to {age} old still act, the buffer holds {held}; set act_buf_len: {needed}"
     if held > needed:
         return f"act_buf_len: {held} covers the delay; {needed} would do, as far as was measured"
     return f"act_buf_len: {held} covers the delay" if held else "act_buf_len: none is needed"
@@ -212,8 +213,5 @@ def _describe_buffer(response: Response, held: int, is_sure: bool) -> str:
 def _after(lag: int, period_s: float | None) -> str:
     if not lag:
         return "the step itself"
-    return _steps(lag) if period_s is None else f"{_steps(lag)} ({lag * period_s * 1e3:.0f} ms)"
-
-
-def _steps(number: int) -> str:
-    return f"{number} step" if number == 1 else f"{number} steps"
+    age = counted(lag, "step")
+    return age if period_s is None else f"{age} ({lag * period_s * 1e3:.0f} ms)"

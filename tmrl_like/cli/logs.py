@@ -7,7 +7,7 @@ import os
 import sys
 import warnings
 
-from tmrl_like.config.document import one_line
+from tmrl_like.base.text import one_line
 
 
 def set_up_logging(role: str, level: str, plain: bool = False) -> None:

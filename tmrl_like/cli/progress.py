@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tmrl_like.base.text import clock, duration
 from tmrl_like.config.experiment import Settings
 
 Record = dict[str, Any]
@@ -147,7 +148,7 @@ class Progress:
         training = f"{r['training_steps_total']:,} steps  {r['training_steps_per_s']:.0f}/s"
         training += f"  {r['training_steps_per_env_step']:.2f} per sample"
         ages = [
-            f"{name} {_duration(r[key])}"
+            f"{name} {duration(r[key])}"
             for name, key in (("sample", "sample_age_p50_s"), ("policy", "policy_age_p50_s"))
             if r.get(key) is not None
         ]
@@ -172,14 +173,3 @@ def sparkline(values: Sequence[float], width: int = 40) -> str:
     low, high = min(values), max(values)
     scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
     return "".join(_BARS[round((v - low) * scale)] for v in values)
-
-
-def clock(seconds: float) -> str:
-    """Seconds as 1:02:03 or 2:03."""
-    minutes, second = divmod(int(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds * 1e3:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"

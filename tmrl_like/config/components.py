@@ -23,7 +23,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from tmrl_like.base.functional import place_of
-from tmrl_like.config.document import Document, Keys, dotted, one_line, suggestion
+from tmrl_like.base.text import name_of, one_line, suggestion
+from tmrl_like.config.document import Document, Keys, dotted
 from tmrl_like.errors import ConfigError, TmrlLikeError
 
 _PATH, _ARGUMENTS = "class_path", "init_args"
@@ -119,7 +120,7 @@ def import_object(path: str) -> Any:
         try:
             found = getattr(found, name)
         except AttributeError:
-            raise ConfigError(f"{_name_of(found)} has no {name}; {suggestion(name, _public_names(found))}") from None
+            raise ConfigError(f"{name_of(found)} has no {name}; {suggestion(name, _public_names(found))}") from None
     return found
 
 
@@ -228,7 +229,7 @@ def _check_arguments(
             raise document.error((*keys, name), ": is supplied when the object is made; leave it out here")
         if name not in signature.parameters and not signature.open_ended:
             known = [n for n in signature.parameters if n not in supplied]
-            raise document.error((*keys, name), f": {_name_of(target)} has no such argument; {suggestion(name, known)}")
+            raise document.error((*keys, name), f": {name_of(target)} has no such argument; {suggestion(name, known)}")
         parameter = signature.parameters.get(name, Parameter(Any, None))
         annotation = Any if value is None and parameter.default is None else parameter.annotation
         checked[name] = _argument(document, (*keys, name), annotation, value)
@@ -272,7 +273,7 @@ def _instantiate(document: Document, keys: Keys, component: Component) -> Any:
     except ConfigError as error:
         raise document.error(keys, f": {error}") from None
     except (TypeError, ValueError) as error:
-        raise document.error(keys, f": {_name_of(component.target)}: {one_line(str(error))}") from None
+        raise document.error(keys, f": {name_of(component.target)}: {one_line(str(error))}") from None
 
 
 def _refuse_missing(
@@ -283,7 +284,7 @@ def _refuse_missing(
     for name, parameter in signature_of(target).parameters.items():
         if parameter.default is inspect.Parameter.empty and name not in given and name not in supplied:
             missing = dotted((*keys, _ARGUMENTS, name))
-            raise ConfigError(f"{document.where(keys)}: {missing} is missing: {_name_of(target)} needs it")
+            raise ConfigError(f"{document.where(keys)}: {missing} is missing: {name_of(target)} needs it")
 
 
 def _value_at(document: Document, keys: Keys) -> Any:
@@ -409,10 +410,6 @@ def _parsed(annotation: Any, value: Any) -> Any:
 def _public_names(holder: Any) -> list[str]:
     names = getattr(holder, "__all__", None) or [n for n in dir(holder) if not n.startswith("_")]
     return [n for n in names if not n.startswith("_")]
-
-
-def _name_of(target: Any) -> str:
-    return getattr(target, "__qualname__", None) or getattr(target, "__name__", None) or repr(target)
 
 
 def _import_problem(module_name: str, error: Exception) -> str:

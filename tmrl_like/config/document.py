@@ -5,7 +5,6 @@ Values given on the command line (`--trainer.epochs 3`) are laid over the file's
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from tmrl_like.base.text import nearest, one_line
 from tmrl_like.errors import ConfigError
 
 Keys = tuple[Any, ...]
@@ -157,23 +157,9 @@ def split_overrides(arguments: Sequence[str], top_level: Iterable[str]) -> tuple
     return overrides, others
 
 
-def suggestion(word: Any, known: Iterable[str]) -> str:
-    """Finish a sentence about an unknown word: the nearest known one, or all of them."""
-    known = list(known)
-    if not known:
-        return "there are none"
-    near = difflib.get_close_matches(str(word), known, n=1, cutoff=0.55)
-    return f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
-
-
 def dotted(keys: Keys) -> str:
     """("trainer", "epochs") -> "trainer.epochs"."""
     return ".".join(map(str, keys))
-
-
-def one_line(text: str) -> str:
-    """Return the text with all white space made single spaces."""
-    return " ".join(text.split())
 
 
 class _Loader(yaml.SafeLoader):
@@ -223,5 +209,5 @@ def _suggest_file(path: Path) -> str:
         names = sorted(p.name for p in path.parent.iterdir() if p.suffix in (".yaml", ".yml"))
     except OSError:
         return ""
-    near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.55)
-    return f"; did you mean {path.parent / near[0]}?" if near else ""
+    near = nearest(path.name, names)
+    return f"; did you mean {path.parent / near}?" if near else ""

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import yaml
 
+from tmrl_like.base.text import suggestion
 from tmrl_like.config.components import (
     Signature,
     build,
@@ -21,7 +22,7 @@ from tmrl_like.config.components import (
     resolve_component,
     signature_of,
 )
-from tmrl_like.config.document import Document, Keys, parse_value, read_document, suggestion
+from tmrl_like.config.document import Document, Keys, parse_value, read_document
 from tmrl_like.config.experiment import PARTS, SECTIONS, Experiment, Settings
 from tmrl_like.errors import ConfigError
 

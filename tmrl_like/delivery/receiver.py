@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from tmrl_like.base.budgets import Buckets, Lines
+from tmrl_like.base.text import one_line
 from tmrl_like.delivery.log import Head, PacketLog, Segment, entries_of, unseal
 from tmrl_like.errors import DecodingError, MemoryContractError
 from tmrl_like.types import Buffer, Delivery, EpisodeStats, Receipt
@@ -329,7 +330,7 @@ class Receiver:
             receipt: of the first packet that does not fit.
             reason: what was expected, what was found.
         """
-        reason = m.one_line(reason)[:_MAX_REASON]
+        reason = one_line(reason, _MAX_REASON)
         process = (receipt.worker, receipt.incarnation)
         with self._lock:
             progress = self._processes.get(process)

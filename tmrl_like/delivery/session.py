@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 import tmrl_like
+from tmrl_like.base.text import one_line
 from tmrl_like.errors import DecodingError, RefusedError, TmrlLikeError, expect
 from tmrl_like.transport.base import PeerLink
 from tmrl_like.wire import messages as m
@@ -84,7 +85,7 @@ class Session:
         Raises:
             ConfigError: the name is too long, or not one line of printable characters.
         """
-        is_a_name = len(name) <= m.MAX_NAME and m.one_line(name) == name
+        is_a_name = len(name) <= m.MAX_NAME and one_line(name) == name
         expect(is_a_name, "name", name, f"one line of at most {m.MAX_NAME} printable characters")
         self.incarnation = incarnation or secrets.randbits(62) + 1
         self.name = name

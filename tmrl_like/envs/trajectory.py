@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tmrl_like.base.files import write_atomically
-from tmrl_like.config.document import suggestion
+from tmrl_like.base.text import suggestion
 from tmrl_like.errors import ConfigError, expect
 
 _MOST_PIECES = 10_000_000

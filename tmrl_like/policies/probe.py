@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from tmrl_like.base.text import one_line
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.actions import action_problem, is_finite
 from tmrl_like.policies.actor import ActorModule
@@ -65,7 +66,7 @@ class PolicyProbe:
             try:
                 action = actor.act_(obs, test=True)
             except Exception as error:
-                raise PolicyError(f"act() raised {_one_line(error)} on a probe observation") from error
+                raise PolicyError(f"act() raised {one_line(error, 200)} on a probe observation") from error
             problem = action_problem(action, self._action_space)
             if problem:
                 raise PolicyError(f"its action on a probe observation is not in the action space: {problem}")
@@ -79,7 +80,9 @@ def _samples(space: gymnasium.Space[Any], obs_preprocessor: Callable[[Any], Any]
         try:
             yield obs if obs_preprocessor is None else obs_preprocessor(obs)
         except Exception as error:
-            log.debug("a sampled observation is left out of the probe: obs_preprocessor raised %s", _one_line(error))
+            log.debug(
+                "a sampled observation is left out of the probe: obs_preprocessor raised %s", one_line(error, 200)
+            )
 
 
 def _moderate(obs: Any, space: gymnasium.Space[Any]) -> Any:
@@ -96,9 +99,5 @@ def _has_answer(actor: ActorModule, obs: Any) -> bool:
     try:
         return is_finite(actor.act_(obs, test=True))
     except Exception as error:
-        log.debug("a sampled observation is left out of the probe: act() raised %s", _one_line(error))
+        log.debug("a sampled observation is left out of the probe: act() raised %s", one_line(error, 200))
         return False
-
-
-def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0][:200]

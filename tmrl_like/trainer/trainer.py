@@ -15,6 +15,7 @@ from typing import Any
 
 import tmrl_like.config.config_constants as cfg
 from tmrl_like.base.script import close_at_exit
+from tmrl_like.base.text import name_of
 from tmrl_like.config.paths import RunPath
 from tmrl_like.errors import ConfigError
 from tmrl_like.metrics.sinks import ConsoleSink, JsonLinesSink, Sink, WandbSink
@@ -299,21 +300,17 @@ def partial_to_dict(value: Any) -> dict[str, Any]:
         ConfigError: a partial holds positional arguments.
     """
     if not isinstance(value, functools.partial):
-        return {"__name__": _name_of(value)}
+        return {"__name__": name_of(value)}
     if value.args:
         raise ConfigError(
-            f"partial({_name_of(value.func)}, …) holds positional arguments ({value.args!r:.80}); name them, so that "
+            f"partial({name_of(value.func)}, …) holds positional arguments ({value.args!r:.80}); name them, so that "
             "the run's configuration can be logged"
         )
-    described: dict[str, Any] = {"__name__": _name_of(value.func)}
+    described: dict[str, Any] = {"__name__": name_of(value.func)}
     for name, argument in value.keywords.items():
         described[name] = partial_to_dict(argument) if isinstance(argument, functools.partial) else _plain(argument)
     return described
 
 
 def _plain(value: Any) -> Any:
-    return value if isinstance(value, bool | int | float | str | type(None)) else _name_of(value)
-
-
-def _name_of(value: Any) -> str:
-    return getattr(value, "__qualname__", None) or repr(value)[:200]
+    return value if isinstance(value, bool | int | float | str | type(None)) else name_of(value)

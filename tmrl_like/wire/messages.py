@@ -31,11 +31,11 @@ Bye                   peer → server       I leave; my seat is free
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, TypeAlias
 
 import msgspec
 
+from tmrl_like.base.text import CONTROLS, one_line
 from tmrl_like.errors import DecodingError, OversizeError
 
 WIRE_VERSION = 4
@@ -47,18 +47,10 @@ MAX_BUNDLE_PACKETS = 64
 
 MAX_NAME = 200
 
-_CONTROLS = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff"  # line ends, escapes, directions
-_control = re.compile(f"[{_CONTROLS}]")
-
-Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME, pattern=rf"\A[^{_CONTROLS}]*\Z")]
+Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME, pattern=rf"\A[^{CONTROLS}]*\Z")]
 Text = Annotated[str, msgspec.Meta(max_length=4000)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Real = float
-
-
-def one_line(text: str) -> str:
-    """Text without line ends and other control characters: each run of white space is one space, the rest `?`."""
-    return _control.sub("?", " ".join(text.split())) if _control.search(text) else text
 
 
 class Message(msgspec.Struct, array_like=True, tag=True, forbid_unknown_fields=True):

@@ -19,6 +19,7 @@ import numpy as np
 
 import tmrl_like.config.config_constants as cfg
 from tmrl_like.base.script import close_at_exit, note_end_of_run
+from tmrl_like.base.text import one_line
 from tmrl_like.config.paths import RunPath
 from tmrl_like.delivery.folder import new_worker_name, open_folder
 from tmrl_like.delivery.outbox import Outbox, OutboxOptions
@@ -501,7 +502,7 @@ class RolloutWorker:
 
     def _note_end(self, failure: BaseException | None) -> None:
         """Let trainers know what ended a run, or that one begins: one elsewhere, and one in this script."""
-        reason = "" if failure is None else " ".join(f"{type(failure).__name__}: {failure}".split())[:_MAX_REASON]
+        reason = "" if failure is None else one_line(failure, _MAX_REASON)
         self._loop.ended = reason
         note_end_of_run(self._where, reason)
 

@@ -49,6 +49,9 @@ from gymnasium import spaces
 from tmrl_like.envs.drone import DroneEnv
 from tmrl_like.policies.actor import ActorModule
 
+sys.path.append(str(Path(__file__).parents[1]))
+from link_proxy import LinkProxy
+
 CONFIG = Path(__file__).parents[2] / "config" / "drone.yaml"
 SPAWN = mp.get_context("spawn")
 LATE_SHARE = 0.2  # of a time-step
@@ -368,8 +371,6 @@ def stopped(process: Process) -> Iterator[None]:
 
 def run_disturbed(kind: Kind, folder: Path, seconds: float, cut_s: float, priority: int | None) -> dict[str, Any]:
     """One worker through all disturbances; returns its times and which phase was when."""
-    from tmrl_like.testing.chaos import LinkProxy
-
     keys, file = folder / "keys", folder / "worker.npz"
     server = Process(run_server, (keys, 0))
     port = server.answer()

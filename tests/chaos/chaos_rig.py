@@ -1,8 +1,12 @@
 """A pipeline to break: parts on this machine, numbered samples, one ledger."""
 
 import contextlib
+import logging
 import math
 import mmap
+import multiprocessing
+import os
+import random
 import socket
 import threading
 import time
@@ -10,16 +14,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
+from link_proxy import LinkProxy
 
 from tmrl_like.base.functional import partial
 from tmrl_like.delivery.outbox import OutboxOptions
 from tmrl_like.networking import RolloutWorker, Server, Trainer
-from tmrl_like.testing.chaos import NUMBERED_SPACES, Audit, LedgerMemory, LinkProxy, NumberedEnv, Part, audit, produced
-from tmrl_like.testing.fakes import CountingAgent, LinearActor
+from tmrl_like.testing.chaos import NUMBERED_SPACES, Audit, Ledger, NumberedEnv, audit, counter, produced
+from tmrl_like.testing.fakes import CountingAgent, LinearActor, ListMemory
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.transport import KeyFolder
+
+log = logging.getLogger(__name__)
 
 PERIOD_S = 0.01
 MANY_S = 1800
@@ -37,6 +45,10 @@ def counts(short: int, zmq: int, tlspyo: int):
             pytest.param("tlspyo", tlspyo, id="tlspyo-full", marks=many),
         ],
     )
+
+
+class LedgerMemory(Ledger, ListMemory):
+    """A small memory to train on, with a record of everything."""
 
 
 @dataclass(frozen=True)
@@ -124,9 +136,7 @@ def note_appended(worker: RolloutWorker, folder: Path) -> None:
         path = folder / f"{worker_number}-{incarnation}.count"
         if path not in counters:
             folder.mkdir(exist_ok=True)
-            path.write_bytes(bytes(8))
-            with path.open("r+b") as file:
-                counters[path] = mmap.mmap(file.fileno(), 8)
+            counters[path] = counter(path)
         counters[path][:] = (number + 1).to_bytes(8, "little")
 
     worker._outbox.append = append_and_count
@@ -136,6 +146,90 @@ def train(place: Place, options: dict) -> None:
     torch.set_num_threads(1)
     with place.make_trainer(**options) as trainer:
         trainer.run()
+
+
+class Part:
+    """A function in a process of its own that is killed, frozen and started again. Use it as a context manager.
+
+    The process is forked from one that has the package (and torch) imported already, where the system can fork: it
+    is up within 0.1 s. Kill and freeze reach it and none of its children; leaving the context ends all of them.
+    """
+
+    def __init__(self, log: Path, run, *arguments) -> None:
+        method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+        self._context = multiprocessing.get_context(method)
+        if method == "forkserver":
+            self._context.set_forkserver_preload([__name__])
+        self._run = (dict(os.environ), log, run, arguments)
+        self._family: set[psutil.Process] = set()  # every process of this part that was ever seen
+        self.start()
+
+    def start(self) -> None:
+        """Start it (again). Returns at once; it may not be ready yet."""
+        self._process = self._context.Process(target=run_part, args=self._run)
+        self._process.start()
+        self._main = psutil.Process(self._process.pid)
+
+    @property
+    def alive(self) -> bool:
+        return self._process.is_alive()
+
+    def kill(self) -> None:
+        self.children()
+        self._process.kill()
+        self._process.join(5.0)
+
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+
+    def freeze(self) -> None:
+        self._main.suspend()
+
+    def thaw(self) -> None:
+        self._main.resume()
+
+    def rss_bytes(self) -> int:
+        """Memory of the process and its children that is in RAM."""
+        return sum(process.memory_info().rss for process in (self._main, *self.children()))
+
+    def children(self) -> list[psutil.Process]:
+        """Those that run, also when the process itself was killed."""
+        if self.alive:
+            self._family.update(self._main.children(recursive=True))
+        return [process for process in self._family if runs(process)]
+
+    def __enter__(self) -> "Part":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.kill()
+        for process in self.children():
+            process.kill()
+        psutil.wait_procs(self._family, 5.0)
+
+
+def runs(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def run_part(environment: dict[str, str], log: Path, run, arguments) -> None:
+    """In the part's process: set up what the parent asked for, and end with the parent."""
+    os.environ.clear()  # of the process that all parts are forked from
+    os.environ.update(environment)
+    with log.open("ab", buffering=0) as stream:
+        os.dup2(stream.fileno(), 1)
+        os.dup2(stream.fileno(), 2)
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    run(*arguments)
+
+
+def end_with_parent() -> None:
+    multiprocessing.parent_process().join()
+    os._exit(1)
 
 
 class Rig:
@@ -189,7 +283,7 @@ class Rig:
         return self._part(train, self.place, {"checkpoint_path": self.place.checkpoint} | options)
 
     def _part(self, *run) -> Part:
-        return self._stack.enter_context(Part(*run, log=self.place.folder / f"{run[0].__name__}.log"))
+        return self._stack.enter_context(Part(self.place.folder / f"{run[0].__name__}.log", *run))
 
     def proxy(self) -> LinkProxy:
         return self._stack.enter_context(LinkProxy("127.0.0.1", self.place.port))
@@ -270,6 +364,21 @@ def all_at_once(*calls) -> None:
         thread.join(MANY_S)
     if errors:
         raise errors[0]
+
+
+def trouble(actions, seed: int, count: int, pause_s: tuple[float, float]) -> None:
+    """Call actions, by name, drawn at random, with random pauses in between; each gets the random generator."""
+    rng = random.Random(seed)
+    for _ in range(count):
+        time.sleep(log_uniform(rng, *pause_s))
+        name = rng.choice(list(actions))
+        log.info("%s", name)
+        actions[name](rng)
+
+
+def log_uniform(rng: random.Random, low: float, high: float) -> float:
+    """A number between two, small ones as likely as large ones: as many in 0.1 to 1 as in 1 to 10."""
+    return math.exp(rng.uniform(math.log(low), math.log(high)))
 
 
 SMALL = OutboxOptions(max_bytes=2 << 20, window_bytes=1 << 20)

@@ -1,3 +1,5 @@
+import os
+import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -5,15 +7,14 @@ from pathlib import Path
 import pytest
 from chaos_rig import Rig
 
-from tmrl_like.testing.chaos import SEED_VARIABLE, chaos_seed
-
+SEED_VARIABLE = "TMRL_LIKE_CHAOS_SEED"
 FIGURES: list[tuple[str, str]] = []
 
 
 @pytest.fixture
 def seed() -> int:
     """Of everything that a test draws; shown with a failure."""
-    seed = chaos_seed()
+    seed = int(os.environ.get(SEED_VARIABLE) or random.SystemRandom().randrange(1 << 32))
     print(f"to run it again: {SEED_VARIABLE}={seed}")
     return seed
 

@@ -4,9 +4,7 @@ import math
 import random
 import time
 
-from chaos_rig import counts, wait_for_checkpoint
-
-from tmrl_like.testing.chaos import Schedule, log_uniform
+from chaos_rig import counts, log_uniform, trouble, wait_for_checkpoint
 
 WORKERS = (1, 2, 3)
 
@@ -34,7 +32,7 @@ def test_everything_at_once_costs_no_sample(rigs, seed, figure, transport, count
             link.corrupt(math.inf)
             link.limit(math.inf)
 
-    schedule = Schedule(
+    trouble(
         {
             "kill the server": lambda _: server.restart(),
             "kill the trainer": lambda _: trainer.restart(),
@@ -51,7 +49,6 @@ def test_everything_at_once_costs_no_sample(rigs, seed, figure, transport, count
         count,
         pause_s=(0.05, 5.0),
     )
-    schedule.run()
     mend()
     if not trainer.alive:  # on a link that breaks every handshake it takes the server for another one, and ends
         trainer.start()
@@ -61,4 +58,4 @@ def test_everything_at_once_costs_no_sample(rigs, seed, figure, transport, count
     rig.wait_for_samples(last)
     found = rig.settle(last)
     figure(f"{count} troubles of all kinds: {found}")
-    assert found.exactly_once, f"{found}; {schedule}"
+    assert found.exactly_once, str(found)

@@ -3,9 +3,7 @@
 import random
 import time
 
-from chaos_rig import all_at_once, counts, wait_until
-
-from tmrl_like.testing.chaos import log_uniform
+from chaos_rig import all_at_once, counts, log_uniform, wait_until
 
 LINKS = 10
 

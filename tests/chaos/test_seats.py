@@ -55,6 +55,6 @@ def test_a_killed_worker_leaves_no_process_behind(rigs, figure, transport, count
         if number == 0:
             wait_until(server.workers, 30, "the worker is connected")
         part.kill()
-        took.append(wait_until(lambda: not part.left_behind(), 10, "every child is gone"))
+        took.append(wait_until(lambda: not part.alive and not part.children(), 10, "every child is gone"))
         part.start()
     figure(f"{count} killed workers: all their processes gone after {max(took):.1f} s at most")

@@ -4,9 +4,7 @@ import random
 import statistics
 import time
 
-from chaos_rig import counts, wait_until
-
-from tmrl_like.testing.chaos import Schedule, log_uniform
+from chaos_rig import counts, log_uniform, trouble, wait_until
 
 WORKERS = (1, 2, 3)
 
@@ -25,12 +23,11 @@ def test_a_killed_server_costs_no_sample(rigs, seed, figure, transport, count):
         time.sleep(log_uniform(rng, 0.001, 0.5))
         server.start()
 
-    schedule = Schedule({"kill": kill}, seed, count, pause_s=(0.05, 4.0))
-    schedule.run()
+    trouble({"kill": kill}, seed, count, pause_s=(0.05, 4.0))
     rig.wait_for_samples(trainer)
     found = rig.settle(trainer)
     figure(f"{count} kills of the server: {found}")
-    assert found.exactly_once, f"{found}; {schedule}"
+    assert found.exactly_once, str(found)
 
 
 @counts(short=2, zmq=30, tlspyo=20)

@@ -1,9 +1,7 @@
 """Parts of one process that come and go, over queues: there is nothing to kill, and as much to lose."""
 
 import pytest
-from chaos_rig import MANY_S, wait_until
-
-from tmrl_like.testing.chaos import Schedule
+from chaos_rig import MANY_S, trouble, wait_until
 
 
 @pytest.mark.parametrize(
@@ -31,9 +29,8 @@ def test_servers_and_trainers_that_are_replaced_cost_no_sample(rigs, seed, figur
         trainers.append(rig.trainer(checkpoint_path=rig.place.checkpoint))
 
     actions = {"server": replace_server, "trainer": replace_trainer}
-    schedule = Schedule(actions, seed, count, pause_s=(0.02, 1.0))
-    schedule.run()
+    trouble(actions, seed, count, pause_s=(0.02, 1.0))
     rig.wait_for_samples(trainers[-1])
     found = rig.settle(trainers[-1])
     figure(f"{len(servers) - 1} servers and {len(trainers) - 1} trainers replaced: {found}")
-    assert found.exactly_once, f"{found}; {schedule}"
+    assert found.exactly_once, str(found)

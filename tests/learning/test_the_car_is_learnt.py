@@ -8,13 +8,14 @@ import torch
 
 pytest.importorskip("carla", reason="there is no wheel of carla for this Python")
 
+import carla_stand_in as stand_in
+
 from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
 from tmrl_like.base.functional import partial
 from tmrl_like.envs.actions import actions_of_reset
 from tmrl_like.envs.carla import CarlaSyncEnv, RouteOptions, SensorOptions
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.replay import DropActionBuffer, ReplayMemory
-from tmrl_like.testing import carla as stand_in
 from tmrl_like.types import Buffer, Info
 
 

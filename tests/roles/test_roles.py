@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 from house import IdleRole
+from link_proxy import LinkProxy
 
 from tmrl_like.base.functional import partial
 from tmrl_like.config import config_constants as cfg
@@ -24,7 +25,6 @@ from tmrl_like.errors import (
 )
 from tmrl_like.networking import RolloutWorker, Server, Trainer
 from tmrl_like.policies.actor import ActorModule
-from tmrl_like.testing.chaos import LinkProxy
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.types import ActionSource

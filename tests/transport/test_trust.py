@@ -18,10 +18,10 @@ from pathlib import Path
 import msgspec
 import psutil
 import pytest
+from link_proxy import LinkProxy
 
 import tmrl_like
 from tmrl_like.errors import CredentialsError, DecodingError
-from tmrl_like.testing.chaos import LinkProxy
 from tmrl_like.testing.transports import introduce, receive_at, receive_of, send_of, until
 from tmrl_like.transport import Identity, KeyFolder, PeerLink, ServerLink, TransportOptions
 from tmrl_like.transport.credentials import _curve_pair

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tmrl_like.errors import DecodingError, EncodingError
-from tmrl_like.testing.equality import first_difference
 from tmrl_like.types import ActionSource, StepTiming
 from tmrl_like.wire.columns import columns_of
 from tmrl_like.wire.packet import Compressor, PacketWriter, decode_body
 
+from .equality import first_difference
 from .samples import SAMPLES, TIMING, VALUES, announce, drone_sample, packet_of
 
 SLOW = (HealthCheck.too_slow, HealthCheck.data_too_large)  # on a busy machine

@@ -20,6 +20,8 @@ import pytest
 
 carla = pytest.importorskip("carla", reason="there is no wheel of carla for this Python")
 
+import carla_stand_in as stand_in  # noqa: E402
+
 from tmrl_like.agents import SquashedGaussianActor  # noqa: E402
 from tmrl_like.base.functional import partial  # noqa: E402
 from tmrl_like.config.loading import load_experiment  # noqa: E402
@@ -28,7 +30,6 @@ from tmrl_like.envs.carla.sensors import Readings, image_of, ranges_of  # noqa: 
 from tmrl_like.envs.carla.world import CarlaWorld  # noqa: E402
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError, MissingExtraError  # noqa: E402
 from tmrl_like.networking import RolloutWorker  # noqa: E402
-from tmrl_like.testing import carla as stand_in  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # on a busy machine, and in rtgym's thread
 

@@ -1,0 +1,188 @@
+"""The proxy does what it says, with nothing of the pipeline in between."""
+
+import math
+import os
+import socket
+import threading
+import time
+from contextlib import closing, contextmanager
+
+import pytest
+from link_proxy import LinkProxy
+
+
+@contextmanager
+def echo_server():
+    """Sends back what it gets; closes when the other side closes."""
+
+    def serve():
+        while True:
+            try:
+                sock, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=answer, args=(sock,), daemon=True).start()
+
+    def answer(sock):
+        with sock:
+            try:
+                while data := sock.recv(1 << 16):
+                    sock.sendall(data)
+            except OSError:
+                pass
+
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        threading.Thread(target=serve, daemon=True).start()
+        yield listener.getsockname()
+
+
+@pytest.fixture
+def proxy():
+    with echo_server() as address, LinkProxy(*address) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def connection(proxy):
+    with socket.create_connection(proxy.address, timeout=60) as sock:
+        yield sock
+
+
+def ask(sock, data=b"hello"):
+    sock.sendall(data)
+    return receive(sock, len(data))
+
+
+def receive(sock, size):
+    data = b""
+    while len(data) < size and (more := sock.recv(1 << 16)):
+        data += more
+    return data
+
+
+def is_silent(sock, for_s=0.2):
+    sock.settimeout(for_s)
+    try:
+        sock.recv(1)
+    except TimeoutError:
+        return True
+    finally:
+        sock.settimeout(60)
+    return False
+
+
+def is_broken(sock):
+    try:
+        return sock.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def test_a_proxy_passes_everything_on_unchanged(connection):
+    data = os.urandom(5 << 20)
+    answer = []
+    reader = threading.Thread(target=lambda: answer.append(receive(connection, len(data))))
+    reader.start()
+    connection.sendall(data)
+    reader.join(60)
+    assert answer == [data]
+
+
+def test_a_connection_ends_when_either_side_closes(proxy):
+    first = socket.create_connection(proxy.address)
+    assert ask(first) == b"hello"
+    first.shutdown(socket.SHUT_WR)
+    assert is_broken(first)
+    first.close()
+
+
+def test_a_cut_breaks_connections_and_lets_new_ones_in(proxy, connection):
+    assert ask(connection) == b"hello"
+    proxy.cut()
+    assert is_broken(connection)
+    with socket.create_connection(proxy.address, timeout=60) as again:
+        assert ask(again) == b"hello"
+    assert proxy.accepted == 2
+
+
+def test_a_frozen_link_is_silent_and_goes_on_where_it_stopped(proxy, connection):
+    assert ask(connection) == b"hello"
+    proxy.freeze()
+    connection.sendall(b"one")
+    with socket.create_connection(proxy.address, timeout=60) as late:
+        late.sendall(b"two")
+        assert is_silent(connection)
+        assert is_silent(late)
+        proxy.thaw()
+        assert receive(connection, 3) == b"one"
+        assert receive(late, 3) == b"two"
+
+
+def test_a_frozen_link_can_be_cut(proxy, connection):
+    assert ask(connection) == b"hello"
+    proxy.freeze()
+    proxy.cut()
+    assert is_broken(connection)
+
+
+def test_a_refusing_proxy_refuses_until_it_allows(proxy, connection):
+    assert ask(connection) == b"hello"
+    proxy.refuse()
+    assert is_broken(connection)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(proxy.address, timeout=60)
+    used = time.process_time()
+    time.sleep(0.3)
+    assert time.process_time() - used < 0.15, "it spins while it refuses"
+    proxy.allow()
+    with socket.create_connection(proxy.address, timeout=60) as again:
+        assert ask(again) == b"hello"
+
+
+def test_a_proxy_whose_target_is_away_breaks_connections(proxy):
+    with LinkProxy("127.0.0.1", 1) as lost, socket.create_connection(lost.address, timeout=60) as sock:
+        assert is_broken(sock)
+
+
+def test_a_delay_is_paid_both_ways_and_ends(proxy, connection):
+    proxy.delay(0.15)
+    started = time.monotonic()
+    assert ask(connection) == b"hello"
+    assert time.monotonic() - started >= 0.3
+    proxy.delay(0.0)
+    took_s = []
+    for _ in range(20):
+        started = time.monotonic()
+        assert ask(connection) == b"hello"
+        took_s.append(time.monotonic() - started)
+    assert min(took_s) < 0.15
+
+
+def test_a_limited_link_takes_its_time(proxy, connection):
+    proxy.limit(1e6)
+    started = time.monotonic()
+    assert len(ask(connection, bytes(400_000))) == 400_000
+    assert time.monotonic() - started >= 0.35
+
+
+def test_noise_flips_single_bits_about_as_often_as_asked_and_the_same_ones_again(proxy, connection):
+    def noisy():
+        proxy.corrupt(1000, seed=3)
+        answer = b"".join(ask(connection, bytes(1000)) for _ in range(100))
+        return answer, proxy.corrupted
+
+    answer, flips = noisy()
+    ones = sum(bin(byte).count("1") for byte in answer)
+    assert flips == ones
+    assert 130 < flips < 270  # of 200 kB
+    assert noisy()[0] == answer
+    proxy.corrupt(math.inf)
+    assert ask(connection) == b"hello"
+
+
+def test_a_closed_proxy_leaves_no_thread_and_frees_its_port():
+    with LinkProxy("127.0.0.1", 1) as proxy:
+        port = proxy.port
+    proxy.close()
+    assert not any(t.name == "tmrl-link-proxy" for t in threading.enumerate())
+    socket.create_server(("127.0.0.1", port)).close()

@@ -1,0 +1,121 @@
+"""The chaos kit does what it says, with nothing of the pipeline in between."""
+
+import subprocess
+import sys
+import time
+
+import numpy as np
+import psutil
+import pytest
+
+from tmrl_like.replay import ReplayMemory
+from tmrl_like.replay.data_sets import write_data_set
+from tmrl_like.testing.chaos import Ledger, NumberedEnv, audit, produced, trouble
+from tmrl_like.testing.fakes import ListMemory
+from tmrl_like.types import Buffer
+
+
+def rows(*numbers, worker=1, incarnation=1):
+    return np.array([[worker, incarnation, number] for number in numbers], np.float32).reshape(-1, 3)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "count", "expected"),
+    [
+        ((0, 1, 2), 3, (3, [], 0, [], [])),
+        ((0, 2), 4, (4, [1, 3], 1, [], [])),
+        ((0, 1, 1, 2), 3, (3, [], 0, [1], [])),
+        ((0, 2, 1), 3, (3, [], 0, [], [1])),
+        ((), 2, (2, [0, 1], 2, [], [])),
+        ((0, 1, 2), 2, (3, [], 0, [], [])),
+    ],
+)
+def test_an_audit_finds_what_is_lost_doubled_and_out_of_order(numbers, count, expected):
+    found = audit(rows(*numbers), {(1, 1): count})
+    of = {name: [row[2] for row in getattr(found, name)] for name in ("lost", "doubled", "out_of_order")}
+    assert (found.produced, of["lost"], found.lost_at_end, of["doubled"], of["out_of_order"]) == expected
+    assert found.exactly_once == (expected[1:] == ([], 0, [], []))
+
+
+def test_an_audit_keeps_workers_and_incarnations_apart_and_says_what_is_wrong():
+    held = np.concatenate([rows(0, 1), rows(0, 5, 6, worker=2), rows(0, 0, incarnation=2)])
+    found = audit(held, {(1, 1): 2, (2, 1): 7, (1, 2): 1})
+    assert str(found) == (
+        "10 produced, 4 lost (0 of them last), 1 doubled, 0 out of order: "
+        "(2, 1, 1), (2, 1, 2), (2, 1, 3), (2, 1, 4), (1, 2, 0)"
+    )
+
+
+def test_a_numbered_environment_counts_every_sample_across_incarnations(tmp_path):
+    held = []
+    for _ in range(2):
+        env = NumberedEnv(tmp_path, worker=3, period_s=0.0, episode_steps=4)
+        for _ in range(2):
+            held.append(env.reset()[0])
+            held += [env.step(env.action_space.sample())[0] for _ in range(4)]
+    assert produced(tmp_path) == {(3, 1): 10, (3, 2): 10}
+    assert audit(np.array(held), produced(tmp_path)).exactly_once
+
+
+def test_a_numbered_environment_keeps_its_period(tmp_path):
+    env = NumberedEnv(tmp_path, period_s=0.01)
+    env.reset()
+    started = time.perf_counter()
+    for _ in range(20):
+        env.step(None)
+    assert time.perf_counter() - started >= 0.19
+
+
+class LedgerListMemory(Ledger, ListMemory):
+    pass
+
+
+class LedgerReplayMemory(Ledger, ReplayMemory):
+    pass
+
+
+def twelve_samples(tally):
+    env = NumberedEnv(tally, period_s=0.0, ballast_bytes=10)
+    act = env.action_space.sample()
+    return [(act, env.reset()[0], 0.0, False, False, {})] + [(act, *env.step(act)[:4], {}) for _ in range(11)]
+
+
+@pytest.mark.parametrize("memory_cls", [LedgerListMemory, LedgerReplayMemory])
+def test_a_ledger_records_what_a_memory_is_given_and_keeps_it_when_the_memory_drops_it(memory_cls, tmp_path):
+    samples = twelve_samples(tmp_path)
+    memory = memory_cls(memory_size=5, batch_size=2)
+    memory.append(Buffer(samples[:6], "a"))
+    memory.append(Buffer(samples[6:], "a"))
+    assert len(memory) < 6
+    assert audit(memory.rows(), produced(tmp_path)).exactly_once
+    memory.append(Buffer(samples[6:7], "a"))
+    assert audit(memory.rows(), produced(tmp_path)).doubled == [(0, 1, 6)]
+
+
+@pytest.mark.parametrize("memory_cls", [LedgerListMemory, LedgerReplayMemory])
+def test_the_ledger_of_a_restarted_trainer_holds_what_its_log_does(memory_cls, tmp_path):
+    samples = twelve_samples(tmp_path / "tally")
+    write_data_set(tmp_path / "log", [Buffer(samples[:6], "a"), Buffer(samples[6:], "a")])
+    memory = memory_cls(memory_size=5, batch_size=2, dataset_path=tmp_path / "log")
+    assert audit(memory.rows(), produced(tmp_path / "tally")).exactly_once
+
+
+def test_trouble_kills_and_freezes_a_process_the_same_way_with_the_same_seed():
+    def ends(seed):
+        processes = []
+
+        def launch():
+            processes.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]))
+            return processes[-1]
+
+        last = trouble(launch, seed, count=6, pause_s=(0.0, 0.02), frozen_s=(0.0, 0.02))
+        assert last is processes[-1]
+        assert psutil.Process(last.pid).status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
+        assert [process.poll() is None for process in processes] == [False] * (len(processes) - 1) + [True]
+        last.kill()
+        last.wait()
+        return len(processes) - 1
+
+    kills = ends(1)
+    assert 0 < kills < 6
+    assert ends(1) == kills

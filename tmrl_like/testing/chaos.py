@@ -1,0 +1,215 @@
+"""Break your own pipeline: kill and freeze its processes at random moments, then count what arrived in the memory.
+
+Docs: `docs/guide/chaos.md`.
+"""
+
+from __future__ import annotations
+
+import mmap
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import psutil
+from gymnasium import spaces
+
+from tmrl_like.replay.contract import MemoryDataloading
+from tmrl_like.types import Buffer, Sample
+
+Rows = np.ndarray[Any, np.dtype[np.float32]]
+Row = tuple[int, int, int]  # worker, incarnation, number
+
+NUMBERED_SPACES = (spaces.Box(0.0, 1 << 24, (3,), np.float32), spaces.Box(-1.0, 1.0, (1,), np.float32))
+"""Observation and action space of a `NumberedEnv`: `env_cls` of a `TrainingOffline` that is fed by it."""
+
+
+class NumberedEnv(gymnasium.Env[Any, Rows]):
+    """Numbers every sample: the observation is (worker, incarnation, number), float32 [3].
+
+    Number 0 is the first reset's observation; resets count like steps. Each environment that is made for a
+    worker is one incarnation: 1, 2, … The count survives a kill at any moment, in a small file of `tally`.
+
+    Args:
+        tally: folder for the counts; read them with `produced`.
+        worker: number of the worker, below 2**24.
+        period_s: duration of a step, in seconds, kept as a real-time environment keeps it; 0: none.
+        episode_steps: an episode terminates after so many steps.
+        ballast_bytes: size of an info item of noise, which makes the samples as large as one likes.
+    """
+
+    def __init__(
+        self,
+        tally: str | Path,
+        worker: int = 0,
+        period_s: float = 0.01,
+        episode_steps: int = 100,
+        ballast_bytes: int = 0,
+    ) -> None:
+        self.observation_space, self.action_space = NUMBERED_SPACES
+        self._tally = Path(tally)
+        self._worker = worker
+        self._period_s = period_s
+        self._episode_steps = episode_steps
+        self._ballast_bytes = ballast_bytes
+        self._counter: mmap.mmap | None = None
+        self._incarnation = self._number = self._step = 0
+        self._due = 0.0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Rows, dict[str, Any]]:
+        super().reset(seed=seed)
+        if self._counter is None:
+            self._tally.mkdir(parents=True, exist_ok=True)
+            self._incarnation = 1 + sum(1 for _ in self._tally.glob(f"{self._worker}-*.count"))
+            self._counter = counter(self._tally / f"{self._worker}-{self._incarnation}.count")
+        self._step = 0
+        self._due = time.perf_counter()
+        return self._next()
+
+    def step(self, action: Rows) -> tuple[Rows, float, bool, bool, dict[str, Any]]:
+        self._due = max(self._due + self._period_s, time.perf_counter() - self._period_s)
+        time.sleep(max(0.0, self._due - time.perf_counter()))
+        self._step += 1
+        obs, info = self._next()
+        return obs, 0.0, self._step >= self._episode_steps, False, info
+
+    def _next(self) -> tuple[Rows, dict[str, Any]]:
+        assert self._counter is not None
+        obs = np.array([self._worker, self._incarnation, self._number], np.float32)
+        self._number += 1
+        self._counter[:] = self._number.to_bytes(8, "little")
+        return obs, {"ballast": self.np_random.bytes(self._ballast_bytes)} if self._ballast_bytes else {}
+
+
+def counter(path: Path) -> mmap.mmap:
+    """A new file of eight bytes that keeps a number, little-endian, through a kill; see `produced`."""
+    path.write_bytes(bytes(8))
+    with path.open("r+b") as file:
+        return mmap.mmap(file.fileno(), 8)
+
+
+def produced(tally: str | Path) -> dict[tuple[int, int], int]:
+    """How many samples each (worker, incarnation) has produced so far; see `NumberedEnv`."""
+    counts = {}
+    for path in Path(tally).glob("*-*.count"):
+        worker, incarnation = path.stem.split("-")
+        counts[int(worker), int(incarnation)] = int.from_bytes(path.read_bytes(), "little")
+    return counts
+
+
+class Ledger(MemoryDataloading):
+    """Put it in front of a memory class: keeps a record of every sample that the memory was given.
+
+    ::
+
+        class AuditedMemory(Ledger, MyMemory): ...
+
+    The record grows without bound; that of a restarted trainer begins with what its log holds. Override `row_of`
+    where a compressor changes the observation of a `NumberedEnv`.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._recorded = [np.zeros((0, 3), np.float32)]
+        super().__init__(*args, **kwargs)
+
+    def append(self, buffer: Buffer) -> None:
+        super().append(buffer)
+        if len(buffer):
+            self._recorded.append(np.array([self.row_of(sample) for sample in buffer.memory], np.float32))
+
+    def row_of(self, sample: Sample) -> Any:
+        """(worker, incarnation, number) of a sample."""
+        return sample.obs
+
+    def rows(self) -> Rows:
+        """(worker, incarnation, number) of all samples, in the order in which they came: float32 [N, 3]."""
+        return np.concatenate(self._recorded)
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What an audit found, as (worker, incarnation, number) of samples. `str()` is one line.
+
+    Attributes:
+        produced: how many samples the environments produced.
+        lost: samples that were produced and are not in the record.
+        lost_at_end: how many of them come after the last recorded one of their incarnation: of a worker that was
+            killed, what it had produced last.
+        doubled: samples that are in the record once more.
+        out_of_order: samples that come after one that was produced later.
+    """
+
+    produced: int
+    lost: list[Row]
+    lost_at_end: int
+    doubled: list[Row]
+    out_of_order: list[Row]
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether every sample is there once, in order."""
+        return not (self.lost or self.doubled or self.out_of_order)
+
+    def __str__(self) -> str:
+        text = (
+            f"{self.produced} produced, {len(self.lost)} lost ({self.lost_at_end} of them last), "
+            f"{len(self.doubled)} doubled, {len(self.out_of_order)} out of order"
+        )
+        wrong = (*self.lost, *self.doubled, *self.out_of_order)
+        return f"{text}: {', '.join(map(str, wrong[:5]))}{', …' if wrong[5:] else ''}" if wrong else text
+
+
+def audit(rows: Rows, counts: Mapping[tuple[int, int], int]) -> Audit:
+    """Compare what a memory was given, `Ledger.rows()`, with what the environments made, `produced(tally)`."""
+    seen: set[Row] = set()
+    newest: dict[tuple[int, int], int] = {}
+    doubled, out_of_order = [], []
+    for worker, incarnation, number in rows.astype(int).tolist():
+        row, last = (worker, incarnation, number), newest.get((worker, incarnation), -1)
+        if row in seen:
+            doubled.append(row)
+        elif number < last:
+            out_of_order.append(row)
+        seen.add(row)
+        newest[worker, incarnation] = max(last, number)
+    lost = [row for key, count in sorted(counts.items()) for n in range(count) if (row := (*key, n)) not in seen]
+    lost_at_end = sum(number > newest.get((worker, incarnation), -1) for worker, incarnation, number in lost)
+    return Audit(len(seen) + len(lost), lost, lost_at_end, doubled, out_of_order)
+
+
+def trouble(
+    launch: Callable[[], Any],
+    seed: int,
+    count: int,
+    pause_s: tuple[float, float] = (0.1, 2.0),
+    frozen_s: tuple[float, float] = (0.1, 6.0),
+) -> Any:
+    """Start a process; kill it and start it again, or freeze it for a while, at random moments. Blocks.
+
+    Args:
+        launch: returns a `subprocess.Popen`, or a `multiprocessing.Process` that is started.
+        seed: of everything that is drawn.
+        count: how many times.
+        pause_s: shortest and longest pause before each time, in seconds.
+        frozen_s: shortest and longest time that it is frozen, in seconds.
+
+    Returns:
+        What `launch` returned last; that process runs.
+    """
+    rng = random.Random(seed)
+    process = launch()
+    for _ in range(count):
+        time.sleep(rng.uniform(*pause_s))
+        if rng.random() < 0.5:
+            process.kill()
+            (process.join if hasattr(process, "join") else process.wait)()
+            process = launch()
+        else:
+            psutil.Process(process.pid).suspend()
+            time.sleep(rng.uniform(*frozen_s))
+            psutil.Process(process.pid).resume()
+    return process

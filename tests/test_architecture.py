@@ -47,7 +47,6 @@ ENVIRONMENTS = {  # whose parts each is made of, other than its own and the mach
     **dict.fromkeys(("carla", "desktop", "doom", "drone", "racing", "robot"), ()),
     "trackmania": ("desktop",),
 }
-OLD_PATHS = ("desktop_game", "robot_driver", "robot_physics", "vizdoom")  # re-export from the environments' folders
 
 
 def _modules() -> Iterator[tuple[str, Path]]:
@@ -130,10 +129,9 @@ def _imports_within(room: str) -> dict[str, set[str]]:
 def test_an_environment_knows_the_machinery_and_the_machinery_no_environment() -> None:
     for name, imported in _imports_within("envs").items():
         own = name.split(".")[1] if "." in name else ""
-        if own not in OLD_PATHS:
-            known = {own, *ENVIRONMENTS.get(own, ())}
-            others = {module for module in imported if module.split(".")[1] in {*ENVIRONMENTS, *OLD_PATHS} - known}
-            assert not others, f"{name} imports {others}"
+        known = {own, *ENVIRONMENTS.get(own, ())}
+        others = {module for module in imported if module.split(".")[1] in {*ENVIRONMENTS} - known}
+        assert not others, f"{name} imports {others}"
 
 
 def test_every_folder_of_envs_is_an_environment() -> None:

@@ -1,6 +1,5 @@
 """An rtgym interface as an environment with a clock, and the import paths that experiments have."""
 
-import importlib
 from typing import Any
 
 import numpy as np
@@ -64,17 +63,3 @@ def test_an_interface_has_a_clock_actions_in_its_observation_and_episodes_of_a_l
 def test_an_interface_that_cannot_be_made_is_named() -> None:
     with pytest.raises(EnvironmentFaultError, match="ZeroDivisionError"):
         RealTimeEnv(lambda: 1 / 0)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "name"),
-    [
-        ("desktop_game", "desktop", "DesktopGameEnv"),
-        ("robot_driver", "robot.driver", "SimulatedArm"),
-        ("robot_physics", "robot.physics", "ArmOptions"),
-        ("vizdoom", "doom", "VizDoomEnv"),
-    ],
-)
-def test_import_paths_of_older_experiments_still_work(old: str, new: str, name: str) -> None:
-    modules = (importlib.import_module(f"tmrl_like.envs.{path}") for path in (old, new))
-    assert len({getattr(module, name) for module in modules}) == 1

@@ -1,1 +1,1 @@
-"""What every room may use: atomic files, budgets, the end of a script, small helpers."""
+"""What every room may use: atomic files, child processes, budgets, the end of a script, small helpers."""

@@ -15,9 +15,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tmrl_like.base.functional import place_of
+from tmrl_like.base.processes import ProcessGuard
 from tmrl_like.envs.actions import default_action
 from tmrl_like.envs.control_thread import ControlThread, Job
-from tmrl_like.envs.processes import EnvProcesses, ProcessGuard
+from tmrl_like.envs.processes import EnvProcesses
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError, MissingExtraError
 
 log = logging.getLogger("tmrl_like.worker")

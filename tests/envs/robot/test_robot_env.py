@@ -307,7 +307,6 @@ def test_an_arm_that_cannot_start_says_why() -> None:
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="a process cannot be stopped here")
 def test_an_arm_that_hangs_is_told_and_closes(arm: SimulatedArm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tmrl_like.envs.robot.driver._SILENT_S", 0.3)
-    monkeypatch.setattr("tmrl_like.envs.robot.driver._CLOSE_WITHIN_S", 0.1)
     arm.connect()
     process = psutil.Process(arm.pid)
     process.suspend()
@@ -399,7 +398,6 @@ def test_an_arm_that_fails_is_a_fault_and_is_started_again(
     if trouble == "SIGSTOP" and not hasattr(signal, "SIGSTOP"):
         pytest.skip("a process cannot be stopped here")
     monkeypatch.setattr("tmrl_like.envs.supervision._FIRST_BACKOFF_S", 0.0)
-    monkeypatch.setattr("tmrl_like.envs.robot.driver._CLOSE_WITHIN_S", 0.1)
     made: list[RobotEnv] = []
     processes: list[psutil.Process] = []
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import psutil
 
-from tmrl_like.envs.processes import end_processes
+from tmrl_like.base.processes import end_processes, family_of
 from tmrl_like.envs.vision import Frame
 from tmrl_like.errors import ConfigError, EnvironmentFaultError
 
@@ -67,11 +65,7 @@ class GameProcess:
         """End it and its descendants: ask first, a second later kill. Twice is fine; one that is stopped ends, too."""
         if self._process is None:
             return
-        family: list[psutil.Process] = []
-        with contextlib.suppress(psutil.Error):
-            process = psutil.Process(self._process.pid)
-            family = [process, *process.children(recursive=True)]
-        end_processes(family, _TERM_WITHIN_S, _KILL_WITHIN_S)
+        end_processes(family_of(self._process.pid), _TERM_WITHIN_S, _KILL_WITHIN_S)
         self._process.poll()
         self._process = None
 

@@ -15,17 +15,16 @@ import secrets
 import select
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from tmrl_like.base.processes import start_script
 from tmrl_like.envs.robot import physics
 from tmrl_like.envs.robot.physics import COMMAND, CYCLE_S, STATE, ArmOptions
 from tmrl_like.errors import EnvironmentFaultError, MissingExtraError
 
 _CONNECT_WITHIN_S = 20.0
-_CLOSE_WITHIN_S = 1.0
 _STALE_S = 0.1  # a state that is older by this than it has to be is waited for
 _SILENT_S = 1.0
 _LOOK_S = 0.05
@@ -119,18 +118,14 @@ class SimulatedArm:
         self._bus = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._bus.bind(("127.0.0.1", 0))
         self._bus.setblocking(False)
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", str(Path(physics.__file__))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            bufsize=0,
-        )
+        pipe = subprocess.PIPE
+        self._process = start_script(Path(physics.__file__), stdin=pipe, stdout=subprocess.DEVNULL, stderr=pipe)
         job = {"port": self._bus.getsockname()[1], "token": token.decode()}
         job["options"] = dataclasses.asdict(self._options)
         assert self._process.stdin is not None
         try:
-            self._process.stdin.write(json.dumps(job).encode() + b"\n")
+            with self._process.stdin as stdin:
+                stdin.write(json.dumps(job).encode())
             self._connect_bus(token)
             self._first = self.read_state()
         except BaseException:
@@ -222,12 +217,7 @@ class SimulatedArm:
         self._process = self._bus = self._first = self._newest = None
         if bus is not None:
             bus.close()
-        if process is None:
-            return
-        process.stdin.close()  # type: ignore[union-attr]
-        try:
-            process.wait(_CLOSE_WITHIN_S)
-        except subprocess.TimeoutExpired:
+        if process is not None:
             process.kill()
             process.wait()
-        process.stderr.close()  # type: ignore[union-attr]
+            process.stderr.close()  # type: ignore[union-attr]

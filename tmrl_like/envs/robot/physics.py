@@ -2,7 +2,7 @@
 
 The arm moves in the horizontal plane and takes velocities. What it measures and the commands it gets travel as
 datagrams on the loopback interface, as on the field bus of a real arm: late, noisy, and never waited for. It ends
-when standard input does, and that is when the process that started it is gone.
+with the process that started it.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import os
 import random
 import socket
 import struct
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NoReturn
+
+from tmrl_like.base.processes import end_with_parent
 
 CYCLE_S = 0.002
 MAX_VELOCITY = 2.0  # rad/s, each joint
@@ -172,15 +172,15 @@ class Arm:
         return STATE.pack(self.cycles, now_s, *positions, *velocities, self.is_stopped)
 
 
-def serve(bus: socket.socket, arm: Arm) -> None:
-    """Run the arm on the clock until the parent is gone.
+def serve(bus: socket.socket, arm: Arm) -> NoReturn:
+    """Run the arm on the clock, for ever.
 
     Args:
         bus: connected to the driver, not blocking.
         arm: moves one cycle every `CYCLE_S`; each is due at a time that does not depend on the one before.
     """
-    parent, due_s = os.getppid(), time.perf_counter()
-    while os.getppid() == parent:
+    due_s = time.perf_counter()
+    while True:
         now_s = time.perf_counter()
         for datagram in _received(bus):
             arm.receive(now_s, datagram)
@@ -203,21 +203,15 @@ def _received(bus: socket.socket) -> Iterator[bytes]:
 
 
 def main() -> None:
-    """Read one line of JSON (port of the driver, its token, options), introduce yourself, and run the arm."""
-    job = json.loads(sys.stdin.buffer.readline())
-    threading.Thread(target=_end_with_input, daemon=True).start()
+    """Read JSON (port of the driver, its token, options), introduce yourself, and run the arm."""
+    end_with_parent()
+    job = json.load(sys.stdin)
     arm = Arm(ArmOptions(**job["options"]), time.perf_counter())
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as bus:
         bus.connect(("127.0.0.1", job["port"]))
         bus.setblocking(False)
         bus.send(job["token"].encode())
         serve(bus, arm)
-
-
-def _end_with_input() -> None:
-    while os.read(sys.stdin.fileno(), 1):
-        pass
-    os._exit(0)
 
 
 if __name__ == "__main__":

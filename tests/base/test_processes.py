@@ -1,0 +1,83 @@
+"""What a process starts ends with it."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tmrl_like.base.processes import ProcessGuard, end_processes, family_of, is_alive, start_script
+
+SCRIPT = """
+import subprocess, sys, time
+from tmrl_like.base.processes import end_with_parent
+end_with_parent()
+print("ready", flush=True)
+time.sleep(3600)
+"""
+
+PARENT = """
+import subprocess, sys, time
+from pathlib import Path
+from tmrl_like.base.processes import ProcessGuard, start_script
+script = start_script(Path(sys.argv[1]), stdout=subprocess.PIPE)
+script.stdout.readline()
+guard = ProcessGuard()
+other = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(3600)"])
+guard.add(other.pid)
+print(script.pid, other.pid, guard.pid, flush=True)
+time.sleep(3600)
+"""
+
+STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(3600)"
+
+
+@pytest.fixture
+def stubborn() -> Iterator[psutil.Process]:
+    """A process that does not end when it is asked to."""
+    with subprocess.Popen([sys.executable, "-S", "-c", STUBBORN], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield psutil.Process(process.pid)
+        process.kill()
+
+
+def test_what_a_process_that_is_killed_has_started_ends_and_nothing_waits_for_it_any_more(
+    tmp_path: Path, until: Callable[..., None]
+) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, "-c", PARENT, str(tmp_path / "script.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        started = [psutil.Process(int(pid)) for pid in parent.stdout.readline().split()]
+        assert len(started) == 3
+        assert all(map(is_alive, started))
+        parent.kill()
+    until(lambda: not any(map(is_alive, started)))
+
+
+def test_a_guard_that_is_closed_lets_live_and_one_that_guards_nothing_has_no_process(stubborn: psutil.Process) -> None:
+    guard = ProcessGuard()
+    assert guard.pid == 0
+    guard.add(stubborn.pid)
+    reaper = psutil.Process(guard.pid)
+    guard.close()
+    guard.close()
+    assert is_alive(stubborn)
+    assert not is_alive(reaper)
+
+
+def test_a_process_that_does_not_end_when_asked_is_killed(stubborn: psutil.Process) -> None:
+    assert end_processes(family_of(stubborn.pid), 0.1, 60.0) == []
+    assert not is_alive(stubborn)
+    assert family_of(stubborn.pid) == []
+
+
+def test_a_script_imports_what_its_parent_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library" / "only_here.py").write_text("answer = 42")
+    (tmp_path / "script.py").write_text("import only_here; print(only_here.answer)")
+    monkeypatch.syspath_prepend(tmp_path / "library")
+    assert start_script(tmp_path / "script.py", stdout=subprocess.PIPE).communicate()[0].strip() == b"42"

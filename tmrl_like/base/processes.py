@@ -1,0 +1,125 @@
+"""Child processes: they end when their parent has ended, however that came, and their end is not waited for for ever.
+
+The same on Linux, macOS and Windows: a process looks whether its parent lives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+log = logging.getLogger("tmrl_like")
+
+NEW_GROUP: int = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0) | getattr(subprocess, "CREATE_NO_WINDOW", 0)
+"""Windows' flags for what `start_new_session` does elsewhere."""
+
+_LOOK_S = 0.25
+
+
+def start_script(script: Path, **streams: Any) -> subprocess.Popen[bytes]:
+    """Start a Python file, which must call `end_with_parent`, with this process's import path.
+
+    It has a process group of its own: Ctrl-C does not reach it. Its pipes have no buffers.
+
+    Args:
+        script: a file of the package; the packages that it is in are not imported.
+        **streams: stdin, stdout and stderr of `subprocess.Popen`.
+    """
+    process: subprocess.Popen[bytes] = subprocess.Popen(
+        [sys.executable, "-P", str(script), str(os.getpid())],
+        bufsize=0,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path))},
+        start_new_session=True,
+        creationflags=NEW_GROUP,
+        **streams,
+    )
+    return process
+
+
+def end_with_parent(then: Callable[[], object] = lambda: os._exit(1)) -> None:
+    """End the process within half a second of the one that started it by `start_script`.
+
+    Args:
+        then: ends this process; called in a thread of its own.
+    """
+    threading.Thread(target=_watch_parent, args=(int(sys.argv[1]), then), name="tmrl-parent", daemon=True).start()
+
+
+def _watch_parent(pid: int, then: Callable[[], object]) -> None:
+    with contextlib.suppress(psutil.Error):
+        parent = psutil.Process(pid)
+        while is_alive(parent):
+            time.sleep(_LOOK_S)
+    then()
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Whether a process has not ended. One that has, and that its parent has not taken note of, has."""
+    with contextlib.suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def family_of(pid: int) -> list[psutil.Process]:
+    """A process and its descendants; those that are gone are left out."""
+    with contextlib.suppress(psutil.Error):
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
+    return []
+
+
+def end_processes(alive: Sequence[psutil.Process], term_within_s: float, kill_within_s: float) -> list[psutil.Process]:
+    """End processes: ask first, then kill. Returns those that cannot be ended."""
+    for ask, within_s in ((psutil.Process.terminate, term_within_s), (psutil.Process.kill, kill_within_s)):
+        for process in alive:
+            with contextlib.suppress(psutil.Error):
+                ask(process)
+        alive = psutil.wait_procs(alive, timeout=within_s)[1]
+    return list(alive)
+
+
+class ProcessGuard:
+    """Ends processes when this one ends without having done so itself, killed for instance.
+
+    Costs nothing before the first `add`; then a small process waits for the end of this one.
+    """
+
+    def __init__(self) -> None:
+        self._reaper: subprocess.Popen[bytes] | None = None
+        self._failed = False
+
+    @property
+    def pid(self) -> int:
+        """Process that waits for this one's end; 0: none."""
+        return self._reaper.pid if self._reaper is not None else 0
+
+    def add(self, pid: int) -> None:
+        """End this process and its descendants, too."""
+        if self._failed:
+            return
+        try:
+            if self._reaper is None:
+                quiet = subprocess.DEVNULL
+                reaper = Path(__file__).with_name("reaper.py")
+                self._reaper = start_script(reaper, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet)
+            assert self._reaper.stdin is not None
+            self._reaper.stdin.write(b"%d\n" % pid)
+        except OSError as error:
+            self._failed = True
+            log.warning("if this process is killed, processes that it started may be left behind: %s", error)
+
+    def close(self) -> None:
+        """End nothing any more. Twice is fine."""
+        if self._reaper is not None:
+            self._reaper.communicate(b"end\n")
+            self._reaper = None

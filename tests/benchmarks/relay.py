@@ -149,7 +149,7 @@ class _Sender:
         self.session = Session(link, "bench", self, "worker", "bench", spaces, incarnation=self.outbox.incarnation)
 
     def on_welcome(self, welcome: Any, is_new: bool) -> None:
-        self.stream = welcome.stream
+        self.stream = welcome.feed
 
     def on_message(self, message: Any, body: Any) -> None:
         if type(message).__name__ == "Ack":

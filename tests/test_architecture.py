@@ -18,7 +18,7 @@ _GROUND = ("types", "errors", "base")
 MAY_IMPORT = {  # each room, from the ground floor up; no room is missing, and none may do more
     "errors": (),
     "base": (),
-    "types": ("errors",),
+    "types": ("errors", "base"),
     "config": ("errors", "base"),
     "metrics": ("errors", "types"),
     "wire": _GROUND,

@@ -17,8 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Annotated, Any, NamedTuple, Protocol, TypeAlias
 
+import msgspec
+
+from tmrl_like.base.text import one_line
 from tmrl_like.errors import MemoryContractError
 
 Observation: TypeAlias = Any
@@ -26,6 +29,10 @@ Observation: TypeAlias = Any
 
 Action: TypeAlias = Any
 """Value that matches the environment's action space; for a Box a float32 array of its shape."""
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+
+_MAX_FAULT_BYTES = 1000  # 50 reports in a message's header
 
 
 class Sample(NamedTuple):
@@ -160,24 +167,27 @@ class Info(dict[str, Any]):
         self.original = original
 
 
-@dataclass(frozen=True, slots=True)
-class EpisodeStats:
-    """One finished episode, reported by the worker that ran it. It rides in the sample stream.
+class EpisodeStats(msgspec.Struct, frozen=True, rename={"return_": "return"}):
+    """One finished episode, reported by the worker that ran it: in its packets, in memory and in metrics.jsonl.
 
     Each report stands alone: nothing is overwritten when several workers or episodes report at once.
     """
 
-    worker: str  # the worker's id
+    worker: str  # the worker's name
     test: bool  # True: act(test=True), no samples were stored
     return_: float  # sum of rewards
-    steps: int
+    steps: Count
     terminated: bool
     truncated: bool
     finished_at_s: float  # Unix time
-    policy_version: int
+    policy_version: Count
     duration_s: float = 0.0
-    overruns: int = 0  # time-steps that missed their deadline in this episode
+    overruns: Count = 0  # time-steps that missed their deadline in this episode
     fault: str = ""  # what the environment did, when it ended the episode by raising or hanging
+
+    def __post_init__(self) -> None:
+        fault = one_line(self.fault).encode()[:_MAX_FAULT_BYTES].decode(errors="ignore")
+        msgspec.structs.force_setattr(self, "fault", fault)
 
 
 class Block(Protocol):

@@ -87,7 +87,7 @@ def summary(result: dict[str, Any]) -> dict[str, float]:
     return {
         "seconds_until_test_return_above_minus_7": seconds_until_better_than(records, -7.0),
         "test_return_in_third_minute": mean_test_return_before(records, 180),
-        "final_test_return_mean": float(np.mean([e["return_"] for e in trained])),
+        "final_test_return_mean": float(np.mean([e["return"] for e in trained])),
         "final_reached_share": float(np.mean([e["terminated"] for e in trained])),
         "final_steps_mean": float(np.mean([e["steps"] for e in trained])),
         "collecting_s": float(max(r["time_s"] for r in tests)),

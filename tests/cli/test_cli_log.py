@@ -11,7 +11,7 @@ import pytest
 from tmrl_like.delivery.log import seal
 from tmrl_like.replay.data_sets import read_data_set, write_data_set, write_log
 from tmrl_like.testing.fakes import ListMemory
-from tmrl_like.types import Buffer, Info, Sample
+from tmrl_like.types import Buffer, EpisodeStats, Info, Sample
 from tmrl_like.wire import messages as m
 
 CommandLine = Callable[..., int]
@@ -43,7 +43,7 @@ def log_folder(tmp_path: Path) -> Path:
 
 
 def packet(sequence: int, returns: list[float]) -> tuple[bytes, int]:
-    episodes = tuple(m.Episode(False, r, 2, True, False, 0.0, 0, 0.1, 0, "") for r in returns)
+    episodes = tuple(EpisodeStats("w", False, r, 2, True, False, 0.0, 0, 0.1, 0, "") for r in returns)
     return seal(m.frame_of(m.SamplePacket("arm", 0xAB, sequence, 0, 2, 0, False, episodes=episodes))), 2
 
 

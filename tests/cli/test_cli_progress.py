@@ -155,7 +155,7 @@ def test_a_proof_is_saved_and_drawn(tmp_path: Path) -> None:
     untrained, trained = [episode(-2.0), episode(-3.0)], [episode(-1.0, True), episode(-1.0, True)]
     verdict = proof.judge(untrained, trained, ProofSection(episodes=2))
     proof.save(tmp_path / "a" / "proof.json", untrained, trained, verdict)
-    assert json.loads((tmp_path / "a" / "proof.json").read_text())["trained"][0]["return_"] == -1.0
+    assert json.loads((tmp_path / "a" / "proof.json").read_text())["trained"][0]["return"] == -1.0
     points = [EpisodePoint(10.0, -3.0, False), EpisodePoint(20.0, -1.0, True)]
     assert proof.plot(tmp_path / "b" / "p.png", "title", points, untrained, trained)
     assert proof.plot(tmp_path / "b" / "empty.png", "title", [], untrained, [])

@@ -6,11 +6,11 @@ import pytest
 from tmrl_like.delivery.log import seal, sealed_packet
 from tmrl_like.delivery.receiver import Receiver, WorkerLimits
 from tmrl_like.errors import MemoryContractError
-from tmrl_like.types import Receipt, StepTiming
+from tmrl_like.types import EpisodeStats, Receipt, StepTiming
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import Compressor, PacketWriter
 
-EPISODE = m.Episode(True, 1.0, 1, True, False, 1e9, 1, 0.0, 0, "")
+EPISODE = EpisodeStats("w", True, 1.0, 1, True, False, 1e9, 1, 0.0, 0, "")
 
 
 class Trainer:
@@ -139,6 +139,12 @@ def test_packets_of_another_worker_in_a_bundle_are_refused(trainer):
 
 
 # -- rejection -----------------------------------------------------------------------------------------
+
+
+def test_a_packet_that_reports_an_episode_of_another_worker_is_refused(trainer):
+    trainer.give(1, worker="x", episodes=(EPISODE,))
+    assert trainer.inbox == []
+    assert trainer.receiver.metrics()["refused_packets_total"] == 1
 
 
 def test_of_a_rejected_process_nothing_more_is_taken_or_acknowledged(trainer, caplog):

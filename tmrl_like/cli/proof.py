@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from tmrl_like.cli.progress import EpisodePoint
 from tmrl_like.cli.summary import SUMMARY_COLUMNS, mean_and_std, summary_row
@@ -64,7 +65,7 @@ def save(path: Path, untrained: Sequence[EpisodeStats], trained: Sequence[Episod
     content = {
         "passed": verdict.passed,
         "reason": verdict.reason,
-        **{name: [dataclasses.asdict(e) for e in group] for name, group in groups.items()},
+        **{name: msgspec.to_builtins(group) for name, group in groups.items()},
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=1), encoding="utf-8")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from collections.abc import Sequence
+
+import msgspec
 
 from tmrl_like.types import EpisodeStats
 
@@ -30,9 +30,9 @@ def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
 
 def episode_to_json(episode: EpisodeStats) -> str:
     """An episode as one line."""
-    return json.dumps(dataclasses.asdict(episode))
+    return msgspec.json.encode(episode).decode()
 
 
 def episode_from_json(text: str) -> EpisodeStats:
     """What `episode_to_json` described."""
-    return EpisodeStats(**json.loads(text))
+    return msgspec.json.decode(text, type=EpisodeStats)

@@ -33,7 +33,7 @@ import filelock
 import msgspec
 
 from tmrl_like.errors import DecodingError
-from tmrl_like.types import Receipt
+from tmrl_like.types import EpisodeStats, Receipt
 from tmrl_like.wire import messages as m
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def seal(*pieces: bytes | memoryview) -> bytes:
 
 
 def sealed_packet(
-    name: Receipt, breaks: int, writer: PacketWriter, episodes: tuple[m.Episode, ...], compress: Compressor
+    name: Receipt, breaks: int, writer: PacketWriter, episodes: tuple[EpisodeStats, ...], compress: Compressor
 ) -> bytes:
     """The record of a packet: it is never rewritten from here on."""
     body = writer.encode()

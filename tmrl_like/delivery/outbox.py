@@ -61,7 +61,7 @@ class _Closed:
     sequence: int
     breaks: int
     writer: PacketWriter
-    episodes: tuple[m.Episode, ...]
+    episodes: tuple[EpisodeStats, ...]
     unsealed: UnsealedFile | None
 
 
@@ -96,7 +96,7 @@ class Outbox:
         self._folder = folder
         self._unsealed = None if folder is None else folder.unsealed
         self._sender = Sender(worker, self.incarnation, self.options, folder, clock())
-        self._episodes: list[m.Episode] = []
+        self._episodes: list[EpisodeStats] = []
         self._breaks = 0
         self._sequence = 0
         self._started_at = 0.0
@@ -152,21 +152,9 @@ class Outbox:
 
     def end_episode(self, stats: EpisodeStats) -> None:
         """Report a finished episode, with what is in the packet so far."""
-        episode = m.Episode(
-            test=stats.test,
-            return_=float(stats.return_),
-            steps=stats.steps,
-            terminated=stats.terminated,
-            truncated=stats.truncated,
-            finished_at_s=stats.finished_at_s,
-            policy_version=stats.policy_version,
-            duration_s=stats.duration_s,
-            overruns=stats.overruns,
-            fault=stats.fault[:1000],
-        )
-        self._episodes.append(episode)
+        self._episodes.append(stats)
         if isinstance(self._writer.unsealed, UnsealedFile):
-            self._writer.unsealed.add_episode(episode)
+            self._writer.unsealed.add_episode(stats)
         if len(self._episodes) >= m.MAX_EPISODES:
             self.seal()
         elif self._writer.samples >= self.options.min_samples or self._writer.samples == 0:

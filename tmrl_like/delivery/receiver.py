@@ -17,7 +17,7 @@ from tmrl_like.base.budgets import Buckets, Lines
 from tmrl_like.base.text import one_line
 from tmrl_like.delivery.log import Head, PacketLog, Segment, entries_of, unseal
 from tmrl_like.errors import DecodingError, MemoryContractError
-from tmrl_like.types import Buffer, Delivery, EpisodeStats, Receipt
+from tmrl_like.types import Buffer, Delivery, Receipt
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import SampleBlock, decode_body
 from tmrl_like.wire.schema import Node
@@ -225,6 +225,8 @@ class Receiver:
                     raise DecodingError("a bundle holds something else than its worker's packets")
                 if count == m.MAX_BUNDLE_PACKETS or not (packet.samples or packet.episodes):
                     raise DecodingError("a bundle of too many packets, or a packet of neither samples nor episodes")
+                if any(episode.worker != packet.worker for episode in packet.episodes):
+                    raise DecodingError("a packet reports an episode of another worker")
                 if progress.rejection:
                     if progress.may_ask(now):
                         self._dismissals.add(process)
@@ -262,7 +264,7 @@ class Receiver:
         self._waiting_bytes[packet.worker] += len(record) + _PACKET_BYTES
         uncovered = max(0, len(packet.episodes) - packet.samples)  # an episode has a sample, a test episode none
         episodes = packet.episodes if self._reports.take(packet.worker, uncovered, now) else ()
-        return Delivery(buffer, tuple(_to_stats(packet.worker, e) for e in episodes), receipt)
+        return Delivery(buffer, episodes, receipt)
 
     def _buffer(
         self, packet: m.SamplePacket, body: memoryview, progress: _Progress, check: SampleCheck | None = None
@@ -461,19 +463,3 @@ def _merged(buffers: Iterator[Buffer]) -> Iterator[Buffer]:
 
 def _joined(buffers: Sequence[Buffer]) -> Buffer:
     return Buffer(stream=buffers[0].stream, blocks=[block for buffer in buffers for block in buffer.blocks])
-
-
-def _to_stats(worker: str, episode: m.Episode) -> EpisodeStats:
-    return EpisodeStats(
-        worker=worker,
-        test=episode.test,
-        return_=episode.return_,
-        steps=episode.steps,
-        terminated=episode.terminated,
-        truncated=episode.truncated,
-        finished_at_s=episode.finished_at_s,
-        policy_version=episode.policy_version,
-        duration_s=episode.duration_s,
-        overruns=episode.overruns,
-        fault=episode.fault,
-    )

@@ -32,8 +32,7 @@ import msgspec
 
 from tmrl_like.base.files import map_file, reserve
 from tmrl_like.delivery.log import sealed_packet
-from tmrl_like.types import ActionSource, Receipt, StepTiming
-from tmrl_like.wire import messages as m
+from tmrl_like.types import ActionSource, EpisodeStats, Receipt, StepTiming
 from tmrl_like.wire.packet import Compressor, PacketWriter
 from tmrl_like.wire.schema import Node
 
@@ -64,7 +63,7 @@ class Row(msgspec.Struct, array_like=True, tag="row"):
 class Report(msgspec.Struct, array_like=True, tag="episode"):
     """A finished episode."""
 
-    episode: m.Episode
+    episode: EpisodeStats
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -110,7 +109,7 @@ class UnsealedFile:
         """A sample."""
         self._add(Row(leaves, timing, is_reset))
 
-    def add_episode(self, episode: m.Episode) -> None:
+    def add_episode(self, episode: EpisodeStats) -> None:
         """A finished episode."""
         self._add(Report(episode))
 
@@ -233,8 +232,8 @@ def recover(folder: Path, worker: str) -> list[Recovered]:
     return sorted(packets)
 
 
-def _refill(data: mmap.mmap) -> tuple[PacketWriter, list[m.Episode]]:
-    writer, episodes = PacketWriter(), list[m.Episode]()
+def _refill(data: mmap.mmap) -> tuple[PacketWriter, list[EpisodeStats]]:
+    writer, episodes = PacketWriter(), list[EpisodeStats]()
     for row in _rows(data):
         if isinstance(row, Report):
             episodes.append(row.episode)

@@ -13,6 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import msgspec
+
 import tmrl_like.config.config_constants as cfg
 from tmrl_like.base.script import close_at_exit
 from tmrl_like.base.text import name_of
@@ -237,24 +239,8 @@ class _Observer:
         self._write({"kind": "round", "time_s": self._training.elapsed_s, **record})
 
     def on_episode(self, stats: EpisodeStats, env_steps_total: int) -> None:
-        self._write(
-            {
-                "kind": "episode",
-                "time_s": self._training.elapsed_s,
-                "worker": stats.worker,
-                "test": stats.test,
-                "return": stats.return_,
-                "steps": stats.steps,
-                "terminated": stats.terminated,
-                "truncated": stats.truncated,
-                "finished_at_s": stats.finished_at_s,
-                "duration_s": stats.duration_s,
-                "policy_version": stats.policy_version,
-                "overruns": stats.overruns,
-                "fault": stats.fault,
-                "env_steps_total": env_steps_total,
-            }
-        )
+        record = {"kind": "episode", "time_s": self._training.elapsed_s, **msgspec.to_builtins(stats)}
+        self._write({**record, "env_steps_total": env_steps_total})
 
     def _write(self, record: dict[str, Any]) -> None:
         for sink in self._sinks:

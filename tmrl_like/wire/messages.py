@@ -37,8 +37,9 @@ import msgspec
 
 from tmrl_like.base.text import CONTROLS, one_line
 from tmrl_like.errors import DecodingError, OversizeError
+from tmrl_like.types import Count, EpisodeStats
 
-WIRE_VERSION = 4
+WIRE_VERSION = 5
 MAX_HEADER_BYTES = 1 << 16
 MAX_TAKEN_OVER = 1000
 MAX_BODY_BYTES = 256 << 20  # of a packet, before compression
@@ -49,7 +50,6 @@ MAX_NAME = 200
 
 Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME, pattern=rf"\A[^{CONTROLS}]*\Z")]
 Text = Annotated[str, msgspec.Meta(max_length=4000)]
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Real = float
 
 
@@ -107,24 +107,6 @@ class Refusal(Message):
         self.reason = one_line(self.reason)
 
 
-class Episode(msgspec.Struct, frozen=True, array_like=True):
-    """`EpisodeStats` without the worker's name (the packet has it)."""
-
-    test: bool
-    return_: Real
-    steps: Count
-    terminated: bool
-    truncated: bool
-    finished_at_s: Real
-    policy_version: Count
-    duration_s: Real
-    overruns: Count
-    fault: Text
-
-    def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "fault", one_line(self.fault))
-
-
 class SamplePacket(Message):
     """Samples of one worker, sealed once: the same bytes in every log and on the wire (`delivery.log`).
 
@@ -140,7 +122,7 @@ class SamplePacket(Message):
     compressed: bool  # zstandard
     observed_at_s: Real = 0.0  # of the first sample; Unix time
     policy_version: Count = 0  # the oldest that chose an action in it; 0: none was published yet
-    episodes: Annotated[tuple[Episode, ...], msgspec.Meta(max_length=MAX_EPISODES)] = ()
+    episodes: Annotated[tuple[EpisodeStats, ...], msgspec.Meta(max_length=MAX_EPISODES)] = ()
 
 
 class Bundle(Message):

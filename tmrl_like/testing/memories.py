@@ -17,6 +17,7 @@ does; the originals travel with them as under CRC debugging, and every transitio
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,8 +32,6 @@ from tmrl_like.replay.layout import DropHistory
 from tmrl_like.types import Buffer, Sample, StepTiming
 from tmrl_like.wire.messages import SamplePacket
 from tmrl_like.wire.packet import PacketWriter, decode_body
-
-_DRAWS_PER_ITEM = 30
 
 
 class Step(NamedTuple):
@@ -96,7 +95,7 @@ class ActionBufferEnv:
 
     def take(self, count: int) -> list[Step]:
         """The first `count` steps of a new run, resets among them."""
-        return [step for step, _ in zip(self.steps(), range(count), strict=False)]
+        return list(itertools.islice(self.steps(), count))
 
     def _reset(self) -> tuple[Any, ...]:
         if self._reset_act_buf:
@@ -110,15 +109,9 @@ class ActionBufferEnv:
         act = np.array([self._rng.uniform(-1, 1), self._rng.uniform(-1, 1)], np.float32)
         self._buffer.append(act)
         terminated = is_last and self._rng.random() < 0.5
+        truncated = is_last and not terminated
         info = {"speed": self._rng.random()}
-        return Sample(
-            act,
-            self._observation(),
-            np.float32(self._rng.uniform(-1, 1)),
-            terminated,
-            is_last and not terminated,
-            info,
-        )
+        return Sample(act, self._observation(), np.float32(self._rng.uniform(-1, 1)), terminated, truncated, info)
 
     def _observation(self) -> tuple[Any, ...]:
         identity = np.array([self._worker, self._count], np.float32)
@@ -136,7 +129,7 @@ class ActionBufferEnv:
         return np.stack(self._frames)
 
 
-_TIMING = StepTiming(1.0, 0.001, 0.0, 1)
+TIMING = StepTiming(1.0, 0.001, 0.0, 1)
 
 
 def packed(
@@ -144,7 +137,7 @@ def packed(
     stream: str = "",
     compress: Any = None,
     with_originals: bool = True,
-    timing: StepTiming = _TIMING,
+    timing: StepTiming = TIMING,
 ) -> Buffer:
     """The steps as the trainer gets them: through a packet's encoding and back."""
     writer = PacketWriter(with_originals)
@@ -158,12 +151,11 @@ def packed(
 
 def cut(steps: Sequence[Step], sizes: Iterable[int]) -> Iterator[Sequence[Step]]:
     """Pieces of these sizes, over and over, until the steps are used up."""
-    endless = list(sizes)
-    start = turn = 0
+    start, endless = 0, itertools.cycle(sizes)
     while start < len(steps):
-        size = endless[turn % len(endless)]
-        yield steps[start : start + size]
-        start, turn = start + size, turn + 1
+        end = start + next(endless)
+        yield steps[start:end]
+        start = end
 
 
 def interleaved(workers: Sequence[Sequence[Sequence[Step]]], seed: int = 0) -> Iterator[tuple[int, Sequence[Step]]]:
@@ -274,12 +266,15 @@ class MemoryContract:
         workers = [self._produce(1), self._produce(2)]
         memory = self._filled([workers[0][:100]], [50])
         before = self._identities(memory)
-        blocks = [
-            packed(workers[0][100:150], "w0", self.compress).blocks[0],
-            packed(workers[0][150:200], "w0", self._without_observation).blocks[0],
-        ]
+
+        def without_observation(sample: Sample) -> Sequence[Any]:
+            act, _, *others = self.compress(sample)
+            return act, "nothing", *others
+
+        fits = packed(workers[0][100:150], "w0", self.compress)
+        misfit = packed(workers[0][150:200], "w0", without_observation)
         try:
-            memory.append(Buffer(stream="w0", blocks=blocks))
+            memory.append(Buffer(stream="w0", blocks=[*fits.blocks, *misfit.blocks]))
         except MemoryContractError:
             assert self._identities(memory) == before
             memory.append(packed(workers[1], "w1", self.compress))
@@ -287,10 +282,6 @@ class MemoryContract:
             self._check_all(memory, workers)
 
     # ---- how they do it
-
-    def _without_observation(self, sample: Sample) -> Sequence[Any]:
-        act, _, *others = self.compress(sample)
-        return act, "nothing", *others
 
     def _produce(self, worker: int) -> list[Step]:
         return ActionBufferEnv(
@@ -302,14 +293,11 @@ class MemoryContract:
             frame_padding=self.frame_padding,
         ).take(self.steps)
 
-    def _filled(
-        self, workers: Sequence[Sequence[Step]], sizes: Sequence[int], flush: bool = True, **kwargs: Any
-    ) -> MemoryDataloading:
+    def _filled(self, workers: Sequence[Sequence[Step]], sizes: Sequence[int], **kwargs: Any) -> MemoryDataloading:
         memory = self.make_memory(**{"crc_debug": True, **kwargs})
         for number, steps in interleaved([list(cut(steps, sizes)) for steps in workers]):
             memory.append(packed(steps, f"w{number}", self.compress))
-        if flush:
-            memory.flush()
+        memory.flush()
         return memory
 
     def _trainable(self, memory: MemoryDataloading) -> Iterator[Sequence[Any]]:
@@ -330,7 +318,7 @@ class MemoryContract:
             found += 1
         assert found
         assert memory.ready
-        for _ in range(_DRAWS_PER_ITEM):
+        for _ in range(30):
             memory[int(memory.rng.integers(len(memory)))]
 
     def _identities(self, memory: MemoryDataloading) -> set[tuple[int, int]]:

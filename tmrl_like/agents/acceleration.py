@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from tmrl_like.base import tree
 from tmrl_like.errors import ConfigError
 from tmrl_like.types import Batch
 
@@ -149,7 +150,7 @@ class Graphed:
             if self._warm_ups.get(key, 0) < _WARM_UPS or len(self._graphs) >= _MAX_GRAPHS:
                 self._warm_ups[key] = self._warm_ups.get(key, 0) + 1
                 return self._backend.warm_up(lambda: self._step(batch, flag))
-            static = _map(batch, Tensor.clone)
+            static = _cloned(batch)
             copies = [leaf for _, leaf in leaves_of(static)]
             self._graphs[key] = copies, self._backend.capture(lambda: self._step(static, flag))
         targets, replay = self._graphs[key]
@@ -225,24 +226,13 @@ class Fastest:
         log.info("acceleration: %s (a training step takes: %s)", self.chosen, medians_ms)
 
 
-def leaves_of(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
+def leaves_of(batch: Batch) -> Iterator[tuple[tree.Path, Tensor]]:
     """All tensors of a batch with their places in it, in a fixed order."""
-    if isinstance(value, Tensor):
-        yield path, value
-    elif isinstance(value, Batch | tuple | list | Mapping):
-        parts = (*value, value.discount, value.weight) if isinstance(value, Batch) else value
-        for key, part in parts.items() if isinstance(parts, Mapping) else enumerate(parts):
-            yield from leaves_of(part, (*path, key))
+    parts = (*batch, batch.discount, batch.weight)
+    return ((path, leaf) for path, leaf in tree.walk(parts) if isinstance(leaf, Tensor))
 
 
-def _map(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, Batch):
-        extra = {"discount": _map(value.discount, change), "weight": _map(value.weight, change), "drawn": value.drawn}
-        return Batch(*(_map(part, change) for part in value), **extra)
-    if isinstance(value, tuple | list):
-        return type(value)(_map(part, change) for part in value)
-    if isinstance(value, Mapping):
-        return {key: _map(part, change) for key, part in value.items()}
-    return value
+def _cloned(batch: Batch) -> Batch:
+    parts = (*batch, batch.discount, batch.weight)
+    clones = tree.map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, parts)
+    return Batch(*clones[:6], discount=clones[6], weight=clones[7], drawn=batch.drawn)

@@ -8,7 +8,6 @@ features.
 # Capital suffixes name a tensor's dimensions.
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any, TypeGuard
 
 import gymnasium
@@ -18,6 +17,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from tmrl_like.agents.images import IMAGE_FEATURES, MAX_IMAGE_DIMS, SMALLEST_SIDE, ImageEncoder, is_image
+from tmrl_like.base import tree
 from tmrl_like.errors import ConfigError
 
 OBS_RANGE = 3.0  # torch initialises layers small: inputs of this size give a first layer that resolves them
@@ -43,11 +43,13 @@ class Encoder(nn.Module):
             ConfigError: a leaf is none of this; its place in the space is named. Or there is nothing in the space.
         """
         super().__init__()
-        leaves = list(_leaves(space))
+        leaves: list[Leaf] = list(tree.walk(space))
+        for leaf in leaves:
+            _check_leaf(*leaf)
         self.flatten = Flatten([leaf for leaf in leaves if not is_image(leaf[1])])
         self.rescale = self.flatten.rescale(obs_range)
         seen = [(path, box) for path, box in leaves if is_image(box)]
-        self._getters = [_getter(path) for path, _ in seen]
+        self._image_paths = [path for path, _ in seen]
         self.images = nn.ModuleList(ImageEncoder(box) for _, box in seen)
         self.size = self.rescale.size + IMAGE_FEATURES * len(self.images)
         if not self.size:
@@ -57,7 +59,7 @@ class Encoder(nn.Module):
         """Structure of [B, ...] -> [B, F] float32; without images also [B, R] -> [B, F]."""
         if not self.images:
             return self.rescale(self.flatten(obs))  # type: ignore[no-any-return]
-        parts = [image(get(obs)) for image, get in zip(self.images, self._getters, strict=True)]
+        parts = [image(tree.part_at(obs, path)) for image, path in zip(self.images, self._image_paths, strict=True)]
         if self.rescale.size:
             parts.insert(0, self.rescale(self.flatten(obs)))
         return torch.cat(parts, dim=1)
@@ -75,7 +77,7 @@ class Flatten:
 
     def __init__(self, leaves: list[Leaf]) -> None:
         """Read the layout of some leaves of a space."""
-        self._getters = [_getter(path) for path, _ in leaves]
+        self._paths = [path for path, _ in leaves]
         nothing = np.zeros(0), np.zeros(0), np.zeros(0, np.int64)
         numbers = [nothing, *(_numbers_of(space) for _, space in leaves)]
         self.low, self.high, self.num_categories = (np.concatenate(n) for n in zip(*numbers, strict=True))
@@ -84,13 +86,13 @@ class Flatten:
         """Structure of [B, ...] (or [B, R]) -> [B, R] float32."""
         if isinstance(obs, Tensor) and obs.ndim == 2:
             return obs.float()
-        leaves = [get(obs) for get in self._getters]
+        leaves = [tree.part_at(obs, path) for path in self._paths]
         rows = [leaf if leaf.ndim == 2 else leaf.reshape(len(leaf), -1) for leaf in leaves]  # each [B, the rest]
         return torch.cat([leaf.float() for leaf in rows], dim=1)
 
     def one(self, obs: Any) -> Tensor:
         """One raw observation of numpy arrays and numbers -> [R] float32, without a tensor per leaf."""
-        leaves = [get(obs) for get in self._getters]
+        leaves = [tree.part_at(obs, path) for path in self._paths]
         return torch.from_numpy(np.concatenate(leaves, axis=None, dtype=np.float32, casting="unsafe"))
 
     def rescale(self, obs_range: float) -> Rescale | OneHot:
@@ -155,28 +157,15 @@ class OneHot(nn.Module):
 
 
 IntArray = np.ndarray[Any, np.dtype[np.int64]]
-Path = tuple[int | str, ...]
-Leaf = tuple[Path, gymnasium.Space[Any]]
+Leaf = tuple[tree.Path, gymnasium.Space[Any]]
 
 
-def _leaves(space: gymnasium.Space[Any], path: Path = ()) -> Iterator[Leaf]:
-    if isinstance(space, spaces.Tuple):
-        for i, part in enumerate(space.spaces):
-            yield from _leaves(part, (*path, i))
-    elif isinstance(space, spaces.Dict):
-        for key, part in space.spaces.items():
-            yield from _leaves(part, (*path, key))
-    elif (
-        (isinstance(space, spaces.Box) and len(space.shape) <= _MAX_DIMS)
-        or isinstance(space, spaces.MultiBinary)
-        or is_image(space)
-        or is_categorical(space)
-    ):
-        yield path, space
-    else:
-        name = "the observation space" + "".join(f"[{key!r}]" for key in path)
+def _check_leaf(path: tree.Path, space: gymnasium.Space[Any]) -> None:
+    is_vector = isinstance(space, spaces.Box) and len(space.shape) <= _MAX_DIMS
+    if not (is_vector or isinstance(space, spaces.MultiBinary) or is_image(space) or is_categorical(space)):
         raise ConfigError(
-            f"{name} is {on_one_line(space)}; this network takes vectors (a Box of at most {_MAX_DIMS} dimensions, "
+            f"the observation space{tree.name_of(path)} is {on_one_line(space)}; this network takes vectors (a Box "
+            f"of at most {_MAX_DIMS} dimensions, "
             f"MultiBinary), categories (Discrete, MultiDiscrete; at most {MAX_CATEGORIES:,}), images (a Box of at "
             f"most {MAX_IMAGE_DIMS} dimensions, sides of {SMALLEST_SIDE} or more), and Tuples and Dicts of these: "
             "convert it in the environment (gymnasium.wrappers.TransformObservation), or give the agent your own actor "
@@ -208,15 +197,6 @@ def _numbers_of(space: gymnasium.Space[Any]) -> tuple[np.ndarray[Any, Any], ...]
         return first, first + values - 1, values
     size = int(np.prod(space.shape or ()))  # a MultiBinary
     return np.zeros(size), np.ones(size), np.zeros(size, np.int64)
-
-
-def _getter(path: Path) -> Callable[[Any], Any]:
-    def get(obs: Any) -> Any:
-        for key in path:
-            obs = obs[key]
-        return obs
-
-    return get
 
 
 def box_bounds(space: spaces.Box) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

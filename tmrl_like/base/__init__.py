@@ -1,1 +1,1 @@
-"""What every room may use: atomic files, child processes, budgets, the end of a script, small helpers."""
+"""What every room may use: walks over values, atomic files, child processes, budgets, the end of a script, helpers."""

@@ -9,11 +9,16 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from tmrl_like.base import tree
 from tmrl_like.errors import ConfigError
 
 
 def neutral_action(space: gymnasium.Space[Any]) -> Any:
     """An action for the reset of an environment that has no default: zeros, clipped into the bounds."""
+    return tree.map_leaves(_neutral, space)
+
+
+def _neutral(space: gymnasium.Space[Any]) -> Any:
     if isinstance(space, spaces.Box):
         return np.asarray(np.clip(np.zeros(space.shape, space.dtype), space.low, space.high))
     if isinstance(space, spaces.Discrete):
@@ -22,10 +27,6 @@ def neutral_action(space: gymnasium.Space[Any]) -> Any:
         return space.start.copy()
     if isinstance(space, spaces.MultiBinary):
         return np.zeros(space.shape, space.dtype)
-    if isinstance(space, spaces.Tuple):
-        return tuple(neutral_action(s) for s in space.spaces)
-    if isinstance(space, spaces.Dict):
-        return {key: neutral_action(s) for key, s in space.spaces.items()}
     raise ConfigError(
         f"the action space {space} has no neutral action; give the environment a `default_action` attribute"
     )

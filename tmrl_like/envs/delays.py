@@ -10,11 +10,13 @@ would make older actions look as if they acted: it is replaced by what older obs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
+
+from tmrl_like.base import tree
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -264,15 +266,9 @@ def to_features(observations: Sequence[Any]) -> tuple[Array, int]:
 
 
 def _leaves(obs: Any) -> Iterator[Array]:
-    if isinstance(obs, Mapping):
-        obs = tuple(obs.values())
-    if isinstance(obs, tuple | list):
-        for item in obs:
-            yield from _leaves(item)
-        return
-    array = np.asarray(obs)
-    if array.dtype.kind in "fiub":
-        yield np.clip(np.nan_to_num(array.astype(np.float64)), -_LARGEST, _LARGEST)
+    for array in map(np.asarray, tree.leaves(obs)):
+        if array.dtype.kind in "fiub":
+            yield np.clip(np.nan_to_num(array.astype(np.float64)), -_LARGEST, _LARGEST)
 
 
 def _reduce(leaf: Array) -> Array:

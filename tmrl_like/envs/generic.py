@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from tmrl_like.base import tree
 from tmrl_like.envs.actions import neutral_action, typed_action
 from tmrl_like.errors import ConfigError, EnvironmentFaultError
 
@@ -53,7 +53,7 @@ class GenericGymEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
                 self._end_rtgym_thread()
             self._close_interface()
             raise
-        self._converts = _has_float64(self.env.observation_space)
+        self._converts = any(space.dtype == np.float64 for space in tree.leaves(self.env.observation_space))
         if self._converts:
             self.observation_space = _space_to_float32(self.env.observation_space)
         self._default_action = getattr(self.env.unwrapped, "default_action", None)
@@ -119,7 +119,7 @@ class GenericGymEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             thread.join(_RTGYM_ENDS_WITHIN_S)
 
     def _convert(self, obs: Any) -> Any:
-        return _obs_to_float32(obs) if self._converts else obs
+        return tree.map_leaves(_to_float32, obs) if self._converts else obs
 
     def _raise_fault(self) -> None:
         if self._faults is not None:
@@ -145,14 +145,6 @@ def _make(id: str, kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
         raise EnvironmentFaultError(f"environment {id!r} raised while it was made: {error}") from error
 
 
-def _has_float64(space: gymnasium.Space[Any]) -> bool:
-    if isinstance(space, spaces.Tuple):
-        return any(map(_has_float64, space.spaces))
-    if isinstance(space, spaces.Dict):
-        return any(map(_has_float64, space.spaces.values()))
-    return space.dtype == np.float64
-
-
 def _space_to_float32(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
     if isinstance(space, spaces.Tuple):
         return spaces.Tuple([_space_to_float32(s) for s in space.spaces])
@@ -163,11 +155,7 @@ def _space_to_float32(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
     return space
 
 
-def _obs_to_float32(obs: Any) -> Any:
-    if isinstance(obs, np.ndarray | np.generic):
-        return obs.astype(np.float32) if obs.dtype == np.float64 else obs
-    if isinstance(obs, tuple | list):
-        return type(obs)(map(_obs_to_float32, obs))
-    if isinstance(obs, Mapping):
-        return {key: _obs_to_float32(value) for key, value in obs.items()}
-    return np.float32(obs) if isinstance(obs, float) else obs
+def _to_float32(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.astype(np.float32) if value.dtype == np.float64 else value
+    return np.float32(value) if isinstance(value, float) else value

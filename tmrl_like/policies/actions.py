@@ -9,6 +9,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from tmrl_like.base import tree
+
 _ROUNDING = 1e-5  # of a bound's size, and at least that much
 
 
@@ -20,30 +22,17 @@ def is_finite(value: Any) -> bool:
         return math.isfinite(np.vdot(value, value).real) or bool(np.isfinite(value).all())
     if isinstance(value, float | np.floating):
         return math.isfinite(value)
-    if isinstance(value, tuple | list):
-        return all(map(is_finite, value))
-    if isinstance(value, dict):
-        return all(map(is_finite, value.values()))
-    return True
+    return tree.is_leaf(value) or all(map(is_finite, tree.leaves(value)))
 
 
 def action_problem(action: Any, space: gymnasium.Space[Any]) -> str:
     """Why an action is not one of a space; empty: it is. Bounds of a Box may be missed by rounding."""
-    if isinstance(space, spaces.Box):
-        return _box_problem(action, space)
-    if isinstance(space, spaces.Tuple):
-        if not isinstance(action, tuple | list) or len(action) != len(space.spaces):
-            return f"{action!r:.80} is no tuple of {len(space.spaces)} items"
-        problems = [action_problem(a, s) for a, s in zip(action, space.spaces, strict=True)]
-        return next(filter(None, problems), "")
-    if isinstance(space, spaces.Dict):
-        if not isinstance(action, dict) or set(action) != set(space.spaces):
-            return f"{action!r:.80} is no dict with the keys {', '.join(map(str, space.spaces))}"
-        return next(filter(None, (action_problem(action[key], s) for key, s in space.spaces.items())), "")
-    return "" if space.contains(action) else f"{action!r:.80} is not in {space}"
+    return next(filter(None, (_leaf_problem(part, of) for _, of, part in tree.walk(space, action))), "")
 
 
-def _box_problem(action: Any, space: spaces.Box) -> str:
+def _leaf_problem(action: Any, space: gymnasium.Space[Any]) -> str:
+    if not isinstance(space, spaces.Box):
+        return "" if space.contains(action) else f"{action!r:.80} is not in {space}"
     try:
         values = np.asarray(action)
     except ValueError:

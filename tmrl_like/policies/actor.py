@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 import torch
 
+from tmrl_like.base import tree
 from tmrl_like.base.files import write_atomically
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.weights import parse_weights, serialize_weights
@@ -108,18 +109,16 @@ class ActorModule(torch.nn.Module, ABC):
 
 def to_batch_of_one(obs: Any, device: str = "cpu") -> Any:
     """Structure of arrays and numbers -> the same structure of tensors [1, ...] on `device`."""
-    if isinstance(obs, np.ndarray):
-        # a copy: environments may reuse the array of an earlier observation
-        return torch.from_numpy(obs[None].copy()).to(device)
-    if isinstance(obs, tuple):
-        return tuple(to_batch_of_one(o, device) for o in obs)
-    if isinstance(obs, list):
-        return [to_batch_of_one(o, device) for o in obs]
-    if isinstance(obs, Mapping):
-        return {key: to_batch_of_one(o, device) for key, o in obs.items()}
-    if isinstance(obs, torch.Tensor):
-        return obs[None].to(device)
-    return torch.as_tensor(np.asarray([obs]), device=device)
+
+    def tensor(leaf: Any) -> torch.Tensor:
+        if isinstance(leaf, np.ndarray):
+            # a copy: environments may reuse the array of an earlier observation
+            return torch.from_numpy(leaf[None].copy()).to(device)
+        if isinstance(leaf, torch.Tensor):
+            return leaf[None].to(device)
+        return torch.as_tensor(np.asarray([leaf]), device=device)
+
+    return tree.map_leaves(tensor, obs)
 
 
 def fit_action(action: Any, space: gymnasium.Space[Any]) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from tmrl_like.base import tree
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.actions import action_problem, is_finite
@@ -76,7 +77,7 @@ def _samples(space: gymnasium.Space[Any], obs_preprocessor: Callable[[Any], Any]
     own = copy.deepcopy(space)  # seeding the environment's would change what it does
     own.seed(_SEED)
     for _ in range(_SAMPLED):
-        obs = _moderate(own.sample(), own)
+        obs = tree.map_leaves(_moderate, own, own.sample())
         try:
             yield obs if obs_preprocessor is None else obs_preprocessor(obs)
         except Exception as error:
@@ -85,11 +86,7 @@ def _samples(space: gymnasium.Space[Any], obs_preprocessor: Callable[[Any], Any]
             )
 
 
-def _moderate(obs: Any, space: gymnasium.Space[Any]) -> Any:
-    if isinstance(space, gymnasium.spaces.Tuple):
-        return tuple(_moderate(o, s) for o, s in zip(obs, space.spaces, strict=True))
-    if isinstance(space, gymnasium.spaces.Dict):
-        return {key: _moderate(obs[key], s) for key, s in space.spaces.items()}
+def _moderate(space: gymnasium.Space[Any], obs: Any) -> Any:
     if isinstance(space, gymnasium.spaces.Box) and obs.dtype.kind == "f":
         return np.clip(np.clip(obs, -_LARGEST, _LARGEST), space.low, space.high).astype(obs.dtype)
     return obs

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 import torch
 
+from tmrl_like.base import tree
 from tmrl_like.errors import MemoryContractError
 from tmrl_like.types import Batch
 
@@ -46,13 +47,17 @@ def stack(values: Sequence[Any], device: str, name: str = "value") -> Any:
     Raises:
         MemoryContractError: they do not share one structure; the message names the leaf.
     """
-    first = values[0]
-    if isinstance(first, tuple | list | Mapping):
-        return _stack_container(first, values, device, name)
+    tensors = [_stacked(parts, device, f"{name}{tree.name_of(path)}") for path, *parts in tree.walk(*values)]
+    return tree.fill(values[0], iter(tensors))
+
+
+def _stacked(values: Sequence[Any], device: str, name: str) -> torch.Tensor:
+    if not all(map(tree.is_leaf, values)):
+        raise MemoryContractError(f"{name} has not the same structure in all transitions of a batch")
     try:
-        if isinstance(first, torch.Tensor):
+        if isinstance(values[0], torch.Tensor):
             return torch.stack(list(values)).to(device)
-        return to_tensor(_stack_arrays(values) if isinstance(first, np.ndarray) else np.asarray(values), device)
+        return to_tensor(_stack_arrays(values) if isinstance(values[0], np.ndarray) else np.asarray(values), device)
     except (ValueError, TypeError, RuntimeError, AttributeError) as error:
         raise MemoryContractError(f"{name} cannot be stacked into a tensor: {error}") from None
 
@@ -63,20 +68,6 @@ def _stack_arrays(values: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any
     if not shape or list(map(_shape_of, values)).count(shape) != len(values):
         return np.stack(values)
     return np.concatenate(values).reshape(len(values), *shape)
-
-
-def _stack_container(first: Any, values: Sequence[Any], device: str, name: str) -> Any:
-    if set(map(type, values)) != {type(first)} or set(map(len, values)) != {len(first)}:
-        raise MemoryContractError(f"{name} has not the same structure in all transitions of a batch")
-    if isinstance(first, Mapping):
-        try:
-            return {key: stack([value[key] for value in values], device, f"{name}[{key!r}]") for key in first}
-        except KeyError as error:
-            raise MemoryContractError(f"{name} lacks the key {error} in some transitions of a batch") from None
-    items = [stack(column, device, f"{name}[{i}]") for i, column in enumerate(zip(*values, strict=True))]
-    if isinstance(first, list):
-        return items
-    return type(first)(*items) if hasattr(first, "_fields") else tuple(items)
 
 
 def float_vector(values: Sequence[Any], device: str, name: str) -> torch.Tensor:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Sequence
+from itertools import accumulate, pairwise, repeat
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from tmrl_like.base import tree
 from tmrl_like.base.functional import prod
 from tmrl_like.errors import MemoryContractError
 from tmrl_like.wire.columns import Leaf
-from tmrl_like.wire.schema import ArrayLeaf, DictNode, ListNode, Node, PlainLeaf, ScalarLeaf, TupleNode, leaves_of
+from tmrl_like.wire.schema import ArrayLeaf, DictNode, ListNode, Node, PlainLeaf, ScalarLeaf, TupleNode, fill, leaves_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
 _NUMBERS = "biuf"  # numpy's kinds
@@ -71,7 +72,7 @@ class FieldColumns:
         if node == self.node:
             return
         own, other = named_leaves(self.node, self.name), named_leaves(node, self.name)
-        if [path for path, _ in own] != [path for path, _ in other] or not _same_containers(self.node, node):
+        if [path for path, _ in own] != [path for path, _ in other] or _containers(self.node) != _containers(node):
             raise MemoryContractError(
                 f"{self.name} has changed its structure: it began as {_listed(own)} and is now {_listed(other)}"
             )
@@ -114,31 +115,20 @@ class FieldColumns:
         """Put leaves, left to right, into the field's structure. The two common structures are short cuts."""
         if self._is_flat_tuple:
             return tuple(leaves)
-        return leaves[0] if self._is_leaf else _rebuild(self.node, iter(leaves))
+        return leaves[0] if self._is_leaf else fill(self.node, iter(leaves))
 
 
 def _is_leaf(node: Node) -> bool:
     return not isinstance(node, TupleNode | ListNode | DictNode)
 
 
-def _rebuild(node: Node, leaves: Iterator[Any]) -> Any:
-    if isinstance(node, TupleNode):
-        return tuple([_rebuild(item, leaves) for item in node.items])
-    if isinstance(node, ListNode):
-        return [_rebuild(item, leaves) for item in node.items]
-    if isinstance(node, DictNode):
-        return {key: _rebuild(item, leaves) for key, item in zip(node.keys, node.items, strict=True)}
-    return next(leaves)
+def _containers(node: Node) -> Any:
+    return fill(node, repeat(None))
 
 
 def named_leaves(node: Node, name: str) -> list[tuple[str, Leaf]]:
     """All leaves, left to right, with where they are, e.g. `obs[2]`."""
-    if isinstance(node, TupleNode | ListNode):
-        return [leaf for i, item in enumerate(node.items) for leaf in named_leaves(item, f"{name}[{i}]")]
-    if isinstance(node, DictNode):
-        pairs = zip(node.keys, node.items, strict=True)
-        return [leaf for key, item in pairs for leaf in named_leaves(item, f"{name}[{key!r}]")]
-    return [(name, node)]
+    return [(name + tree.name_of(path), leaf) for path, leaf in tree.walk(fill(node, iter(leaves_of(node))))]
 
 
 def field_slices(nodes: Sequence[Node]) -> list[slice]:
@@ -168,14 +158,6 @@ def _with_dtype(leaf: Leaf, dtype: np.dtype[Any]) -> Leaf:
     if isinstance(leaf, ArrayLeaf):
         return ArrayLeaf(dtype.str, leaf.shape)
     return ScalarLeaf(dtype.str) if isinstance(leaf, ScalarLeaf) else PlainLeaf("float" if dtype.kind == "f" else "int")
-
-
-def _same_containers(one: Node, other: Node) -> bool:
-    if isinstance(one, TupleNode | ListNode | DictNode):
-        if type(one) is not type(other) or getattr(one, "keys", None) != getattr(other, "keys", None):
-            return False
-        return all(map(_same_containers, one.items, getattr(other, "items", ())))
-    return isinstance(other, ArrayLeaf | ScalarLeaf | PlainLeaf)
 
 
 def _listed(leaves: list[tuple[str, Leaf]]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,10 +23,7 @@ _HINT_OBSERVATION = (
 
 
 def check_transition(original: Sequence[Any] | None, rebuilt: Sequence[Any]) -> None:
-    """Compare a rebuilt transition with what the environment produced.
-
-    Types, dtypes, shapes and bytes are compared, inside tuples, lists and dicts too; -0.0 is not 0.0, and
-    NaNs are equal where all their bits are.
+    """Compare a rebuilt transition with what the environment produced; see `first_difference`.
 
     Args:
         original: (last_obs, act, rew, obs, terminated, truncated), what `info.original` of the newer sample
@@ -48,85 +45,66 @@ def check_transition(original: Sequence[Any] | None, rebuilt: Sequence[Any]) -> 
             f"({', '.join(FIELDS)})"
         )
     for name, produced, found in zip(FIELDS, original, rebuilt, strict=False):
-        if name == "last_obs" and produced is None:
-            continue
-        _compare(produced, found, name)
+        skipped = name == "last_obs" and produced is None
+        if not skipped and (difference := first_difference(produced, found, name)):
+            place, of_environment, of_memory = difference
+            raise PipelineMismatchError(
+                f"{place}: the environment produced {of_environment}, the memory rebuilt {of_memory}; check "
+                f"{_HINTS.get(name, _HINT_OBSERVATION)}"
+            )
 
 
-def _compare(produced: Any, found: Any, path: str) -> None:
-    kind = type(produced)
-    if kind is not type(found):
-        _fail(path, f"type {_type_name(produced)}, {produced!r:.80}", f"type {_type_name(found)}, {found!r:.80}")
-    if kind is np.ndarray:
-        _compare_arrays(produced, found, path)
-    elif isinstance(produced, np.generic):
-        _compare_scalars(produced, found, path)
-    elif isinstance(produced, tuple | list):
-        _compare_sequences(produced, found, path)
-    elif isinstance(produced, dict):
-        _compare_dicts(produced, found, path)
-    elif not _same_plain(produced, found):
-        _fail(path, repr(produced), repr(found))
+class Difference(NamedTuple):
+    """Where two values differ, and what they are there."""
+
+    place: str
+    one: str
+    other: str
 
 
-def _compare_arrays(produced: np.ndarray[Any, Any], found: np.ndarray[Any, Any], path: str) -> None:
-    if produced.dtype != found.dtype or produced.shape != found.shape:
-        _fail(path, f"{produced.dtype.str} {produced.shape}", f"{found.dtype.str} {found.shape}")
-    if produced.tobytes() != found.tobytes():
-        index, count = _first_difference(produced, found)
-        where = f"{path} at element {index}" if produced.shape else path
-        _fail(where, _value(produced[index]), _value(found[index]), f"{count} of {produced.size} elements differ; ")
+def first_difference(one: Any, other: Any, name: str) -> Difference | None:
+    """Where two nested values first differ in type, dtype, shape, order or bits; None: nowhere.
+
+    1, 1.0 and True differ, and so do -0.0 and 0.0; NaNs are equal where all their bits are. Subclasses of dict count
+    as dict.
+    """
+    if _kind(one) is not _kind(other):
+        return Difference(name, *(f"type {_type_name(value)}, {value!r:.80}" for value in (one, other)))
+    if isinstance(one, np.ndarray | np.generic):
+        return _difference_of_arrays(np.asarray(one), np.asarray(other), name)
+    if not isinstance(one, tuple | list | dict):
+        return None if _bits(one) == _bits(other) else Difference(name, repr(one), repr(other))
+    if isinstance(one, dict) and [(type(key), key) for key in one] != [(type(key), key) for key in other]:
+        return Difference(name, f"the keys {list(one)}", f"the keys {list(other)}")
+    if len(one) != len(other):
+        return Difference(name, f"{len(one)} items", f"{len(other)} items")
+    keys = one if isinstance(one, dict) else range(len(one))
+    differences = (first_difference(one[key], other[key], f"{name}[{key!r}]") for key in keys)
+    return next(filter(None, differences), None)
 
 
-def _first_difference(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> tuple[tuple[int, ...], int]:
-    """Return the index of the first element whose bytes differ, and how many differ."""
-    rows = [np.frombuffer(array.tobytes(), np.uint8).reshape(array.size, -1) for array in (one, other)]
-    different = np.flatnonzero((rows[0] != rows[1]).any(axis=1))
-    return tuple(int(i) for i in np.unravel_index(different[0], one.shape)), len(different)
+def _difference_of_arrays(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any], name: str) -> Difference | None:
+    if one.dtype != other.dtype or one.shape != other.shape:
+        return Difference(name, *(f"{array.dtype.str} {array.shape}" for array in (one, other)))
+    if one.tobytes() == other.tobytes():
+        return None
+    elements = [np.frombuffer(array.tobytes(), np.uint8).reshape(array.size, -1) for array in (one, other)]
+    different = np.flatnonzero((elements[0] != elements[1]).any(axis=1))
+    index = tuple(int(i) for i in np.unravel_index(different[0], one.shape))
+    place = f"{name} at element {index} ({len(different)} of {one.size} elements differ)" if one.shape else name
+    return Difference(place, *(f"{array[index]!r} (bytes {array[index].tobytes().hex()})" for array in (one, other)))
 
 
-def _compare_scalars(produced: np.generic, found: np.generic, path: str) -> None:
-    if produced.dtype != found.dtype or produced.tobytes() != found.tobytes():
-        _fail(path, f"{produced.dtype.str} {_value(produced)}", f"{found.dtype.str} {_value(found)}")
+def _kind(value: Any) -> type:
+    return dict if isinstance(value, dict) else type(value)
 
 
-def _compare_sequences(produced: Sequence[Any], found: Sequence[Any], path: str) -> None:
-    if len(produced) != len(found):
-        _fail(path, f"{len(produced)} items", f"{len(found)} items")
-    for i, (one, other) in enumerate(zip(produced, found, strict=True)):
-        _compare(one, other, f"{path}[{i}]")
-
-
-def _compare_dicts(produced: dict[Any, Any], found: dict[Any, Any], path: str) -> None:
-    if list(produced) != list(found):
-        _fail(path, f"the keys {list(produced)}", f"the keys {list(found)}")
-    for key, value in produced.items():
-        _compare(value, found[key], f"{path}[{key!r}]")
-
-
-def _same_plain(produced: Any, found: Any) -> bool:
-    if isinstance(produced, float):
-        return struct.pack("<d", produced) == struct.pack("<d", found)
-    if isinstance(produced, complex):
-        return _complex_bytes(produced) == _complex_bytes(found)
-    return bool(produced == found)
-
-
-def _complex_bytes(value: complex) -> bytes:
-    return struct.pack("<2d", value.real, value.imag)
-
-
-def _value(value: Any) -> str:
-    return f"{value!r} (bytes {value.tobytes().hex()})"
+def _bits(value: Any) -> Any:
+    if isinstance(value, float):
+        return struct.pack("<d", value)
+    return struct.pack("<2d", value.real, value.imag) if isinstance(value, complex) else value
 
 
 def _type_name(value: Any) -> str:
     kind = type(value)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _fail(path: str, produced: str, found: str, count: str = "") -> NoReturn:
-    hint = _HINTS.get(path.partition(" ")[0].partition("[")[0], _HINT_OBSERVATION)
-    raise PipelineMismatchError(
-        f"{path}: the environment produced {produced}, the memory rebuilt {found}; {count}check {hint}"
-    )

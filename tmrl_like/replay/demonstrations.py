@@ -8,12 +8,13 @@ does, and their share does not fade as that grows.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
+from tmrl_like.base import tree
 from tmrl_like.errors import ConfigError
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.replay.layout import compressor_of
@@ -151,9 +152,8 @@ class WithDemonstrations(MemoryDataloading):
         if len(batches) == 1:
             batch = batches[0]
         else:
-            six = [_joined(pair) for pair in zip(*batches, strict=True)]
-            discounts, weights = ([getattr(b, name) for b in batches] for name in ("discount", "weight"))
-            batch = Batch(*six, discount=_joined_or_none(discounts), weight=_joined_or_none(weights))
+            *six, discount, weight = tree.map_leaves(_joined, *((*b, b.discount, b.weight) for b in batches))
+            batch = Batch(*six, discount=discount, weight=weight)
         if batches[0].drawn is not None:
             batch.drawn = (self.batch_size - demonstrated, [b.drawn for b in batches])
         return batch
@@ -180,16 +180,5 @@ def _draw(memory: MemoryDataloading, count: int) -> Batch:
     return memory.sample()
 
 
-def _joined(parts: tuple[Any, ...]) -> Any:
-    """Concatenate structures of tensors, leaf by leaf."""
-    first = parts[0]
-    if isinstance(first, torch.Tensor):
-        return torch.cat(parts)
-    if isinstance(first, Mapping):
-        return {key: _joined(tuple(part[key] for part in parts)) for key in first}
-    items = [_joined(leaves) for leaves in zip(*parts, strict=True)]
-    return items if isinstance(first, list) else tuple(items)
-
-
-def _joined_or_none(parts: list[Any]) -> Any:
+def _joined(*parts: Any) -> Any:
     return None if parts[0] is None else torch.cat(parts)

@@ -15,6 +15,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from tmrl_like.base import tree
 from tmrl_like.errors import CheckpointError, MissingExtraError
 from tmrl_like.types import Buffer, Info, Sample
 
@@ -50,9 +51,9 @@ def episodes_of(file: Path) -> Iterator[Buffer]:
 
 
 def _samples_of(episode: Any) -> list[Sample]:
-    observations, actions = (_tree(episode[name], name) for name in ("observations", "actions"))
+    observations, actions = (_columns_of(episode[name], name) for name in ("observations", "actions"))
     rewards, terminated, truncated = (episode[name][()].tolist() for name in ("rewards", "terminations", "truncations"))
-    neutral = _map(np.zeros_like, _row(actions, 0))
+    neutral = tree.map_leaves(np.zeros_like, _row(actions, 0))
     samples = [Sample(neutral, _row(observations, 0), 0.0, False, False, Info(is_reset=True))]
     for k, (rew, *flags) in enumerate(zip(rewards, terminated, truncated, strict=True)):
         samples.append(
@@ -61,10 +62,10 @@ def _samples_of(episode: Any) -> list[Sample]:
     return samples
 
 
-def _tree(node: Any, name: str) -> Any:
+def _columns_of(node: Any, name: str) -> Any:
     """The structure of a group, with arrays [T, ...] as leaves."""
     if hasattr(node, "keys"):
-        items = {key: _tree(node[key], f"{name}/{key}") for key in node}
+        items = {key: _columns_of(node[key], f"{name}/{key}") for key in node}
         if items and all(key.startswith(_INDEX) for key in items):
             return tuple(items[f"{_INDEX}{k}"] for k in range(len(items)))
         return items
@@ -78,14 +79,8 @@ def _is_jpeg(values: Any) -> bool:
     return bool(len(values)) and values[0, :2].tobytes() == _JPEG
 
 
-def _row(tree: Any, k: int) -> Any:
-    return _map(lambda leaf: leaf[k], tree)
-
-
-def _map(call: Any, tree: Any) -> Any:
-    if isinstance(tree, dict):
-        return {key: _map(call, item) for key, item in tree.items()}
-    return tuple([_map(call, item) for item in tree]) if isinstance(tree, tuple) else call(tree)
+def _row(columns: Any, k: int) -> Any:
+    return tree.map_leaves(lambda leaf: leaf[k], columns)
 
 
 def write_minari(folder: Path, buffers: Iterable[Buffer]) -> tuple[int, int]:
@@ -148,22 +143,17 @@ def _whole_episodes(buffers: Iterable[Buffer]) -> Iterator[list[Sample]]:
 
 def _stacked(values: Sequence[Any]) -> Any:
     """T values of one structure -> the structure with arrays [T, ...] as leaves."""
-    first = values[0]
-    if isinstance(first, dict):
-        return {key: _stacked([value[key] for value in values]) for key in first}
-    if isinstance(first, tuple | list):
-        return tuple(_stacked(items) for items in zip(*values, strict=True))
-    return np.stack([np.asarray(value) for value in values])
+    return tree.map_leaves(lambda *leaves: np.stack(leaves), *values)
 
 
-def _space_of(tree: Any) -> gymnasium.Space[Any]:
+def _space_of(columns: Any) -> gymnasium.Space[Any]:
     """A space that arrays [T, ...] come from; what its bounds were is not in the samples."""
-    if isinstance(tree, dict):
-        return spaces.Dict({key: _space_of(item) for key, item in tree.items()})
-    if isinstance(tree, tuple):
-        return spaces.Tuple([_space_of(item) for item in tree])
-    if tree.dtype.kind == "f":
-        return spaces.Box(-np.inf, np.inf, tree.shape[1:], tree.dtype.type)
-    limits = np.iinfo(tree.dtype) if tree.dtype.kind in "iu" else None
+    if isinstance(columns, dict):
+        return spaces.Dict({key: _space_of(item) for key, item in columns.items()})
+    if isinstance(columns, tuple | list):
+        return spaces.Tuple([_space_of(item) for item in columns])
+    if columns.dtype.kind == "f":
+        return spaces.Box(-np.inf, np.inf, columns.shape[1:], columns.dtype.type)
+    limits = np.iinfo(columns.dtype) if columns.dtype.kind in "iu" else None
     low, high = (0, 1) if limits is None else (limits.min, limits.max)
-    return spaces.Box(low, high, tree.shape[1:], tree.dtype.type)
+    return spaces.Box(low, high, columns.shape[1:], columns.dtype.type)

@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from tmrl_like.base import tree
 from tmrl_like.errors import MemoryContractError
 from tmrl_like.replay.columns import named_leaves
 from tmrl_like.replay.contract import MemoryDataloading
@@ -97,10 +98,8 @@ class SampleCheck:
 
 
 def _is_numeric(space: Any) -> bool:
-    if isinstance(space, spaces.Tuple | spaces.Dict):
-        parts = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
-        return all(map(_is_numeric, parts))
-    return isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary)
+    numeric = spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary
+    return all(isinstance(part, numeric) for part in tree.leaves(space))
 
 
 def _expected_shapes(

@@ -29,6 +29,7 @@ import msgspec
 import numpy as np
 import torch
 
+from tmrl_like.base import tree
 from tmrl_like.base.files import sync_folder, write_atomically
 from tmrl_like.errors import CheckpointError
 from tmrl_like.trainer.schedule import TrainingOffline
@@ -259,14 +260,9 @@ def _restored(current: Any, saved: Mapping[str, Any]) -> Any:
 
 def _copied(value: Any) -> Any:
     """Tensors copied to the CPU, containers too: nothing that training changes afterwards shows."""
-    if isinstance(value, torch.Tensor):
-        return value.detach().to("cpu", copy=True)
-    if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        items = [_copied(item) for item in value]
-        return tuple(items) if type(value) is tuple else items
-    return value
+    return tree.map_leaves(
+        lambda leaf: leaf.detach().to("cpu", copy=True) if isinstance(leaf, torch.Tensor) else leaf, value
+    )
 
 
 def _into(current: Any, value: torch.Tensor) -> torch.Tensor:

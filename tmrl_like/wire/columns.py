@@ -33,6 +33,7 @@ from tmrl_like.wire.schema import (
     TupleNode,
     check_schema,
     checked_dtype,
+    fill,
     leaves_of,
     schema_of,
     travels,
@@ -267,7 +268,7 @@ class Columns:
 
     def tree(self) -> Any:
         """The sample's structure with whole columns as leaves (Python's own numbers as arrays, too)."""
-        return _columns_tree(self.schema, iter(self.leaves))
+        return fill(self.schema, iter(self.leaves))
 
     def to_rows(self) -> list[Any]:
         """The samples themselves. Their arrays are writable and independent of the packet."""
@@ -400,16 +401,6 @@ def _variable(leaf: PlainLeaf, rows: int, buffer: memoryview) -> list[Any]:
     if leaf.kind in ("numpy str", "numpy bytes"):
         return list(map(_PLAIN_TYPE[leaf.kind], values))
     return values
-
-
-def _columns_tree(node: Node, leaves: Any) -> Any:
-    if isinstance(node, TupleNode):
-        return tuple(_columns_tree(item, leaves) for item in node.items)
-    if isinstance(node, ListNode):
-        return [_columns_tree(item, leaves) for item in node.items]
-    if isinstance(node, DictNode):
-        return {key: _columns_tree(item, leaves) for key, item in zip(node.keys, node.items, strict=True)}
-    return next(leaves)
 
 
 def _rows(node: Node, leaves: Any, rows: int) -> list[Any]:

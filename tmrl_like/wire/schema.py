@@ -10,6 +10,7 @@ scalars and Python's own numbers, float32 and float64, 0-dimensional arrays and 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -169,6 +170,16 @@ def check_schema(node: Node) -> None:
         level = [item for n in containers for item in n.items]
     if level or leaves > MAX_LEAVES:
         raise DecodingError(f"a structure of more than {MAX_LEAVES} leaves or {MAX_DEPTH} levels")
+
+
+def fill(node: Node, leaves: Iterator[Any]) -> Any:
+    """Put values, left to right, into the structure."""
+    if isinstance(node, DictNode):
+        return {key: fill(item, leaves) for key, item in zip(node.keys, node.items, strict=True)}
+    if isinstance(node, TupleNode | ListNode):
+        items = [fill(item, leaves) for item in node.items]
+        return items if isinstance(node, ListNode) else tuple(items)
+    return next(leaves)
 
 
 def leaves_of(node: Node) -> list[ArrayLeaf | ScalarLeaf | PlainLeaf]:

@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from tmrl_like.base import tree
 from tmrl_like.errors import ConfigError
 from tmrl_like.policies.actions import action_problem
 
@@ -89,18 +90,14 @@ def to_action(value: Any, space: gymnasium.Space[Any]) -> Any:
     Raises:
         ConfigError: it is not one.
     """
-    action = _converted(value, space)
+    action = tree.map_leaves(_converted, space, value)
     problem = action_problem(action, space)
     if problem:
         raise ConfigError(f"safe_action is {value!r:.80}, which is no action of {space}: {problem}")
     return action
 
 
-def _converted(value: Any, space: gymnasium.Space[Any]) -> Any:
-    if isinstance(space, spaces.Tuple) and isinstance(value, tuple | list) and len(value) == len(space.spaces):
-        return tuple(_converted(v, s) for v, s in zip(value, space.spaces, strict=True))
-    if isinstance(space, spaces.Dict) and isinstance(value, dict) and set(value) == set(space.spaces):
-        return {key: _converted(value[key], s) for key, s in space.spaces.items()}
+def _converted(space: gymnasium.Space[Any], value: Any) -> Any:
     if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
         try:
             action = np.array(value, space.dtype)

@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from tmrl_like.base import tree
 from tmrl_like.errors import EnvironmentFaultError
 from tmrl_like.policies.actions import is_finite
 
@@ -42,13 +43,9 @@ def observation_problem(
     obs: Any, space: gymnasium.Space[Any], finite: bool = True, name: str = "the observation"
 ) -> str:
     """Why an observation has not the form of its space, or is not `finite`; empty: it has. Bounds do not count."""
-    if isinstance(space, spaces.Tuple) and isinstance(obs, tuple | list) and len(obs) == len(space.spaces):
-        parts = ((obs[i], part, finite, f"{name}[{i}]") for i, part in enumerate(space.spaces))
-    elif isinstance(space, spaces.Dict) and isinstance(obs, dict) and obs.keys() == space.spaces.keys():
-        parts = ((obs[key], part, finite, f"{name}[{key!r}]") for key, part in space.spaces.items())
-    else:
-        return _leaf_problem(obs, space, finite, name)
-    return next(filter(None, (observation_problem(*part) for part in parts)), "")
+    parts = tree.walk(space, obs)
+    problems = (_leaf_problem(part, of, finite, f"{name}{tree.name_of(path)}") for path, of, part in parts)
+    return next(filter(None, problems), "")
 
 
 def _leaf_problem(obs: Any, space: gymnasium.Space[Any], finite: bool, name: str) -> str:

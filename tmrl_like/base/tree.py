@@ -1,0 +1,86 @@
+"""Walks over nested values: tuples, lists and dicts of leaves. Spaces made of spaces (gymnasium's Tuple and Dict) too.
+
+Several values are walked together, down to where one of them is a leaf or they differ in their keys. The first one's
+order and containers count, so that a space may lead an action that is configured as a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+Path = tuple[Any, ...]
+"""Keys and positions, from the outside in."""
+
+
+def map_leaves(call: Callable[..., Any], first: Any, *others: Any) -> Any:
+    """Call with the parts at each place, and put the results into containers like the first value's (never spaces).
+
+    Parts that differ in their keys are handed over whole.
+    """
+    keys = _common_keys(first, others)
+    if keys is None:
+        return call(first, *others)
+    items = [map_leaves(call, *[value[key] for value in (first, *others)]) for key in keys]
+    if isinstance(first, Mapping):
+        return dict(zip(keys, items, strict=True))
+    if isinstance(first, list):
+        return items
+    return type(first)(*items) if hasattr(first, "_fields") else tuple(items)
+
+
+def walk(first: Any, *others: Any, path: Path = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield (path, part of the first, part of the second, …) of each place, left to right; see `map_leaves`."""
+    keys = _common_keys(first, others)
+    if keys is None:
+        yield path, first, *others
+    else:
+        for key in keys:
+            yield from walk(*[value[key] for value in (first, *others)], path=(*path, key))
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    """All leaves, left to right."""
+    return (leaf for _, leaf in walk(value))
+
+
+def fill(like: Any, values: Iterator[Any]) -> Any:
+    """Put values, left to right, in the places of the leaves of `like`."""
+    return map_leaves(lambda _: next(values), like)
+
+
+def is_leaf(value: Any) -> bool:
+    """Whether a value is no tuple, list, dict, or space of spaces."""
+    return _kind_of(type(value)) is None
+
+
+def name_of(path: Path) -> str:
+    """How a place is written behind the name of the whole: `[0]['camera']`."""
+    return "".join(f"[{key!r}]" for key in path)
+
+
+def part_at(value: Any, path: Path) -> Any:
+    """What is at a place."""
+    for key in path:
+        value = value[key]
+    return value
+
+
+def _common_keys(first: Any, others: Sequence[Any]) -> Collection[Any] | None:
+    """Keys or positions; None: one value is a leaf, or they differ."""
+    kind = _kind_of(type(first))
+    if kind is None or any(_kind_of(other) is not kind for other in set(map(type, others))):
+        return None
+    if kind is Mapping:
+        return first.keys() if all(other.keys() == first.keys() for other in others) else None
+    return range(len(first)) if set(map(len, others)) <= {len(first)} else None
+
+
+def _find_kind(type_: type) -> Any:
+    if issubclass(type_, str | bytes | bytearray | memoryview | range):
+        return None
+    return next((kind for kind in (Mapping, Sequence) if issubclass(type_, kind)), None)
+
+
+_kind_of: Callable[[type], Any] = lru_cache(maxsize=1024)(_find_kind)

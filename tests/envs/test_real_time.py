@@ -1,13 +1,16 @@
-"""An rtgym interface as an environment with a clock, and the import paths that experiments have."""
+"""An rtgym interface as an environment with a clock, and the constructor that hands arguments on to it."""
 
-from typing import Any
+import inspect
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 from gymnasium import spaces
 from rtgym import RealTimeGymInterface
 
-from tmrl_like.envs.real_time import RealTimeEnv
+from tmrl_like.config.components import signature_of
+from tmrl_like.envs.real_time import RealTimeEnv, also_takes
 from tmrl_like.errors import EnvironmentFaultError
 
 
@@ -63,3 +66,25 @@ def test_an_interface_has_a_clock_actions_in_its_observation_and_episodes_of_a_l
 def test_an_interface_that_cannot_be_made_is_named() -> None:
     with pytest.raises(EnvironmentFaultError, match="ZeroDivisionError"):
         RealTimeEnv(lambda: 1 / 0)
+
+
+class TwoArguments(Counting):
+    def __init__(self, kind: Literal["a", "b"], size: int = 3) -> None:
+        super().__init__()
+
+
+class OfTwoArguments(RealTimeEnv):
+    @also_takes(TwoArguments)
+    def __init__(self, act_buf_len: int = 5, **arguments: Any) -> None:
+        super().__init__(partial(TwoArguments, **arguments), act_buf_len=act_buf_len)
+
+
+def test_a_constructor_shows_the_arguments_that_it_passes_to_its_interface() -> None:
+    assert list(inspect.signature(OfTwoArguments).parameters) == ["act_buf_len", "kind", "size"]
+    known = signature_of(OfTwoArguments)
+    assert not known.open_ended
+    assert known.parameters["kind"].annotation == Literal["a", "b"]
+    assert known.parameters["size"].default == 3
+    env = OfTwoArguments(kind="a")
+    assert len(env.observation_space.spaces) == 1 + 5
+    env.close()

@@ -1,11 +1,17 @@
-"""Whether there is a screen to play on."""
+"""The screen of this machine, if there is one."""
 
 from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
-from tmrl_like.errors import ConfigError
+from tmrl_like.errors import ConfigError, MissingExtraError
+
+
+def has_display() -> bool:
+    """Whether a window can be shown; taken for granted anywhere but on Linux."""
+    return not sys.platform.startswith("linux") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 def require_display() -> None:
@@ -19,3 +25,21 @@ def require_display() -> None:
             "a desktop game needs a screen, and DISPLAY is not set: "
             "start the worker in an X11 session, or under Xvfb (xvfb-run)"
         )
+
+
+def open_x11() -> Any:
+    """The X server that DISPLAY names, as python-xlib's `Display`.
+
+    Raises:
+        ConfigError: there is none.
+        MissingExtraError: python-xlib is not installed.
+    """
+    require_display()
+    try:
+        from Xlib import display, error
+    except ImportError:
+        raise MissingExtraError("windows and keys need python-xlib: pip install 'tmrl_like[desktop]'") from None
+    try:
+        return display.Display()
+    except (error.DisplayError, OSError) as failed:
+        raise ConfigError(f"the screen cannot be opened: {failed}") from None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import Any, Protocol
+from typing import Any
 
-from tmrl_like.envs.display import require_display
+from tmrl_like.envs.display import open_x11
 from tmrl_like.errors import ConfigError, MissingExtraError
 
 _X11_NAMES = {
@@ -27,8 +27,29 @@ _X11_NAMES = {
 }
 
 
-class KeyPort(Protocol):
-    """The keyboard of a platform. A key's name is "left", "space", "enter", "f5", or a single character, "w"."""
+def open_keyboard() -> X11Keyboard | PynputKeyboard:
+    """The keyboard of this machine.
+
+    Raises:
+        ConfigError: there is no screen whose keyboard this could be.
+        MissingExtraError: what reads and presses keys is not installed.
+    """
+    return X11Keyboard() if sys.platform.startswith("linux") else PynputKeyboard()
+
+
+class X11Keyboard:
+    """The keyboard of the X server that DISPLAY names. Keys are pressed by XTEST, as if by hand.
+
+    A key's name is "left", "space", "enter", "f5", or a single character, "w".
+    """
+
+    def __init__(self) -> None:
+        self._display = open_x11()
+        from Xlib import XK, X, error
+        from Xlib.ext import xtest
+
+        self._x, self._xk, self._xtest = X, XK, xtest
+        self._gone = error.ConnectionClosedError
 
     def key(self, name: str) -> Any:
         """The key of a name, for the other methods.
@@ -36,49 +57,6 @@ class KeyPort(Protocol):
         Raises:
             ConfigError: there is no such key.
         """
-        ...
-
-    def press(self, key: Any) -> None: ...
-
-    def release(self, key: Any) -> None: ...
-
-    def is_down(self, key: Any) -> bool:
-        """Whether somebody holds the key down."""
-        ...
-
-    def close(self) -> None:
-        """Let the keyboard go; what is held stays held. Twice is fine."""
-        ...
-
-
-def open_keyboard() -> KeyPort:
-    """The keyboard of this machine.
-
-    Raises:
-        ConfigError: there is no screen whose keyboard this could be.
-        MissingExtraError: what reads and presses keys is not installed.
-    """
-    require_display()
-    return X11Keyboard() if sys.platform.startswith("linux") else PynputKeyboard()
-
-
-class X11Keyboard:
-    """The keyboard of the X server that DISPLAY names. Keys are pressed by XTEST, as if by hand."""
-
-    def __init__(self) -> None:
-        try:
-            from Xlib import XK, X, display, error
-            from Xlib.ext import xtest
-        except ImportError:
-            raise MissingExtraError("keys need python-xlib: pip install 'tmrl_like[desktop]'") from None
-        try:
-            self._display: Any = display.Display()
-        except (error.DisplayError, OSError) as failed:
-            raise ConfigError(f"there is no keyboard: {failed}") from None
-        self._x, self._xk, self._xtest = X, XK, xtest
-        self._gone = error.ConnectionClosedError
-
-    def key(self, name: str) -> Any:
         keysym = ord(name) if len(name) == 1 else self._xk.string_to_keysym(_X11_NAMES.get(name, name.title()))
         code = self._display.keysym_to_keycode(keysym) if keysym else 0
         if not code:
@@ -86,23 +64,27 @@ class X11Keyboard:
         return code
 
     def press(self, key: Any) -> None:
-        self._xtest.fake_input(self._display, self._x.KeyPress, key)
-        self._display.sync()
+        self._send(self._x.KeyPress, key)
 
     def release(self, key: Any) -> None:
-        self._xtest.fake_input(self._display, self._x.KeyRelease, key)
+        self._send(self._x.KeyRelease, key)
+
+    def _send(self, event: int, key: Any) -> None:
+        self._xtest.fake_input(self._display, event, key)
         self._display.sync()
 
     def is_down(self, key: Any) -> bool:
+        """Whether somebody holds the key down."""
         return bool(self._display.query_keymap()[key // 8] >> key % 8 & 1)
 
     def close(self) -> None:
+        """Let the keyboard go; what is held stays held. Twice is fine."""
         with contextlib.suppress(self._gone):
             self._display.close()
 
 
 class PynputKeyboard:
-    """Windows and macOS."""
+    """As `X11Keyboard`, on Windows and macOS."""
 
     def __init__(self) -> None:
         try:

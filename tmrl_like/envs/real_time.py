@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from rtgym import DEFAULT_CONFIG_DICT
 
 from tmrl_like.envs.generic import GenericGymEnv
+
+_Init = TypeVar("_Init", bound=Callable[..., None])
+
+
+def also_takes(interface_cls: type) -> Callable[[_Init], _Init]:
+    """Decorate a constructor whose `**arguments` are those of `interface_cls`, so that its signature shows them.
+
+    Experiments are checked against signatures, and pages of the documentation are made from them.
+    """
+
+    def decorate(init: _Init) -> _Init:
+        own = [p for p in _parameters(init) if p.kind is not p.VAR_KEYWORD]
+        theirs = [p.replace(kind=p.KEYWORD_ONLY) for p in _parameters(interface_cls)]
+        init.__signature__ = inspect.Signature([*own, *theirs])  # type: ignore[attr-defined]
+        return init
+
+    return decorate
+
+
+def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    return list(inspect.signature(function, eval_str=True).parameters.values())
 
 
 class RealTimeEnv(GenericGymEnv):

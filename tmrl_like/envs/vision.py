@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections import deque
 from typing import Any
 
@@ -131,11 +129,6 @@ class RangeFinder:
         self._road[: self._outside] = road.reshape(-1)
         pixels: NDArray[np.float32] = self._road[self._pixels].argmin(axis=1).astype(np.float32)
         return np.minimum(pixels, self._max_range, out=pixels)
-
-
-def has_display() -> bool:
-    """Whether a window can be shown; taken for granted anywhere but on Linux."""
-    return not sys.platform.startswith("linux") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 def load_opencv() -> Any:

@@ -266,7 +266,7 @@ def test_a_mirrored_lap_is_a_lap_on_a_mirrored_road(options):
 def test_the_environment_has_rtgyms_spaces_and_starts_no_game_for_them():
     pytest.importorskip("Box2D")
     before = multiprocessing.active_children()
-    env = RacingEnv("image", history=3, act_buf_len=2)
+    env = RacingEnv(observation="image", history=3, act_buf_len=2)
     assert [space.shape for space in env.observation_space] == [(4,), (3, 64, 64), (2,), (2,)]
     assert env.time_step_s == 0.06
     assert multiprocessing.active_children() == before

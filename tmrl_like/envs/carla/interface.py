@@ -18,7 +18,7 @@ from tmrl_like.envs.carla.route import Drive, Route, RouteOptions, plan_route
 from tmrl_like.envs.carla.sensors import SensorOptions
 from tmrl_like.envs.carla.vehicle import VehicleAction, VehicleState
 from tmrl_like.envs.carla.world import CarlaWorld, SimulatorOptions, require_carla, weather_of
-from tmrl_like.envs.real_time import RealTimeEnv
+from tmrl_like.envs.real_time import RealTimeEnv, also_takes
 from tmrl_like.errors import EnvironmentFaultError, expect
 
 if TYPE_CHECKING:
@@ -38,14 +38,19 @@ class CarlaInterface(RealTimeGymInterface):  # type: ignore[misc]
     [H, W, 3] if there is a camera; ranges float32 [lidar_bins] in metres if there is a lidar.
     Action: float32 [2] in [-1, 1]: throttle where positive, brake where negative; steering, right is positive.
     `info` has the simulator's clock, and why an episode ended.
+
+    Attributes:
+        fixed_step_s: let the world stand still between two `tick`s of this length; None: real time. Set it before the
+            first reset.
     """
+
+    fixed_step_s: float | None = None
 
     def __init__(
         self,
         simulator: SimulatorOptions | None = None,
         sensors: SensorOptions | None = None,
         route: RouteOptions | None = None,
-        fixed_step_s: float | None = None,
         client_cls: Callable[[str, int], Any] | None = None,
     ) -> None:
         """Prepare; the simulator is not needed before the first reset.
@@ -54,7 +59,6 @@ class CarlaInterface(RealTimeGymInterface):  # type: ignore[misc]
             simulator: which one, map, weather, vehicle.
             sensors: what the car sees with.
             route: the task.
-            fixed_step_s: let the world stand still between two `tick`s of this length; none: real time.
             client_cls: makes CARLA's client; none: `carla.Client`.
 
         Raises:
@@ -63,7 +67,7 @@ class CarlaInterface(RealTimeGymInterface):  # type: ignore[misc]
         """
         require_carla()
         self._simulator, self._sensors = simulator or SimulatorOptions(), sensors or SensorOptions()
-        self._task, self._fixed_step_s, self._client_cls = route or RouteOptions(), fixed_step_s, client_cls
+        self._task, self._client_cls = route or RouteOptions(), client_cls
         weather_of(self._simulator)
         self._random = np.random.default_rng()
         self._world: CarlaWorld | None = None
@@ -122,7 +126,7 @@ class CarlaInterface(RealTimeGymInterface):  # type: ignore[misc]
             world.close()
 
     def _connect(self) -> CarlaWorld:
-        world = self._world = CarlaWorld(self._simulator, self._fixed_step_s, self._client_cls)
+        world = self._world = CarlaWorld(self._simulator, self.fixed_step_s, self._client_cls)
         try:
             self._car = Car(world, self._sensors)
         except BaseException:
@@ -146,20 +150,13 @@ class CarlaInterface(RealTimeGymInterface):  # type: ignore[misc]
 class CarlaEnv(RealTimeEnv):
     """CARLA in real time: the simulator goes on by its own clock, whatever the policy does."""
 
+    @also_takes(CarlaInterface)
     def __init__(
-        self,
-        time_step_duration: float = 0.05,
-        ep_max_length: int = 1000,
-        act_buf_len: int = 2,
-        simulator: SimulatorOptions | None = None,
-        sensors: SensorOptions | None = None,
-        route: RouteOptions | None = None,
-        client_cls: Callable[[str, int], Any] | None = None,
+        self, time_step_duration: float = 0.05, ep_max_length: int = 1000, act_buf_len: int = 2, **car: Any
     ) -> None:
         """As `CarlaInterface` and `RealTimeEnv`."""
         expect(0 < time_step_duration < math.inf, "time_step_duration", time_step_duration, "seconds, more than 0")
-        interface = partial(CarlaInterface, simulator, sensors, route, client_cls=client_cls)
-        super().__init__(interface, time_step_duration, ep_max_length, act_buf_len)
+        super().__init__(partial(CarlaInterface, **car), time_step_duration, ep_max_length, act_buf_len)
 
 
 class CarlaSyncEnv(gymnasium.Env[Any, Any]):
@@ -171,21 +168,14 @@ class CarlaSyncEnv(gymnasium.Env[Any, Any]):
         act_buf_len: actions at the end of each observation; a reset fills them with the default action.
     """
 
-    def __init__(
-        self,
-        step_s: float = 0.05,
-        ep_max_length: int = 1000,
-        act_buf_len: int = 2,
-        simulator: SimulatorOptions | None = None,
-        sensors: SensorOptions | None = None,
-        route: RouteOptions | None = None,
-        client_cls: Callable[[str, int], Any] | None = None,
-    ) -> None:
+    @also_takes(CarlaInterface)
+    def __init__(self, step_s: float = 0.05, ep_max_length: int = 1000, act_buf_len: int = 2, **car: Any) -> None:
         """As `CarlaInterface` and `RealTimeEnv`, but for `step_s`: simulated time of a step, at most 0.1 s."""
         expect(0 < step_s <= _LONGEST_STEP_S, "step_s", step_s, f"at most {_LONGEST_STEP_S} s, for CARLA's physics")
         expect(act_buf_len >= 0, "act_buf_len", act_buf_len, "0 or more")
         expect(ep_max_length >= 1, "ep_max_length", ep_max_length, "1 or more")
-        self._interface = CarlaInterface(simulator, sensors, route, step_s, client_cls)
+        self._interface = CarlaInterface(**car)
+        self._interface.fixed_step_s = step_s
         self.default_action = self._interface.get_default_action()
         self.action_space = self._interface.get_action_space()
         self.act_buf_len = act_buf_len

@@ -100,7 +100,6 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         self._shrink = Shrink(size, grey=grey)
         self._images = History(frames)
         self._frame: Frame | None = None
-        self._is_open = False
         self._screen: MssGrabber | DxcamGrabber | None = None
         self._keyboard: Keyboard | None = None
         self._window: Window | None = None
@@ -143,14 +142,11 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         """Let the game do this from now on."""
         assert self._keyboard is not None
         assert self._window is not None
-        keys = [
-            keys[0 if value < 0.0 else 1]
-            for keys, value in zip(self._axes, action, strict=True)
-            if abs(value) > PRESSED_FROM
-        ]
         if not self._window.has_focus():
             self._keyboard.close()
             raise EnvironmentFaultError(f"the window {self._title!r} lost the focus: keys would go elsewhere")
+        pushed = zip(self._axes, action, strict=True)
+        keys = [keys[0 if value < 0.0 else 1] for keys, value in pushed if abs(value) > PRESSED_FROM]
         self._keyboard.hold(filter(None, keys))
 
     def let_go(self) -> None:
@@ -170,7 +166,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
             return self.observe(*self._look()), {}
 
     def send_control(self, control: NDArray[np.float32] | None) -> None:
-        if control is not None and self._is_open:
+        if control is not None and self._window is not None:
             with self._closed_by_errors():
                 self.control(control)
 
@@ -190,7 +186,6 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
 
     def close(self) -> None:
         """Let go of everything, and end the game if `command` started it. Twice is fine."""
-        self._is_open = False
         self.let_go()
         for part in (self._telemetry, self._screen, self._window, self._game):
             if part is not None:
@@ -208,17 +203,17 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
 
     def _open(self) -> None:
         """Start the game if that is ours to do, and take hold of its window; nothing if all that is done."""
-        if self._is_open and self._window is not None:
+        if self._window is not None:
             self._check_alive()
             focus(self._window)
             return
         self.close()
         self._screen = open_screen()
-        others = set()
+        others: set[int] = set()
+        within_s = 0.0
         if self._game is not None:
-            others = windows_now()
+            others, within_s = windows_now(), self._start_within_s
             self._game.start()
-        within_s = self._start_within_s if self._game is not None else 0.0
         self._window = find_window(self._title, within_s, others, self._check_alive)
         if self._place is not None:
             self._window.place(self._place)
@@ -227,7 +222,6 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         if self._telemetry_layout:
             self._telemetry = self.open_telemetry()
             self._read_telemetry(_FIRST_RECORD_WITHIN_S)
-        self._is_open = True
 
     def open_controls(self) -> None:
         """Take hold of what the game is steered with."""

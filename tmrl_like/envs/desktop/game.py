@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
@@ -21,15 +20,9 @@ _LOOK_S = 0.25
 class GameProcess:
     """A game that is started by a command. What it starts itself ends with it."""
 
-    def __init__(self, command: Sequence[str], cwd: str | Path | None = None) -> None:
-        """Prepare; `start` starts it.
-
-        Args:
-            command: the program and its arguments; no shell.
-            cwd: folder to start it in; None: this process's.
-        """
+    def __init__(self, command: Sequence[str]) -> None:
+        """Prepare; `start` starts the program with its arguments, without a shell."""
         self._command = list(command)
-        self._cwd = cwd
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -55,9 +48,7 @@ class GameProcess:
         """
         self.close()
         try:
-            self._process = subprocess.Popen(
-                self._command, cwd=self._cwd, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-            )
+            self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         except OSError as error:
             raise ConfigError(f"the game cannot be started with {self._command}: {error.strerror}") from None
 
@@ -74,11 +65,7 @@ class FrozenWatch:
     """Tells when a picture has not changed for so long that whoever draws it must hang."""
 
     def __init__(self, after_s: float) -> None:
-        """Prepare.
-
-        Args:
-            after_s: a picture that stays the same for that long is frozen; `inf` never is.
-        """
+        """A picture that stays the same for that long is frozen; `inf`: none is."""
         self._after_s = after_s
         self.reset()
 

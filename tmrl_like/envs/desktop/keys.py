@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Iterable
 from typing import Any
 
-from tmrl_like.envs.keyboards import KeyPort, open_keyboard
+from tmrl_like.envs.keyboards import PynputKeyboard, X11Keyboard, open_keyboard
 from tmrl_like.errors import EnvironmentAwayError
 
 TAP_S = 0.1  # a game that looks at its keys 20 times a second sees that
@@ -29,12 +29,6 @@ class Keyboard:
         self._port = open_keyboard()
         self._held: dict[str, Any] = {}
         weakref.finalize(self, _let_go, self._port, self._held)
-
-    def __enter__(self) -> Keyboard:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def held(self) -> frozenset[str]:
@@ -79,12 +73,12 @@ class Keyboard:
         self.hold(())
 
 
-def _let_go(port: KeyPort, held: dict[str, Any]) -> None:
+def _let_go(port: X11Keyboard | PynputKeyboard, held: dict[str, Any]) -> None:
     _release(port, held)
     port.close()
 
 
-def _release(port: KeyPort, held: dict[str, Any], names: Iterable[str] | None = None) -> None:
+def _release(port: X11Keyboard | PynputKeyboard, held: dict[str, Any], names: Iterable[str] | None = None) -> None:
     for name in set(held if names is None else names):
         try:
             port.release(held.pop(name))

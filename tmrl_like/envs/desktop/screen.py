@@ -86,25 +86,22 @@ class DxcamGrabber:
         self._region: Region | None = None
 
     def grab(self, region: Region) -> Frame:
+        """As `MssGrabber.grab`."""
         if region != self._region:
             self._region, self._newest = region, None
         box = (region.left, region.top, region.left + region.width, region.top + region.height)
         until = time.monotonic() + _FIRST_FRAME_WITHIN_S
-        while (frame := self._grab(box)) is None and self._newest is None:  # None: nothing changed since the last
+        while True:
+            try:
+                frame = self._camera.grab(region=box)  # None: nothing changed since the last
+            except ValueError as error:
+                raise EnvironmentFaultError(f"the screen cannot be grabbed at {region}: {error}") from None
+            self._newest = self._newest if frame is None else frame
+            if self._newest is not None:
+                return self._newest.copy()
             if time.monotonic() >= until:
                 raise EnvironmentFaultError(f"the screen gives no picture of {region}; is it on the first monitor?")
             time.sleep(0.005)
-        if frame is not None:
-            self._newest = frame
-        assert self._newest is not None
-        return self._newest.copy()
-
-    def _grab(self, box: tuple[int, int, int, int]) -> Frame | None:
-        try:
-            frame: Frame | None = self._camera.grab(region=box)
-        except ValueError as error:
-            raise EnvironmentFaultError(f"the screen cannot be grabbed at {self._region}: {error}") from None
-        return frame
 
     def close(self) -> None:
         if self._camera is not None:

@@ -6,9 +6,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable
-from typing import Protocol
 
-from tmrl_like.envs.desktop.screen import Region
 from tmrl_like.envs.desktop.window_win32 import Win32Window
 from tmrl_like.envs.desktop.window_x11 import X11Window
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError
@@ -17,28 +15,7 @@ _LOOK_S = 0.05
 _FOCUS_WITHIN_S = 2.0
 
 
-class Window(Protocol):
-    """A window on the screen. All methods raise EnvironmentAwayError when it is gone."""
-
-    def region(self) -> Region:
-        """Where its contents are on the screen, without title bar and borders."""
-        ...
-
-    def place(self, region: Region) -> None:
-        """Move and resize it so that its contents are there; a window manager may have its own mind."""
-        ...
-
-    def has_focus(self) -> bool:
-        """Whether keys go to it."""
-        ...
-
-    def raise_and_focus(self) -> None:
-        """Bring it to the front and let keys go to it; does not wait for that."""
-        ...
-
-    def close(self) -> None:
-        """Forget it; the window itself stays. Twice is fine."""
-        ...
+Window = X11Window | Win32Window
 
 
 def windows_now() -> set[int]:
@@ -108,7 +85,7 @@ def focus(window: Window) -> None:
         time.sleep(_LOOK_S)
 
 
-def _open_windows() -> X11Window | Win32Window:
+def _open_windows() -> Window:
     if sys.platform == "darwin":
         raise ConfigError("a game's window cannot be found on macOS; expected Windows, or Linux with X11")
     return Win32Window() if sys.platform == "win32" else X11Window()

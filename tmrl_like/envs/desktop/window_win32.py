@@ -21,7 +21,7 @@ class _Rect(ctypes.Structure):
 
 
 class Win32Window:
-    """The visible windows of the desktop and, once `open` has chosen one, that `window.Window`."""
+    """As `window_x11.X11Window`, of the desktop."""
 
     def __init__(self) -> None:
         self._user32: Any = ctypes.WinDLL("user32", use_last_error=True)  # type: ignore[attr-defined,unused-ignore]

@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 from tmrl_like.envs.desktop.screen import Region
-from tmrl_like.envs.display import require_display
-from tmrl_like.errors import ConfigError, EnvironmentAwayError, MissingExtraError
+from tmrl_like.envs.display import open_x11
+from tmrl_like.errors import EnvironmentAwayError
 
 
 class X11Window:
-    """The windows of the X server that DISPLAY names and, once `open` has chosen one, that `window.Window`."""
+    """The windows of the X server that DISPLAY names and, once `open` has chosen one, that window.
+
+    What asks about it raises EnvironmentAwayError when it is gone.
+    """
 
     def __init__(self) -> None:
-        require_display()
-        try:
-            from Xlib import display, error
-        except ImportError:
-            raise MissingExtraError("windows are found with python-xlib: pip install 'tmrl_like[desktop]'") from None
-        try:
-            self._display: Any = display.Display()
-        except (error.DisplayError, OSError) as failed:
-            raise ConfigError(f"the screen cannot be opened: {failed}") from None
+        self._display = open_x11()
+        from Xlib import error
+
         self._display.set_error_handler(lambda *_: None)  # of requests without an answer; the next one with tells
         self._root = self._display.screen().root
         self._gone = (error.BadWindow, error.BadDrawable, error.BadMatch, error.ConnectionClosedError)
         self._is_open = True
 
     def titles(self) -> dict[int, str]:
+        """The number of each window that can be seen, and its title."""
         from Xlib import X, error
 
         found: dict[int, str] = {}
@@ -38,32 +35,31 @@ class X11Window:
             with contextlib.suppress(error.XError):  # a window that is gone by now
                 window = windows.pop(0)
                 windows += window.query_tree().children
-                name = self._name(window)
+                named = window.get_full_text_property(self._display.get_atom("_NET_WM_NAME"))
+                name = named or window.get_wm_name() or ""
                 if name and window != self._root and window.get_attributes().map_state == X.IsViewable:
-                    found[window.id] = name
+                    found[window.id] = name if isinstance(name, str) else str(name, "utf-8", "replace")
         return found
-
-    def _name(self, window: Any) -> str:
-        named = window.get_full_text_property(self._display.get_atom("_NET_WM_NAME"))
-        name = named or window.get_wm_name() or ""
-        return name if isinstance(name, str) else str(name, "utf-8", "replace")
 
     def open(self, handle: int, title: str) -> X11Window:
         self._window, self._title = self._display.create_resource_object("window", handle), title
         return self
 
     def region(self) -> Region:
+        """Where its contents are on the screen, without title bar and borders."""
         with self._not_gone():
             size = self._window.get_geometry()
             corner = self._root.translate_coords(self._window, 0, 0)
         return Region(corner.x, corner.y, size.width, size.height)
 
     def place(self, region: Region) -> None:
+        """Move and resize it so that its contents are there; a window manager may have its own mind."""
         with self._not_gone():
             self._window.configure(x=region.left, y=region.top, width=region.width, height=region.height)
             self._display.sync()
 
     def has_focus(self) -> bool:
+        """Whether keys go to it."""
         with self._not_gone():
             focused = self._display.get_input_focus().focus
             while not isinstance(focused, int) and focused != self._root:
@@ -74,6 +70,7 @@ class X11Window:
         return False
 
     def raise_and_focus(self) -> None:
+        """Bring it to the front and let keys go to it; does not wait for that."""
         from Xlib import X
         from Xlib.protocol import event
 
@@ -96,6 +93,7 @@ class X11Window:
             raise EnvironmentAwayError(f"the game's window {self._title!r} is gone") from None
 
     def close(self) -> None:
+        """Forget it; the window itself stays. Twice is fine."""
         if self._is_open:
             self._is_open = False
             with contextlib.suppress(*self._gone):

@@ -18,8 +18,9 @@ import gymnasium.spaces as spaces
 import numpy as np
 from rtgym import RealTimeGymInterface
 
-from tmrl_like.envs.real_time import RealTimeEnv
-from tmrl_like.envs.vision import History, Shrink, has_display
+from tmrl_like.envs.display import has_display
+from tmrl_like.envs.real_time import RealTimeEnv, also_takes
+from tmrl_like.envs.vision import History, Shrink
 from tmrl_like.errors import ConfigError, MissingExtraError
 
 TIC_S = 1 / 35
@@ -74,7 +75,10 @@ class VizDoomInterface(RealTimeGymInterface):  # type: ignore[misc]
             MissingExtraError: VizDoom is not installed.
             ConfigError: no such scenario, button or variable; no display to render on.
         """
-        vizdoom = load_vizdoom()
+        try:
+            import vizdoom
+        except ImportError as error:
+            raise MissingExtraError(f"Doom needs VizDoom: pip install 'tmrl_like[vizdoom]' ({error})") from None
         if render and not has_display():
             raise ConfigError("Doom's window needs a display, and DISPLAY is not set; render: false needs none")
         for name, most in variables.items():
@@ -152,6 +156,7 @@ class VizDoomInterface(RealTimeGymInterface):  # type: ignore[misc]
         state = self.game.get_state()
         self._frame = self._shrink(state.screen_buffer)
         if len(self._most):
+            assert state.game_variables is not None
             self._variables = np.clip(state.game_variables, 0.0, self._most).astype(np.float32)
 
     def _observation(self) -> list[Any]:
@@ -161,23 +166,12 @@ class VizDoomInterface(RealTimeGymInterface):  # type: ignore[misc]
 class VizDoomEnv(RealTimeEnv):
     """A VizDoom scenario, with a decision every `tics_per_step` tics (2 or more) of 1/35 s."""
 
-    def __init__(
-        self,
-        scenario: str = "defend_the_center",
-        actions: Sequence[Buttons] = TURN_AND_SHOOT,
-        variables: Mapping[str, float] = HEALTH_AND_AMMO,
-        size: tuple[int, int] = (60, 80),
-        grey: bool = True,
-        frames: int = 4,
-        reward_scale: float = 1.0,
-        render: bool = False,
-        tics_per_step: int = 4,
-        ep_max_length: int = 300,
-        act_buf_len: int = 3,
-    ) -> None:
+    @also_takes(VizDoomInterface)
+    def __init__(self, tics_per_step: int = 4, ep_max_length: int = 300, act_buf_len: int = 3, **game: Any) -> None:
+        """As `VizDoomInterface` and `RealTimeEnv`."""
         if tics_per_step < 2:
             raise ConfigError(f"tics_per_step is {tics_per_step}; to press and to look takes a tic each: 2 or more")
-        interface = partial(VizDoomInterface, scenario, actions, variables, size, grey, frames, reward_scale, render)
+        interface = partial(VizDoomInterface, **game)
         last_tic_s = (tics_per_step - 1) * TIC_S  # the frame is that of the tic after it
         super().__init__(interface, tics_per_step * TIC_S, ep_max_length, act_buf_len, last_tic_s, wait_on_done=False)
 
@@ -185,19 +179,6 @@ class VizDoomEnv(RealTimeEnv):
         """Stop the clock and begin a new episode, which takes longer than a step."""
         self.env.unwrapped.wait()  # type: ignore[attr-defined]
         return super().reset(seed=seed, options=options)
-
-
-def load_vizdoom() -> Any:
-    """VizDoom's module.
-
-    Raises:
-        MissingExtraError: it cannot be loaded.
-    """
-    try:
-        import vizdoom
-    except ImportError as error:
-        raise MissingExtraError(f"Doom needs VizDoom: pip install 'tmrl_like[vizdoom]' ({error})") from None
-    return vizdoom
 
 
 def _config_of(scenario: str, shipped: Path) -> Path:

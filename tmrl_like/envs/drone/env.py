@@ -14,8 +14,9 @@ import gymnasium.spaces as spaces
 import numpy as np
 from rtgym import DummyRCDrone, RealTimeGymInterface
 
+from tmrl_like.envs.display import has_display
 from tmrl_like.envs.real_time import RealTimeEnv
-from tmrl_like.envs.vision import Frame, has_display, load_opencv
+from tmrl_like.envs.vision import Frame, load_opencv
 from tmrl_like.errors import ConfigError
 
 REACHED_M = 0.01

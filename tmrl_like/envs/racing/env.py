@@ -1,7 +1,7 @@
 """A racing game in real time, driven from what its screen shows: Gymnasium's CarRacing, which does not wait.
 
 An environment to copy: `RacingInterface` says what an agent sees of the game, what it may do, and what that is worth;
-`RacingEnv` gives it a clock. The game itself is `racing_game.RacingGame`, a process of its own.
+`RacingEnv` gives it a clock. The game itself is `game.RacingGame`, a process of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rtgym import RealTimeGymInterface
 from tmrl_like.envs.racing.drivers import demonstrate
 from tmrl_like.envs.racing.game import FRAME_SHAPE, RacingGame, require_game
 from tmrl_like.envs.racing.view import ImageView, LidarView
-from tmrl_like.envs.real_time import RealTimeEnv
+from tmrl_like.envs.real_time import RealTimeEnv, also_takes
 from tmrl_like.envs.trajectory import Points, TrajectoryReward, load_trajectory
 from tmrl_like.envs.vision import History
 from tmrl_like.errors import ConfigError, expect
@@ -90,8 +90,10 @@ class RacingInterface(RealTimeGymInterface):  # type: ignore[misc]
 
     def send_control(self, control: Any) -> None:
         if control is not None and self._game is not None:
-            steering, pedal = np.clip(control, -1.0, 1.0)
-            self._game.drive(steering, *_pedals(float(pedal)))
+            steering, pedal = np.clip(control, -1.0, 1.0).tolist()
+            beyond = pedal - _COASTING
+            gas = _FULL_GAS * max(beyond, 0.0) / (1.0 - _COASTING)
+            self._game.drive(steering, gas, _FULL_BRAKE * max(-beyond, 0.0) / (1.0 + _COASTING))
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[list[Any], dict[str, Any]]:
         if self._game is None:
@@ -123,12 +125,6 @@ class RacingInterface(RealTimeGymInterface):  # type: ignore[misc]
         return [instruments.clip(-1.0, 1.0), self._history(self._view(self._frame))]
 
 
-def _pedals(pedal: float) -> tuple[float, float]:
-    """Gas and brake of the game, each 0 to 1."""
-    beyond = pedal - _COASTING
-    return _FULL_GAS * max(beyond, 0.0) / (1.0 - _COASTING), _FULL_BRAKE * max(-beyond, 0.0) / (1.0 + _COASTING)
-
-
 class MirroredLaps:
     """Sample preprocessor: sees each batch as it is, or in a mirror: a corner to the left is one to the right.
 
@@ -138,11 +134,7 @@ class MirroredLaps:
     batched = True
 
     def __init__(self, seed: int | None = None) -> None:
-        """Prepare.
-
-        Args:
-            seed: of the draws; None: another one each time.
-        """
+        """Draw from this seed; None: from another one each time."""
         self._random = np.random.default_rng(seed)
 
     def __call__(
@@ -158,12 +150,8 @@ def _mirror(obs: tuple[Any, ...]) -> tuple[Any, ...]:
     mirrored = -instruments
     mirrored[..., 0] = instruments[..., 0]  # the speed ahead
     across = -2 if seen.shape[-1] == 3 else -1  # rays and columns from left to right; colours behind
-    return (mirrored, _flipped(seen, across), *map(_other_way, actions))
-
-
-def _flipped(seen: Any, dim: int) -> Any:
-    """An array or a tensor."""
-    return np.ascontiguousarray(np.flip(seen, dim)) if isinstance(seen, np.ndarray) else seen.flip(dim)
+    flipped = np.ascontiguousarray(np.flip(seen, across)) if isinstance(seen, np.ndarray) else seen.flip(across)
+    return (mirrored, flipped, *map(_other_way, actions))
 
 
 def _other_way(action: Any) -> Any:
@@ -186,28 +174,18 @@ def demonstration(track: int, file: str | Path | None = None) -> Points:
 class RacingEnv(RealTimeEnv):
     """The racing game at 17 decisions a second, with the last `act_buf_len` actions in its observation."""
 
+    @also_takes(RacingInterface)
     def __init__(
-        self,
-        observation: Observation = "lidar",
-        history: int = 2,
-        image_size: tuple[int, int] = (64, 64),
-        grey: bool = True,
-        track: int = 1,
-        reward: dict[str, Any] | None = None,
-        trajectory: str | Path | None = None,
-        time_step_duration: float = 0.06,
-        ep_max_length: int = 1000,
-        act_buf_len: int = 1,
+        self, time_step_duration: float = 0.06, ep_max_length: int = 1000, act_buf_len: int = 1, **game: Any
     ) -> None:
-        """As `RacingInterface`; the rest is rtgym's.
+        """As `RacingInterface` and `RealTimeEnv`.
 
         Raises:
             MissingExtraError: the game is not installed.
             ConfigError: there is no demonstration of this track.
         """
         require_game()
-        interface = partial(RacingInterface, observation, history, image_size, grey, track, reward, trajectory)
-        super().__init__(interface, time_step_duration, ep_max_length, act_buf_len)
+        super().__init__(partial(RacingInterface, **game), time_step_duration, ep_max_length, act_buf_len)
 
     @staticmethod
     def demonstrate(driver: str, track: int = 1, **others: Any) -> NDArray[np.float32]:

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from tmrl_like.envs.desktop.env import DesktopGameEnv, DesktopGameInterface
 from tmrl_like.envs.desktop.gamepad import Gamepad, XboxGamepad
 from tmrl_like.envs.desktop.telemetry import Record, Telemetry
+from tmrl_like.envs.real_time import also_takes
 from tmrl_like.envs.trajectory import TrajectoryReward, load_trajectory, resample
 from tmrl_like.envs.vision import Frame, History, RangeFinder
 from tmrl_like.errors import ConfigError
@@ -39,7 +40,7 @@ _LIDAR_FROM_PX = 20
 _BORDER_BELOW = 55  # of 255, in each colour: the black borders of the road
 _POP_UP_AFTER_S = 0.5
 _DRIVER_WITHIN_S = 10.0
-_MAX_SPEED, _MAX_GEAR, _MAX_RPM = 300.0, 7.0, 12000.0
+_INSTRUMENTS = {"speed": (-300.0, 300.0), "gear": (0.0, 7.0), "rpm": (0.0, 12000.0)}  # in the observation
 
 
 class Car(NamedTuple):
@@ -142,17 +143,16 @@ class TrackManiaInterface(DesktopGameInterface):
         self._has_finished = False
 
     def get_observation_space(self) -> spaces.Tuple[Any]:
-        speed = spaces.Box(-_MAX_SPEED, _MAX_SPEED, (1,))
-        gear, rpm = spaces.Box(0.0, _MAX_GEAR, (1,)), spaces.Box(0.0, _MAX_RPM, (1,))
+        instruments = [spaces.Box(low, high, (1,)) for low, high in _INSTRUMENTS.values()]
         if self._lidar is None:
-            return spaces.Tuple((speed, gear, rpm, *super().get_observation_space().spaces))
-        lidar = spaces.Box(0.0, _LIDAR_MAX_PX, (4, len(_LIDAR_ANGLES)))
-        return spaces.Tuple((speed, gear, rpm, lidar))
+            return spaces.Tuple((*instruments, *super().get_observation_space().spaces))
+        return spaces.Tuple((*instruments, spaces.Box(0.0, _LIDAR_MAX_PX, (4, len(_LIDAR_ANGLES)))))
 
     def observe(self, frame: Frame, record: Record) -> list[Any]:
         car = Car(*record)
-        values = ((car.speed, -_MAX_SPEED, _MAX_SPEED), (car.gear, 0.0, _MAX_GEAR), (car.rpm, 0.0, _MAX_RPM))
-        instruments = [np.array([min(max(value, low), high)], np.float32) for value, low, high in values]
+        instruments = [
+            np.array([getattr(car, name)], np.float32).clip(*limits) for name, limits in _INSTRUMENTS.items()
+        ]
         if self._lidar is None:
             return [*instruments, *super().observe(frame, record)]
         return [*instruments, self._ranges(self._lidar(frame))]
@@ -204,7 +204,7 @@ class TrackManiaInterface(DesktopGameInterface):
         if self._gamepad is None:
             super().control(action)
             return
-        throttle, brake, steering = map(float, action)
+        throttle, brake, steering = action.tolist()
         self._gamepad.move((steering, 0.0), left_trigger=max(brake, 0.0), right_trigger=max(throttle, 0.0))
 
     def let_go(self) -> None:
@@ -222,25 +222,12 @@ class TrackManiaInterface(DesktopGameInterface):
 class TrackManiaEnv(DesktopGameEnv):
     """TrackMania 2020 at 20 Hz, with the last `act_buf_len` actions in its observation."""
 
+    @also_takes(TrackManiaInterface)
     def __init__(
-        self,
-        trajectory: str,
-        view: Literal["image", "lidar"] = "lidar",
-        gamepad: Callable[[], Gamepad] | None = XboxGamepad,
-        reward: dict[str, Any] | None = None,
-        title: str = "Trackmania",
-        command: Sequence[str] | None = None,
-        port: int = PORT,
-        restart_wait_s: float = 1.5,
-        time_step_duration: float = 0.05,
-        ep_max_length: int = 1000,
-        act_buf_len: int = 2,
+        self, time_step_duration: float = 0.05, ep_max_length: int = 1000, act_buf_len: int = 2, **game: Any
     ) -> None:
-        """As `TrackManiaInterface`; the rest is rtgym's."""
-        interface = partial(
-            TrackManiaInterface, trajectory, view, gamepad, reward, title, command, port, restart_wait_s
-        )
-        super().__init__(interface, time_step_duration, ep_max_length, act_buf_len)
+        """As `TrackManiaInterface` and `RealTimeEnv`."""
+        super().__init__(partial(TrackManiaInterface, **game), time_step_duration, ep_max_length, act_buf_len)
 
     @staticmethod
     def demonstrate(driver: str, port: int = PORT, **others: Any) -> NDArray[np.float32]:
@@ -279,4 +266,4 @@ def get_environment(trajectory: str, **arguments: Any) -> TrackManiaEnv:
         trajectory: file of the demonstration.
         **arguments: as for `TrackManiaEnv`.
     """
-    return TrackManiaEnv(trajectory, **arguments)
+    return TrackManiaEnv(trajectory=trajectory, **arguments)

@@ -1,7 +1,9 @@
 """Server, workers and trainers of one test."""
 
+import dataclasses
 import threading
 from contextlib import ExitStack
+from typing import Any
 
 from tmrl_like.base.functional import partial
 from tmrl_like.networking import RolloutWorker, Server, Trainer
@@ -9,6 +11,14 @@ from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.wire.messages import Beat
+from tmrl_like.worker.options import WorkerOptions
+
+
+def with_worker_options(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of a worker, with those that are options on their page."""
+    names = {field.name for field in dataclasses.fields(WorkerOptions)}
+    page = WorkerOptions(**{name: value for name, value in arguments.items() if name in names})
+    return {name: value for name, value in arguments.items() if name not in names} | {"options": page}
 
 
 class House:
@@ -29,6 +39,7 @@ class House:
 
     def worker(self, env_cls=CountingEnv, actor_cls=LinearActor, **options) -> RolloutWorker:
         options.setdefault("model_path", None)
+        options = with_worker_options(options)
         worker = self._stack.enter_context(
             RolloutWorker(
                 env_cls, actor_cls, server_ip="127.0.0.1", server_port=self.port, transport=self.transport, **options

@@ -14,6 +14,8 @@ import subprocess
 import sys
 import textwrap
 import threading
+import typing
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,9 @@ import pytest
 import tmrl_like.errors
 from tmrl_like import RolloutWorker, Server, Trainer, TrainingOffline, partial
 from tmrl_like.agents import SACAgent, SquashedGaussianActor
+from tmrl_like.base.options import sentences
 from tmrl_like.cli import main
+from tmrl_like.config.components import type_name
 from tmrl_like.config.experiment import PARTS, SECTIONS, Settings
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.testing.fakes import CountingEnv
@@ -286,17 +290,27 @@ def written(default: object) -> str:
     return "`.inf`" if default == math.inf else f"`{default}`"
 
 
+def rows_of(page: type, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Key, type and default of each option as a table has them, and what it means."""
+    hints = typing.get_type_hints(page)
+    for field in dataclasses.fields(page):
+        kind = hints[field.name]
+        if not dataclasses.is_dataclass(kind):
+            columns = (f"`{prefix}{field.name}`", type_name(kind), written(field.default))
+            yield f"| {' | '.join(columns)} | ", sentences(page)[field.name].rstrip(".")
+        elif page is not Settings:
+            yield from rows_of(kind, f"{prefix}{field.name}.")
+
+
 @pytest.mark.parametrize("section", ["", *SECTIONS])
-def test_every_key_is_in_the_reference_with_its_default(section):
+def test_the_tables_of_the_reference_are_the_pages_of_options(section):
     text = page("configuration.md")
-    heading = f"`{section}`" if section else "Top level"
-    part = re.split(r"^## ", text.partition(f"\n## {heading}\n")[2], maxsplit=1, flags=re.M)[0]
-    for field in dataclasses.fields(SECTIONS[section] if section else Settings):
-        if field.name not in SECTIONS:
-            row = rf"^\| `{field.name}` \| [^|]+ \| {re.escape(written(field.default))} \|"
-            assert re.search(row, part, re.M), f"{section}.{field.name} = {field.default}"
-    known = {f.name for f in dataclasses.fields(SECTIONS[section] if section else Settings)}
-    assert table_names(text, heading) <= known
+    part = re.split(r"^## ", text.partition(f"\n## {f'`{section}`' if section else 'Top level'}\n")[2], flags=re.M)[0]
+    shown = [row for row in re.findall(r"^\| `.*$", part, re.M) if row.count("|") > 4]
+    expected = list(rows_of(SECTIONS[section] if section else Settings))
+    assert len(shown) == len(expected)
+    for row, (columns, meaning) in zip(shown, expected, strict=True):
+        assert row.replace("`.inf`", ".inf").startswith((columns + meaning).replace("`.inf`", ".inf"))
 
 
 def test_every_part_is_in_the_reference_with_what_is_supplied():

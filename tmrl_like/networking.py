@@ -9,12 +9,22 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tmrl_like.server.options import ServerOptions as ServerOptions
     from tmrl_like.server.server import Server as Server
+    from tmrl_like.trainer.options import TrainerOptions as TrainerOptions
     from tmrl_like.trainer.trainer import Trainer as Trainer
+    from tmrl_like.worker.options import WorkerOptions as WorkerOptions
     from tmrl_like.worker.worker import RolloutWorker as RolloutWorker
 
-_HOME_OF = {"RolloutWorker": "worker.worker", "Server": "server.server", "Trainer": "trainer.trainer"}
-__all__ = ["RolloutWorker", "Server", "Trainer"]
+_HOME_OF = {
+    "RolloutWorker": "worker.worker",
+    "Server": "server.server",
+    "ServerOptions": "server.options",
+    "Trainer": "trainer.trainer",
+    "TrainerOptions": "trainer.options",
+    "WorkerOptions": "worker.options",
+}
+__all__ = [*_HOME_OF]
 
 
 def __getattr__(name: str) -> Any:

@@ -48,6 +48,7 @@ from gymnasium import spaces
 
 from tmrl_like.envs.drone import DroneEnv
 from tmrl_like.policies.actor import ActorModule
+from tmrl_like.worker.options import WorkerOptions
 
 sys.path.append(str(Path(__file__).parents[1]))
 from link_proxy import LinkProxy
@@ -207,14 +208,14 @@ def run_worker(keys: Path, port: int, kind: Kind, priority: int | None, file: Pa
         keys_dir=keys,
         model_path=None,
         max_samples_per_episode=kind.episode_steps,
-        realtime_priority=priority,
+        options=WorkerOptions(realtime_priority=priority),
     ) as worker:
         worker.wait_connected(20)
         pipe.send("ready")
         threading.Thread(target=_stop_when_told, args=(pipe, worker.stop), daemon=True).start()
         worker.run(verbose=False)
         TimedActor.record.save(file)
-        pipe.send((worker.policy_version, worker.env_steps))
+        pipe.send((worker.policy_version, worker.loop.env_steps))
 
 
 def run_flat(kind: Kind, episodes: int, file: Path, pipe: Any) -> None:
@@ -272,14 +273,14 @@ def run_drone_worker(port: int, keys: Path, hz: float, priority: int | None, fil
 
     torch.set_num_threads(1)
     experiment = dataclasses.replace(load_experiment(CONFIG, parts=PARTS), env=partial(RecordedDrone, hz))
-    options = {"server_port": port, "keys_dir": keys, "realtime_priority": priority}
+    options = {"server_port": port, "keys_dir": keys, "options": WorkerOptions(realtime_priority=priority)}
     with make_worker(experiment, **options) as worker:
         worker.wait_connected(20)
         pipe.send("ready")
         threading.Thread(target=_stop_when_told, args=(pipe, worker.stop), daemon=True).start()
         worker.run(verbose=False)
         worker.env.save(file)
-        pipe.send((worker.policy_version, worker.env_steps, worker.overruns))
+        pipe.send((worker.policy_version, worker.loop.env_steps, worker.loop.overruns))
 
 
 def run_bare_drone(hz: float, seconds: float, priority: int | None, file: Path, pipe: Any) -> None:

@@ -133,7 +133,8 @@ class _Sender:
 
     def __init__(self, port: int, keys: Path, transport: str, kept: Path | None) -> None:
         from tmrl_like.delivery.folder import open_folder
-        from tmrl_like.delivery.outbox import Outbox, OutboxOptions
+        from tmrl_like.delivery.options import OutboxOptions
+        from tmrl_like.delivery.outbox import Outbox
         from tmrl_like.delivery.session import Session
         from tmrl_like.transport import KeyFolder, connect
         from tmrl_like.wire.messages import Spaces

@@ -80,7 +80,7 @@ def run_worker(port: int, keys: Path, width: int, transport: str, pipe: Any) -> 
     while not pipe.poll():
         before = time.perf_counter()
         obs, *_ = worker.step(obs, test=False, collect_samples=False)
-        took_s = time.perf_counter() - before - worker._loop.env_s - worker._loop.inference_s
+        took_s = time.perf_counter() - before - worker.loop.env_s - worker.loop.inference_s
         if worker.policy_version != seen:
             seen = worker.policy_version
             pipe.send((seen, time.time(), took_s))

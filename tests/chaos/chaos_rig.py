@@ -17,10 +17,11 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from house import with_worker_options
 from link_proxy import LinkProxy
 
 from tmrl_like.base.functional import partial
-from tmrl_like.delivery.outbox import OutboxOptions
+from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.networking import RolloutWorker, Server, Trainer
 from tmrl_like.testing.chaos import NUMBERED_SPACES, Audit, Ledger, NumberedEnv, audit, counter, produced
 from tmrl_like.testing.fakes import CountingAgent, LinearActor, ListMemory
@@ -88,7 +89,7 @@ class Place:
         env_cls = partial(NumberedEnv, tally=self.tally, worker=number, **{"period_s": PERIOD_S} | (env or {}))
         options.setdefault("name", f"w{number}")
         options.setdefault("model_path", None)
-        return RolloutWorker(env_cls, LinearActor, **self.dial(port), **options)
+        return RolloutWorker(env_cls, LinearActor, **self.dial(port), **with_worker_options(options))
 
     def make_trainer(self, port: int | None = None, training: dict | None = None, **options) -> Trainer:
         fields = {

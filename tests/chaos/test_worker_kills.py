@@ -13,7 +13,7 @@ def test_a_killed_worker_with_a_folder_loses_nothing_that_it_had_appended(rigs, 
     rig, rng = rigs(transport), random.Random(seed)
     folder = rig.place.folder / "spool"
     rig.server()
-    worker = rig.worker_part(1, spool_dir=folder, env=ENV)
+    worker = rig.worker_part(1, spool=folder, env=ENV)
     trainer = None
     left = 0
     for kill in range(count):
@@ -30,7 +30,7 @@ def test_a_killed_worker_with_a_folder_loses_nothing_that_it_had_appended(rigs, 
     trainer.kill()
     worker.kill()
     last = rig.trainer(checkpoint_path=rig.place.checkpoint)
-    rig.worker(1, spool_dir=folder, env=ENV)
+    rig.worker(1, spool=folder, env=ENV)
     wait_until(lambda: len(rig.produced()) > count + 1, 60, "the last worker collects")
     found = rig.settle(last)
     figure(f"{count} kills of the worker, {left} of them with packets in its log: {found}")

@@ -8,10 +8,13 @@ import parts_for_tests as parts
 import pytest
 import yaml
 
-from tmrl_like.config.experiment import Experiment, ServerSection, Settings, TrainerSection, WorkerSection
+from tmrl_like.base.options import sentences
+from tmrl_like.config.experiment import SECTIONS, Experiment, ServerSection, Settings, WorkerSection
 from tmrl_like.config.loading import TOP_LEVEL, dump_experiment, load_experiment, load_settings, open_experiment
+from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.errors import ConfigError
 from tmrl_like.replay import DropActionBuffer, DropHistory
+from tmrl_like.transport import TransportOptions
 
 MODULE = "parts_for_tests"
 TEXT = f"""
@@ -258,9 +261,6 @@ def test_a_server_for_this_machine_listens_to_nobody_else(section: dict[str, Any
     assert ServerSection(**section).listens_on == listens_on
 
 
-@pytest.mark.parametrize("cls", [Settings, Experiment, ServerSection, WorkerSection, TrainerSection])
+@pytest.mark.parametrize("cls", [Settings, Experiment, *SECTIONS.values(), OutboxOptions, TransportOptions])
 def test_every_key_has_a_sentence(cls: type) -> None:
-    for field in dataclasses.fields(cls):
-        inherited = field.name in {f.name for f in dataclasses.fields(Settings)}
-        holder = Settings if cls is Experiment and inherited else cls
-        assert f"\n        {field.name}: " in (holder.__doc__ or ""), field.name
+    assert {field.name for field in dataclasses.fields(cls)} <= sentences(cls).keys()

@@ -8,7 +8,7 @@ import pytest
 
 from tmrl_like.delivery.folder import open_folder
 from tmrl_like.delivery.log import PacketLog, lock_folder, sealed_packet
-from tmrl_like.delivery.outbox import OutboxOptions
+from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.delivery.sender import Sender
 from tmrl_like.types import Receipt, StepTiming

@@ -11,7 +11,8 @@ import pytest
 from tmrl_like.delivery import folder as folder_module
 from tmrl_like.delivery.folder import open_folder
 from tmrl_like.delivery.log import unseal
-from tmrl_like.delivery.outbox import Outbox, OutboxOptions
+from tmrl_like.delivery.options import OutboxOptions
+from tmrl_like.delivery.outbox import Outbox
 from tmrl_like.delivery.unsealed import UnsealedFile
 from tmrl_like.errors import ConfigError
 from tmrl_like.types import EpisodeStats, StepTiming

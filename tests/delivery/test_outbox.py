@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from tmrl_like.delivery.log import unseal
-from tmrl_like.delivery.outbox import Outbox, OutboxOptions
+from tmrl_like.delivery.options import OutboxOptions
+from tmrl_like.delivery.outbox import Outbox
 from tmrl_like.errors import EncodingError
 from tmrl_like.types import EpisodeStats, StepTiming
 from tmrl_like.wire import messages as m

@@ -20,7 +20,7 @@ from tmrl_like.agents import (
     SACAgent,
     SquashedGaussianActor,
 )
-from tmrl_like.cli.check import WITHOUT_LIMITS, collect_traffic
+from tmrl_like.cli.check import collect_traffic
 from tmrl_like.envs import GenericGymEnv
 from tmrl_like.errors import ConfigError
 from tmrl_like.networking import RolloutWorker
@@ -50,7 +50,7 @@ def through_everything(env_cls: Any, act_buf_len: int = 0, max_samples: float = 
     critic_cls = partial(DiscreteEnsembleCritic if discrete else EnsembleCritic, **NETS)
     memory = ReplayMemory(act_buf_len=act_buf_len, crc_debug=True, batch_size=8, memory_size=1000)
     compressor = DropActionBuffer(act_buf_len) if act_buf_len else None
-    options: dict[str, Any] = {"crc_debug": True, "outbox": WITHOUT_LIMITS, "max_samples_per_episode": max_samples}
+    options: dict[str, Any] = {"crc_debug": True, "max_samples_per_episode": max_samples}
     with RolloutWorker(env_cls, actor_cls, compressor, standalone=True, **options) as worker:
         traffic = collect_traffic(worker, EPISODES)
         for block in traffic.blocks:

@@ -29,6 +29,7 @@ from tmrl_like.networking import RolloutWorker
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import decode_body
+from tmrl_like.worker.options import WorkerOptions
 
 HANG_S = 0.4
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(3600)"
@@ -112,7 +113,8 @@ class Hanging(CountingEnv):
 
 
 def make_worker(make_env: Callable[[], Any], **options: Any) -> RolloutWorker:
-    return RolloutWorker(make_env, LinearActor, standalone=True, hang_timeout_s=HANG_S, **options)
+    page = WorkerOptions(hang_timeout_s=HANG_S, **options)
+    return RolloutWorker(make_env, LinearActor, standalone=True, options=page)
 
 
 def stored(worker: RolloutWorker) -> dict[int, list[tuple[float, ...]]]:
@@ -152,11 +154,11 @@ def test_an_episode_that_breaks_off_is_a_fault_and_the_worker_goes_on(where: str
         first, second = stored(worker).values()
         assert first == EPISODES[: 8 if where == "step" else 5]
         assert second == EPISODES
-        assert worker.env_steps == 4 + episodes[1].steps + 8
+        assert worker.loop.env_steps == 4 + episodes[1].steps + 8
         broken, healthy = Hanging.made
         assert broken.closed_by == "tmrl-control"
         assert healthy.closed_by == ""
-        assert (worker.env_faults, worker.env_rebuilds) == (1, 1)
+        assert (worker.loop.env.faults, worker.loop.env.rebuilds) == (1, 1)
 
 
 def test_what_a_thread_that_was_left_does_later_touches_nothing(until: Callable[..., None]) -> None:
@@ -167,7 +169,7 @@ def test_what_a_thread_that_was_left_does_later_touches_nothing(until: Callable[
         Hanging.made[0]._free.set()
         until(lambda: threading.active_count() < threads)
         assert Hanging.made[0].total_steps == 3
-        assert worker.env_steps == 2
+        assert worker.loop.env_steps == 2
         assert stored(worker) == {}
         assert list(before.values()) == [[(1, 0), (1, 1), (1, 2)]]
 
@@ -201,7 +203,7 @@ def test_an_interface_that_hangs_in_rtgyms_thread_is_left(version: str, where: s
     config |= {"ep_max_length": 3, "time_step_timeout_factor": 1e4}
     threads = threading.active_count()
     make_env = partial(GenericGymEnv, id=version, gym_kwargs={"config": config})
-    with RolloutWorker(make_env, Actor, standalone=True, hang_timeout_s=HANG_S) as worker:
+    with RolloutWorker(make_env, Actor, standalone=True, options=WorkerOptions(hang_timeout_s=HANG_S)) as worker:
         faults = [bool(e.fault) for e in worker.run_episodes(nb_episodes=3)]
     free.set()
     assert faults == [False, True, False]
@@ -230,7 +232,7 @@ def test_an_environment_that_cannot_be_made_twice_is_made_the_third_time(how: st
         assert worker.run_episode().fault
         assert not worker.run_episode().fault
         assert len(Hanging.made) == 4
-        assert (worker.env_faults, worker.env_rebuilds) == (3, 1)
+        assert (worker.loop.env.faults, worker.loop.env.rebuilds) == (3, 1)
         late = Hanging.made[1:3]
         for env in late:
             env._free.set()
@@ -268,7 +270,7 @@ def test_an_environment_whose_counterpart_is_away_is_tried_for_as_long_as_it_tak
     with make_worker(Away) as worker:
         faults = [bool(e.fault) for e in worker.run_episodes(nb_episodes=10)]
         assert faults == [True] * 8 + [False] * 2
-        assert worker.env_faults == 8
+        assert worker.loop.env.faults == 8
 
 
 @pytest.mark.parametrize("mistake", [ConfigError, MissingExtraError])
@@ -516,7 +518,7 @@ class ClosesAfterItsChild(CountingEnv):
 
 
 def test_after_a_hang_processes_end_before_the_environment_is_closed(caplog: pytest.LogCaptureFixture) -> None:
-    with RolloutWorker(ClosesAfterItsChild, LinearActor, standalone=True, hang_timeout_s=HANG_S) as worker:
+    with make_worker(ClosesAfterItsChild) as worker:
         stats = worker.run_episode()
         assert "the environment hangs: step()" in stats.fault
         assert ClosesAfterItsChild.child_status in (psutil.STATUS_DEAD, psutil.STATUS_ZOMBIE)

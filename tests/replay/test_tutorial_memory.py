@@ -11,12 +11,13 @@ from gymnasium import spaces
 
 from tmrl_like import GenericGymEnv, MemoryDataloading, RolloutWorker, partial
 from tmrl_like.delivery.log import unseal
-from tmrl_like.delivery.outbox import OutboxOptions
+from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.types import Buffer
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import decode_body
+from tmrl_like.worker.options import WorkerOptions
 
 LENGTH = 4
 
@@ -129,7 +130,7 @@ def fly(memories, episodes, **keys):
                 memory.append(Buffer(stream=str(packet.breaks), blocks=(decode_body(packet, body),)))
         return True
 
-    options = {"standalone": True, "crc_debug": True, "outbox": OutboxOptions(max_samples=7)}
+    options = {"standalone": True, "crc_debug": True, "options": WorkerOptions(outbox=OutboxOptions(max_samples=7))}
     with RolloutWorker(partial(make_env, **keys), Explorer, get_local_buffer_sample, **options) as worker:
         for episode in range(episodes):
             worker.collect_train_episode()

@@ -117,7 +117,7 @@ def test_an_act_that_raises_is_no_policy():
     door = intake(Moody)
     assert deliver(door, actor(Moody), 1)
     assert not deliver(door, actor(Moody, bias=2.0), 2)
-    assert door.alarm.endswith("act() raised RuntimeError: not today on a probe observation")
+    assert door.alarm.endswith("act() raised RuntimeError: not today and not tomorrow on a probe observation")
 
 
 def test_the_newest_real_observation_is_part_of_the_probe():
@@ -446,7 +446,7 @@ def test_a_fault_of_a_workers_environment_arrives_at_the_trainer(house, until):
     worker = house.worker(lambda: CountingEnv(step_s=0.001, raise_at=next(raise_at)), name="arm")
     house.start(worker.run)
     until(lambda: trainer.link.fleet()["env_rebuilds_total"] == 1)
-    assert trainer.link.fleet()["env_faults_total"] == worker.env_faults == 1
+    assert trainer.link.fleet()["env_faults_total"] == worker.loop.env.faults == 1
 
 
 def test_loading_that_fails_changes_nothing():

@@ -5,7 +5,7 @@ import pytest
 
 from tmrl_like.base.functional import partial
 from tmrl_like.delivery.log import Segment, entries_of, segments_in
-from tmrl_like.delivery.outbox import OutboxOptions
+from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.errors import RefusedError
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.testing.fakes import CountingEnv
@@ -58,7 +58,7 @@ def test_one_misconfigured_worker_ends_itself_and_not_the_trainer(house, is_dura
     house.start(good.run)
     until(lambda: training.total_updates > 20)
 
-    spool = {"name": "bad", "outbox": SOON, "spool_dir": tmp_path / "spool"}
+    spool = {"name": "bad", "outbox": SOON, "spool": tmp_path / "spool"}
     bad = house.worker(ENV, sample_compressor=in_float64, **spool)
     ended = Ended(bad)
     house.start(ended)
@@ -100,7 +100,7 @@ def test_packets_that_one_trainer_refused_another_takes(zmq_house, tmp_path, unt
     good = zmq_house.worker(ENV, name="good", outbox=SOON)
     zmq_house.start(good.run)
     until(lambda: trainer.training.total_samples > 5)
-    spool = {"name": "bad", "outbox": SOON, "spool_dir": tmp_path / "spool"}
+    spool = {"name": "bad", "outbox": SOON, "spool": tmp_path / "spool"}
     bad = zmq_house.worker(ENV, sample_compressor=in_float64, **spool)
     ended = Ended(bad)
     zmq_house.start(ended)

@@ -13,7 +13,7 @@ from link_proxy import LinkProxy
 
 from tmrl_like.base.functional import partial
 from tmrl_like.config import config_constants as cfg
-from tmrl_like.delivery.outbox import OutboxOptions
+from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.errors import (
     ConfigError,
     CredentialsError,
@@ -390,8 +390,8 @@ def test_nothing_is_lost_or_doubled_when_the_server_is_replaced(zmq_house, until
     zmq_house.start(worker.run)
     samples = retrieve(trainer, 100)
     server.close()
-    steps = worker.env_steps
-    until(lambda: worker.env_steps > steps + 100)  # samples keep coming while nobody listens
+    steps = worker.loop.env_steps
+    until(lambda: worker.loop.env_steps > steps + 100)  # samples keep coming while nobody listens
     zmq_house.server()
     samples += retrieve(trainer, 400)
     assert is_gapless(samples)
@@ -428,8 +428,8 @@ def test_nothing_is_lost_or_doubled_when_connections_are_cut_and_the_control_loo
         samples = retrieve(trainer, 50)
         for cut in range(4):
             proxy.refuse()
-            without_server = worker.env_steps
-            until(lambda steps=without_server + 50: worker.env_steps > steps)
+            without_server = worker.loop.env_steps
+            until(lambda steps=without_server + 50: worker.loop.env_steps > steps)
             proxy.allow()
             samples += retrieve(trainer, 50 * (cut + 2), 15)
     assert is_gapless(samples)
@@ -551,7 +551,7 @@ def test_each_time_step_that_misses_its_deadline_is_counted(time_step_s, of_an_e
     InRealTime.time_step_s = time_step_s
     worker = RolloutWorker(InRealTime, LinearActor, standalone=True)
     assert [stats.overruns for stats in worker.run_episodes(nb_episodes=2)] == [of_an_episode] * 2
-    assert worker.overruns == 2 * of_an_episode
+    assert worker.loop.overruns == 2 * of_an_episode
     result = worker.run_env_benchmark(10, verbose=False)
     assert (result.pop("steps"), result.pop("overruns")) == (10, of_an_episode)
     names = [f"{name}_p{q}_ms" for name in ("period", "inference", "env_step") for q in ("50", "99", "99.9")]
@@ -759,11 +759,11 @@ def test_synchronous_collection_waits_for_the_trainer(house, until):
     house.server()
     trainer, worker = house.trainer(), house.worker()
     thread = house.start(worker.run_synchronous, nb_steps=40, initial_steps=10, max_steps_per_update=10)
-    until(lambda: worker.env_steps >= 20)
+    until(lambda: worker.loop.env_steps >= 20)
     time.sleep(0.3)
-    assert worker.env_steps == 20
+    assert worker.loop.env_steps == 20
     until(lambda: trainer.link.broadcast_model(trainer.training.agent.get_actor()) and not thread.is_alive())
-    assert worker.env_steps == 50
+    assert worker.loop.env_steps == 50
 
 
 def test_originals_travel_with_crc_debugging_and_add_no_byte_without(house):
@@ -790,14 +790,14 @@ def test_test_episodes_are_not_steps_that_the_trainer_has_to_pay_for(house, end_
     house.start(trainer.run)
     thread.join(20)
     assert not thread.is_alive()
-    assert worker.env_steps == 100 + 100  # ten training episodes, and a test episode before each
+    assert worker.loop.env_steps == 100 + 100  # ten training episodes, and a test episode before each
 
 
 def test_synchronous_collection_in_real_time_is_refused(house):
     house.server()
     with house.worker(RealTimeEnv) as worker, pytest.raises(ConfigError, match=r"time-step of 50 ms.*use `run`"):
         worker.run_synchronous()
-    assert worker.env_steps == 0
+    assert worker.loop.env_steps == 0
 
 
 class RealTimeEnv(CountingEnv):
@@ -843,7 +843,7 @@ def test_positional_arguments_in_partials_are_refused_with_wandb(zmq_house):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"min_samples_per_worker_packet": 0}, "min_samples_per_worker_packet is 0"),
+        ({"min_samples_per_worker_packet": 0}, "min_samples is 0"),
         ({"max_samples_per_episode": 0}, "max_samples_per_episode is 0"),
         ({"model_history": -1}, "model_history is -1"),
     ],

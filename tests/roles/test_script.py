@@ -10,6 +10,7 @@ import atexit, sys, threading, time
 import torch
 import tmrl_like.config.config_constants as cfg
 from tmrl_like import RolloutWorker, Server, Trainer, TrainingOffline, partial
+from tmrl_like.networking import WorkerOptions
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 
 BIG = torch.ones(400, 400)
@@ -37,7 +38,8 @@ class Env(CountingEnv):
 
 
 server = Server(0, host="127.0.0.1")
-worker = RolloutWorker(Env, Busy, server_port=server.address[1], own_thread="no_own_thread" not in sys.argv)
+options = WorkerOptions(own_thread="no_own_thread" not in sys.argv)
+worker = RolloutWorker(Env, Busy, server_port=server.address[1], options=options)
 training = partial(
     TrainingOffline, CountingEnv, partial(ListMemory, batch_size=4), CountingAgent,
     epochs=float("inf") if "trainer" in sys.argv else 1, rounds=1, steps=15, update_model_interval=1,

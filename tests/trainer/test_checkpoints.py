@@ -13,7 +13,7 @@ import torch
 from tmrl_like.base.functional import partial
 from tmrl_like.delivery import receiver
 from tmrl_like.delivery.log import PacketLog, sealed_packet
-from tmrl_like.delivery.outbox import OutboxOptions
+from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.errors import CheckpointError, ConfigError, DivergedError, EncodingError
 from tmrl_like.replay import Prioritised, ReplayMemory
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory

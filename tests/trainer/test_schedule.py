@@ -409,8 +409,8 @@ class WithGamma(CountingAgent):
     [
         ({"env_cls": None}, "TrainingOffline needs env_cls"),
         ({"memory_cls": None}, "TrainingOffline needs memory_cls"),
-        ({"steps": 0}, "TrainingOffline.steps is 0; it must be 1 or more"),
-        ({"update_buffer_interval": 0}, "TrainingOffline.update_buffer_interval is 0; it must be 1 or more"),
+        ({"steps": 0}, "steps is 0; expected 1 or more"),
+        ({"update_buffer_interval": 0}, "update_buffer_interval is 0; expected 1 or more"),
         ({"env_cls": (1, 2, 3)}, "env_cls as a tuple is .* it has 3 items"),
         ({"memory_cls": partial(ReplayMemory, gamma=0.5)}, "gamma is 0.5 in the memory and 0.9 in the agent"),
     ],

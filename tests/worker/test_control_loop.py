@@ -43,7 +43,7 @@ def test_timing_of_each_sample_is_the_duration_of_the_decision_and_what_the_peri
     assert [t.period_error_s for t in steps] == pytest.approx([0.0, 0.0125, -0.01], abs=1e-9)
     ends = [1e9 + 1000.0 + sum(PERIODS_S[:k]) for k in range(4)]
     assert [t.observed_at_s for t in taken] == pytest.approx(ends, abs=1e-6)
-    assert worker.overruns == 0
+    assert worker.loop.overruns == 0
     assert stats.duration_s == pytest.approx(sum(PERIODS_S))
 
 

@@ -8,12 +8,13 @@ import pytest
 from gymnasium import spaces
 
 from tmrl_like.base.functional import partial
-from tmrl_like.delivery.outbox import OutboxOptions
+from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.errors import ConfigError
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.types import ActionSource
 from tmrl_like.worker.dead_man import DeadMan, to_action
+from tmrl_like.worker.options import WorkerOptions
 
 SOON = OutboxOptions(max_age_s=0.0)
 BRAKE = [-1.0]
@@ -99,23 +100,23 @@ def test_a_fraction_is_no_choice(value, space):
 @pytest.mark.parametrize("value", [[2.0], [0.0, 0.0], "stop", [math.nan], [[0.0], [0.0, 1.0]]])
 def test_a_safe_action_outside_the_space_is_refused_before_anything_moves(value):
     with pytest.raises(ConfigError, match="safe_action is"):
-        RolloutWorker(CountingEnv, LinearActor, standalone=True, safe_action=value)
+        RolloutWorker(CountingEnv, LinearActor, standalone=True, options=WorkerOptions(safe_action=value))
 
 
 def test_a_limit_that_is_not_positive_is_refused():
     with pytest.raises(ConfigError, match="max_policy_age_s is 0"):
-        RolloutWorker(CountingEnv, LinearActor, standalone=True, max_policy_age_s=0)
+        RolloutWorker(CountingEnv, LinearActor, standalone=True, options=WorkerOptions(max_policy_age_s=0))
 
 
 @pytest.mark.parametrize("safe_action", [None, BRAKE])
 def test_an_action_that_is_not_finite_is_never_sent(safe_action, caplog):
-    worker = RolloutWorker(RecordingEnv, SometimesNan, standalone=True, safe_action=safe_action)
+    worker = RolloutWorker(RecordingEnv, SometimesNan, standalone=True, options=WorkerOptions(safe_action=safe_action))
     worker.run_episodes(nb_episodes=12)
     assert len(worker.env.sent) == 120
     safe = 0.0 if safe_action is None else -1.0
     assert [i for i, action in enumerate(worker.env.sent) if action == safe] == [2, *range(99, 109)]
     assert set(worker.env.sent) == {0.25, safe}
-    assert worker.safe_steps == 11
+    assert worker.loop.dead_man.safe_steps == 11
     assert "the policy's action is not finite" in caplog.text
 
 
@@ -149,7 +150,7 @@ def test_without_any_policy_the_safe_action_drives_and_samples_say_so(house, unt
     trainer.link.broadcast_model(trainer.training.agent.get_actor())
     drained(trainer, until, lambda s: s and s[-1].info.timing.source is ActionSource.POLICY)
     until(lambda: trainer.link.fleet()["workers_with_alarm"] == 0)
-    assert trainer.link.fleet()["safe_steps_total"] == worker.safe_steps > 0
+    assert trainer.link.fleet()["safe_steps_total"] == worker.loop.dead_man.safe_steps > 0
 
 
 def test_a_trainer_that_falls_silent_is_replaced_by_the_safe_action_until_it_is_back(house, until, caplog):
@@ -184,11 +185,11 @@ def test_a_policy_that_the_server_repeats_is_no_newer_than_it_was(house, until):
     trainer, worker = house.trainer(), house.worker(max_policy_age_s=60.0)
     trainer.link.broadcast_model(trainer.training.agent.get_actor())
     assert worker.update_actor_weights(blocking=True)
-    expires_at = worker._loop.dead_man.expires_at
+    expires_at = worker.loop.dead_man.expires_at
     trainer.link._publication = trainer.link._last_publication
     trainer.link._publication.frames = None
     assert worker.update_actor_weights(blocking=True)
-    assert worker._loop.dead_man.expires_at == expires_at
+    assert worker.loop.dead_man.expires_at == expires_at
 
 
 def test_weights_from_a_file_are_a_policy(tmp_path, house):
@@ -197,13 +198,13 @@ def test_weights_from_a_file_are_a_policy(tmp_path, house):
     house.server()
     worker = house.worker(model_path=tmp_path / "p", max_policy_age_s=60.0)
     worker.run(nb_episodes=1)
-    assert worker.safe_steps == 0
+    assert worker.loop.dead_man.safe_steps == 0
 
 
 def test_experts_and_standalone_workers_have_no_limit(house):
     house.server()
     worker = house.worker(max_policy_age_s=60.0)
     worker.run(nb_episodes=1, expert=True)
-    alone = RolloutWorker(CountingEnv, LinearActor, standalone=True, max_policy_age_s=60.0)
+    alone = RolloutWorker(CountingEnv, LinearActor, standalone=True, options=WorkerOptions(max_policy_age_s=60.0))
     alone.run_episodes(nb_episodes=1)
-    assert worker.safe_steps == alone.safe_steps == 0
+    assert worker.loop.dead_man.safe_steps == alone.loop.dead_man.safe_steps == 0

@@ -6,7 +6,7 @@ import pytest
 
 from tmrl_like.base.functional import partial
 from tmrl_like.delivery.log import PacketLog
-from tmrl_like.delivery.outbox import OutboxOptions
+from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.policies import intake as policy_intake
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.server.relay import Relay
@@ -104,7 +104,7 @@ def start(zmq_house, clock, gate, until, tmp_path):
             partial(ClockedEnv, clock),
             outbox=OutboxOptions(max_age_s=0.0),
             model_path=tmp_path / "policy",
-            spool_dir=tmp_path / "spool",
+            spool=tmp_path / "spool",
         )
         workers.append(worker)
         zmq_house.start(worker.run)
@@ -174,4 +174,4 @@ def test_steps_go_on_while(owner, name, start, clock, gate, until, monkeypatch):
     gate.shut()
     assert clock.step(2)  # the second one begins when the first one's sample is appended
     steps_while_held(clock, gate)
-    assert worker.env_steps >= STEPS
+    assert worker.loop.env_steps >= STEPS

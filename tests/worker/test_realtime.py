@@ -11,15 +11,22 @@ from tmrl_like.base.functional import partial
 from tmrl_like.errors import ConfigError
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
+from tmrl_like.worker.options import WorkerOptions
 from tmrl_like.worker.realtime import RealTime
 
 on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks the kernel of Linux")
 
 
-@pytest.mark.parametrize("wrong", [{"priority": 0}, {"priority": 100}, {"cpu_affinity": []}, {"cpu_affinity": [9999]}])
-def test_numbers_that_cannot_be_are_refused(wrong):
+@pytest.mark.parametrize("wrong", [{"realtime_priority": 0}, {"realtime_priority": 100}, {"model_history": -1}])
+def test_options_that_cannot_be_are_refused(wrong):
     with pytest.raises(ConfigError, match="expected"):
-        RealTime(**wrong)
+        WorkerOptions(**wrong)
+
+
+@pytest.mark.parametrize("cpu_affinity", [[], [9999]])
+def test_processors_that_are_not_there_are_refused(cpu_affinity):
+    with pytest.raises(ConfigError, match="expected"):
+        RealTime(cpu_affinity=cpu_affinity)
 
 
 @on_linux
@@ -74,7 +81,8 @@ def test_a_worker_runs_pinned():
             return super().step(action)
 
     everywhere = os.sched_getaffinity(0)
-    with RolloutWorker(partial(Env), LinearActor, standalone=True, cpu_affinity=[min(everywhere)]) as worker:
+    options = WorkerOptions(cpu_affinity=[min(everywhere)])
+    with RolloutWorker(partial(Env), LinearActor, standalone=True, options=options) as worker:
         worker.run(nb_episodes=1)
     assert seen[-1] == {min(everywhere)}
     assert os.sched_getaffinity(0) == everywhere
@@ -84,7 +92,8 @@ def test_a_worker_runs_pinned():
 def test_a_worker_runs_with_the_priority_it_was_given(monkeypatch):
     asked = []
     monkeypatch.setattr(os, "sched_setscheduler", lambda thread, policy, param: asked.append(param.sched_priority))
-    with RolloutWorker(CountingEnv, LinearActor, standalone=True, realtime_priority=10) as worker:
+    options = WorkerOptions(realtime_priority=10)
+    with RolloutWorker(CountingEnv, LinearActor, standalone=True, options=options) as worker:
         worker.run(nb_episodes=1)
     assert max(asked) == 10
 

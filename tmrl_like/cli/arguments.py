@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 import tmrl_like
+from tmrl_like.base.options import sentences
 from tmrl_like.base.text import nearest, suggestion
 from tmrl_like.config.components import type_name
 from tmrl_like.config.document import split_overrides
@@ -294,26 +295,21 @@ def _describe_keys() -> str:
     """All keys of an experiment, with type, default and meaning."""
     lines = ["keys of the experiment, each also an option:"]
     lines += _rows("", Settings, skip=tuple(SECTIONS))
-    lines += [f"  --{name}.KEY VALUE\n        {_meanings(Experiment)[name]}" for name in PARTS]
+    lines += [f"  --{name}.KEY VALUE\n        {sentences(Experiment)[name]}" for name in PARTS]
     for name, cls in SECTIONS.items():
         lines += _rows(f"{name}.", cls)
     return "\n".join(lines)
 
 
-def _rows(prefix: str, cls: Any, skip: tuple[str, ...] = ()) -> Iterator[str]:
-    hints, meanings = typing.get_type_hints(cls), _meanings(cls)
-    for field in dataclasses.fields(cls):
-        if field.name not in skip:
+def _rows(prefix: str, page: Any, skip: tuple[str, ...] = ()) -> Iterator[str]:
+    hints, meanings = typing.get_type_hints(page), sentences(page)
+    for field in dataclasses.fields(page):
+        if dataclasses.is_dataclass(hints[field.name]) and field.name not in skip:
+            yield from _rows(f"{prefix}{field.name}.", hints[field.name])
+        elif field.name not in skip:
             default = "none" if field.default is None else str(field.default).lower()
             kind = type_name(hints[field.name])
             yield f"  --{prefix}{field.name} ({kind}; {default})\n        {meanings[field.name]}"
-
-
-def _meanings(cls: Any) -> dict[str, str]:
-    """Read the Attributes of a docstring: name -> sentence."""
-    text = (cls.__doc__ or "").partition("Attributes:")[2]
-    entries = re.split(r"\n        (?=\w+: )", text)
-    return {name: " ".join(rest.split()) for name, _, rest in (e.strip().partition(": ") for e in entries)}
 
 
 def _refuse_unknown(argument: str, arguments: Arguments) -> NoReturn:

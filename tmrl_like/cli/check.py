@@ -24,7 +24,7 @@ from tmrl_like.cli.worker import make_standalone, prepare
 from tmrl_like.config.config_objects import agent_factory, memory_factory
 from tmrl_like.config.experiment import Experiment
 from tmrl_like.delivery.log import unseal
-from tmrl_like.delivery.outbox import OutboxOptions
+from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.errors import ConfigError, EnvironmentFaultError, MemoryContractError, TmrlLikeError
 from tmrl_like.policies.actions import is_finite
 from tmrl_like.replay.contract import MemoryDataloading
@@ -38,9 +38,6 @@ from tmrl_like.worker.worker import RolloutWorker
 _PARTS = ("env", "actor", "agent", "memory", "sample_compressor", "obs_preprocessor")
 _CHECKED_AT_MOST = 20_000
 _LONGEST_EPISODE = 10_000
-WITHOUT_LIMITS = OutboxOptions(  # what is sent is acknowledged after each episode
-    max_bytes=1 << 50, max_held_samples=1 << 50, window_bytes=1 << 50
-)
 
 
 @dataclass
@@ -68,11 +65,11 @@ class Traffic:
 def main(arguments: Arguments) -> int:
     """Run some episodes through everything, and report."""
     Stopper().listen(arguments.supervised)
-    experiment = dataclasses.replace(prepare(arguments, "check", _PARTS), crc_debug=True)
+    experiment = without_limits(prepare(arguments, "check", _PARTS))
     watched = partial(WatchedEnv, experiment.env, experiment.obs_preprocessor is None)
-    experiment = dataclasses.replace(experiment, env=watched)
+    experiment = dataclasses.replace(experiment, env=watched, crc_debug=True)
     longest = min(experiment.worker.max_samples_per_episode, _LONGEST_EPISODE)
-    with make_standalone(experiment, None, outbox=WITHOUT_LIMITS, max_samples_per_episode=longest) as worker:
+    with make_standalone(experiment, None, max_samples_per_episode=longest) as worker:
         print(f"environment: observations {worker.env.observation_space}, actions {worker.env.action_space}")
         traffic = collect_traffic(worker, arguments.episodes)
         _report_timing(worker, traffic)
@@ -84,6 +81,12 @@ def main(arguments: Arguments) -> int:
         _report_training(experiment, worker, memory)
     print("check passed: every transition is what the environment produced")
     return 0
+
+
+def without_limits(experiment: Experiment) -> Experiment:
+    """Let the outbox hold whole episodes: what is sent is acknowledged after each."""
+    outbox = OutboxOptions(max_bytes=1 << 50, max_held_samples=1 << 50, window_bytes=1 << 50)
+    return dataclasses.replace(experiment, worker=dataclasses.replace(experiment.worker, outbox=outbox))
 
 
 class WatchedEnv:
@@ -149,7 +152,7 @@ def traffic_of_episodes(worker: RolloutWorker, episodes: int) -> Iterator[Traffi
         if stats.fault:
             raise EnvironmentFaultError(stats.fault)
         _deliver(worker, traffic)
-        stepping_s = sum(periods_s(block, worker.time_step_s).sum() for block in traffic.blocks)
+        stepping_s = sum(periods_s(block, worker.loop.env.time_step_s).sum() for block in traffic.blocks)
         traffic.resets_s.append(stats.duration_s - stepping_s)
         cut = ", cut there: does it ever end?" if stats.steps == _LONGEST_EPISODE else ""
         print(f"episode {number} of {episodes}: {stats.steps} steps{cut}, return {stats.return_:.3f}", flush=True)
@@ -224,7 +227,7 @@ def _report_training(experiment: Experiment, worker: RolloutWorker, memory: Memo
 
 
 def _report_timing(worker: RolloutWorker, traffic: Traffic) -> None:
-    period_s = np.concatenate([periods_s(block, worker.time_step_s) for block in traffic.blocks])
+    period_s = np.concatenate([periods_s(block, worker.loop.env.time_step_s) for block in traffic.blocks])
     inference_s = np.concatenate([block.timing.inference_s[~block.is_reset] for block in traffic.blocks])
     durations = {
         "time-step": period_s,
@@ -234,7 +237,7 @@ def _report_timing(worker: RolloutWorker, traffic: Traffic) -> None:
     }
     rows = [[name, *_percentiles(values * 1e3)] for name, values in durations.items()]
     print_table("milliseconds", ["", "median", "p99", "p99.9", "max"], rows)
-    print(describe_deadline(worker.time_step_s or None, worker.overruns, len(period_s)))
+    print(describe_deadline(worker.loop.env.time_step_s or None, worker.loop.overruns, len(period_s)))
 
 
 def _percentiles(values: np.ndarray[Any, Any]) -> list[str]:
@@ -247,4 +250,4 @@ def _report_traffic(traffic: Traffic) -> None:
     print(f"wire: {traffic.samples} samples in {len(traffic.blocks)} packets, {per_sample:.0f} bytes each{originals}")
 
 
-__all__ = ["WITHOUT_LIMITS", "Traffic", "collect_traffic", "main", "traffic_of_episodes"]
+__all__ = ["Traffic", "collect_traffic", "main", "traffic_of_episodes", "without_limits"]

@@ -34,7 +34,7 @@ class Drive:
 def report_delays(worker: RolloutWorker, arguments: Arguments, seed: int) -> None:
     """Say that it will drive, drive, and print what was found."""
     env, steps, excitation = worker.env, arguments.delay_steps, arguments.excitation
-    takes = f", about {steps * worker.time_step_s:.0f} s" if worker.time_step_s else ""
+    takes = f", about {steps * worker.loop.env.time_step_s:.0f} s" if worker.loop.env.time_step_s else ""
     print(
         f"delays: driving {steps} steps{takes} with random actions, "
         f"{describe_excitation(env.action_space, excitation)} (--excitation; --delay-steps 0 leaves this out)",
@@ -44,7 +44,7 @@ def report_delays(worker: RolloutWorker, arguments: Arguments, seed: int) -> Non
         lambda supervised: drive_at_random(supervised, steps, excitation, np.random.default_rng(seed))
     )
     held = held_actions(env)
-    period_s = float(np.median(drive.periods_s)) if worker.time_step_s else None
+    period_s = float(np.median(drive.periods_s)) if worker.loop.env.time_step_s else None
     for line in describe_response(measure(drive, held, seed), held, period_s):
         print(line)
 

@@ -31,8 +31,9 @@ def main(arguments: Arguments) -> int:
         episodes = drive(worker, arguments.episodes, _report if arguments.supervised else _print, video)
     if not arguments.supervised and episodes:
         print_table(f"test of {name}", SUMMARY_COLUMNS, [summary_row("", episodes)])
-        if worker.env_faults:
-            print(f"faults of the environment: {worker.env_faults}; rebuilt: {worker.env_rebuilds}")
+        env = worker.loop.env
+        if env.faults:
+            print(f"faults of the environment: {env.faults}; rebuilt: {env.rebuilds}")
     return INTERRUPTED if stopper.requested else 0
 
 

@@ -28,11 +28,4 @@ def main(arguments: Arguments) -> int:
 def make_server(settings: Settings) -> Server:
     """The server of an experiment; it listens when this returns."""
     section = settings.server
-    return Server(
-        section.port,
-        section.min_samples_per_server_packet,
-        host=section.listens_on,
-        max_workers=section.max_workers,
-        transport=section.transport,
-        keys_dir=settings.keys_dir,
-    )
+    return Server(section.port, host=section.listens_on, options=section, **section.connection)

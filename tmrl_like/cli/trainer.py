@@ -53,19 +53,15 @@ def main(arguments: Arguments) -> int:
 
 def make_trainer(experiment: Experiment, sinks: list[Sink]) -> Trainer:
     """The trainer of an experiment."""
-    section, server, paths = experiment.trainer, experiment.server, experiment.paths
+    section, paths = experiment.trainer, experiment.paths
     trainer = Trainer(
         training_factory(experiment),
-        server_ip=server.host,
-        server_port=server.port,
-        transport=server.transport,
-        keys_dir=experiment.keys_dir,
         model_path=paths.trainer_model,
         checkpoint_path=paths.checkpoint if section.checkpoint else None,
         metrics_path=paths.metrics,
         sinks=sinks,
-        resume=section.resume,
-        worker_stalled_after_s=section.worker_stalled_after_s,
+        options=section,
+        **experiment.server.dialled,
     )
     if experiment.seed is not None and trainer.training.total_updates == 0:
         trainer.training.memory.seed(experiment.seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ from tmrl_like.cli.run_lock import use_run
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.config.experiment import Experiment
 from tmrl_like.config.loading import load_experiment, load_settings
-from tmrl_like.delivery.outbox import OutboxOptions
 from tmrl_like.worker.worker import RolloutWorker
 
 PARTS = ("env", "actor", "sample_compressor", "obs_preprocessor")
@@ -39,43 +39,28 @@ def prepare(arguments: Arguments, role: str, parts: tuple[str, ...] = PARTS) -> 
     return experiment
 
 
-def make_worker(experiment: Experiment, **options: Any) -> RolloutWorker:
+def make_worker(experiment: Experiment, **more: Any) -> RolloutWorker:
     """The worker of an experiment.
 
     Args:
         experiment: what to run, and where the server is.
-        options: further or other arguments of `RolloutWorker`.
+        more: further or other arguments of `RolloutWorker`.
     """
-    section, server, paths = experiment.worker, experiment.server, experiment.paths
-    standard = {
+    section, paths = experiment.worker, experiment.paths
+    usual = {
         "sample_compressor": experiment.sample_compressor,
-        "device": section.device,
-        "server_ip": server.host,
-        "server_port": server.port,
-        "transport": server.transport,
-        "keys_dir": experiment.keys_dir,
-        "min_samples_per_worker_packet": section.min_samples_per_worker_packet,
-        "outbox": OutboxOptions(max_bytes=section.outbox_max_mb << 20, spool_max_bytes=section.spool_max_mb << 20),
-        "spool_dir": paths.spool if section.spool else None,
-        "max_samples_per_episode": section.max_samples_per_episode,
         "model_path": paths.worker_model,
         "model_path_history": paths.model_history,
-        "model_history": section.model_history,
         "obs_preprocessor": experiment.obs_preprocessor,
         "crc_debug": experiment.crc_debug,
-        "realtime_priority": section.realtime_priority,
-        "cpu_affinity": section.cpu_affinity,
-        "hang_timeout_s": section.hang_timeout_s,
-        "own_thread": section.own_thread,
-        "max_policy_age_s": section.max_policy_age_s,
-        "safe_action": section.safe_action,
+        "options": dataclasses.replace(section, spool=paths.spool) if section.spool is True else section,
     }
-    return RolloutWorker(experiment.env, experiment.actor, **standard | options)
+    return RolloutWorker(experiment.env, experiment.actor, **experiment.server.dialled | usual | more)
 
 
-def make_standalone(experiment: Experiment, policy: Path | None, **options: Any) -> RolloutWorker:
+def make_standalone(experiment: Experiment, policy: Path | None, **more: Any) -> RolloutWorker:
     """A worker without a server, driving with the weights of a file or, with None, untrained."""
-    return make_worker(experiment, standalone=True, model_path=policy, model_history=0, **options)
+    return make_worker(experiment, standalone=True, model_path=policy, **more)
 
 
 def collect(worker: RolloutWorker, experiment: Experiment, expert: bool, verbose: bool) -> None:

@@ -20,13 +20,15 @@ import types
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 from tmrl_like.base.functional import place_of
 from tmrl_like.base.text import name_of, one_line, suggestion
 from tmrl_like.config.document import Document, Keys, dotted
 from tmrl_like.errors import ConfigError, TmrlLikeError
 
+_Page = TypeVar("_Page")
 _PATH, _ARGUMENTS = "class_path", "init_args"
 
 
@@ -95,6 +97,25 @@ def check_value(document: Document, keys: Keys, annotation: Any, value: Any) -> 
         raise document.error(keys, f": expected {type_name(annotation)}, got {value!r:.80}") from None
 
 
+def make_page(document: Document, keys: Keys, page: Callable[..., _Page], values: Any) -> _Page:
+    """Make a dataclass of options from keys with values.
+
+    Raises:
+        ConfigError: a key that is not there, or a value that cannot be; the message names file, line and key.
+    """
+    if not isinstance(values, dict):
+        raise document.error(keys, f": expected keys with values, got {values!r:.80}")
+    arguments = _check_arguments(document, keys, page, values, ())
+    _refuse_missing(document, keys, page, arguments, ())
+    try:
+        return page(**arguments)
+    except ConfigError as error:  # it begins with the name of a field, if it is about one
+        field = str(error).partition(" ")[0].split(".")
+        if field[0] not in signature_of(page).parameters:
+            raise document.error(keys, f": {error}") from None
+        raise ConfigError(f"{document.where((*keys, *field))}: {dotted((*keys, ''))}{error}") from None
+
+
 def build(document: Document, keys: Keys, component: Component) -> Any:
     """Make the object that a class stands for, or return the function itself.
 
@@ -154,7 +175,7 @@ def signature_of(target: Callable[..., Any]) -> Signature:
             own = inspect.signature(function)
         except (TypeError, ValueError):
             return Signature(parameters, True)
-        hints = _hints(function)
+        hints = _hints(target if dataclasses.is_dataclass(target) else function)
         for name, p in own.parameters.items():
             if name != "self" and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY):
                 parameters.setdefault(name, Parameter(hints.get(name, p.annotation), p.default))
@@ -172,17 +193,23 @@ def type_name(annotation: Any) -> str:
     if origin is Literal:
         return f"one of {', '.join(map(str, arguments))}"
     if origin in (typing.Union, types.UnionType):
-        return " or ".join(map(type_name, arguments))
+        return " or ".join(dict.fromkeys(map(type_name, arguments)))
     if origin in (list, tuple, collections.abc.Sequence):
         inner = [type_name(a) for a in arguments if a is not Ellipsis]
         return f"a list of {inner[0] if len(set(inner)) == 1 else ', '.join(inner)}" if inner else "a list"
-    if origin in (dict, collections.abc.Mapping):
+    if origin in (dict, collections.abc.Mapping) or dataclasses.is_dataclass(annotation):
         return "keys with values"
     if origin is collections.abc.Callable:
         return "an import path"
-    return {str: "text", bool: "true or false", int: "a whole number", float: "a number"}.get(
-        annotation, getattr(annotation, "__name__", str(annotation))
-    )
+    named = {
+        Any: "any value",
+        Path: "text",
+        str: "text",
+        bool: "true or false",
+        int: "a whole number",
+        float: "a number",
+    }
+    return named.get(annotation, getattr(annotation, "__name__", str(annotation)))
 
 
 def is_component(value: Any) -> bool:
@@ -229,7 +256,12 @@ def _check_arguments(
             raise document.error((*keys, name), ": is supplied when the object is made; leave it out here")
         if name not in signature.parameters and not signature.open_ended:
             known = [n for n in signature.parameters if n not in supplied]
-            raise document.error((*keys, name), f": {name_of(target)} has no such argument; {suggestion(name, known)}")
+            missing = (
+                "there is no such key"
+                if dataclasses.is_dataclass(target)
+                else f"{name_of(target)} has no such argument"
+            )
+            raise document.error((*keys, name), f": {missing}; {suggestion(name, known)}")
         parameter = signature.parameters.get(name, Parameter(Any, None))
         annotation = Any if value is None and parameter.default is None else parameter.annotation
         checked[name] = _argument(document, (*keys, name), annotation, value)
@@ -241,8 +273,8 @@ def _argument(document: Document, keys: Keys, annotation: Any, value: Any) -> An
         return _with_components(document, keys, annotation, value)
     if isinstance(value, str) and _wants_code(annotation):
         return _factory(document, keys, annotation, _resolve(document, keys, value))
-    if isinstance(value, dict) and (options := _dataclass_in(annotation)) is not None:
-        return _instantiate(document, keys, Component(options, _check_arguments(document, keys, options, value, ())))
+    if isinstance(value, dict) and (page := _dataclass_in(annotation)) is not None:
+        return make_page(document, keys, page, value)
     return check_value(document, keys, annotation, value)
 
 
@@ -344,9 +376,9 @@ def _functions(target: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
         yield lambda: None
 
 
-def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+def _hints(target: Callable[..., Any]) -> dict[str, Any]:
     try:
-        return typing.get_type_hints(function)
+        return typing.get_type_hints(target)
     except Exception:
         return {}  # names that exist for type checkers only: the value is then not checked
 

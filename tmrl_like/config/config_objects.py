@@ -29,6 +29,7 @@ from tmrl_like.config.components import import_object, signature_of
 from tmrl_like.config.experiment import Experiment, Factory
 from tmrl_like.config.loading import load_experiment
 from tmrl_like.errors import ConfigError
+from tmrl_like.trainer.options import Schedule
 
 ENV_CLS: Factory
 ACTOR: Factory
@@ -43,12 +44,7 @@ OBS_PREPROCESSOR: Factory | None
 def training_factory(experiment: Experiment) -> functools.partial[Any]:
     """What makes the training, with the actor and the preprocessor given to all who need them."""
     training_cls = import_object("tmrl_like.trainer.schedule.TrainingOffline")
-    section = experiment.trainer
-    schedule = {
-        field.name: getattr(section, field.name)
-        for field in dataclasses.fields(training_cls)
-        if hasattr(section, field.name)
-    }
+    schedule = {field.name: getattr(experiment.trainer, field.name) for field in dataclasses.fields(Schedule)}
     return functools.partial(
         training_cls,
         env_cls=experiment.env if experiment.spaces is None else experiment.spaces(),

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import inspect
 import sys
-import typing
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,8 +16,8 @@ from tmrl_like.base.text import suggestion
 from tmrl_like.config.components import (
     Signature,
     build,
-    check_value,
     is_component,
+    make_page,
     resolve_component,
     signature_of,
 )
@@ -56,13 +55,15 @@ def load_experiment(path: str | Path, overrides: Overrides = (), parts: Collecti
     """
     document = open_experiment(path, overrides)
     _add_to_module_path(Path(path))
-    values = _plain_values(document)
-    for name in PARTS:
-        if document.data.get(name) is not None:
-            values[name] = _part(document, name) if name in parts else functools.partial(_not_imported, name)
+    settings = _settings(document)
+    made = {
+        name: _part(document, name) if name in parts else functools.partial(_not_imported, name)
+        for name in PARTS
+        if document.data.get(name) is not None
+    }
     if "sample_compressor" in parts and "sample_compressor" not in document.data:
-        values["sample_compressor"] = _memorys_own_compressor(document)
-    return _made(document, (), Experiment, values)  # type: ignore[no-any-return]
+        made["sample_compressor"] = _memorys_own_compressor(document)
+    return Experiment(**vars(settings), **made)
 
 
 def load_settings(path: str | Path, overrides: Overrides = ()) -> Settings:
@@ -71,8 +72,12 @@ def load_settings(path: str | Path, overrides: Overrides = ()) -> Settings:
     Raises:
         ConfigError: see `load_experiment`.
     """
-    document = open_experiment(path, overrides)
-    return _made(document, (), Settings, _plain_values(document))  # type: ignore[no-any-return]
+    return _settings(open_experiment(path, overrides))
+
+
+def _settings(document: Document) -> Settings:
+    written = {key: value for key, value in document.data.items() if key not in PARTS}
+    return make_page(document, (), Settings, {k: v for k, v in written.items() if v is not None or k not in SECTIONS})
 
 
 def open_experiment(path: str | Path, overrides: Overrides = ()) -> Document:
@@ -132,16 +137,9 @@ _Dumper.add_representer(list, _represent_list)
 
 
 def _refuse_unknown_keys(document: Document) -> None:
-    for key, value in document.data.items():
+    for key in document.data:
         if key not in TOP_LEVEL:
             raise document.error((key,), f": there is no such key; {suggestion(key, TOP_LEVEL)}")
-        if key in SECTIONS and value is not None:
-            if not isinstance(value, dict):
-                raise document.error((key,), f": expected keys with values, got {value!r:.80}")
-            known = [f.name for f in dataclasses.fields(SECTIONS[key])]
-            for inner in value:
-                if inner not in known:
-                    raise document.error((key, inner), f": there is no such key; {suggestion(inner, known)}")
 
 
 def _refuse_missing_parts(document: Document) -> None:
@@ -175,39 +173,6 @@ def _written_out(data: dict[Any, Any], keys: Keys) -> Keys:
         written.append(key)
         level = level.get(key) if isinstance(level, dict) else None
     return tuple(written)
-
-
-# -- values ------------------------------------------------------------------------------------------
-
-
-def _section(document: Document, name: str, cls: type) -> Any:
-    hints = typing.get_type_hints(cls)
-    given = document.data.get(name) or {}
-    return _made(
-        document,
-        (name,),
-        cls,
-        {key: check_value(document, (name, key), hints[key], value) for key, value in given.items()},
-    )
-
-
-def _plain_values(document: Document) -> dict[str, Any]:
-    hints = typing.get_type_hints(Settings)
-    values = {name: _section(document, name, cls) for name, cls in SECTIONS.items()}
-    for key, value in document.data.items():
-        if key not in SECTIONS and key not in PARTS:
-            values[key] = check_value(document, (key,), hints[key], value)
-    return values
-
-
-def _made(document: Document, keys: Keys, cls: type, values: dict[str, Any]) -> Any:
-    """Call the dataclass; an error names file and line."""
-    try:
-        return cls(**values)
-    except ConfigError as error:
-        prefix = f"{keys[0]}." if keys else ""
-        named = (prefix + str(error).partition(" ")[0]).split(".")
-        raise ConfigError(f"{document.where(tuple(named))}: {prefix}{error}") from None
 
 
 def _part(document: Document, name: str) -> Any:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from tmrl_like.delivery.folder import WorkerFolder
 from tmrl_like.delivery.log import sealed_packet
+from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.sender import Sender
 from tmrl_like.delivery.unsealed import UnsealedFile
 from tmrl_like.types import EpisodeStats, Receipt, StepTiming
@@ -26,32 +27,6 @@ from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import Compressor, PacketWriter
 
 _MAX_CLOSED = 10_000
-
-
-@dataclass(frozen=True, kw_only=True)
-class OutboxOptions:
-    """When packets leave and how much is kept.
-
-    Attributes:
-        min_samples: a packet never leaves with fewer samples (but for the reports of finished episodes).
-        max_samples: a packet leaves when it has this many,
-        max_packet_bytes: or when it is this large before compression, if it has `min_samples`.
-        max_age_s: a packet leaves when its first sample is this old, if it has `min_samples`.
-        max_bytes: unacknowledged bytes in memory; beyond, the oldest packets are on disk alone or, where they
-            are not on disk, dropped and counted.
-        max_held_samples: the same, in samples.
-        spool_max_bytes: bytes on disk, if there is a folder; beyond, the oldest packets are dropped and counted.
-        window_bytes: bytes that may be in flight at once.
-    """
-
-    min_samples: int = 1
-    max_samples: int = 100
-    max_packet_bytes: int = 256 << 10
-    max_age_s: float = 0.1
-    max_bytes: int = 512 << 20
-    max_held_samples: int = 10_000_000
-    spool_max_bytes: int = 2 << 30
-    window_bytes: int = 32 << 20
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ Send = Callable[[bytes], bool]
 
 
 class Limits(Protocol):
-    """How much is kept, and sent at once; see `outbox.OutboxOptions`."""
+    """How much is kept, and sent at once; see `options.OutboxOptions`."""
 
     @property
     def max_bytes(self) -> int: ...

@@ -9,8 +9,9 @@ from pathlib import Path
 from types import TracebackType
 
 import tmrl_like.config.config_constants as cfg
+from tmrl_like.base.options import with_given
 from tmrl_like.base.script import close_at_exit
-from tmrl_like.errors import ConfigError
+from tmrl_like.server.options import ServerOptions
 from tmrl_like.server.relay import Counters, Relay
 from tmrl_like.transport import KeyFolder, TransportOptions, listen
 
@@ -33,41 +34,40 @@ class Server:
     def __init__(
         self,
         port: int | None = None,
-        min_samples_per_server_packet: int = 1,
+        min_samples_per_server_packet: int | None = None,
         *,
         host: str = "0.0.0.0",
-        max_workers: int = 1000,
         transport: str = "zmq",
         keys_dir: str | Path | None = None,
-        options: TransportOptions | None = None,
+        options: ServerOptions | None = None,
+        limits: TransportOptions | None = None,
     ) -> None:
         """Start listening.
 
         Args:
             port: TCP port; 0 takes a free one (see `address`); None: `cfg.PORT`, which is 7790 unless set.
-            min_samples_per_server_packet: the trainer receives nothing until that many samples wait.
+            min_samples_per_server_packet: as in `options`, in place of what is there.
             host: local address to listen on; "0.0.0.0" is all of this machine's, "127.0.0.1" only itself.
-            max_workers: a further one is refused.
             transport: "zmq", "tlspyo" or "inproc".
             keys_dir: where the keys are; None: `cfg.KEYS_FOLDER`. Keys are made there when there are none.
-            options: limits of the transport.
+            options: how it works.
+            limits: of the transport.
 
         Raises:
             AddressInUseError: the port is taken.
             CredentialsError: the keys cannot be read or made.
             ConfigError: an argument is out of range.
         """
-        if min_samples_per_server_packet < 1:
-            raise ConfigError(f"min_samples_per_server_packet is {min_samples_per_server_packet}; it must be 1 or more")
-        options = options or TransportOptions()
+        options = with_given(options or ServerOptions(), min_samples_per_server_packet=min_samples_per_server_packet)
+        limits = limits or TransportOptions()
         port = cfg.PORT if port is None else port
-        self._link = listen(transport, host, port, KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER)), options)
+        self._link = listen(transport, host, port, KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER)), limits)
         self._relay = Relay(
             self._link,
-            min_samples_per_server_packet,
-            max_workers,
-            options.silent_after_s,
-            max_waiting_bytes=max(options.max_message_bytes, _MAX_WAITING_BYTES - options.queue_bytes),
+            options.min_samples_per_server_packet,
+            options.max_workers,
+            limits.silent_after_s,
+            max_waiting_bytes=max(limits.max_message_bytes, _MAX_WAITING_BYTES - limits.queue_bytes),
         )
         self._failure: BaseException | None = None
         self._stopping = threading.Event()

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from tmrl_like.errors import ConfigError
 from tmrl_like.wire.messages import SamplePacket
 
 log = logging.getLogger("tmrl_like.trainer")
@@ -35,13 +34,7 @@ class FreshnessLimits:
             max_age_s: from the first observation, by the worker's clock, to now, by the trainer's.
             max_lag_versions: newest version published minus the oldest that chose an action; samples of version 0,
                 which is no published policy, have no lag.
-
-        Raises:
-            ConfigError: a limit is not positive.
         """
-        for name, limit in (("max_sample_age_s", max_age_s), ("max_policy_lag_versions", max_lag_versions)):
-            if not limit > 0:
-                raise ConfigError(f"{name} is {limit}; it must be above 0")
         self._max_age_s = max_age_s
         self._max_lag_versions = max_lag_versions
         self._said_at: dict[tuple[str, str], float] = {}  # per worker and limit

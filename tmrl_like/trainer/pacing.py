@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from tmrl_like.errors import ConfigError
-
 _FIRST_REMINDER_S = 10.0
 _LONGEST_REMINDER_S = 600.0
 
@@ -30,12 +28,6 @@ class Pacer:
     start_training: int = 0
     recorded_samples: int = 0
     unpaced_steps: int = 0
-
-    def __post_init__(self) -> None:
-        if not self.max_training_steps_per_env_step > 0:
-            raise ConfigError(
-                f"max_training_steps_per_env_step is {self.max_training_steps_per_env_step}; it must be above 0"
-            )
 
     def may_train(self, training_steps: int, samples: int) -> bool:
         """Whether one more training step is allowed after `training_steps`, with `samples` recorded or received."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from tmrl_like.metrics.rounds import RoundMetrics
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.trainer.freshness import FreshnessLimits, StoredAges
+from tmrl_like.trainer.options import Schedule
 from tmrl_like.trainer.pacing import Pacer, Reminder
 from tmrl_like.types import Batch, Buffer, Delivery, EpisodeStats, Receipt
 
@@ -72,49 +72,22 @@ class StopTraining(Exception):  # noqa: N818 - not an error
 
 
 @dataclass(eq=False)
-class TrainingOffline:
+class TrainingOffline(Schedule):
     """Trains an off-policy agent from what the workers send.
 
-    Args:
+    It has the fields of `Schedule`, too, by name.
+
+    Attributes:
         env_cls: makes an environment, only to read its spaces; or the pair (observation_space, action_space).
         memory_cls: makes the memory from `nb_steps` and `device`.
         training_agent_cls: makes the agent from `observation_space`, `action_space` and `device`.
-        epochs: a checkpoint is written after each; `math.inf` trains for ever.
-        rounds: per epoch; metrics are shown after each.
-        steps: training steps per round.
-        update_model_interval: training steps between two publications of the weights.
-        update_buffer_interval: training steps between two looks for new samples.
-        max_training_steps_per_env_step: training pauses above this ratio; the samples of a data set count, and
-            training from one alone, before a worker has sent anything, has no limit.
-        sleep_between_buffer_retrieval_attempts: longest wait for new samples at a time, in seconds;
-            samples that arrive earlier end it.
-        profiling: print a profile after each round (needs pyinstrument).
         agent_scheduler: called as f(agent, epoch) at the start of each epoch.
-        start_training: samples to receive before the first training step.
-        device: where batches and the agent are; None: "cuda" when there is one, else "cpu".
-        max_minutes: end training after this much time, that before a resumption included (math.inf: never).
-        max_sample_age_s: samples that are older when they would enter the memory are dropped, a packet at a time,
-            and count for nothing: neither for `start_training` nor as environment steps.
-        max_policy_lag_versions: so are samples whose policy is older by more than so many versions.
     """
 
     env_cls: Any = None
     memory_cls: Callable[..., MemoryDataloading] | None = None
     training_agent_cls: Callable[..., TrainingAgent] | None = None
-    epochs: float = 10
-    rounds: int = 50
-    steps: int = 2000
-    update_model_interval: int = 100
-    update_buffer_interval: int = 100
-    max_training_steps_per_env_step: float = 1.0
-    sleep_between_buffer_retrieval_attempts: float = 1.0
-    profiling: bool = False
     agent_scheduler: Callable[[TrainingAgent, int], None] | None = None
-    start_training: int = 0
-    device: str | None = None
-    max_minutes: float = math.inf
-    max_sample_age_s: float = math.inf
-    max_policy_lag_versions: float = math.inf
 
     epoch: int = field(default=0, init=False)
     round: int = field(default=0, init=False)
@@ -128,9 +101,14 @@ class TrainingOffline:
             ConfigError: a factory is missing, or a number is out of range.
             MissingExtraError: there is no profiler.
         """
-        _check_fields(self)
+        super().__post_init__()
+        for name in ("env_cls", "memory_cls", "training_agent_cls"):
+            if getattr(self, name) is None:
+                raise ConfigError(f"TrainingOffline needs {name}")
         assert self.memory_cls is not None
         assert self.training_agent_cls is not None
+        if self.profiling:
+            _profiler()
         self.device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
         self.freshness = FreshnessLimits(self.max_sample_age_s, self.max_policy_lag_versions)
         self.observation_space, self.action_space = _spaces_of(self.env_cls)
@@ -301,17 +279,6 @@ def _check_gamma(memory: MemoryDataloading, agent: TrainingAgent) -> None:
     gammas = getattr(memory, "gamma", None), getattr(agent, "gamma", None)
     if None not in gammas and gammas[0] != gammas[1]:
         raise ConfigError(f"gamma is {gammas[0]} in the memory and {gammas[1]} in the agent: give both the same")
-
-
-def _check_fields(training: TrainingOffline) -> None:
-    for name in ("env_cls", "memory_cls", "training_agent_cls"):
-        if getattr(training, name) is None:
-            raise ConfigError(f"TrainingOffline needs {name}")
-    for name in ("epochs", "rounds", "steps", "update_model_interval", "update_buffer_interval"):
-        if getattr(training, name) < 1:
-            raise ConfigError(f"TrainingOffline.{name} is {getattr(training, name)}; it must be 1 or more")
-    if training.profiling:
-        _profiler()
 
 
 def _spaces_of(env_cls: Any) -> tuple[Any, Any]:

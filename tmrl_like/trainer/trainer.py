@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 import tmrl_like.config.config_constants as cfg
+from tmrl_like.base.options import with_given
 from tmrl_like.base.script import close_at_exit
 from tmrl_like.base.text import name_of
 from tmrl_like.config.paths import RunPath
@@ -23,6 +24,7 @@ from tmrl_like.errors import ConfigError
 from tmrl_like.metrics.sinks import ConsoleSink, JsonLinesSink, Sink, WandbSink
 from tmrl_like.trainer.checkpoints import Checkpoints, Resume
 from tmrl_like.trainer.link import TrainerLink
+from tmrl_like.trainer.options import TrainerOptions
 from tmrl_like.trainer.sample_check import SampleCheck
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.transport import KeyFolder, TransportOptions, connect
@@ -56,11 +58,11 @@ class Trainer:
         transport: str = "zmq",
         keys_dir: str | Path | None = None,
         name: str | None = None,
-        options: TransportOptions | None = None,
         metrics_path: str | Path | None = None,
         sinks: Sequence[Sink] | None = None,
-        resume: Resume = "all",
-        worker_stalled_after_s: float = 30.0,
+        resume: Resume | None = None,
+        options: TrainerOptions | None = None,
+        limits: TransportOptions | None = None,
     ) -> None:
         """Build the training and connect.
 
@@ -80,22 +82,18 @@ class Trainer:
             transport: "zmq", "tlspyo" or "inproc"; the server's.
             keys_dir: where this machine's key is; None: `cfg.KEYS_FOLDER`.
             name: this trainer's name; None: made from host and process.
-            options: limits of the transport.
             metrics_path: file for metrics as JSON lines; None: in the run's folder (`cfg.RUN_FOLDER`).
             sinks: further places for metrics; None: the console.
-            resume: what to take from an existing checkpoint: "all", only the "memory", or "none".
-            worker_stalled_after_s: a worker that drives one policy for so long while newer ones are published is
-                told in the log and counted in `workers_stalled`; `math.inf`: never.
+            resume: as in `options`, in place of what is there.
+            options: how it runs the training.
+            limits: of the transport.
 
         Raises:
             CheckpointError: the checkpoint is damaged or of another training.
             CredentialsError: this machine's key cannot be read.
             ConfigError: an argument is wrong.
         """
-        if resume not in ("all", "memory", "none"):
-            raise ConfigError(f"resume is {resume!r}; choose all, memory or none")
-        if not worker_stalled_after_s > 0:
-            raise ConfigError(f"worker_stalled_after_s is {worker_stalled_after_s}; it must be above 0")
+        options = with_given(options or TrainerOptions(), resume=resume)
         self._training_cls = training_cls
         path = cfg.path_of_run(checkpoint_path, "CHECKPOINT_PATH")
         self._checkpoints = Checkpoints(path, dump_run_instance_fn, load_run_instance_fn)
@@ -105,13 +103,13 @@ class Trainer:
         self._idle = threading.Event()
         self._idle.set()
         self._runner: threading.Thread | None = None
-        built = self._checkpoints.build(training_cls, resume, updater_fn)
+        built = self._checkpoints.build(training_cls, options.resume, updater_fn)
         self.training = built.training
         try:
             self.training.should_stop = self._stop.is_set
             host, port = server_ip or cfg.SERVER_IP_FOR_TRAINER, cfg.PORT if server_port is None else server_port
             self.link = TrainerLink(
-                connect(transport, host, port, KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER)), options),
+                connect(transport, host, port, KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER)), limits),
                 f"{host}:{port}",
                 name or f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(2)}",
                 describe_spaces(self.training.observation_space, self.training.action_space),
@@ -119,7 +117,7 @@ class Trainer:
                 self.training.freshness,
                 cfg.path_of_run(model_path, "MODEL_PATH_TRAINER"),
                 built.version,
-                worker_stalled_after_s=worker_stalled_after_s,
+                worker_stalled_after_s=options.worker_stalled_after_s,
                 sample_check=SampleCheck(
                     self.training.observation_space, self.training.action_space, self.training.memory
                 ),

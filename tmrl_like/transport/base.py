@@ -23,7 +23,8 @@ import sys
 from dataclasses import dataclass
 from typing import Protocol
 
-from tmrl_like.errors import ConfigError, OversizeError
+from tmrl_like.base.options import above_0
+from tmrl_like.errors import OversizeError
 
 DEFAULT_PORT = 7790
 LOCALHOST = "127.0.0.1"
@@ -52,9 +53,7 @@ class TransportOptions:
     silent_after_s: float = 5.0
 
     def __post_init__(self) -> None:
-        for name in ("max_message_bytes", "queue_messages", "handshake_timeout_s", "heartbeat_s", "silent_after_s"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"transport option {name} is {getattr(self, name)!r}; it must be above 0")
+        above_0(self, "max_message_bytes", "queue_messages", "handshake_timeout_s", "heartbeat_s", "silent_after_s")
 
     @property
     def queue_bytes(self) -> int:

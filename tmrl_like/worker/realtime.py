@@ -18,7 +18,6 @@ from tmrl_like.errors import ConfigError
 
 log = logging.getLogger("tmrl_like.worker")
 
-MAX_PRIORITY = 99
 _TIME_CRITICAL = 15  # THREAD_PRIORITY_TIME_CRITICAL
 _SET_THREAD = 0x0060  # THREAD_SET_INFORMATION | THREAD_QUERY_INFORMATION
 
@@ -37,8 +36,6 @@ class RealTime:
         Raises:
             ConfigError: a number that cannot be.
         """
-        if priority is not None and not 1 <= priority <= MAX_PRIORITY:
-            raise ConfigError(f"realtime_priority is {priority}; expected 1 to {MAX_PRIORITY}, or none")
         cores = os.cpu_count() or 1
         if cpu_affinity is not None and not (cpu_affinity and all(0 <= core < cores for core in cpu_affinity)):
             raise ConfigError(

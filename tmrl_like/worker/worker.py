@@ -8,8 +8,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -18,11 +18,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 import tmrl_like.config.config_constants as cfg
+from tmrl_like.base.options import with_given
 from tmrl_like.base.script import close_at_exit, note_end_of_run
 from tmrl_like.base.text import one_line
 from tmrl_like.config.paths import RunPath
 from tmrl_like.delivery.folder import new_worker_name, open_folder
-from tmrl_like.delivery.outbox import Outbox, OutboxOptions
+from tmrl_like.delivery.outbox import Outbox
 from tmrl_like.delivery.session import Session
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 from tmrl_like.errors import ConfigError, EnvironmentFaultError, TransportError
@@ -35,6 +36,7 @@ from tmrl_like.wire.spaces import describe_spaces
 from tmrl_like.worker.control_loop import ControlLoop
 from tmrl_like.worker.dead_man import DeadMan, to_action
 from tmrl_like.worker.link import WorkerRole
+from tmrl_like.worker.options import WorkerOptions
 from tmrl_like.worker.realtime import RealTime
 
 log = logging.getLogger("tmrl_like.worker")
@@ -63,6 +65,12 @@ class RolloutWorker:
     connection's thread. An environment that raises or hangs is closed and made again.
     Construction connects and collects nothing. Use it as a context manager, or call `close`; one that is still open
     when the script ends is closed then.
+
+    Attributes:
+        loop: the control loop, with its counts (`env_steps`, `overruns`, …), the supervised environment (`env`) and
+            what stands in for the policy (`dead_man`). To look at, from any thread.
+        name: this worker's.
+        standalone: whether it has no connection.
     """
 
     def __init__(
@@ -70,10 +78,10 @@ class RolloutWorker:
         env_cls: Callable[[], Any],
         actor_module_cls: Callable[..., ActorModule],
         sample_compressor: SampleCompressor | None = None,
-        device: str = "cpu",
+        device: str | None = None,
         server_ip: str | None = None,
-        min_samples_per_worker_packet: int = 1,
-        max_samples_per_episode: float = math.inf,
+        min_samples_per_worker_packet: int | None = None,
+        max_samples_per_episode: float | None = None,
         model_path: str | Path | RunPath | None = RunPath.OF_RUN,
         obs_preprocessor: ObsPreprocessor | None = None,
         crc_debug: bool = False,
@@ -85,15 +93,8 @@ class RolloutWorker:
         transport: str = "zmq",
         keys_dir: str | Path | None = None,
         name: str | None = None,
-        outbox: OutboxOptions | None = None,
-        spool_dir: str | Path | None = None,
-        options: TransportOptions | None = None,
-        realtime_priority: int | None = None,
-        cpu_affinity: Sequence[int] | None = None,
-        hang_timeout_s: float = 30.0,
-        own_thread: bool = True,
-        max_policy_age_s: float = math.inf,
-        safe_action: Any = None,
+        options: WorkerOptions | None = None,
+        limits: TransportOptions | None = None,
     ) -> None:
         """Make environment and actor, and connect (without waiting for the server).
 
@@ -102,9 +103,9 @@ class RolloutWorker:
             actor_module_cls: makes the actor from `observation_space` and `action_space`.
             sample_compressor: (act, obs, rew, terminated, truncated, info) -> the same six, reduced; runs
                 before sending. None sends samples as they are.
-            device: where the actor runs.
+            device: as in `options`, in place of what is there; so are `max_samples_per_episode` and `model_history`.
             server_ip: the server's address; None: `cfg.SERVER_IP_FOR_WORKER`, which is this machine unless set.
-            min_samples_per_worker_packet: no packet leaves with fewer samples; with `outbox` the larger minimum counts.
+            min_samples_per_worker_packet: as `outbox.min_samples` in `options`: no packet leaves with fewer samples.
             max_samples_per_episode: a longer episode is cut with `truncated=True`.
             model_path: weights are loaded from there now, if the file exists, and the newest are kept there; left out:
                 the run's file (`cfg.MODEL_PATH_WORKER`); None: neither.
@@ -112,28 +113,15 @@ class RolloutWorker:
             crc_debug: send the original with every sample, for a memory with `crc_debug=True` to compare.
             model_path_history: prefix of the files that `model_history` keeps; left out: the run's
                 (`cfg.MODEL_PATH_SAVE_HISTORY`); None: none are kept.
-            model_history: keep every k-th policy received; 0: none; None: `cfg.MODEL_HISTORY`, which is 0 unless set.
+            model_history: keep every k-th policy received; 0: none.
             standalone: no connection; the actor acts with the weights from `model_path`.
             server_port: the server's port; None: `cfg.PORT`, which is 7790 unless set.
             transport: "zmq", "tlspyo" or "inproc"; the server's.
             keys_dir: where this machine's key is; None: `cfg.KEYS_FOLDER`.
             name: unique among workers; None: made from host and process or, with a spool, that of the first
                 folder in it that no process uses.
-            outbox: when packets leave and how much is kept for a server that is away.
-            spool_dir: folder where samples are also kept until they are stored, so that they outlive this
-                process; workers of one machine may share it. None: they are kept in memory alone.
-            options: limits of the transport.
-            realtime_priority: of the real-time class (1 to 99) for the thread that steps the environment; None: the
-                ordinary class. What is not permitted is logged, and the worker runs without.
-            cpu_affinity: processors for that thread; None: all.
-            hang_timeout_s: a step or reset that takes longer is a fault, and the environment is rebuilt.
-            own_thread: let the environment live in a thread of its own. Without, it lives in the thread that
-                calls, which some windows need (on macOS: the main thread), and a hang is only reported.
-            max_policy_age_s: for how long after it was received (by this worker's clock) a policy may drive. After
-                that, and before there is any, `safe_action` drives. Neither experts nor standalone workers have
-                a limit. `math.inf`: no limit, and the untrained actor explores until a policy comes.
-            safe_action: drives instead of a policy that is too old or missing, and of an action that is not
-                finite; None: the environment's default action.
+            options: how it runs; None: the defaults, and `cfg.MODEL_HISTORY`.
+            limits: of the transport.
 
         Raises:
             CredentialsError: this machine's key cannot be read.
@@ -142,35 +130,39 @@ class RolloutWorker:
             ConfigError: an argument is out of range, or the spool cannot be used.
             MemoryContractError: the compressor does not take the six items of a sample.
         """
+        options = with_given(
+            options or WorkerOptions(model_history=cfg.MODEL_HISTORY),
+            device=device,
+            max_samples_per_episode=max_samples_per_episode,
+            model_history=model_history,
+        )
         weights = cfg.path_of_run(model_path, "MODEL_PATH_WORKER")
         history = cfg.path_of_run(model_path_history, "MODEL_PATH_SAVE_HISTORY")
-        model_history = cfg.MODEL_HISTORY if model_history is None else model_history
-        _check_arguments(min_samples_per_worker_packet, max_samples_per_episode, model_history, max_policy_age_s)
-        self._actor_module_cls = actor_module_cls
-        self._device = device
-        self._realtime = RealTime(realtime_priority, cpu_affinity)
-        self._env = SupervisedEnv(env_cls, hang_timeout_s, own_thread)
+        self._realtime = RealTime(options.realtime_priority, options.cpu_affinity)
+        self._env = SupervisedEnv(env_cls, options.hang_timeout_s, options.own_thread)
         with contextlib.ExitStack() as undo:  # what a failure below must not leave behind
             undo.callback(self._env.close)
-            dead_man = self._make_dead_man(math.inf if standalone else max_policy_age_s, safe_action)
-            actor = self._make_actor()
+            dead_man = self._make_dead_man(math.inf if standalone else options.max_policy_age_s, options.safe_action)
+
+            def make_actor() -> ActorModule:
+                spaces = {"observation_space": self.env.observation_space, "action_space": self.env.action_space}
+                return actor_module_cls(**spaces).to_device(options.device)
+
+            actor = make_actor()
             probe = PolicyProbe(self.env.observation_space, self.env.action_space, obs_preprocessor)
-            self._intake = PolicyIntake(self._make_actor, probe)
+            self._intake = PolicyIntake(make_actor, probe)
             if weights is not None and weights.is_file():
                 self._intake.load_file(actor, weights)
                 dead_man.renew(time.perf_counter())
                 log.info("loaded weights from %s", weights)
             self.standalone = standalone
-            outbox = outbox or OutboxOptions()
-            outbox = replace(outbox, min_samples=max(outbox.min_samples, min_samples_per_worker_packet))
-            folder = (
-                None if spool_dir is None or standalone else open_folder(Path(spool_dir), name, outbox.spool_max_bytes)
-            )
+            outbox = with_given(options.outbox, min_samples=min_samples_per_worker_packet)
+            spool = cfg.RUN_FOLDER / "spool" if options.spool is True else options.spool
+            folder = open_folder(Path(spool), name, outbox.spool_max_bytes) if spool and not standalone else None
             self.name = name or (folder.worker if folder else new_worker_name())
-            self._files = PolicyFiles(weights, history, model_history)
             self._outbox = Outbox(self.name, crc_debug, outbox, folder)
             undo.callback(self._outbox.close)
-            self._loop = ControlLoop(
+            self.loop = ControlLoop(
                 self._env,
                 actor,
                 self._intake,
@@ -179,7 +171,7 @@ class RolloutWorker:
                 dead_man,
                 sample_compressor,
                 obs_preprocessor,
-                max_samples_per_episode,
+                options.max_samples_per_episode,
                 crc_debug,
                 self._check,
             )
@@ -190,33 +182,33 @@ class RolloutWorker:
             self._session: Session | None = None
             self._where = ""
             if not standalone:
-                self._connect(server_ip, server_port, transport, keys_dir, options)
+                host, port = server_ip or cfg.SERVER_IP_FOR_WORKER, cfg.PORT if server_port is None else server_port
+                self._where = f"{host}:{port}"
+                self._session = Session(
+                    connect(transport, host, port, KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER)), limits),
+                    self._where,
+                    WorkerRole(
+                        self.loop,
+                        self._outbox,
+                        self._intake,
+                        PolicyFiles(weights, history, options.model_history),
+                        self.name,
+                    ),
+                    "worker",
+                    self.name,
+                    describe_spaces(self.env.observation_space, self.env.action_space),
+                    weights,
+                    self._outbox.incarnation,
+                    self._outbox.takes_over,
+                )
             undo.pop_all()
         close_at_exit(self, turn=0)
 
-    def _connect(
-        self,
-        host: str | None,
-        port: int | None,
-        transport: str,
-        keys_dir: str | Path | None,
-        options: TransportOptions | None,
-    ) -> None:
-        host, port = host or cfg.SERVER_IP_FOR_WORKER, cfg.PORT if port is None else port
-        self._where = f"{host}:{port}"
-        link = connect(transport, host, port, KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER)), options)
-        spaces = describe_spaces(self.env.observation_space, self.env.action_space)
-        self._session = Session(
-            link,
-            self._where,
-            WorkerRole(self._loop, self._outbox, self._intake, self._files, self.name),
-            "worker",
-            self.name,
-            spaces,
-            self._files.path,
-            self._outbox.incarnation,
-            self._outbox.takes_over,
-        )
+    def _make_dead_man(self, max_policy_age_s: float, safe_action: Any) -> DeadMan:
+        if safe_action is None:
+            return DeadMan(max_policy_age_s, lambda: self._env.default_action)
+        action = to_action(safe_action, self.env.action_space)
+        return DeadMan(max_policy_age_s, lambda: action)
 
     @property
     def env(self) -> Any:
@@ -226,61 +218,12 @@ class RolloutWorker:
     @property
     def actor(self) -> ActorModule:
         """The instance that acts; another one after each policy that arrived."""
-        return self._loop.actor
+        return self.loop.actor
 
     @property
     def policy_version(self) -> int:
         """Version of the weights that act; 0: never updated."""
-        return self._loop.policy_version
-
-    @property
-    def env_steps(self) -> int:
-        """Environment steps since construction."""
-        return self._loop.env_steps
-
-    @property
-    def safe_steps(self) -> int:
-        """Steps that the safe action drove since construction."""
-        return self._loop.dead_man.safe_steps
-
-    @property
-    def overruns(self) -> int:
-        """Time-steps that missed their deadline since construction."""
-        return self._loop.overruns
-
-    @property
-    def time_step_s(self) -> float:
-        """Nominal duration of a time-step; 0 where the environment does not run in real time."""
-        return self._env.time_step_s
-
-    @property
-    def env_faults(self) -> int:
-        """How often the environment broke off an episode, or could not be rebuilt, since construction."""
-        return self._env.faults
-
-    @property
-    def env_rebuilds(self) -> int:
-        """How often the environment was rebuilt since construction."""
-        return self._env.rebuilds
-
-    def _make_actor(self) -> ActorModule:
-        actor = self._actor_module_cls(observation_space=self.env.observation_space, action_space=self.env.action_space)
-        return actor.to_device(self._device)
-
-    def _make_dead_man(self, max_policy_age_s: float, safe_action: Any) -> DeadMan:
-        if safe_action is None:
-            return DeadMan(max_policy_age_s, lambda: self._env.default_action)
-        action = to_action(safe_action, self.env.action_space)
-        return DeadMan(max_policy_age_s, lambda: action)
-
-    @property
-    def is_expert(self) -> bool:
-        """Whether weights that arrive are ignored, and samples are marked as an expert's; `run` sets it."""
-        return self._loop.expert
-
-    @is_expert.setter
-    def is_expert(self, expert: bool) -> None:
-        self._loop.expert = expert
+        return self.loop.policy_version
 
     # -- running -------------------------------------------------------------------------------------
 
@@ -306,7 +249,7 @@ class RolloutWorker:
             RefusedError, CredentialsError: the server does not take this worker.
             EnvironmentFaultError: the environment fails again and again.
         """
-        self._loop.expert = expert
+        self.loop.expert = expert
 
         def orders() -> Iterator[_Order]:
             for episode in _count_to(nb_episodes):
@@ -314,12 +257,7 @@ class RolloutWorker:
                     yield _Order(test=True, collect=False, verbose=True)
                 yield _Order(test=False, collect=True, verbose=verbose)
 
-        try:
-            self._drive(orders())
-        except (KeyboardInterrupt, StoppedError):
-            log.info("stopped by the user")
-        finally:
-            self.send_and_clear_buffer()
+        self._drive_until_stopped(orders())
 
     def run_episodes(
         self, max_samples_per_episode: float | None = None, nb_episodes: float = math.inf, train: bool = False
@@ -336,10 +274,7 @@ class RolloutWorker:
         """
         all_stats: list[EpisodeStats] = []
         order = _Order(test=not train, collect=False, verbose=True, max_samples=max_samples_per_episode)
-        try:
-            self._drive((order for _ in _count_to(nb_episodes)), all_stats.append)
-        except (KeyboardInterrupt, StoppedError):
-            log.info("stopped by the user")
+        self._drive_until_stopped((order for _ in _count_to(nb_episodes)), all_stats.append)
         return all_stats
 
     def run_episode(
@@ -383,17 +318,17 @@ class RolloutWorker:
         Raises:
             ConfigError: the environment runs in real time.
         """
-        if self.time_step_s:
+        if self._env.time_step_s:
             raise ConfigError(
-                f"the environment runs in real time (time-step of {self.time_step_s * 1e3:g} ms), and synchronous "
+                f"the environment runs in real time (time-step of {self._env.time_step_s * 1e3:g} ms), and synchronous "
                 "collection would let it run on without an action while it waits for the trainer: use `run` "
                 "(in an experiment: worker.synchronous: false)"
             )
-        start = self._loop.collected_steps
+        start = self.loop.collected_steps
         received = self._intake.received
 
         def ahead() -> bool:
-            steps = self._loop.collected_steps - start
+            steps = self.loop.collected_steps - start
             updates = self._intake.received - received
             return steps >= initial_steps and steps - initial_steps > max_steps_per_update * updates
 
@@ -404,21 +339,26 @@ class RolloutWorker:
                 self._intake.wait_for_new(0.2)
                 if self._env.stopping.is_set():
                     raise StoppedError
-            self._loop.refresh_policy()
+            self.loop.refresh_policy()
 
         after_step = None if end_episodes else wait_for_trainer
 
         def orders() -> Iterator[_Order]:
             for episode in itertools.count():
-                if self._loop.collected_steps - start >= nb_steps + initial_steps:
+                if self.loop.collected_steps - start >= nb_steps + initial_steps:
                     return
                 if test_episode_interval and episode % test_episode_interval == 0:
                     yield _Order(test=True, collect=False, verbose=True)
                 yield _Order(test=False, collect=True, verbose=verbose, after_step=after_step)
                 wait_for_trainer()
 
+        self._drive_until_stopped(orders())
+
+    def _drive_until_stopped(
+        self, orders: Iterator[_Order], on_episode: Callable[[EpisodeStats], None] | None = None
+    ) -> None:
         try:
-            self._drive(orders())
+            self._drive(orders, on_episode)
         except (KeyboardInterrupt, StoppedError):
             log.info("stopped by the user")
         finally:
@@ -474,7 +414,7 @@ class RolloutWorker:
         def run_episodes() -> None:
             nonlocal order
             for order in orders:
-                end(self._loop.run_episode(order.max_samples, order.test, order.collect, order.after_step))
+                end(self.loop.run_episode(order.max_samples, order.test, order.collect, order.after_step))
                 if self._env.stopping.is_set():
                     raise StoppedError
 
@@ -488,7 +428,7 @@ class RolloutWorker:
                     with self._in_real_time() if tuned else contextlib.nullcontext():
                         return self._env.run(run_episodes)
                 except EnvironmentFaultError as error:
-                    end(self._loop.end_in_fault(str(error)))
+                    end(self.loop.end_in_fault(str(error)))
                     self._env.rebuild(error)
         except (StoppedError, KeyboardInterrupt):
             raise
@@ -503,7 +443,7 @@ class RolloutWorker:
     def _note_end(self, failure: BaseException | None) -> None:
         """Let trainers know what ended a run, or that one begins: one elsewhere, and one in this script."""
         reason = "" if failure is None else one_line(failure, _MAX_REASON)
-        self._loop.ended = reason
+        self.loop.ended = reason
         note_end_of_run(self._where, reason)
 
     def run_env_benchmark(self, nb_steps: int, test: bool = False, verbose: bool = True) -> dict[str, Any]:
@@ -520,9 +460,9 @@ class RolloutWorker:
         """
         if not 0 < nb_steps < math.inf:
             raise ConfigError(f"nb_steps is {nb_steps}; it must be a positive number")
-        overruns = self.overruns
+        overruns = self.loop.overruns
         times = self._in_control_thread(partial(self._time_steps, nb_steps, test))
-        result: dict[str, Any] = {"steps": nb_steps, "overruns": self.overruns - overruns}
+        result: dict[str, Any] = {"steps": nb_steps, "overruns": self.loop.overruns - overruns}
         for name, column in zip(("period", "inference", "env_step"), np.array(times).T * 1e3, strict=True):
             for q in (50, 99, 99.9):
                 result[f"{name}_p{q:g}_ms"] = round(float(np.percentile(column, q)), 3)
@@ -535,20 +475,20 @@ class RolloutWorker:
     def _time_steps(self, nb_steps: int, test: bool) -> list[tuple[float, float, float]]:
         """Period, inference and environment's share of each step, in seconds."""
         times: list[tuple[float, float, float]] = []
-        obs, _ = self._loop.reset(collect_samples=False)
+        obs, _ = self.loop.reset(collect_samples=False)
         while len(times) < nb_steps:
-            before = self._loop.observed_at
-            obs, _, terminated, truncated, _ = self._loop.step(obs, test, collect_samples=False)
-            times.append((self._loop.observed_at - before, self._loop.inference_s, self._loop.env_s))
+            before = self.loop.observed_at
+            obs, _, terminated, truncated, _ = self.loop.step(obs, test, collect_samples=False)
+            times.append((self.loop.observed_at - before, self.loop.inference_s, self.loop.env_s))
             if terminated or truncated:
-                obs, _ = self._loop.reset(collect_samples=False)
+                obs, _ = self.loop.reset(collect_samples=False)
         return times
 
     # -- one step ------------------------------------------------------------------------------------
 
     def act(self, obs: Any, test: bool = False) -> Any:
         """Choose an action for a raw observation."""
-        return self._loop.act(obs, test)
+        return self.loop.act(obs, test)
 
     def reset(self, collect_samples: bool) -> tuple[Any, dict[str, Any]]:
         """Start an episode.
@@ -559,7 +499,7 @@ class RolloutWorker:
         Returns:
             Observation and info.
         """
-        return self._in_control_thread(partial(self._loop.reset, collect_samples))
+        return self._in_control_thread(partial(self.loop.reset, collect_samples))
 
     def step(
         self, obs: Any, test: bool, collect_samples: bool, last_step: bool = False
@@ -575,7 +515,7 @@ class RolloutWorker:
         Returns:
             As `gymnasium.Env.step`.
         """
-        return self._in_control_thread(partial(self._loop.step, obs, test, collect_samples, last_step))
+        return self._in_control_thread(partial(self.loop.step, obs, test, collect_samples, last_step))
 
     # -- weights and samples, by hand ----------------------------------------------------------------
 
@@ -597,7 +537,7 @@ class RolloutWorker:
         """
         while blocking and not self._intake.wait_for_new(0.2) and not self._env.stopping.is_set():
             self._check()
-        changed = self._loop.refresh_policy()
+        changed = self.loop.refresh_policy()
         if changed and verbose:
             log.info("acting with policy %d", self.policy_version)
         return int(changed)
@@ -622,7 +562,7 @@ class RolloutWorker:
         """Send what is left, leave the server, close the environment. Twice is fine."""
         self._closed = True
         self.stop()
-        self._loop.ended = self._loop.ended or "it was closed"
+        self.loop.ended = self.loop.ended or "it was closed"
         if threading.current_thread() is not self._runner:
             self._idle.wait(1.5)
         self._outbox.seal()
@@ -653,17 +593,6 @@ def _report(stats: EpisodeStats) -> None:
         ", terminated" if stats.terminated else ", fault" if stats.fault else "",
         stats.policy_version,
     )
-
-
-def _check_arguments(min_samples: int, max_samples: float, model_history: int, max_policy_age_s: float) -> None:
-    if min_samples < 1:
-        raise ConfigError(f"min_samples_per_worker_packet is {min_samples}; it must be 1 or more")
-    if max_samples < 1:
-        raise ConfigError(f"max_samples_per_episode is {max_samples}; it must be 1 or more")
-    if model_history < 0:
-        raise ConfigError(f"model_history is {model_history}; it must be 0 (keep none) or more")
-    if not max_policy_age_s > 0:
-        raise ConfigError(f"max_policy_age_s is {max_policy_age_s}; it must be above 0")
 
 
 def _count_to(number: float) -> Iterable[int]:

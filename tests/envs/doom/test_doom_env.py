@@ -18,6 +18,7 @@ from tmrl_like.base.functional import partial
 from tmrl_like.envs.doom.env import TIC_S, VizDoomEnv, VizDoomInterface
 from tmrl_like.errors import ConfigError, MissingExtraError
 from tmrl_like.networking import RolloutWorker
+from tmrl_like.worker.options import WorkerOptions
 
 pytest.importorskip("vizdoom")
 pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # on a busy machine
@@ -124,7 +125,7 @@ def test_steps_keep_the_game_s_time_and_an_engine_that_dies_is_replaced() -> Non
 def test_an_engine_that_stands_still_is_replaced() -> None:
     actor = partial(CategoricalActor, hidden_sizes=(8,))
     env_cls = partial(VizDoomEnv, tics_per_step=2, ep_max_length=12)
-    with RolloutWorker(env_cls, actor, standalone=True, hang_timeout_s=2.0) as worker:
+    with RolloutWorker(env_cls, actor, standalone=True, options=WorkerOptions(hang_timeout_s=2.0)) as worker:
         worker.run_episodes(nb_episodes=1)
         (engine,) = engines()
         engine.suspend()

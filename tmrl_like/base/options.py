@@ -1,0 +1,52 @@
+"""What pages of options have in common: dataclasses, beside their owner, whose fields are written once.
+
+A page has a field, its default, a sentence under `Attributes:` and a check in `__post_init__` for each option.
+Constructors, the experiment's YAML and the command line all derive from it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any, TypeVar
+
+from tmrl_like.errors import expect
+
+_Page = TypeVar("_Page")
+
+
+def with_given(page: _Page, **given: Any) -> _Page:
+    """The page with those of the arguments that were given, that is, are not None."""
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return dataclasses.replace(page, **chosen)  # type: ignore[type-var]
+
+
+def at_least(page: object, least: float, *names: str) -> None:
+    """Check fields.
+
+    Raises:
+        ConfigError: one is less, or not a number; one that is None is not looked at.
+    """
+    for name in names:
+        value = getattr(page, name)
+        expect(value is None or value >= least, name, value, f"{least} or more")
+
+
+def above_0(page: object, *names: str) -> None:
+    """Check fields.
+
+    Raises:
+        ConfigError: one is 0, negative, or not a number.
+    """
+    for name in names:
+        expect(getattr(page, name) > 0, name, getattr(page, name), "more than 0")
+
+
+def sentences(page: type) -> dict[str, str]:
+    """What each field means, from the `Attributes:` of the class and of those that it is made of."""
+    found: dict[str, str] = {}
+    for cls in reversed(page.__mro__):
+        text = (cls.__doc__ or "").partition("Attributes:")[2]
+        entries = re.split(r"\n        (?=\w+: )", text)
+        found |= {name: " ".join(rest.split()) for name, _, rest in (e.strip().partition(": ") for e in entries)}
+    return found

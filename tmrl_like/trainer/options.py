@@ -1,0 +1,75 @@
+"""The schedule of a training, and how a trainer runs it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from tmrl_like.base.options import above_0, at_least
+from tmrl_like.errors import expect
+
+
+@dataclass(kw_only=True, eq=False)
+class Schedule:
+    """When training trains, publishes, looks for samples and ends; `TrainingOffline` has these fields.
+
+    Not frozen: an `agent_scheduler` or `updater_fn` may change them while training runs.
+
+    Attributes:
+        epochs: a checkpoint is written after each; .inf trains for ever.
+        rounds: rounds per epoch; metrics are shown after each.
+        steps: training steps per round.
+        max_minutes: end the training after that much time, whatever is left of the epochs; the time before a
+            resumption counts.
+        start_training: samples to receive before the first training step.
+        update_model_interval: training steps between two publications of the policy.
+        update_buffer_interval: training steps between two looks for new samples.
+        max_training_steps_per_env_step: training pauses above this ratio, as soon as a worker has sent a sample; the
+            samples of a data set count.
+        sleep_between_buffer_retrieval_attempts: longest wait for new samples at a time, in seconds; samples that arrive
+            earlier end it.
+        max_sample_age_s: samples that are older, in seconds, when they would enter the memory are dropped, a packet
+            at a time, and counted.
+        max_policy_lag_versions: samples whose policy is older by more than so many versions are dropped and counted.
+        device: where batches and the agent are; none: cuda where there is one, else cpu.
+        profiling: print a profile after each round (needs pyinstrument).
+    """
+
+    epochs: float = 10
+    rounds: int = 50
+    steps: int = 2000
+    max_minutes: float = math.inf
+    start_training: int = 0
+    update_model_interval: int = 100
+    update_buffer_interval: int = 100
+    max_training_steps_per_env_step: float = 1.0
+    sleep_between_buffer_retrieval_attempts: float = 1.0
+    max_sample_age_s: float = math.inf
+    max_policy_lag_versions: float = math.inf
+    device: str | None = None
+    profiling: bool = False
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "epochs", "rounds", "steps", "update_model_interval", "update_buffer_interval")
+        at_least(self, 0, "start_training")
+        above_0(self, "max_minutes", "max_training_steps_per_env_step", "sleep_between_buffer_retrieval_attempts")
+        above_0(self, "max_sample_age_s", "max_policy_lag_versions")
+
+
+@dataclass(kw_only=True, eq=False)
+class TrainerOptions:
+    """How a trainer runs its training.
+
+    Attributes:
+        resume: what to take over from an earlier run of this name: all of it, its memory, or none.
+        worker_stalled_after_s: a worker that drives one policy for so long, in seconds, while newer ones are published
+            is named in the log and counted; .inf: never.
+    """
+
+    resume: Literal["all", "memory", "none"] = "all"
+    worker_stalled_after_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        expect(self.resume in ("all", "memory", "none"), "resume", self.resume, "all, memory or none")
+        above_0(self, "worker_stalled_after_s")

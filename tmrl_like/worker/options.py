@@ -1,0 +1,59 @@
+"""How a worker runs its environment."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tmrl_like.base.options import above_0, at_least
+from tmrl_like.delivery.options import OutboxOptions
+from tmrl_like.errors import expect
+
+MAX_PRIORITY = 99
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions:
+    """How a worker runs its environment.
+
+    Attributes:
+        device: where the actor computes.
+        max_samples_per_episode: a longer episode is cut and counts as truncated.
+        model_history: keep every k-th policy received; 0: none.
+        hang_timeout_s: a step or reset of the environment that takes longer is a fault, and the environment is rebuilt.
+        own_thread: let the environment live in a thread of its own; false: in the one that runs it, which windows
+            may need on macOS (the main thread), and without a way out of a hang.
+        max_policy_age_s: for how long after it was received (by the worker's clock) a policy may drive; after that, and
+            before there is any, `safe_action` drives. With .inf there is no limit, and the untrained actor explores
+            until a policy comes. Neither experts nor standalone workers have a limit.
+        safe_action: drives instead of a policy that is too old or missing, and of an action that is not finite;
+            none: the environment's default action.
+        realtime_priority: of the real-time class, 1 to 99, for the thread that steps the environment; none: the
+            ordinary class. Needs a permission; without it, the log says so, and the worker runs all the same.
+        cpu_affinity: numbers of the processors for that thread, from 0; none: all.
+        spool: keep samples on disk as well, so that they outlive the worker: in this folder, or, with true, in the
+            run's. Workers of one machine may share it.
+        outbox: when packets leave, and how much of them is kept.
+    """
+
+    device: str = "cpu"
+    max_samples_per_episode: float = math.inf
+    model_history: int = 0
+    hang_timeout_s: float = 30.0
+    own_thread: bool = True
+    max_policy_age_s: float = math.inf
+    safe_action: Any = None
+    realtime_priority: int | None = None
+    cpu_affinity: Sequence[int] | None = None
+    spool: bool | str | Path = False
+    outbox: OutboxOptions = field(default_factory=OutboxOptions)
+
+    def __post_init__(self) -> None:
+        at_least(self, 0, "model_history")
+        at_least(self, 1, "max_samples_per_episode")
+        above_0(self, "hang_timeout_s", "max_policy_age_s")
+        is_fine = self.realtime_priority is None or 1 <= self.realtime_priority <= MAX_PRIORITY
+        expect(is_fine, "realtime_priority", self.realtime_priority, f"1 to {MAX_PRIORITY}, or none")

@@ -2,11 +2,10 @@
 
 import errno
 
-import msgspec
 import pytest
 
 from tmrl_like.delivery import log as log_module
-from tmrl_like.delivery.log import FORMAT, Head, PacketLog, entries_of, lock_folder, seal, unseal
+from tmrl_like.delivery.log import Head, PacketLog, entries_of, lock_folder, seal, unseal
 from tmrl_like.errors import DecodingError
 from tmrl_like.types import Receipt
 from tmrl_like.wire import messages as m
@@ -139,8 +138,6 @@ def test_the_oldest_segments_go_when_the_others_hold_enough(opened, tmp_path):
 def test_a_segment_is_removed_when_nothing_in_it_is_needed(opened, tmp_path):
     log = opened(segment_bytes=len(packet(1)))
     places = [log.append(packet(number), 0.0) for number in (1, 2, 3)]
-    for place in places:
-        place.segment.kept += 1
     log.forget(places[1], 0.0)
     assert len(list(tmp_path.glob("*.log"))) == 2
     assert log.read(places[1]) is None
@@ -194,7 +191,16 @@ def test_a_disk_that_stays_full_is_not_filled_with_files_that_hold_nothing(opene
     assert sequences(opened()) == [1, 2, 3, 4, 5]
 
 
-def test_a_log_of_another_format_is_refused_and_not_taken_for_damage(opened, tmp_path):
-    (tmp_path / "0000000001.log").write_bytes(seal(b"\0", msgspec.msgpack.encode([FORMAT + 1, {"another": "head"}])))
-    with pytest.raises(m.WireVersionError, match=f"log format {FORMAT + 1} where this tmrl_like reads {FORMAT}"):
+def test_a_log_of_another_version_is_refused_and_not_taken_for_damage(opened, tmp_path):
+    (tmp_path / "0000000001.log").write_bytes(seal(b"\0", bytes((m.WIRE_VERSION + 1,)), b"another head"))
+    with pytest.raises(m.WireVersionError, match=f"wire version {m.WIRE_VERSION + 1} where"):
         sequences(opened())
+
+
+def test_a_segment_of_reports_alone_goes_with_the_next_one_and_a_last_one_stays(opened, tmp_path):
+    log = opened(segment_bytes=len(packet(1)))
+    for number, samples in enumerate((3, 0, 0, 3, 0), start=1):
+        log.append(packet(number), 0.0, samples)
+        log.keep_newest(100)
+    log.close()
+    assert sequences(opened()) == [1, 4, 5]

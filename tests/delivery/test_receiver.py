@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tmrl_like.delivery.log import seal, sealed_packet
+from tmrl_like.delivery.log import PacketLog, lock_folder, seal, sealed_packet
 from tmrl_like.delivery.receiver import Receiver, WorkerLimits
 from tmrl_like.errors import MemoryContractError
 from tmrl_like.types import EpisodeStats, Receipt, StepTiming
@@ -158,7 +158,7 @@ def test_of_a_rejected_process_nothing_more_is_taken_or_acknowledged(trainer, ca
     trainer.give(4)
     assert len(trainer.inbox) == 2
     assert not any(isinstance(message, m.Ack) for message in trainer.due())
-    assert trainer.receiver.receipts == [Receipt("w", 7, 1)]
+    assert trainer.receiver.receipts == (Receipt("w", 7, 1),)
     assert trainer.receiver.metrics()["refused_workers_total"] == 1
     assert [r.message for r in caplog.records] == [
         "samples of worker w are refused, training goes on without them: they do not fit those in the memory: "
@@ -279,7 +279,7 @@ def test_packets_of_nothing_are_counted_and_leave_no_trace(trainer, caplog):
     for k in range(20):
         trainer.give(k + 1, worker="bad", samples=0, previous=0)
     assert trainer.inbox == []
-    assert trainer.receiver.receipts == []
+    assert trainer.receiver.receipts == ()
     assert trainer.receiver.malformed == 20
     assert len(caplog.records) == 1
 
@@ -334,3 +334,19 @@ def test_one_worker_cannot_fill_the_log(trainer, caplog):
     for sequence in range(2, 2000, 2):
         trainer.give(sequence, previous=0)
     assert len(caplog.records) < 200
+
+
+def test_a_log_that_takes_nothing_shows_in_the_metrics_until_it_does(tmp_path, monkeypatch):
+    log = PacketLog(tmp_path, lock_folder(tmp_path))
+    receiver = Receiver(log)
+
+    def fail(*_):
+        raise OSError("full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PacketLog, "_write", fail)
+        log.append(b"x", 0.0)
+    assert receiver.metrics()["log_fails"] == 1
+    log.append(b"x", 60.0)
+    log.close()
+    assert receiver.metrics()["log_fails"] == 0

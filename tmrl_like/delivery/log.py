@@ -25,7 +25,7 @@ import struct
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("tmrl_like.delivery")
 T = TypeVar("T")
 
-FORMAT = 1
 SUFFIX = ".log"
 _MARK = b"tPL\x01"
 _RECORD = struct.Struct("<4sII")  # mark, size of the message, its CRC-32
@@ -55,33 +54,16 @@ class Head(msgspec.Struct, array_like=True):
     """The first record of a segment.
 
     Attributes:
-        format: of the log.
         run: which training the samples belong to; empty in a worker's log and in a data set.
         samples: in all segments before this one, those that are removed by now included.
         receipts: the newest packet of each worker process in the segments before this one.
     """
 
-    format: int = FORMAT
     run: str = ""
     samples: int = 0
     receipts: tuple[Receipt, ...] = ()
 
 
-class _Format(msgspec.Struct, array_like=True):
-    """What the head of any format begins with."""
-
-    format: int
-
-
-class LogFormatError(m.WireVersionError):
-    """A log of another format; whoever minds the version of its packets minds it, too."""
-
-    def __init__(self, found: int) -> None:
-        super().__init__(found)
-        self.args = (f"log format {found} where this tmrl_like reads {FORMAT}",)
-
-
-_format_decoder = msgspec.msgpack.Decoder(_Format)
 _head_decoder = msgspec.msgpack.Decoder(Head)
 
 
@@ -103,15 +85,20 @@ class Place(NamedTuple):
     size_bytes: int
 
 
-@dataclass(slots=True)
-class Entry:
+class Entry(NamedTuple):
     """A record of a segment that was read."""
 
-    segment: Segment
-    offset: int
+    place: Place
     record: memoryview
     message: Head | m.AnyMessage
-    body: memoryview = field(default_factory=lambda: memoryview(b""))
+    body: memoryview
+
+    @property
+    def receipts(self) -> tuple[Receipt, ...]:
+        """The packets that it names."""
+        if isinstance(self.message, Head):
+            return self.message.receipts
+        return (self.message.receipt,) if isinstance(self.message, m.SamplePacket) else ()
 
 
 def seal(*pieces: bytes | memoryview) -> bytes:
@@ -168,12 +155,9 @@ class PacketLog:
     """
 
     def __init__(self, folder: Path, lock: filelock.BaseFileLock, segment_bytes: int = 4 << 20) -> None:
-        """Take over what is in the folder; `lock_folder` comes first.
+        """Take over what is in the folder, whose lock (`lock_folder`) `close` releases.
 
-        Args:
-            folder: where the segments are.
-            lock: held; released by `close`.
-            segment_bytes: a segment of this size is followed by another one.
+        A segment of `segment_bytes` is followed by another one.
         """
         self.folder = folder
         self.alarm = ""
@@ -218,30 +202,27 @@ class PacketLog:
         """False for a while after writing failed."""
         return now >= self._retry_at
 
-    def append(self, records: bytes | memoryview, now: float, samples: int = 0) -> Place | None:
-        """Write records.
-
-        Args:
-            records: one or several, whole.
-            now: `time.monotonic()`.
-            samples: in all of them.
+    def append(self, record: bytes | memoryview, now: float, samples: int = 0, packets: int = 1) -> Place | None:
+        """Write a record, or several, of so many packets and samples.
 
         Returns:
             Where they lie; None where they could not be written.
         """
-        return self._try(lambda: self._append(records, samples), now) if self.can_write(now) else None
+        return self._try(lambda: self._append(record, samples, packets), now) if self.can_write(now) else None
 
-    def _append(self, records: bytes | memoryview, samples: int) -> Place:
-        if self._current is None or self._current.size_bytes >= self._segment_bytes:
-            self._begin_segment()
+    def _append(self, record: bytes | memoryview, samples: int, packets: int) -> Place:
         segment = self._current
-        assert segment is not None
-        self._write(segment, records)
-        place = Place(segment, segment.size_bytes, len(records))
-        segment.size_bytes += len(records)
+        if segment is None or segment.size_bytes >= self._segment_bytes:
+            segment = self._begin_segment()
+        self._extend(segment, record)
         segment.samples += samples
-        self.size_bytes += len(records)
-        return place
+        segment.kept += packets
+        return Place(segment, segment.size_bytes - len(record), len(record))
+
+    def _extend(self, segment: Segment, data: bytes | memoryview) -> None:
+        self._write(segment, data)
+        segment.size_bytes += len(data)
+        self.size_bytes += len(data)
 
     def _write(self, segment: Segment, data: bytes | memoryview) -> None:
         assert self._file is not None
@@ -253,17 +234,15 @@ class PacketLog:
         """Let what comes next lie in a file of its own."""
         self._try(self._begin_segment, now)
 
-    def _begin_segment(self) -> None:
+    def _begin_segment(self) -> Segment:
         path = self.folder / f"{self._number + 1:010d}{SUFFIX}"
         file = path.open("xb", buffering=0)
         self._end_segment()
         self._number += 1
         self._file, self._current = file, Segment(path)
         self._segments.append(self._current)
-        head = seal(_HEAD, msgspec.msgpack.encode(self.make_head()))
-        self._write(self._current, head)
-        self._current.size_bytes = len(head)
-        self.size_bytes += len(head)
+        self._extend(self._current, seal(_HEAD, bytes((m.WIRE_VERSION,)), msgspec.msgpack.encode(self.make_head())))
+        return self._current
 
     def _end_segment(self) -> None:
         if self._file is not None:
@@ -320,7 +299,10 @@ class PacketLog:
                 self.remove(segment)
 
     def keep_newest(self, samples: int) -> None:
-        """Remove the oldest segments for as long as the others hold so many samples."""
+        """Remove the oldest segments for as long as the others hold so many samples, and those of reports alone."""
+        for segment in list(self._segments)[:-1]:
+            if not segment.samples:
+                self.remove(segment)
         held = sum(segment.samples for segment in self._segments)
         while len(self._segments) > 1 and held - self._segments[0].samples >= samples:
             held -= self._segments[0].samples
@@ -339,7 +321,7 @@ class PacketLog:
         """Leave the folder to the next process. Twice is fine."""
         current = self._current
         self._end_segment()
-        if current is not None and current.kept == current.samples == 0 and current in self._segments:
+        if current is not None and not current.kept and current in self._segments:
             self.remove(current)
         self._lock.release()
 
@@ -378,17 +360,17 @@ def entries_of(segment: Segment) -> Iterator[Entry]:
 
 
 def _entry(segment: Segment, data: memoryview, offset: int, start: int, size: int) -> Entry | None:
-    record, content = data[offset : start + size], data[start : start + size]
+    place, record = Place(segment, offset, start + size - offset), data[offset : start + size]
+    content = data[start : start + size]
     try:
-        if content[:1] == _HEAD:
-            found = _format_decoder.decode(content[1:]).format
-            if found != FORMAT:
-                raise LogFormatError(found)
-            return Entry(segment, offset, record, _head_decoder.decode(content[1:]))
-        return Entry(segment, offset, record, *m.decode(content))
+        if content[:1] != _HEAD:
+            return Entry(place, record, *m.decode(content))
+        if content[1] != m.WIRE_VERSION:
+            raise m.WireVersionError(content[1])
+        return Entry(place, record, _head_decoder.decode(content[2:]), content[:0])
     except m.WireVersionError:
         raise
-    except (DecodingError, msgspec.MsgspecError):
+    except (DecodingError, msgspec.MsgspecError, IndexError):
         return None
 
 

@@ -46,6 +46,11 @@ class _Progress:
     asked_at: float = -1e9
     rejection: str = ""  # why nothing of it is taken any more
 
+    def advance(self, sequence: int) -> None:
+        if sequence != self.received + 1:
+            self.stretch = sequence
+        self.received = sequence
+
     def may_ask(self, now: float) -> bool:
         """Whether it was not asked just now; from here on it was."""
         if now - self.asked_at <= _ASK_AGAIN_S:
@@ -88,10 +93,14 @@ class SampleCheck(Protocol):
 class _Waiting(NamedTuple):
     """A packet between the wire and the log."""
 
-    receipt: Receipt
+    packet: m.SamplePacket
     record: memoryview
-    samples: int
+    progress: _Progress  # of its process
     is_dropped: bool  # not in the memory, and not to be logged
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.record) + _PACKET_BYTES
 
 
 class Receiver:
@@ -123,10 +132,10 @@ class Receiver:
         self.limits = limits
         self.say = Lines(log, limits.lines, 0.1)
         self.check: SampleCheck | None = None
-        self._new_processes = Buckets(limits.processes, 1.0)
-        self._reports = Buckets(limits.episodes, limits.episodes / 10)
         self.malformed = 0
         self.samples = 0
+        self._new_processes = Buckets(limits.processes, 1.0)
+        self._reports = Buckets(limits.episodes, limits.episodes / 10)
         self._log = packet_log
         self._keep_samples = keep_samples
         self._processes: dict[Process, _Progress] = {}  # the one heard of longest ago comes first
@@ -138,16 +147,18 @@ class Receiver:
         self._dismissals: set[Process] = set()  # due
         self._lock = threading.Lock()  # for what both threads change: confirmed, rejection, what is due
         if packet_log is not None:
-            packet_log.make_head = self._head
+            packet_log.make_head = lambda: Head(self.run, self.samples, self._receipts("logged"))
+
+    def _receipts(self, state: str) -> tuple[Receipt, ...]:
+        newest = ((process, getattr(progress, state)) for process, progress in self._processes.items())
+        return tuple(Receipt(*process, sequence) for process, sequence in newest if sequence)
 
     # -- what earlier processes left -----------------------------------------------------------------
 
     def replay(self, segments: Sequence[Segment] | None = None, known: Sequence[Receipt] = ()) -> Iterator[Buffer]:
         """Yield all samples in the log, or in other segments, in the order in which they were stored.
 
-        Args:
-            segments: None: the log's.
-            known: packets up to these are in the memory already.
+        Packets up to those in `known` are in the memory already.
 
         Raises:
             WireVersionError: another version wrote them.
@@ -156,15 +167,16 @@ class Receiver:
             segments = self._log.segments if self._log is not None else ()
         known_up_to = {(worker, incarnation): sequence for worker, incarnation, sequence in known}
         yield from _merged(buffer for segment in segments for buffer in self._buffers_in(segment, known_up_to))
-        for process, sequence in known_up_to.items():
-            self._note_stored(process, sequence)
+        self._note_stored(known)
         self._acks = dict.fromkeys(self._processes, False)
 
     def _buffers_in(self, segment: Segment, known: Mapping[Process, int]) -> Iterator[Buffer]:
         for entry in entries_of(segment):
             message = entry.message
             if isinstance(message, Head):
-                self._take_head(message)
+                self.run = message.run
+                self.samples = max(self.samples, message.samples)
+                self._note_stored(message.receipts)
             elif isinstance(message, m.SamplePacket):
                 process = (message.worker, message.incarnation)
                 progress = self._progress(process)
@@ -172,26 +184,17 @@ class Receiver:
                     continue  # written again after a disk that was full took some of the packets
                 segment.samples += message.samples
                 self.samples += message.samples
-                self._advance(progress, message.sequence)
+                progress.advance(message.sequence)
                 progress.confirmed = progress.logged = message.sequence
                 if message.sequence > known.get(process, 0):
                     yield self._buffer(message, entry.body, progress)
 
-    def _take_head(self, head: Head) -> None:
-        self.run = head.run
-        self.samples = max(self.samples, head.samples)
-        for receipt in head.receipts:
-            self._note_stored(receipt[:2], receipt.sequence)
-
-    def _note_stored(self, process: Process, sequence: int) -> None:
-        progress = self._progress(process)
-        if sequence > progress.received:
-            self._advance(progress, sequence)
-            progress.confirmed = progress.logged = sequence
-
-    def _head(self) -> Head:
-        receipts = tuple(Receipt(*process, p.logged) for process, p in self._processes.items() if p.logged)
-        return Head(run=self.run, samples=self.samples, receipts=receipts)
+    def _note_stored(self, receipts: Sequence[Receipt]) -> None:
+        for worker, incarnation, sequence in receipts:
+            progress = self._progress((worker, incarnation))
+            if sequence > progress.received:
+                progress.advance(sequence)
+                progress.confirmed = progress.logged = sequence
 
     # -- packets (connection's thread) ---------------------------------------------------------------
 
@@ -221,7 +224,7 @@ class Receiver:
         try:
             for count, (record, message) in enumerate(unseal(body)):
                 packet, content = m.decode(message)
-                if not isinstance(packet, m.SamplePacket) or (packet.worker, packet.incarnation) != process:
+                if not isinstance(packet, m.SamplePacket) or packet.receipt[:2] != process:
                     raise DecodingError("a bundle holds something else than its worker's packets")
                 if count == m.MAX_BUNDLE_PACKETS or not (packet.samples or packet.episodes):
                     raise DecodingError("a bundle of too many packets, or a packet of neither samples nor episodes")
@@ -237,9 +240,9 @@ class Receiver:
                 try:
                     yield self._take_packet(packet, record, content, progress, now, admit)
                 except MemoryContractError as error:
-                    self.reject(Receipt(*process, packet.sequence), str(error))
+                    self.reject(packet.receipt, str(error))
         except DecodingError as error:
-            self.note_malformed(bundle.worker, error)
+            self._note_malformed(bundle.worker, error)
 
     def _take_packet(
         self,
@@ -254,17 +257,16 @@ class Receiver:
             line = "packets %d to %d of worker %s are lost for good"
             gap = (progress.received + 1, packet.sequence - 1)
             self.say(packet.worker, logging.WARNING, line, *gap, packet.worker)
-        self._advance(progress, packet.sequence)
+        progress.advance(packet.sequence)
         buffer = self._buffer(packet, body, progress, self.check) if admit(packet) else Buffer()
         is_dropped = len(buffer) < packet.samples
         if is_dropped:
             progress.stretch = packet.sequence + 1
-        receipt = Receipt(packet.worker, packet.incarnation, packet.sequence)
-        self._waiting.append(_Waiting(receipt, record, packet.samples, is_dropped))
-        self._waiting_bytes[packet.worker] += len(record) + _PACKET_BYTES
+        self._waiting.append(_Waiting(packet, record, progress, is_dropped))
+        self._waiting_bytes[packet.worker] += self._waiting[-1].size_bytes
         uncovered = max(0, len(packet.episodes) - packet.samples)  # an episode has a sample, a test episode none
         episodes = packet.episodes if self._reports.take(packet.worker, uncovered, now) else ()
-        return Delivery(buffer, episodes, receipt)
+        return Delivery(buffer, episodes, packet.receipt)
 
     def _buffer(
         self, packet: m.SamplePacket, body: memoryview, progress: _Progress, check: SampleCheck | None = None
@@ -277,7 +279,7 @@ class Receiver:
                 if check is not None:
                     check.values(blocks[0])
             except DecodingError as error:
-                self.note_malformed(packet.worker, error)
+                self._note_malformed(packet.worker, error)
         return Buffer(stream=f"{packet.worker}/{packet.incarnation}/{packet.breaks}/{progress.stretch}", blocks=blocks)
 
     def _is_full_of(self, worker: str) -> bool:
@@ -285,8 +287,7 @@ class Receiver:
         waiting, total_bytes = self._waiting_bytes, self.limits.total_bytes
         return waiting[worker] * len(waiting) > total_bytes and waiting.total() > total_bytes
 
-    def note_malformed(self, worker: str, error: DecodingError) -> None:
-        """Count a packet that cannot be decoded; the first one is logged."""
+    def _note_malformed(self, worker: str, error: DecodingError) -> None:
         self.malformed += 1
         if self.malformed == 1:
             log.error("refused a packet of worker %s: %s; more of the kind are only counted", worker, error)
@@ -297,16 +298,11 @@ class Receiver:
             progress = self._processes.pop(process, None) or _Progress()
             self._processes[process] = progress
             if len(self._processes) > _MAX_PROCESSES:
-                oldest = next(iter(self._processes))
-                ended = self._processes.pop(oldest)
+                oldest, ended = next(iter(self._processes.items()))
+                del self._processes[oldest]
                 if not ended.rejection and ended.logged < ended.received:
                     self._processes[oldest] = ended  # something of it waits
             return progress
-
-    def _advance(self, progress: _Progress, sequence: int) -> None:
-        if sequence != progress.received + 1:
-            progress.stretch = sequence
-        progress.received = sequence
 
     # -- the memory's answer (training thread) -------------------------------------------------------
 
@@ -320,10 +316,10 @@ class Receiver:
                     self._acks.setdefault((worker, incarnation), False)
 
     @property
-    def receipts(self) -> list[Receipt]:
+    def receipts(self) -> tuple[Receipt, ...]:
         """What of each worker process is in the memory."""
         with self._lock:
-            return [Receipt(*process, p.confirmed) for process, p in self._processes.items() if p.confirmed]
+            return self._receipts("confirmed")
 
     def reject(self, receipt: Receipt, reason: str) -> None:
         """Take nothing more of a worker process, and acknowledge nothing more: its samples do not fit the memory.
@@ -333,26 +329,22 @@ class Receiver:
             reason: what was expected, what was found.
         """
         reason = one_line(reason, _MAX_REASON)
-        process = (receipt.worker, receipt.incarnation)
         with self._lock:
-            progress = self._processes.get(process)
+            progress = self._processes.get(receipt[:2])
             if progress is None:  # it was rejected before, and forgotten since
                 return
             progress.rejection = reason
             self._rejected += 1
-            self._dismissals.add(process)
-        self.say(
-            receipt.worker,
-            logging.ERROR,
-            "samples of worker %s are refused, training goes on without them: they do not fit those in the memory: %s",
-            receipt.worker,
-            reason,
+            self._dismissals.add(receipt[:2])
+        line = (
+            "samples of worker %s are refused, training goes on without them: they do not fit those in the memory: %s"
         )
+        self.say(receipt.worker, logging.ERROR, line, receipt.worker, reason)
 
     def is_rejected(self, receipt: Receipt) -> bool:
         """Whether nothing more of this process is taken. Only such a one is forgotten while packets of it wait."""
         with self._lock:
-            progress = self._processes.get((receipt.worker, receipt.incarnation))
+            progress = self._processes.get(receipt[:2])
             return progress is None or bool(progress.rejection)
 
     # -- the log, and what is due (connection's thread) ----------------------------------------------
@@ -367,44 +359,33 @@ class Receiver:
         if self._log is not None and not self._log.can_write(now):
             return False
         records: list[memoryview] = []
-        samples = size_bytes = 0
-        done: list[_Waiting] = []
-        for waiting in self._waiting:
-            if size_bytes >= _WRITE_BYTES:
+        done = samples = size_bytes = 0
+        for packet, record, progress, is_dropped in self._waiting:
+            if size_bytes >= _WRITE_BYTES or (not progress.rejection and packet.sequence > progress.confirmed):
                 break
-            progress = self._processes.get(waiting.receipt[:2])
-            is_rejected = progress is None or bool(progress.rejection)
-            if progress is not None and not is_rejected and waiting.receipt.sequence > progress.confirmed:
-                break
-            done.append(waiting)
-            if not (waiting.is_dropped or is_rejected):
-                records.append(waiting.record)
-                samples += waiting.samples
-                size_bytes += len(waiting.record)
-        if records and not self._append(records, samples, now):
-            return False
-        for waiting in done:
-            self._note_logged(waiting)
-        return size_bytes >= _WRITE_BYTES
-
-    def _append(self, records: list[memoryview], samples: int, now: float) -> bool:
-        if self._log is not None:
-            if self._log.append(b"".join(records), now, samples) is None:
+            done += 1
+            if not (is_dropped or progress.rejection):
+                records.append(record)
+                samples += packet.samples
+                size_bytes += len(record)
+        if records and self._log is not None:
+            if self._log.append(b"".join(records), now, samples, len(records)) is None:
                 return False
             self._log.keep_newest(self._keep_samples)
         self.samples += samples
-        return True
+        for _ in range(done):
+            self._note_logged(self._waiting.popleft())
+        return size_bytes >= _WRITE_BYTES
 
     def _note_logged(self, waiting: _Waiting) -> None:
-        self._waiting.popleft()
-        self._waiting_bytes[waiting.receipt.worker] -= len(waiting.record) + _PACKET_BYTES
-        if not self._waiting_bytes[waiting.receipt.worker]:
-            del self._waiting_bytes[waiting.receipt.worker]
-        progress = self._processes.get(waiting.receipt[:2])
-        if progress is not None and not progress.rejection:
-            progress.logged = waiting.receipt.sequence
+        packet = waiting.packet
+        self._waiting_bytes[packet.worker] -= waiting.size_bytes
+        if not self._waiting_bytes[packet.worker]:
+            del self._waiting_bytes[packet.worker]
+        if not waiting.progress.rejection:
+            waiting.progress.logged = packet.sequence
             with self._lock:
-                self._acks.setdefault(waiting.receipt[:2], False)
+                self._acks.setdefault((packet.worker, packet.incarnation), False)
 
     def due(self) -> list[m.Ack | m.Dismissal]:
         """What is to be said to the workers; `not_said` takes back what could not be sent."""
@@ -417,10 +398,8 @@ class Receiver:
             if progress is not None and not progress.rejection:
                 received = progress.received if again else progress.confirmed
                 messages.append(m.Ack(*process, progress.logged, received, again))
-        rejected = [
-            (process, self._processes[process].rejection) for process in dismissals if process in self._processes
-        ]
-        return messages + [m.Dismissal(*process, reason) for process, reason in rejected]
+        known = [process for process in dismissals if process in self._processes]
+        return messages + [m.Dismissal(*process, self._processes[process].rejection) for process in known]
 
     def not_said(self, message: m.Ack | m.Dismissal) -> None:
         """It is still due."""
@@ -437,11 +416,12 @@ class Receiver:
         return bool(self._acks or self._dismissals)
 
     def metrics(self) -> dict[str, float]:
-        """Losses and refusals since the start."""
+        """Losses and refusals since the start, and whether the log takes nothing now."""
         return {
             "lost_samples_total": self._lost_samples,
             "refused_packets_total": self.malformed,
             "refused_workers_total": self._rejected,
+            "log_fails": int(self._log is not None and bool(self._log.alarm)),
         }
 
 

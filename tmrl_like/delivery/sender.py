@@ -1,6 +1,6 @@
 """A worker's sealed packets until the trainer has stored them: what to send, what to send again, what to forget.
 
-No thread and no clock of its own: the connection's thread calls, and says what time it is.
+No thread and no clock of its own: the connection's thread calls, and says what time it is (`time.monotonic()`).
 """
 
 from __future__ import annotations
@@ -53,44 +53,61 @@ class _Packet:
 
 
 class _Backlog:
-    """The packets of one worker process, in order, until they are stored."""
+    """The packets of one worker process until they are stored, in order, each in the queue of its state."""
 
     def __init__(self, incarnation: int, now: float) -> None:
         self.incarnation = incarnation
-        self.received = 0  # packets up to this one are in the trainer's memory
-        self.sent: deque[_Packet] = deque()
-        self.unsent: deque[_Packet] = deque()
-        self.in_flight: deque[_Packet] = deque()  # the last of those that were sent
+        self.received: deque[_Packet] = deque()
+        self.in_flight: deque[_Packet] = deque()
+        self.produced: deque[_Packet] = deque()
+        self.received_up_to = 0
         self.in_flight_bytes = 0
         self.samples = 0
         self._progress_at = now  # when an acknowledgement last moved on
         self._patience_s = _FIRST_PATIENCE_S
 
     def __iter__(self) -> Iterator[_Packet]:
-        return itertools.chain(self.sent, self.unsent)
+        return itertools.chain(self.received, self.in_flight, self.produced)
 
     @property
     def oldest(self) -> _Packet | None:
         return next(iter(self), None)
 
+    @property
+    def newest_sent(self) -> int:
+        """Its sequence; 0: none of those that are kept was sent."""
+        queue = self.in_flight or self.received
+        return queue[-1].sequence if queue else 0
+
     def add(self, packet: _Packet) -> None:
-        self.unsent.append(packet)
+        self.produced.append(packet)
         self.samples += packet.samples
 
     def note_sent(self, count: int, now: float) -> None:
         if not self.in_flight:
             self._progress_at = now
         for _ in range(count):
-            packet = self.unsent.popleft()
-            self.sent.append(packet)
+            packet = self.produced.popleft()
             self.in_flight.append(packet)
             self.in_flight_bytes += packet.size_bytes
 
+    def note_received(self, up_to: int, now: float) -> None:
+        if up_to > self.received_up_to:
+            self._progress_at, self._patience_s = now, _FIRST_PATIENCE_S
+        self.received_up_to = up_to
+        while self.in_flight and self.in_flight[0].sequence <= up_to:
+            self.in_flight_bytes -= self.in_flight[0].size_bytes
+            self.received.append(self.in_flight.popleft())
+        while self.produced and self.produced[0].sequence <= up_to:  # they were on their way when all went out again
+            self.received.append(self.produced.popleft())
+
     def retransmit(self, after: int) -> None:
         """All that is kept and comes after number `after` goes out again, in order."""
-        self.received = after
-        while self.sent and self.sent[-1].sequence > after:
-            self.unsent.appendleft(self.sent.pop())
+        self.received_up_to = after
+        for queue in (self.in_flight, self.received):
+            while queue and queue[-1].sequence > after:
+                self.produced.appendleft(queue.pop())
+        self.received += self.in_flight
         self.in_flight.clear()
         self.in_flight_bytes = 0
 
@@ -99,27 +116,15 @@ class _Backlog:
         if self.in_flight and now - self._progress_at > self._patience_s:
             self._patience_s = min(2 * self._patience_s, _MAX_PATIENCE_S)
             self._progress_at = now
-            self.retransmit(self.received)
-
-    def note_received(self, received: int, now: float) -> None:
-        if received > self.received:
-            self._progress_at, self._patience_s = now, _FIRST_PATIENCE_S
-        self.received = received
-        while self.in_flight and self.in_flight[0].sequence <= received:
-            self.in_flight_bytes -= self.in_flight.popleft().size_bytes
-        while self.unsent and self.unsent[0].sequence <= received:
-            self.sent.append(self.unsent.popleft())
+            self.retransmit(self.received_up_to)
 
     def remove(self, packet: _Packet) -> None:
         packet.is_gone = True
         self.samples -= packet.samples
-        for queue in (self.sent, self.unsent):
-            if queue and queue[0] is packet:
-                queue.popleft()
-                return
-        for queue in (self.sent, self.unsent):  # rare: in the middle
-            if packet in queue:
-                queue.remove(packet)
+        queue = next(q for q in (self.received, self.in_flight, self.produced) if packet in q)
+        queue.remove(packet)
+        if queue is self.in_flight:
+            self.in_flight_bytes -= packet.size_bytes
 
 
 class Sender:
@@ -128,18 +133,11 @@ class Sender:
     Attributes:
         lost_samples: dropped because the limits were reached, or because the disk did not give them back.
         lost_before: samples dropped before they were sealed; the trainer learns the sum.
+        predecessors: incarnations of processes that are dead, whose packets are sent as well.
     """
 
     def __init__(self, worker: str, incarnation: int, limits: Limits, folder: WorkerFolder | None, now: float) -> None:
-        """Take over what is in the folder.
-
-        Args:
-            worker: the worker's name.
-            incarnation: of this process.
-            limits: what may be kept, and be in flight.
-            folder: where packets are kept on disk; None: in memory alone.
-            now: `time.monotonic()`.
-        """
+        """Take over what is in the folder; without one, packets are kept in memory alone."""
         self.lost_samples = 0
         self.lost_before = 0
         self._worker = worker
@@ -150,30 +148,28 @@ class Sender:
         self._memory_samples = 0
         self._packets = 0
         self._not_on_disk: deque[_Packet] = deque()
-        self._own = _Backlog(incarnation, now)
         self._backlogs: dict[int, _Backlog] = {}  # oldest first
-        self._turns: deque[_Backlog] = deque()  # the same, without those set aside; the next to send comes first
         self._said_aside: set[int] = set()
         self._said_full = False
         if folder is not None:
-            self._take_over(folder, now)
+            self._take_over(folder, incarnation, now)
         self.predecessors = tuple(self._backlogs)
         self._backlogs = {key: backlog for key, backlog in self._backlogs.items() if backlog.oldest is not None}
-        self._backlogs[incarnation] = self._own
-        self._turns.extend(self._backlogs.values())
+        self._own = self._backlogs[incarnation] = _Backlog(incarnation, now)
+        self._turns = deque(self._backlogs.values())  # without those set aside; the next to send comes first
         if self.samples:
             log.info("sending %d samples that earlier processes left in %s", self.samples, folder and folder.path)
 
     # -- what earlier processes left -----------------------------------------------------------------
 
-    def _take_over(self, folder: WorkerFolder, now: float) -> None:
+    def _take_over(self, folder: WorkerFolder, incarnation: int, now: float) -> None:
         for segment in folder.log.segments:
             try:
                 entries = list(entries_of(segment))
             except m.WireVersionError as error:
                 log.error("%s holds packets of %s: start that version to send them, or remove it", segment.path, error)
                 continue
-            names = {name for entry in entries for name in _names_in(entry)}
+            names = [name for entry in entries for name in entry.receipts]
             if foreign := {name.worker for name in names} - {self._worker}:
                 who = ", ".join(sorted(foreign))
                 log.error("%s holds packets of worker %s: start that one to send them, or remove it", segment.path, who)
@@ -181,21 +177,29 @@ class Sender:
             if len({*self._backlogs, *(name.incarnation for name in names)}) > m.MAX_TAKEN_OVER:
                 log.warning("%s holds packets of too many processes: the rest waits", folder.path)
                 break
-            for incarnation in dict.fromkeys(name.incarnation for entry in entries for name in _names_in(entry)):
-                self._backlogs.setdefault(incarnation, _Backlog(incarnation, now))
+            for name in names:
+                self._backlogs.setdefault(name.incarnation, _Backlog(name.incarnation, now))
             for entry in entries:
                 self._adopt(entry)
             if segment.kept == 0 and (entries or not segment.size_bytes):  # else it cannot be read now
                 folder.log.remove(segment)
         else:
             self._take_over_unsealed(folder, now)
-        folder.log.make_head = lambda: Head(receipts=(Receipt(self._worker, self._own.incarnation, 0),))
+        folder.log.make_head = lambda: Head(receipts=(Receipt(self._worker, incarnation, 0),))
         folder.log.begin_segment(now)
+
+    def _adopt(self, entry: Entry) -> None:
+        packet, size_bytes = entry.message, len(entry.record)
+        if isinstance(packet, m.SamplePacket):
+            backlog = self._backlogs[packet.incarnation]
+            if not backlog.produced or packet.sequence > backlog.produced[-1].sequence:
+                entry.place.segment.kept += 1
+                self._keep(backlog, _Packet(packet.sequence, packet.samples, size_bytes, None, entry.place))
 
     def _take_over_unsealed(self, folder: WorkerFolder, now: float) -> None:
         for name, samples, record, path in recover(folder.path, self._worker):
             backlog = self._backlogs.setdefault(name.incarnation, _Backlog(name.incarnation, now))
-            if not backlog.unsent or name.sequence > backlog.unsent[-1].sequence:
+            if not backlog.produced or name.sequence > backlog.produced[-1].sequence:
                 place = folder.log.append(record, now)
                 self._keep(backlog, _Packet(name.sequence, samples, len(record), None if place else record, place))
                 if place is None:  # the file stays for the next process: packets that come twice are taken once
@@ -204,22 +208,11 @@ class Sender:
                     continue
             path.unlink(missing_ok=True)
 
-    def _adopt(self, entry: Entry) -> None:
-        header = entry.message
-        if isinstance(header, m.SamplePacket):
-            backlog = self._backlogs[header.incarnation]
-            if not backlog.unsent or header.sequence > backlog.unsent[-1].sequence:
-                size = len(entry.record)
-                place = Place(entry.segment, entry.offset, size)
-                self._keep(backlog, _Packet(header.sequence, header.samples, size, None, place))
+    # -- keeping -------------------------------------------------------------------------------------
 
     def _keep(self, backlog: _Backlog, packet: _Packet) -> None:
-        if packet.place is not None:
-            packet.place.segment.kept += 1
         self._packets += 1
         backlog.add(packet)
-
-    # -- keeping -------------------------------------------------------------------------------------
 
     def add(self, sequence: int, samples: int, record: bytes, now: float) -> None:
         """Keep a packet that was just sealed, within the limits."""
@@ -242,35 +235,31 @@ class Sender:
                 packet.place = self._folder.log.append(packet.record, now)
                 if packet.place is None:
                     return
-                packet.place.segment.kept += 1
             self._not_on_disk.popleft()
 
     def _make_room(self, now: float) -> None:
         """Leave packets to the disk, or drop them, until the limits hold."""
-        lost = self.lost_samples
-        room_bytes = self._limits.max_bytes - self._packets * _PACKET_BYTES
+        lost, limits = self.lost_samples, self._limits
         while len(self._in_memory) > 1 and (
-            self._memory_bytes > room_bytes or self._memory_samples > self._limits.max_held_samples
+            self._memory_bytes > limits.max_bytes - self._packets * _PACKET_BYTES
+            or self._memory_samples > limits.max_held_samples
         ):
             packet = self._in_memory.popleft()
             if packet.place is not None:
                 self._leave_memory(packet)
             elif not packet.is_gone:
                 self._drop(self._own, packet, now)
-        while self._packets > 1 and (self._packets * _PACKET_BYTES > self._limits.max_bytes or self._disk_is_overfull):
+        while self._packets > 1 and (
+            self._packets * _PACKET_BYTES > limits.max_bytes
+            or (self._folder is not None and self._folder.log.size_bytes > self._folder.max_bytes)
+        ):
             backlog = next(b for b in self._backlogs.values() if b.oldest is not None)
             assert backlog.oldest is not None
             self._drop(backlog, backlog.oldest, now)
         if self.lost_samples > lost and not self._said_full:
             self._said_full = True
-            log.warning(
-                "the outbox is full (%d samples unacknowledged): the oldest samples are dropped and counted",
-                self.samples,
-            )
-
-    @property
-    def _disk_is_overfull(self) -> bool:
-        return self._folder is not None and self._folder.log.size_bytes > self._folder.max_bytes
+            line = "the outbox is full (%d samples unacknowledged): the oldest samples are dropped and counted"
+            log.warning(line, self.samples)
 
     def _leave_memory(self, packet: _Packet) -> None:
         if packet.record is not None:
@@ -280,7 +269,7 @@ class Sender:
 
     def _drop(self, backlog: _Backlog, packet: _Packet, now: float) -> None:
         """Give a packet up; its samples are lost unless they have arrived."""
-        if packet.sequence > backlog.received:
+        if packet.sequence > backlog.received_up_to:
             self.lost_samples += packet.samples
         self._forget(backlog, packet, now)
 
@@ -302,9 +291,9 @@ class Sender:
         idle = 0
         while idle < len(self._turns) and self.in_flight_bytes < self._limits.window_bytes:
             backlog = self._turns[0]
-            if backlog.unsent and not self._send_bundle(backlog, send, now):
+            if backlog.produced and not self._send_bundle(backlog, send, now):
                 return
-            idle = 0 if backlog.unsent else idle + 1
+            idle = 0 if backlog.produced else idle + 1
             self._turns.rotate(-1)
 
     @property
@@ -313,37 +302,30 @@ class Sender:
         return sum(backlog.in_flight_bytes for backlog in self._turns)
 
     def _send_bundle(self, backlog: _Backlog, send: Send, now: float) -> bool:
-        """Send as many of the unsent as make a message of moderate size; False if `send` does not take it."""
-        records = self._next_records(backlog, now)
-        if not records:
-            return True
-        packets = itertools.islice(backlog.unsent, len(records))
-        bundle = m.Bundle(
-            worker=self._worker,
-            incarnation=backlog.incarnation,
-            samples=sum(packet.samples for packet in packets),
-            previous=backlog.sent[-1].sequence if backlog.sent else 0,
-            lost_samples=self.lost_before + self.lost_samples if backlog is self._own else 0,  # the trainer adds up
-        )
-        if not send(m.encode(bundle, *records)):
-            return False
-        backlog.note_sent(len(records), now)
-        return True
+        """Send as many as make a message of moderate size; False if `send` does not take it.
 
-    def _next_records(self, backlog: _Backlog, now: float) -> list[bytes]:
-        """The records of the packets that come next. Those that the disk does not give back are dropped."""
+        Packets that the disk does not give back are dropped.
+        """
         records: list[bytes] = []
-        room = _BUNDLE_BYTES
-        for packet in list(itertools.islice(backlog.unsent, _BUNDLE_PACKETS)):
-            room -= packet.size_bytes
-            if records and room < 0:
+        samples, room_bytes = 0, _BUNDLE_BYTES
+        for packet in list(itertools.islice(backlog.produced, _BUNDLE_PACKETS)):
+            room_bytes -= packet.size_bytes
+            if records and room_bytes < 0:
                 break
             record = packet.record or self._read(packet)
             if record is None:
                 self._drop(backlog, packet, now)
             else:
                 records.append(record)
-        return records
+                samples += packet.samples
+        if not records:
+            return True
+        lost = self.lost_before + self.lost_samples if backlog is self._own else 0  # the trainer adds up
+        bundle = m.Bundle(self._worker, backlog.incarnation, samples, backlog.newest_sent, lost)
+        if not send(m.encode(bundle, *records)):
+            return False
+        backlog.note_sent(len(records), now)
+        return True
 
     def _read(self, packet: _Packet) -> bytes | None:
         assert self._folder is not None
@@ -351,15 +333,11 @@ class Sender:
         return self._folder.log.read(packet.place)
 
     def retransmit(self, from_the_start: bool) -> None:
-        """What was in flight may be lost.
-
-        Args:
-            from_the_start: also what another trainer may have received and not stored.
-        """
+        """What was in flight may be lost; `from_the_start`: so may what another trainer received and did not store."""
         if from_the_start:
             self._turns = deque(self._backlogs.values())
         for backlog in self._turns:
-            backlog.retransmit(0 if from_the_start else backlog.received)
+            backlog.retransmit(0 if from_the_start else backlog.received_up_to)
 
     # -- acknowledgements ----------------------------------------------------------------------------
 
@@ -369,8 +347,8 @@ class Sender:
         if backlog is None:
             return
         backlog.note_received(ack.received, now)
-        while backlog.sent and backlog.sent[0].sequence <= ack.stored:
-            self._forget(backlog, backlog.sent[0], now)
+        while backlog.received and backlog.received[0].sequence <= ack.stored:
+            self._forget(backlog, backlog.received[0], now)
         if ack.again:
             backlog.retransmit(ack.received)
         if backlog.oldest is None and backlog is not self._own:
@@ -402,14 +380,4 @@ class Sender:
     @property
     def pending(self) -> bool:
         """Whether anything is not yet in the trainer's memory."""
-        return any(backlog.unsent or backlog.in_flight for backlog in self._turns)
-
-
-def _names_in(entry: Entry) -> tuple[Receipt, ...]:
-    """Which packets an entry is about."""
-    message = entry.message
-    if isinstance(message, Head):
-        return message.receipts
-    if isinstance(message, m.SamplePacket):
-        return (Receipt(message.worker, message.incarnation, message.sequence),)
-    return ()
+        return any(backlog.produced or backlog.in_flight for backlog in self._turns)

@@ -37,7 +37,7 @@ import msgspec
 
 from tmrl_like.base.text import CONTROLS, one_line
 from tmrl_like.errors import DecodingError, OversizeError
-from tmrl_like.types import Count, EpisodeStats
+from tmrl_like.types import Count, EpisodeStats, Receipt
 
 WIRE_VERSION = 5
 MAX_HEADER_BYTES = 1 << 16
@@ -123,6 +123,11 @@ class SamplePacket(Message):
     observed_at_s: Real = 0.0  # of the first sample; Unix time
     policy_version: Count = 0  # the oldest that chose an action in it; 0: none was published yet
     episodes: Annotated[tuple[EpisodeStats, ...], msgspec.Meta(max_length=MAX_EPISODES)] = ()
+
+    @property
+    def receipt(self) -> Receipt:
+        """Its name."""
+        return Receipt(self.worker, self.incarnation, self.sequence)
 
 
 class Bundle(Message):

@@ -21,7 +21,7 @@ from tmrl_like.delivery.folder import WorkerFolder
 from tmrl_like.delivery.log import sealed_packet
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.sender import Sender
-from tmrl_like.delivery.unsealed import UnsealedFile
+from tmrl_like.delivery.unsealed import Report, UnsealedFile
 from tmrl_like.types import EpisodeStats, Receipt, StepTiming
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import Compressor, PacketWriter
@@ -52,13 +52,13 @@ class Outbox:
         incarnation: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take over what is in the folder.
+        """Take over what is in the worker's folder on disk, if it has one; `close` closes it.
 
         Args:
             worker: the worker's name.
             with_originals: samples have a seventh item (CRC debugging).
             options: when packets leave and how much is kept.
-            folder: this worker's on disk; closed by `close`.
+            folder: where samples outlive this process.
             incarnation: of this process; 0: a random one.
             clock: seconds, from any moment on.
         """
@@ -84,7 +84,9 @@ class Outbox:
         self._busy = threading.Lock()  # `close` may meet a connection's thread that did not end
         if self._unsealed is not None:
             self._unsealed.refill()
-        self._writer = self._new_writer(None)
+        self._writer = PacketWriter(with_originals)
+        self._file: UnsealedFile | None = None  # of the packet that is being filled
+        self._begin_packet()
 
     @property
     def takes_over(self) -> tuple[int, ...]:
@@ -128,8 +130,8 @@ class Outbox:
     def end_episode(self, stats: EpisodeStats) -> None:
         """Report a finished episode, with what is in the packet so far."""
         self._episodes.append(stats)
-        if isinstance(self._writer.unsealed, UnsealedFile):
-            self._writer.unsealed.add_episode(stats)
+        if self._file is not None:
+            self._file.add(Report(stats))
         if len(self._episodes) >= m.MAX_EPISODES:
             self.seal()
         elif self._writer.samples >= self.options.min_samples or self._writer.samples == 0:
@@ -140,41 +142,34 @@ class Outbox:
 
         That is while the connection's thread stands still: the packet would not leave anyway.
         """
-        file = self._writer.unsealed
-        if isinstance(file, UnsealedFile) and file.has_room and self._unsealed and self._unsealed.are_all_in_use:
-            return
-        self.seal()
+        file = self._file
+        if file is None or not (file.has_room and self._unsealed and self._unsealed.are_all_in_use):
+            self.seal()
 
     def add_break(self) -> None:
         """What follows does not continue what came before (the environment was built again, say)."""
         self.seal()
         self._breaks += 1
-        self._writer = self._new_writer(self._writer)
+        if self._file is not None:
+            self._file.begin(self.incarnation, self._sequence + 1, self._breaks)
 
     def seal(self) -> None:
         """Close the packet, whatever it holds; the connection's thread seals it."""
         if self._writer.samples == 0 and not self._episodes:
             return
         self._sequence += 1
-        writer = self._writer
-        unsealed = writer.unsealed if isinstance(writer.unsealed, UnsealedFile) else None
-        closed = _Closed(self._sequence, self._breaks, writer, tuple(self._episodes), unsealed)
-        writer.unsealed = None  # the connection's thread gives it back
+        closed = _Closed(self._sequence, self._breaks, self._writer, tuple(self._episodes), self._file)
         self._closed_packets.append(closed)
-        self._closed_bytes += writer.size_bytes
+        self._closed_bytes += closed.writer.size_bytes
         self._drop_closed()
         self._episodes.clear()
-        self._writer = self._new_writer(writer)
+        self._begin_packet()
 
-    def _new_writer(self, previous: PacketWriter | None) -> PacketWriter:
-        unsealed = None
-        if previous is not None and not previous.samples and isinstance(previous.unsealed, UnsealedFile):
-            unsealed = previous.unsealed  # nothing is in it
-        elif self._unsealed is not None:
-            unsealed = self._unsealed.take()
-        if unsealed is not None:
-            unsealed.begin(self.incarnation, self._sequence + 1, self._breaks)
-        return PacketWriter(self._with_originals, previous, unsealed)
+    def _begin_packet(self) -> None:
+        file = self._file = None if self._unsealed is None else self._unsealed.take()
+        if file is not None:
+            file.begin(self.incarnation, self._sequence + 1, self._breaks)
+        self._writer = PacketWriter(self._with_originals, self._writer, None if file is None else file.add)
 
     def _drop_closed(self) -> None:
         """Nobody takes what was closed when there is no connection any more."""
@@ -206,15 +201,11 @@ class Outbox:
                 self._sender.on_ack(ack, self._clock())
 
     def retransmit(self, from_the_start: bool) -> None:
-        """What was in flight may be lost.
-
-        Args:
-            from_the_start: also what another trainer may have received and not stored.
-        """
+        """See `Sender.retransmit`."""
         self._sender.retransmit(from_the_start)
 
     def set_aside(self, incarnation: int, reason: str) -> None:
-        """The trainer does not take what an earlier process left: keep it, and send it to another trainer only."""
+        """See `Sender.set_aside`."""
         self._sender.set_aside(incarnation, reason)
 
     def unacknowledged_samples(self) -> int:

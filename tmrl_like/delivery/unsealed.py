@@ -26,15 +26,14 @@ import zlib
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from tmrl_like.base.files import map_file, reserve
 from tmrl_like.delivery.log import sealed_packet
-from tmrl_like.types import ActionSource, EpisodeStats, Receipt, StepTiming
-from tmrl_like.wire.packet import Compressor, PacketWriter
-from tmrl_like.wire.schema import Node
+from tmrl_like.types import EpisodeStats, Receipt
+from tmrl_like.wire.packet import Compressor, PacketWriter, Row, Structure
 
 log = logging.getLogger("tmrl_like.delivery")
 
@@ -43,21 +42,6 @@ _MAGIC = b"tmrlRW1\n"
 _HEAD = struct.Struct("<8sQQQ")
 _ROW = struct.Struct("<II")
 _FREE = 3  # files that wait for packets
-
-
-class Structure(msgspec.Struct, array_like=True, tag="structure"):
-    """The samples that follow have this structure."""
-
-    schema: Node
-    with_originals: bool
-
-
-class Row(msgspec.Struct, array_like=True, tag="row"):
-    """A sample: its leaves, left to right, as `wire.columns.ColumnWriter` keeps them."""
-
-    leaves: tuple[Any, ...]
-    timing: tuple[float, float, float, int, int]  # `StepTiming`
-    is_reset: bool
 
 
 class Report(msgspec.Struct, array_like=True, tag="episode"):
@@ -101,19 +85,8 @@ class UnsealedFile:
         _ROW.pack_into(self._map, self._end, 0, 0)
         _HEAD.pack_into(self._map, 0, _MAGIC, incarnation, sequence, breaks)
 
-    def add_structure(self, schema: Node, with_originals: bool) -> None:
-        """The samples that follow have this structure."""
-        self._add(Structure(schema, with_originals))
-
-    def add_row(self, leaves: tuple[Any, ...], timing: StepTiming, is_reset: bool) -> None:
-        """A sample."""
-        self._add(Row(leaves, timing, is_reset))
-
-    def add_episode(self, episode: EpisodeStats) -> None:
-        """A finished episode."""
-        self._add(Report(episode))
-
-    def _add(self, row: Structure | Row | Report) -> None:
+    def add(self, row: Structure | Row | Report) -> None:
+        """Write what belongs to the packet; nothing, where the file is full (control thread)."""
         if self.needed_bytes:
             return
         data = _encoder.encode(row)
@@ -237,12 +210,8 @@ def _refill(data: mmap.mmap) -> tuple[PacketWriter, list[EpisodeStats]]:
     for row in _rows(data):
         if isinstance(row, Report):
             episodes.append(row.episode)
-        elif isinstance(row, Structure):
-            writer.with_originals = row.with_originals
-            writer.start_segment(row.schema)
         else:
-            timing = StepTiming(*row.timing[:4], ActionSource(row.timing[4]))
-            writer.append_leaves(row.leaves, timing, row.is_reset)
+            writer.restore(row)
     return writer, episodes
 
 

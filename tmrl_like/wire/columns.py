@@ -11,6 +11,7 @@ apart into rows again.
 from __future__ import annotations
 
 import itertools
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -56,18 +57,13 @@ _PLAIN_TYPE = {
     "numpy bytes": np.bytes_,
 }
 _TEXTS = ("str", "bytes", "numpy str", "numpy bytes")
-_TO_PLAIN = {
-    "bigint": "str({0})",
-    "complex": "({0}.real, {0}.imag)",
+_TO_PLAIN = {  # what is stored of a value that msgpack does not know
+    "bigint": "{0}.to_bytes({0}.bit_length() // 8 + 1, 'little', signed=True)",
+    "complex": "complex_bytes({0}.real, {0}.imag)",
     "numpy str": "str({0})",
     "numpy bytes": "bytes({0})",
 }
-_FROM_PLAIN: dict[str, Callable[[Any], Any]] = {
-    "bigint": int,
-    "complex": lambda parts: complex(*parts),
-    "numpy str": np.str_,
-    "numpy bytes": np.bytes_,
-}
+_NONE = PlainLeaf("none")
 _text_decoder = msgspec.msgpack.Decoder(list[str])
 _bytes_decoder = msgspec.msgpack.Decoder(list[bytes])
 
@@ -75,29 +71,22 @@ _bytes_decoder = msgspec.msgpack.Decoder(list[bytes])
 class ColumnWriter:
     """Collects samples that share one structure.
 
-    `push(sample)` copies what it stores, so the environment may reuse its arrays; it returns False,
-    having stored nothing, when the sample has another structure.
+    `push(sample)` copies what it stores, so the environment may reuse its arrays, and returns it: the leaves that have
+    a value, as bytes, numbers and text. It returns None, having stored nothing, when the sample has another structure.
     """
 
-    def __init__(self, schema: Node, newest: list[tuple[Any, ...]] | None = None) -> None:
-        """Start empty.
-
-        Args:
-            schema: the structure of the samples.
-            newest: if given, its only item becomes the leaves of the newest sample, as `push_leaves` takes them.
-        """
+    def __init__(self, schema: Node) -> None:
+        """Start empty."""
         self.schema = schema
-        leaves, self._fixed_bytes, self._texts, make_push = _compile(schema)
-        self._leaves = leaves
-        self._columns: list[list[Any]] = [[] for _ in leaves]
-        self.push: Callable[[Any], bool] = make_push(newest, *(column.append for column in self._columns))
+        self._leaves, self._fixed_bytes, self._texts, make_push = _compile(schema)
+        self._columns: list[list[Any]] = [[] for _ in self._leaves]
+        self.push: Callable[[Any], tuple[Any, ...] | None] = make_push(*(column.append for column in self._columns))
 
     def push_leaves(self, values: Sequence[Any]) -> None:
-        """Store a sample by its leaves, which are bytes, numbers and text."""
-        kept = [pair for pair in zip(self._leaves, self._columns, strict=True) if _has_value(pair[0])]
-        for (leaf, column), value in zip(kept, values, strict=True):
-            from_plain = _FROM_PLAIN.get(leaf.kind) if isinstance(leaf, PlainLeaf) else None
-            column.append(value if from_plain is None else from_plain(value))
+        """Store what another writer's `push` returned."""
+        kept = [column for leaf, column in zip(self._leaves, self._columns, strict=True) if leaf != _NONE]
+        for column, value in zip(kept, values, strict=True):
+            column.append(value)
 
     def row_bytes(self) -> int:
         """About how many bytes a sample takes; text and bytes are taken to be as long as the newest."""
@@ -109,10 +98,8 @@ class ColumnWriter:
 
 
 @lru_cache(maxsize=256)
-def _compile(schema: Node) -> tuple[list[Leaf], int, tuple[int, ...], Callable[..., Callable[[Any], bool]]]:
+def _compile(schema: Node) -> tuple[list[Leaf], int, tuple[int, ...], Callable[..., Callable[[Any], Any]]]:
     """Leaves of a structure, bytes of those of fixed size, which are text, and the maker of `push(sample)`.
-
-    The maker takes a list for the newest leaves, or None, and one `append` per leaf.
 
     Generated rather than interpreted because it runs in the control loop: first every check, then every
     copy, each on a local variable. Only indices and lengths are written into the source; every value
@@ -123,14 +110,12 @@ def _compile(schema: Node) -> tuple[list[Leaf], int, tuple[int, ...], Callable[.
         raise EncodingError(f"sample has {len(leaves)} values, at most {MAX_LEAVES} can be sent: use numpy arrays")
     source = _PushSource()
     source.visit(schema, "s")
-    appends = ", ".join(f"a{i}" for i in range(len(leaves)))
     lines = [
-        f"def make_push(newest, {appends}):",
+        f"def make_push({', '.join(f'a{i}' for i in range(len(leaves)))}):",
         " def push(s):",
         *source.checks,
         *source.stores,
-        f"  if newest is not None: newest[0] = ({', '.join([*source.plain, ''])})",
-        "  return True",
+        f"  return ({', '.join([*source.stored, ''])})",
         " return push",
     ]
     namespace = dict(source.constants)
@@ -140,22 +125,21 @@ def _compile(schema: Node) -> tuple[list[Leaf], int, tuple[int, ...], Callable[.
 
 
 def _fixed_bytes(leaf: Leaf) -> int:
-    if isinstance(leaf, ArrayLeaf):
-        return int(np.dtype(leaf.dtype).itemsize * prod(leaf.shape))
-    if isinstance(leaf, ScalarLeaf):
-        return np.dtype(leaf.dtype).itemsize
-    return np.dtype(_PLAIN_DTYPE[leaf.kind]).itemsize if leaf.kind in _PLAIN_DTYPE else 0
+    if isinstance(leaf, PlainLeaf):
+        return np.dtype(_PLAIN_DTYPE[leaf.kind]).itemsize if leaf.kind in _PLAIN_DTYPE else 0
+    return int(np.dtype(leaf.dtype).itemsize * prod(leaf.shape if isinstance(leaf, ArrayLeaf) else ()))
 
 
 class _PushSource:
     def __init__(self) -> None:
         self.checks: list[str] = []
         self.stores: list[str] = []
-        self.plain: list[str] = []  # the leaves as bytes, numbers and text
+        self.stored: list[str] = []
         self.constants: dict[str, Any] = {
             "ndarray": np.ndarray,
             "INT64": range(-(2**63), 2**63),
             "travels": travels,
+            "complex_bytes": struct.Struct("<2d").pack,
         }
         self._names = 0
         self._leaves = 0
@@ -210,15 +194,14 @@ class _PushSource:
         if leaf.kind in ("int", "bigint"):
             self._refuse_if(f"({value} in INT64) is {leaf.kind == 'bigint'}")
         if leaf.kind != "none":
-            self._store(append, value, _TO_PLAIN.get(leaf.kind, "{}"))
+            self._store(append, _TO_PLAIN.get(leaf.kind, "{0}").format(value))
 
-    def _store(self, append: str, value: str, plain: str = "{}") -> None:
-        name = self._name("b")
-        self.stores.append(f"  {name} = {value}; {append}({name})")
-        self.plain.append(plain.format(name))
+    def _store(self, append: str, value: str) -> None:
+        self.stored.append(self._name("b"))
+        self.stores.append(f"  {self.stored[-1]} = {value}; {append}({self.stored[-1]})")
 
     def _refuse_if(self, condition: str) -> None:
-        self.checks.append(f"  if {condition}: return False")
+        self.checks.append(f"  if {condition}: return None")
 
     def _name(self, prefix: str) -> str:
         self._names += 1
@@ -230,24 +213,11 @@ class _PushSource:
         return name
 
 
-def _has_value(leaf: Leaf) -> bool:
-    """Whether anything of it travels."""
-    return not (isinstance(leaf, PlainLeaf) and leaf.kind == "none")
-
-
 def _join_column(leaf: Leaf, column: list[Any]) -> bytes:
-    if isinstance(leaf, ArrayLeaf | ScalarLeaf):
+    if isinstance(leaf, ArrayLeaf | ScalarLeaf) or leaf.kind in ("none", "complex"):
         return b"".join(column)
-    if leaf.kind == "none":
-        return b""
     if leaf.kind in _PLAIN_DTYPE:
         return np.array(column, dtype=_PLAIN_DTYPE[leaf.kind]).tobytes()
-    if leaf.kind == "bigint":
-        column = [value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True) for value in column]
-    if leaf.kind == "numpy str":
-        column = list(map(str, column))
-    if leaf.kind == "numpy bytes":
-        column = list(map(bytes, column))
     return msgspec.msgpack.encode(column)
 
 
@@ -336,35 +306,24 @@ class _Plan(NamedTuple):
 class _ColumnLayout:
     def __init__(self, leaf: Leaf) -> None:
         self.leaf = leaf
-        self.dtype: np.dtype[Any] | None = None
-        self.shape: tuple[int, ...] = ()
-        if isinstance(leaf, ArrayLeaf | ScalarLeaf):
+        self.shape = leaf.shape if isinstance(leaf, ArrayLeaf) else ()
+        if isinstance(leaf, PlainLeaf):
+            self.dtype = np.dtype(_PLAIN_DTYPE[leaf.kind]) if leaf.kind in _PLAIN_DTYPE else None
+        else:
             self.dtype = checked_dtype(leaf.dtype)
-        elif leaf.kind in _PLAIN_DTYPE:
-            self.dtype = np.dtype(_PLAIN_DTYPE[leaf.kind])
-        if isinstance(leaf, ArrayLeaf):
-            self.shape = leaf.shape
         if len(self.shape) >= MAX_DIMENSIONS or any(n < 0 for n in self.shape):
             raise DecodingError(f"an array of shape {self.shape} is not possible")
         self.row_bytes = prod(self.shape) * self.dtype.itemsize if self.dtype else 0
 
     def view(self, rows: int, buffer: memoryview) -> Any:
         if self.dtype is None:
-            return self._variable(rows, buffer)
+            return _variable(self.leaf, rows, buffer)
         if len(buffer) != rows * self.row_bytes:
             raise DecodingError(f"{len(buffer)} bytes for {rows} rows of {self.row_bytes}")
-        if not buffer:
-            return _empty(rows, self.shape, self.dtype)
-        array = np.frombuffer(buffer, self.dtype)
-        return array.reshape(rows, *self.shape) if self.shape else array
-
-    def _variable(self, rows: int, buffer: memoryview) -> list[Any] | None:
-        assert isinstance(self.leaf, PlainLeaf)
-        if self.leaf.kind != "none":
-            return _variable(self.leaf, rows, buffer)
-        if len(buffer):
-            raise DecodingError(f"{len(buffer)} bytes for a column of None, which needs none")
-        return None
+        try:
+            return np.ndarray((rows, *self.shape), self.dtype, buffer if len(buffer) else None)
+        except (ValueError, MemoryError):
+            raise DecodingError(f"an array of shape {(rows, *self.shape)} is not possible") from None
 
 
 def columns_of(samples: Sequence[Any]) -> Columns:
@@ -375,21 +334,19 @@ def columns_of(samples: Sequence[Any]) -> Columns:
     """
     writer = ColumnWriter(schema_of(samples[0]))
     for i, sample in enumerate(samples):
-        if not writer.push(sample):
+        if writer.push(sample) is None:
             raise EncodingError(f"sample {i} has another structure than the first")
     buffers = writer.buffers()
     data = memoryview(b"".join(buffers))
     return Layout(writer.schema).columns(len(samples), [len(b) for b in buffers], data)[0]
 
 
-def _empty(rows: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    try:
-        return np.empty((rows, *shape), dtype)
-    except (ValueError, MemoryError):
-        raise DecodingError(f"an array of shape {(rows, *shape)} is not possible") from None
-
-
-def _variable(leaf: PlainLeaf, rows: int, buffer: memoryview) -> list[Any]:
+def _variable(leaf: Leaf, rows: int, buffer: memoryview) -> list[Any] | None:
+    assert isinstance(leaf, PlainLeaf)
+    if leaf.kind == "none":
+        if len(buffer):
+            raise DecodingError(f"{len(buffer)} bytes for a column of None, which needs none")
+        return None
     try:
         values: list[Any] = (_text_decoder if leaf.kind in ("str", "numpy str") else _bytes_decoder).decode(buffer)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -398,9 +355,7 @@ def _variable(leaf: PlainLeaf, rows: int, buffer: memoryview) -> list[Any]:
         raise DecodingError(f"{len(values)} values in a column of {rows} rows")
     if leaf.kind == "bigint":
         return [int.from_bytes(value, "little", signed=True) for value in values]
-    if leaf.kind in ("numpy str", "numpy bytes"):
-        return list(map(_PLAIN_TYPE[leaf.kind], values))
-    return values
+    return list(map(_PLAIN_TYPE[leaf.kind], values)) if leaf.kind in ("numpy str", "numpy bytes") else values
 
 
 def _rows(node: Node, leaves: Any, rows: int) -> list[Any]:
@@ -423,7 +378,5 @@ def _leaf_rows(leaf: Leaf, column: Any, rows: int) -> list[Any]:
         return list(column)
     if leaf.kind == "none":
         return [None] * rows
-    if leaf.kind in _PLAIN_DTYPE:
-        values: list[Any] = column.tolist()
-        return values
-    return list(column)
+    values: list[Any] = column.tolist() if leaf.kind in _PLAIN_DTYPE else column
+    return values

@@ -13,11 +13,12 @@ error in milliseconds (float16, 3 digits).
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -142,14 +143,19 @@ def _to_sample(row: tuple[Any, ...], is_reset: bool, timing: StepTiming) -> Samp
     return Sample(act, obs, rew, terminated, truncated, info)
 
 
-class Unsealed(Protocol):
-    """Keeps samples until their packet is sealed (`delivery.unsealed`)."""
+class Structure(msgspec.Struct, array_like=True, tag="structure"):
+    """The samples that follow have this structure."""
 
-    def add_structure(self, schema: Node, with_originals: bool) -> None:
-        """The samples that follow have this structure."""
+    schema: Node
+    with_originals: bool
 
-    def add_row(self, leaves: tuple[Any, ...], timing: StepTiming, is_reset: bool) -> None:
-        """A sample."""
+
+class Row(msgspec.Struct, array_like=True, tag="row"):
+    """A sample: its leaves, left to right, as `ColumnWriter.push` returns them."""
+
+    leaves: tuple[Any, ...]
+    timing: StepTiming
+    is_reset: bool
 
 
 class PacketWriter:
@@ -160,20 +166,22 @@ class PacketWriter:
     """
 
     def __init__(
-        self, with_originals: bool = False, previous: PacketWriter | None = None, unsealed: Unsealed | None = None
+        self,
+        with_originals: bool = False,
+        previous: PacketWriter | None = None,
+        keep: Callable[[Structure | Row], None] | None = None,
     ) -> None:
         """Start an empty packet.
 
         Args:
             with_originals: samples have a seventh item (CRC debugging).
             previous: samples of the structure that it ended with are expected.
-            unsealed: where each sample is written as well.
+            keep: is given each sample as well, in a form from which `restore` makes the same packet.
         """
-        self.with_originals = with_originals
-        self.unsealed = unsealed
-        self._newest: list[tuple[Any, ...]] | None = None if unsealed is None else [()]
         self.samples = 0
         self.size_bytes = 0  # about, uncompressed
+        self._with_originals = with_originals
+        self._keep = keep
         self._row_bytes = 0
         self._expected: Node | None = previous.last_schema if previous else None
         self._writers: list[ColumnWriter] = []
@@ -187,54 +195,56 @@ class PacketWriter:
         Raises:
             EncodingError: it holds something that cannot travel; the message names the field.
         """
-        if not (self._writers and self._writers[-1].push(sample)):
-            self._start_segment(sample)
+        leaves = self._writers[-1].push(sample) if self._writers else None
+        if leaves is None:
+            leaves = self._start_segment(sample)
         self._rows[-1] += 1
         if is_reset:
             self._resets.append(self.samples)
         self._timing.append(timing)
         self.samples += 1
         self.size_bytes += self._row_bytes
-        if self.unsealed is not None and self._newest is not None:
-            self.unsealed.add_row(self._newest[0], timing, is_reset)
+        if self._keep is not None:
+            self._keep(Row(leaves, timing, is_reset))
 
-    def append_leaves(self, leaves: Sequence[Any], timing: StepTiming, is_reset: bool) -> None:
-        """Store a sample of the structure that `start_segment` was given, by what `unsealed` got of it."""
-        self._writers[-1].push_leaves(leaves)
+    def restore(self, kept: Structure | Row) -> None:
+        """Take what another writer gave to `keep`."""
+        if isinstance(kept, Structure):
+            self._with_originals = kept.with_originals
+            self._add_writer(ColumnWriter(kept.schema))
+            return
+        self._writers[-1].push_leaves(kept.leaves)
         self._rows[-1] += 1
-        if is_reset:
+        if kept.is_reset:
             self._resets.append(self.samples)
-        self._timing.append(timing)
+        self._timing.append(kept.timing)
         self.samples += 1
-
-    def start_segment(self, schema: Node) -> None:
-        """What follows has this structure."""
-        self._writers.append(ColumnWriter(schema))
-        self._rows.append(0)
 
     @property
     def last_schema(self) -> Node | None:
         """The structure of the newest sample."""
         return self._writers[-1].schema if self._writers else self._expected
 
-    def _start_segment(self, sample: tuple[Any, ...]) -> None:
-        writer = ColumnWriter(self._expected, self._newest) if self._expected and not self._writers else None
-        if writer is None or not writer.push(sample):
-            writer = self._new_writer(sample)
+    def _start_segment(self, sample: tuple[Any, ...]) -> tuple[Any, ...]:
+        writer = ColumnWriter(self._expected) if self._expected and not self._writers else None
+        leaves = writer.push(sample) if writer else None
+        if writer is None or leaves is None:
+            try:
+                writer = ColumnWriter(schema_of(sample))
+            except EncodingError as error:
+                raise EncodingError(_name_fields(str(error))) from None
+            leaves = writer.push(sample)
+        if leaves is None:
+            raise EncodingError("a sample does not match its own structure; is another thread changing it?")
+        self._add_writer(writer)
+        self._row_bytes = writer.row_bytes() + _TIMING_BYTES
+        if self._keep is not None:
+            self._keep(Structure(writer.schema, self._with_originals))
+        return leaves
+
+    def _add_writer(self, writer: ColumnWriter) -> None:
         self._writers.append(writer)
         self._rows.append(0)
-        self._row_bytes = writer.row_bytes() + _TIMING_BYTES
-        if self.unsealed is not None:
-            self.unsealed.add_structure(writer.schema, self.with_originals)
-
-    def _new_writer(self, sample: tuple[Any, ...]) -> ColumnWriter:
-        try:
-            writer = ColumnWriter(schema_of(sample), self._newest)
-        except EncodingError as error:
-            raise EncodingError(_name_fields(str(error))) from None
-        if not writer.push(sample):
-            raise EncodingError("a sample does not match its own structure; is another thread changing it?")
-        return writer
 
     @property
     def observed_at_s(self) -> float:
@@ -254,21 +264,20 @@ class PacketWriter:
             own = writer.buffers()
             segments.append(_Segment(rows, _encode_schema(writer.schema), tuple(map(len, own))))
             buffers += own
-        started_at_s = self.observed_at_s
         versions = _runs(timing.policy_version for timing in self._timing)
         sources = _runs(int(timing.source) for timing in self._timing)
         if sources == ((0, ActionSource.POLICY),):
             sources = ()
         head = _head_encoder.encode(
-            _Head(tuple(segments), self.with_originals, tuple(self._resets), started_at_s, versions, sources)
+            _Head(tuple(segments), self._with_originals, tuple(self._resets), self.observed_at_s, versions, sources)
         )
-        return b"".join((len(head).to_bytes(4, "little"), head, *buffers, *self._timing_buffers(started_at_s)))
+        return b"".join((len(head).to_bytes(4, "little"), head, *buffers, *self._timing_buffers()))
 
-    def _timing_buffers(self, started_at_s: float) -> tuple[bytes, bytes, bytes]:
+    def _timing_buffers(self) -> tuple[bytes, ...]:
         if not self._timing:
-            return b"", b"", b""
+            return ()
         observed, inference, error = map(np.array, zip(*(timing[:3] for timing in self._timing), strict=True))
-        offset_us = _between(0, (observed - started_at_s) * _US, 2**32 - 1).astype("<u4")
+        offset_us = _between(0, (observed - self.observed_at_s) * _US, 2**32 - 1).astype("<u4")
         inference_ms = _between(-6e4, inference * _MS, 6e4).astype("<f2")
         error_ms = _between(-6e4, error * _MS, 6e4).astype("<f2")
         return offset_us.tobytes(), inference_ms.tobytes(), error_ms.tobytes()
@@ -352,7 +361,7 @@ def decode_body(
             raise DecodingError(f"a sample is not a tuple of {_FIELDS + head.with_originals} items")
         if check is not None:
             check(layout.schema)
-    buffers = source.rest()
+    buffers = source.read(source.left)
     segments = []
     for segment, layout in zip(head.segments, layouts, strict=True):
         columns, used = layout.columns(segment.rows, segment.sizes, buffers)
@@ -370,28 +379,24 @@ class _Source:
     """A body's bytes in their order, unpacked as far as they are read."""
 
     def __init__(self, packet: SamplePacket, body: bytes | memoryview, limits: PacketLimits) -> None:
-        unpacked_bytes = packet.body_bytes
-        allowed = min(limits.body_bytes, limits.free_bytes + limits.ratio * len(body))
-        if unpacked_bytes > (allowed if packet.compressed else limits.body_bytes):
-            raise OversizeError(
-                f"a packet that claims to unpack from {len(body)} bytes to {unpacked_bytes} bytes; at most {allowed} "
-                "are allowed"
-            )
-        self.left = unpacked_bytes
+        self.left = packet.body_bytes
         self._raw = memoryview(body)
         self._reader: Any = None
+        allowed = limits.body_bytes
         if packet.compressed:
-            self._reader = self._open(body, unpacked_bytes)
-        elif len(body) != unpacked_bytes:
-            raise DecodingError(f"the packet announces {unpacked_bytes} bytes and holds {len(body)}")
-
-    def _open(self, body: bytes | memoryview, unpacked_bytes: int) -> Any:
-        try:
-            if zstandard.frame_content_size(body) != unpacked_bytes:
-                raise DecodingError("the packet's length does not match its compressed frame")
-            return _of_thread.decompressor.stream_reader(body)
-        except zstandard.ZstdError as error:
-            raise DecodingError(f"the packet does not decompress: {error}") from None
+            allowed = min(allowed, limits.free_bytes + limits.ratio * len(body))
+        if self.left > allowed:
+            raise OversizeError(
+                f"a packet that claims to unpack from {len(body)} bytes to {self.left} bytes; at most {allowed} are "
+                "allowed"
+            )
+        if packet.compressed:
+            with _as_decoding_error():
+                if zstandard.frame_content_size(body) != self.left:
+                    raise DecodingError("the packet's length does not match its compressed frame")
+                self._reader = _of_thread.decompressor.stream_reader(body)
+        elif len(body) != self.left:
+            raise DecodingError(f"the packet announces {self.left} bytes and holds {len(body)}")
 
     def read(self, size: int) -> memoryview:
         """The next `size` bytes."""
@@ -401,17 +406,19 @@ class _Source:
         if self._reader is None:
             taken, self._raw = self._raw[:size], self._raw[size:]
             return taken
-        try:
-            taken = memoryview(self._reader.read(size)) if size else memoryview(b"")
-        except zstandard.ZstdError as error:
-            raise DecodingError(f"the packet does not decompress: {error}") from None
+        with _as_decoding_error():
+            taken = memoryview(self._reader.read(size) if size else b"")
         if len(taken) != size:
             raise DecodingError(f"the packet ends {size - len(taken)} bytes before what it announces")
         return taken
 
-    def rest(self) -> memoryview:
-        """All bytes that are left."""
-        return self.read(self.left)
+
+@contextlib.contextmanager
+def _as_decoding_error() -> Iterator[None]:
+    try:
+        yield
+    except zstandard.ZstdError as error:
+        raise DecodingError(f"the packet does not decompress: {error}") from None
 
 
 def _decode_head(source: _Source, limits: PacketLimits) -> _Head:

@@ -3,7 +3,6 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import msgspec
-import psutil
 import pytest
 
 from tmrl_like.testing.transports import introduce
@@ -48,11 +47,6 @@ class Machines:
         keys = msgspec.structs.replace(folder.peer_keys(), **changes)
         (folder.path / "peer.json").write_bytes(msgspec.json.encode(keys))
         return folder
-
-
-def listens(process: psutil.Process) -> bool:
-    """Whether a child process is a relay."""
-    return any(connection.status == psutil.CONN_LISTEN for connection in process.net_connections("tcp"))
 
 
 class Service:

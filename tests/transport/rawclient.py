@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from tmrl_like.transport.tlspyo import envelopes
-from tmrl_like.transport.tlspyo.proof import Secret
+from tmrl_like.transport.tlspyo.connection import GROUP
+from tmrl_like.transport.tlspyo.password import password_of
 
 from .conftest import Service
 
@@ -27,7 +27,8 @@ class RawPeer:
     """Connects at once; says only what it is told to say."""
 
     def __init__(self, service: Service) -> None:
-        self.keys = service.keys.peer_keys()
+        keys = service.keys.peer_keys()
+        self.password = password_of(keys.curve_public, keys.server_curve_public, keys.curve_secret)
         self._socket = trust_all().wrap_socket(socket.create_connection(service.server.address, timeout=10))
         self._stamp = 0
         self._buffer = b""
@@ -36,48 +37,29 @@ class RawPeer:
         with contextlib.suppress(OSError):
             self._socket.sendall(data)
 
-    def say(self, cmd: Any, dest: Any = None, obj: Any = None, password: str | None = None) -> None:
+    def say(self, cmd: Any, dest: Any = None, obj: Any = None) -> None:
         self._stamp += 1
-        self.say_bytes(msgspec.msgpack.encode((self._stamp, cmd, dest, obj)), password)
+        self.say_bytes(msgspec.msgpack.encode((self._stamp, cmd, dest, obj)))
 
-    def say_bytes(self, envelope: bytes, password: str | None = None) -> None:
-        header = f"{len(envelope):<10}".encode()
-        self.write(header + (self.keys.password if password is None else password).encode() + envelope)
+    def say_bytes(self, envelope: bytes) -> None:
+        self.write(f"{len(envelope):<10}{self.password}".encode() + envelope)
 
-    def hear(self) -> tuple[int, str, bytes | None]:
-        while True:
-            if len(self._buffer) >= 10 and len(self._buffer) >= 10 + int(self._buffer[:10]):
-                end = 10 + int(self._buffer[:10])
-                envelope, self._buffer = self._buffer[10:end], self._buffer[end:]
-                heard: tuple[int, str, bytes | None] = msgspec.msgpack.decode(envelope)
-                return heard
+    def hear(self) -> str:
+        """The next command."""
+        while len(self._buffer) < 10 or len(self._buffer) < 10 + int(self._buffer[:10]):
             data = self._socket.recv(65536)
             if not data:
                 raise ConnectionError("closed")
             self._buffer += data
-
-    def hear_object(self) -> Any:
-        while True:
-            _, cmd, obj = self.hear()
-            if cmd == "OBJ":
-                assert obj is not None
-                return envelopes.said_by_server(obj)
-
-    def knock(self, groups: tuple[str, ...] = envelopes.PEER_GROUPS) -> bytes:
-        """Say hello; returns the challenge."""
-        self.say("HELLO", None, groups)
-        challenge = self.hear_object()
-        assert isinstance(challenge, envelopes.Challenge)
-        return challenge.nonce
-
-    def proof(self, nonce: bytes) -> bytes:
-        secret = Secret(self.keys.curve_secret, self.keys.curve_public)
-        mac = secret.prove_to(self.keys.server_curve_public, nonce)
-        return envelopes.serialize(envelopes.Proof(self.keys.curve_public, mac))
+        end = 10 + int(self._buffer[:10])
+        envelope, self._buffer = self._buffer[10:end], self._buffer[end:]
+        command: str = msgspec.msgpack.decode(envelope)[1]
+        return command
 
     def join(self) -> RawPeer:
-        self.say("OBJ", envelopes.TO_SERVER, self.proof(self.knock()))
-        assert isinstance(self.hear_object(), envelopes.Accepted)
+        self.say("HELLO", None, GROUP)
+        while self.hear() != "ACK":
+            pass
         return self
 
     def closed(self, deadline_s: float = 60.0) -> bool:

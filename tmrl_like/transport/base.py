@@ -19,12 +19,15 @@ What every transport guarantees
 from __future__ import annotations
 
 import contextlib
+import queue
 import sys
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from tmrl_like.base.options import above_0
 from tmrl_like.errors import OversizeError
+
+T = TypeVar("T")
 
 DEFAULT_PORT = 7790
 LOCALHOST = "127.0.0.1"
@@ -92,6 +95,14 @@ class Incoming:
     peer: bytes
     identity: Identity
     data: bytes | memoryview
+
+
+def next_in(inbox: queue.SimpleQueue[T], timeout_s: float) -> T | None:
+    """The next thing in a queue; None when `timeout_s` passed without one."""
+    try:
+        return inbox.get(timeout=timeout_s)
+    except queue.Empty:
+        return None
 
 
 def raise_descriptor_limit() -> None:

@@ -26,7 +26,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 
@@ -44,14 +44,16 @@ KEYS_CHECK_S = 1.0
 _COARSEST_CLOCK_S = 2.0
 
 
-class ServerKeys(msgspec.Struct, frozen=True):
-    """The server's secrets. `curve_*` are Z85 text, `tls_*` PEM text; `password` guards the TLS relay."""
+Z85: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40}$")]
 
-    curve_public: str
-    curve_secret: str
+
+class ServerKeys(msgspec.Struct, frozen=True):
+    """The server's secrets. `tls_*` are PEM text."""
+
+    curve_public: Z85
+    curve_secret: Z85
     tls_key: str
     tls_certificate: str
-    password: str
 
 
 class PeerKeys(msgspec.Struct, frozen=True):
@@ -59,18 +61,17 @@ class PeerKeys(msgspec.Struct, frozen=True):
 
     name: str
     roles: tuple[str, ...]
-    curve_public: str
-    curve_secret: str
-    server_curve_public: str
+    curve_public: Z85
+    curve_secret: Z85
+    server_curve_public: Z85
     tls_certificate: str  # the server's, PEM
-    password: str
 
 
 class Authorized(msgspec.Struct, frozen=True):
     """What the server keeps of a peer: nothing secret."""
 
     roles: tuple[str, ...]
-    curve_public: str
+    curve_public: Z85
 
 
 T = TypeVar("T", ServerKeys, PeerKeys, Authorized)
@@ -152,7 +153,7 @@ class KeyFolder:
         public, secret = _curve_pair()
         entry = Authorized(roles, public)
         write_atomically(self.path / "authorized" / f"{name}.json", msgspec.json.encode(entry))
-        return PeerKeys(name, roles, public, secret, server.curve_public, server.tls_certificate, server.password)
+        return PeerKeys(name, roles, public, secret, server.curve_public, server.tls_certificate)
 
     def _create(self) -> None:
         """Make all keys in a folder beside, then rename: two parts that start at once agree on one set."""
@@ -262,7 +263,7 @@ def _stamp(state: os.stat_result) -> _Stamp:
 def _new_server_keys() -> ServerKeys:
     public, secret = _curve_pair()
     key, certificate = _tls_pair()
-    return ServerKeys(public, secret, key, certificate, secrets.token_urlsafe(24))
+    return ServerKeys(public, secret, key, certificate)
 
 
 def _curve_pair() -> tuple[str, str]:

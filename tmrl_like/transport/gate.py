@@ -37,6 +37,7 @@ class Gate:
         self.failure: BaseException | None = None
         self._keys = keys
         self._unproved: dict[int, object] = {}  # descriptor -> address of the other side; the oldest first
+        self._proved: set[int] = set()
         self._lock = threading.Lock()
         self._said: set[str] = set()
         self._zap = context.socket(zmq.REP)
@@ -50,9 +51,10 @@ class Gate:
         threading.Thread(target=self._run, name="tmrl-zmq-gate", daemon=True).start()
 
     def proved(self, descriptor: int) -> None:
-        """A message came from this connection. Any thread; costs nothing when all have proved their keys."""
-        if self._unproved:
+        """A message came from this connection, perhaps before it is known here that there is one. Any thread."""
+        if descriptor not in self._proved:
             with self._lock:
+                self._proved.add(descriptor)
                 self._unproved.pop(descriptor, None)
 
     def _run(self) -> None:
@@ -102,7 +104,9 @@ class Gate:
                 return
             with self._lock:
                 self._unproved.pop(descriptor, None)
-                if event == zmq.EVENT_ACCEPTED:
+                if event == zmq.EVENT_DISCONNECTED:
+                    self._proved.discard(descriptor)
+                elif descriptor not in self._proved:
                     self._unproved[descriptor] = _other_side(descriptor)
                 surplus = next(iter(self._unproved), 0) if len(self._unproved) > MAX_UNPROVED_CONNECTIONS else 0
                 address = self._unproved.pop(surplus, None)

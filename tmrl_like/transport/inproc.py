@@ -5,12 +5,10 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
-from typing import TypeVar
 
 from tmrl_like.errors import AddressInUseError
-from tmrl_like.transport.base import LOCALHOST, Identity, Incoming, TransportOptions
+from tmrl_like.transport.base import LOCALHOST, Identity, Incoming, TransportOptions, next_in
 
-T = TypeVar("T")
 _EVERYBODY = Identity("inproc", ("worker", "trainer"))
 _servers: dict[tuple[str, int], InprocServerLink] = {}
 _lock = threading.Lock()
@@ -27,8 +25,8 @@ class InprocServerLink:
             AddressInUseError: another server of this process has it.
         """
         self._options = options or TransportOptions()
-        self._inbox: queue.Queue[tuple[bytes, bytes] | None] = queue.Queue()
-        self._outboxes: dict[bytes, queue.Queue[bytes | memoryview | None]] = {}
+        self._inbox: queue.SimpleQueue[tuple[bytes, bytes] | None] = queue.SimpleQueue()
+        self._outboxes: dict[bytes, queue.SimpleQueue[bytes | memoryview | None]] = {}
         self._ids = itertools.count(1)
         with _lock:
             host = LOCALHOST if host == "0.0.0.0" else host  # peers dial this machine
@@ -39,7 +37,7 @@ class InprocServerLink:
 
     def receive(self, timeout_s: float) -> Incoming | None:
         """See `ServerLink.receive`."""
-        item = _get(self._inbox, timeout_s)
+        item = next_in(self._inbox, timeout_s)
         return None if item is None else Incoming(item[0], _EVERYBODY, item[1])
 
     def send(self, peer: bytes, data: bytes | memoryview) -> bool:
@@ -51,7 +49,7 @@ class InprocServerLink:
         outbox.put(data)
         return True
 
-    def accept(self, outbox: queue.Queue[bytes | memoryview | None]) -> bytes:
+    def accept(self, outbox: queue.SimpleQueue[bytes | memoryview | None]) -> bytes:
         """Register a peer's connection; returns its id."""
         peer = next(self._ids).to_bytes(8, "big")
         self._outboxes[peer] = outbox
@@ -99,14 +97,14 @@ class InprocPeerLink:
     def __init__(self, host: str, port: int, options: TransportOptions | None = None) -> None:
         self._address = (host, port)
         self._options = options or TransportOptions()
-        self._inbox: queue.Queue[bytes | memoryview | None] = queue.Queue()
+        self._inbox: queue.SimpleQueue[bytes | memoryview | None] = queue.SimpleQueue()
         self._server: InprocServerLink | None = None
         self._peer = b""
         self._closed = False
 
     def receive(self, timeout_s: float) -> bytes | memoryview | None:
         """See `PeerLink.receive`."""
-        return _get(self._inbox, timeout_s)
+        return next_in(self._inbox, timeout_s)
 
     def send(self, data: bytes) -> bool:
         """See `PeerLink.send`."""
@@ -127,10 +125,3 @@ class InprocPeerLink:
         self._closed = True
         if self._server is not None:
             self._server.forget(self._peer)
-
-
-def _get(source: queue.Queue[T], timeout_s: float) -> T | None:
-    try:
-        return source.get(timeout=timeout_s) if timeout_s > 0 else source.get_nowait()
-    except queue.Empty:
-        return None

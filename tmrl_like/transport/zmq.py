@@ -27,8 +27,7 @@ from tmrl_like.transport.gate import Gate
 
 log = logging.getLogger(__name__)
 
-_BROKEN_HANDSHAKES_BEFORE_GIVING_UP = 6
-_GREETING_WITHIN_S = 1.0
+_BROKEN_HANDSHAKES = 3  # before it is asked whether anybody speaks there; and again as many, before giving up
 _REDIAL_AFTER_S = 0.3
 _BACKLOG = 1024
 _PART_BYTES = 1 << 20
@@ -152,7 +151,6 @@ class ZmqPeerLink:
     def __init__(self, host: str, port: int, keys: PeerKeys, options: TransportOptions | None = None) -> None:
         self._options = options or TransportOptions()
         self._where = f"{host}:{port}"
-        self._address = (host, port)
         self._context = zmq.Context()
         self._socket = self._context.socket(zmq.DEALER)
         _apply(self._socket, self._options)
@@ -170,6 +168,8 @@ class ZmqPeerLink:
         )
         self._proved = False  # a handshake succeeded: key and server are right, later failures are restarts
         self._broken_handshakes = 0
+        self._knock: zmq.Socket[bytes] | None = None
+        self._somebody_speaks = False
         self._dead_since: float | None = None
         self._waker = _Waker()
         self._poller = zmq.Poller()
@@ -195,9 +195,11 @@ class ZmqPeerLink:
             ready = dict(self._poller.poll(math.ceil(max(0.0, until - time.monotonic()) * 1000)))
             if self._monitor in ready:
                 self._watch_connection()
+            if self._knock in ready:
+                self._listen()
             if self._socket in ready:
                 return _whole(self._socket, self._socket.recv(zmq.NOBLOCK, copy=False), self._options)
-            if self._monitor not in ready:
+            if not ready or self._waker.reader.fileno() in ready:
                 self._waker.drain()
                 return None
 
@@ -211,27 +213,40 @@ class ZmqPeerLink:
                 )
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._proved = True
+                self._end_knock()
             elif event == zmq.EVENT_DISCONNECTED:
                 self._dead_since = time.monotonic()
                 self._broken_handshakes += not self._proved
             else:  # connected, or trying to
                 self._dead_since = None
-        if self._broken_handshakes >= _BROKEN_HANDSHAKES_BEFORE_GIVING_UP and self._somebody_speaks():
+        if self._broken_handshakes >= _BROKEN_HANDSHAKES and self._somebody_speaks:
             raise CredentialsError(
                 f"what listens at {self._where} is not the server that this machine's key is for: check "
                 "the address, or join that server with a line from its `tmrl-like keys invite NAME`"
             )
+        if self._broken_handshakes >= _BROKEN_HANDSHAKES and self._knock is None:
+            self._knock = self._context.socket(zmq.STREAM)
+            self._knock.linger = 0
+            self._knock.connect(self._endpoint)
+            self._poller.register(self._knock, zmq.POLLIN)
 
-    def _somebody_speaks(self) -> bool:
-        """Whether what accepts connections there says anything; a forwarder whose server is away does not."""
-        self._broken_handshakes = 0
-        try:
-            with socket.create_connection(self._address, _GREETING_WITHIN_S) as sock:
-                sock.settimeout(_GREETING_WITHIN_S)
-                sock.sendall(b"\r\n\r\n")  # for those that do not speak first, as our servers do
-                return bool(sock.recv(1))
-        except OSError:
-            return False
+    def _listen(self) -> None:
+        """Find out whether what accepts connections there says anything; a forwarder whose server is away does not."""
+        assert self._knock
+        connection, said = self._knock.recv_multipart()
+        if said:
+            self._somebody_speaks = True
+            self._broken_handshakes = 0
+            self._end_knock()
+        else:  # connected, or cut
+            with contextlib.suppress(zmq.ZMQError):
+                self._knock.send_multipart([connection, b"\r\n\r\n"], zmq.NOBLOCK)  # for those that do not speak first
+
+    def _end_knock(self) -> None:
+        if self._knock:
+            self._poller.unregister(self._knock)
+            self._knock.close()
+            self._knock = None
 
     def _redial_if_dead(self) -> None:
         """Libzmq reconnects after a lost connection, but not after one that broke the protocol."""
@@ -259,6 +274,7 @@ class ZmqPeerLink:
         if self._closed:
             return
         self._closed = True
+        self._end_knock()
         self._socket.disable_monitor()
         self._monitor.close(linger=0)
         self._socket.close(linger=200)

@@ -30,6 +30,7 @@ from tmrl_like.transport import KeyFolder
 
 log = logging.getLogger(__name__)
 
+IMPORTED_ONCE = [f"tmrl_like.{name}" for name in ("worker.worker", "trainer.trainer", "server.server", "testing.fakes")]
 PERIOD_S = 0.01
 MANY_S = 1800
 
@@ -160,7 +161,7 @@ class Part:
         method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
         self._context = multiprocessing.get_context(method)
         if method == "forkserver":
-            self._context.set_forkserver_preload([__name__])
+            self._context.set_forkserver_preload(IMPORTED_ONCE)
         self._run = (dict(os.environ), log, run, arguments)
         self._family: set[psutil.Process] = set()  # every process of this part that was ever seen
         self.start()

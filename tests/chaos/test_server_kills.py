@@ -40,9 +40,9 @@ def test_traffic_flows_again_within_two_seconds_of_a_restart(rigs, seed, figure,
     took = []
     for _ in range(count):
         wait_until(lambda: seen_workers(trainer, 0) == set(WORKERS), 20, "every worker's samples arrive")
-        time.sleep(rng.uniform(0.5, 1.5))
+        time.sleep(rng.uniform(0.1, 1.5 if count > 5 else 0.5))
         server.kill()
-        time.sleep(rng.uniform(0.1, 3.0))
+        time.sleep(rng.uniform(0.1, 3.0 if count > 5 else 0.5))
         before = rig.arrived(trainer)
         listened = len(lines(rig))
         server.start()

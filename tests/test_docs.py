@@ -86,7 +86,7 @@ def test_the_script_in_the_readme_trains(tmp_path):
 
 def test_the_example_of_chaos_loses_and_doubles_nothing(tmp_path):
     script = tmp_path / "chaos.py"
-    shorter = fences(page("guide/chaos.md"), "python")[0].replace("count=5", "count=2")
+    shorter = fences(page("guide/chaos.md"), "python")[0].replace("count=5", "count=2, frozen_s=(0.1, 1.0)")
     script.write_text(shorter, encoding="utf-8")
     environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, timeout=250)

@@ -25,8 +25,6 @@ log = logging.getLogger("tmrl_like.server")
 _ALIVE_WITHIN_S = 2.0
 _RETRY_AFTER_S = 2.0
 _MALFORMED_BEFORE_REFUSAL = 100
-_MALFORMED_PEERS_KEPT = 1000
-_REFUSALS_KEPT = 1000
 _MAX_POLICIES_ON_THEIR_WAY = 3
 _LINES, _LINES_PER_S = 200, 1.0  # of log about one key, at first, and then
 _SEATS_PER_S = 10.0  # new ones of one key, when it has taken twice `max_workers`
@@ -54,6 +52,15 @@ class Seat:
     def __post_init__(self) -> None:
         self.incarnations = frozenset((self.hello.incarnation, *self.hello.takes_over))
 
+    @property
+    def who(self) -> tuple[str, str]:
+        """Its role and name."""
+        return self.hello.role, self.hello.name
+
+    def sends_for(self, message: m.Bundle | m.Ack | m.Dismissal) -> bool:
+        """Whether it is the worker that sends the packets of this worker process."""
+        return self.who == ("worker", message.worker) and message.incarnation in self.incarnations
+
 
 @dataclass(slots=True)
 class Counters:
@@ -67,13 +74,30 @@ class Counters:
     dropped: int = 0
 
 
+@dataclass(slots=True)
+class _Policy:
+    """The newest policy, as far as it is here."""
+
+    version: int = 0
+    frames: list[bytes | memoryview] = field(default_factory=list)
+    num_frames: int = 1
+    size_bytes: int = 0
+
+    @property
+    def is_whole(self) -> bool:
+        return len(self.frames) == self.num_frames
+
+
 class _Waiting:
     """Messages for the trainer, of several keys, which take turns; those of a key stay in order."""
 
     def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.clear()
+
+    def clear(self) -> None:
         self.samples = 0
         self.size_bytes = 0
-        self._max_bytes = max_bytes
         self._bytes: dict[str, int] = {}  # of each key that has any
         self._queues: dict[str, deque[bytes | memoryview]] = {}
         self._turns: deque[str] = deque()
@@ -115,7 +139,11 @@ class _Waiting:
 
 
 class Relay:
-    """Routes between one trainer and any number of workers."""
+    """Routes between one trainer and any number of workers.
+
+    Attributes:
+        trainer: its seat; None: there is none.
+    """
 
     def __init__(
         self,
@@ -131,32 +159,23 @@ class Relay:
         self._max_workers = max_workers
         self._silent_after_s = silent_after_s
         self._max_policy_bytes = max_policy_bytes
-        self._max_waiting_bytes = max_waiting_bytes
         self._feed = 0
         self._seats: dict[bytes, Seat] = {}
-        self._trainer: Seat | None = None
+        self.trainer: Seat | None = None
         self._waiting = _Waiting(max_waiting_bytes)
         self._new_seats = Buckets(2 * max_workers + 10, _SEATS_PER_S)
         self._say = Lines(log, _LINES, _LINES_PER_S, lambda: self._now)
         self._now = 0.0  # of the message or the look at the clock that is being dealt with
-        self._policy: list[bytes | memoryview] = []
-        self._policy_version = 0
-        self._policy_complete = False
-        self._policy_bytes = 0
-        self._malformed: dict[bytes, int] = {}
+        self._policy = _Policy()
+        self._malformed = Buckets(_MALFORMED_BEFORE_REFUSAL - 1, 0.0)  # by connection
+        self._unsaid = Buckets(1, 0.0)  # what the log has not got yet: refusals, and whose message was malformed
         self._names: dict[str, str] = {}  # worker -> key that used this name first; the oldest first
-        self._refusals: set[tuple[str, str]] = set()  # name and reason: what the log has
         self.counters = Counters()
 
     @property
     def workers(self) -> list[Seat]:
         """All workers with a seat."""
         return [seat for seat in self._seats.values() if seat.hello.role == "worker"]
-
-    @property
-    def trainer(self) -> Seat | None:
-        """The trainer, if there is one."""
-        return self._trainer
 
     def handle(self, incoming: Incoming, now: float) -> None:
         """Act on one message from a peer whose key is, or was, valid."""
@@ -176,13 +195,12 @@ class Relay:
             self._tell(incoming.peer, m.HelloWanted())
         else:
             seat.seen_at = now
-            handler = self._HANDLERS.get((seat.hello.role, type(message)))
-            if handler is None:
-                self._refuse_malformed(
-                    incoming, DecodingError(f"a {seat.hello.role} does not send {type(message).__name__}")
-                )
+            handle = self._HANDLERS.get((seat.hello.role, type(message)))
+            if handle is not None:
+                handle(self, seat, message, incoming.data)
             else:
-                handler(self, seat, message, incoming.data)
+                what = f"a {seat.hello.role} does not send {type(message).__name__}"
+                self._refuse_malformed(incoming, DecodingError(what))
 
     def _seat_of(self, incoming: Incoming) -> Seat | None:
         """The seat of this connection, if it is still the same key's and the key may still play the role."""
@@ -202,7 +220,7 @@ class Relay:
         self._now = now
         for seat in [s for s in self._seats.values() if now - s.seen_at > self._silent_after_s]:
             line = "%s %s has been silent for %.0f s: its seat is free"
-            self._say(seat.key, logging.WARNING, line, *_who(seat), self._silent_after_s)
+            self._say(seat.key, logging.WARNING, line, *seat.who, self._silent_after_s)
             self._leave(seat)
         return self.flush()
 
@@ -219,26 +237,26 @@ class Relay:
         seat = self._seats.get(peer)
         self._tell(peer, m.Refusal("the server refuses this machine's key: it was revoked"))
         if seat is not None:
-            self._say(seat.key, logging.WARNING, "%s %s leaves: its key was revoked", *_who(seat))
+            self._say(seat.key, logging.WARNING, "%s %s leaves: its key was revoked", *seat.who)
             self._names = {name: key for name, key in self._names.items() if key != seat.key}
             self._leave(seat)
 
     # -- seats ---------------------------------------------------------------------------------------
 
     def _hello(self, peer: bytes, identity: Identity, hello: m.Hello, now: float) -> None:
-        sitting = self._seats.get(peer)
-        is_known = sitting is not None and _same_process(sitting.hello, hello)  # it asked more than once
-        is_seated = any(_same_process(seat.hello, hello) for seat in self._seats.values())
-        if not is_seated and not self._new_seats.take(identity.name, 1, now):
+        namesakes = [seat for seat in self._seats.values() if _same_process(seat.hello, hello)]
+        if not namesakes and not self._new_seats.take(identity.name, 1, now):
             return  # it asks again
         refusal = self._reason_to_refuse(identity, hello, now)
         if refusal is not None:
             self._refuse(identity.name, hello, refusal, peer)
             self._link.forget(peer)
             return
-        for old in [s for s in self._seats.values() if _same_process(s.hello, hello) and s.peer != peer]:
-            self._forget(old)
-        if is_known and sitting is not None:
+        for old in namesakes:
+            if old.peer != peer:
+                self._forget(old)
+        sitting = self._seats.get(peer)
+        if sitting is not None and sitting in namesakes:  # it asked more than once
             sitting.seen_at = now
             self._welcome(sitting)
             return
@@ -250,15 +268,11 @@ class Relay:
         else:
             self._bind_name(hello.name, identity.name)
         self._welcome(seat)
-        line = "%s %s is here (key %s)"
-        self._say(identity.name, logging.INFO, line, hello.role, hello.name, identity.name)
+        self._say(identity.name, logging.INFO, "%s %s is here (key %s)", *seat.who, identity.name)
 
     def _refuse(self, key: str, hello: m.Hello, refusal: m.Refusal, peer: bytes) -> None:
         self.counters.refused += 1
-        if len(self._refusals) > _REFUSALS_KEPT:
-            self._refusals.clear()
-        if (hello.name, refusal.reason) not in self._refusals:
-            self._refusals.add((hello.name, refusal.reason))
+        if self._unsaid.take(f"{hello.name}: {refusal.reason}", 1, self._now):
             self._say(key, logging.WARNING, "refused %s %s: %s", hello.role, hello.name, refusal.reason)
         self._tell(peer, refusal)
 
@@ -282,7 +296,7 @@ class Relay:
             return _not_for(identity, hello.role)
         if hello.role == "trainer":
             return self._reason_to_refuse_trainer(identity, hello, now)
-        if _share_file(self._trainer, hello):
+        if _share_file(self.trainer, hello):
             return m.Refusal(_SHARED_FILE.format("worker", "trainer"))
         owner = self._names.get(hello.name, identity.name)
         if owner != identity.name:
@@ -307,11 +321,11 @@ class Relay:
     def _reason_to_refuse_trainer(self, identity: Identity, hello: m.Hello, now: float) -> m.Refusal | None:
         if any(_share_file(worker, hello) for worker in self.workers):
             return m.Refusal(_SHARED_FILE.format("trainer", "worker"))
-        if not self._is_taken(self._trainer, identity, hello, now):
+        if not self._is_taken(self.trainer, identity, hello, now):
             return None
-        assert self._trainer is not None
+        assert self.trainer is not None
         return m.Refusal(
-            f"a trainer is connected already ({self._trainer.hello.name}): stop it, or give this one its own server",
+            f"a trainer is connected already ({self.trainer.hello.name}): stop it, or give this one its own server",
             _RETRY_AFTER_S,
         )
 
@@ -330,12 +344,12 @@ class Relay:
         if idle_s <= _ALIVE_WITHIN_S:
             return True
         line = "%s %s is silent for %.1f s: another one takes its seat"
-        self._say(sitting.key, logging.WARNING, line, *_who(sitting), idle_s)
+        self._say(sitting.key, logging.WARNING, line, *sitting.who, idle_s)
         self._leave(sitting)
         return False
 
     def _reason_for_spaces(self, worker: m.Hello) -> m.Refusal | None:
-        trainer = self._trainer.hello.spaces if self._trainer else None
+        trainer = self.trainer.hello.spaces if self.trainer else None
         if trainer is None or worker.spaces is None or trainer == worker.spaces:
             return None
         what = "observation" if trainer.observation != worker.spaces.observation else "action"
@@ -347,9 +361,9 @@ class Relay:
         )
 
     def _seat_trainer(self, seat: Seat) -> None:
-        self._trainer = seat
-        self._feed = _random_id()
-        self._waiting = _Waiting(self._max_waiting_bytes)
+        self.trainer = seat
+        self._feed = secrets.randbits(62) + 1
+        self._waiting.clear()
         for worker in self.workers:
             worker.policies_on_their_way.clear()  # another trainer may count its versions from 1 again
             refusal = self._reason_for_spaces(worker.hello)
@@ -363,15 +377,14 @@ class Relay:
         self._leave(seat)
 
     def _welcome(self, seat: Seat) -> None:
-        wanted = seat.hello.role == "trainer" and not self._policy_complete
-        self._tell(seat.peer, m.Welcome(self._feed, wanted))
+        self._tell(seat.peer, m.Welcome(self._feed, seat is self.trainer and not self._policy.is_whole))
 
     def _leave(self, seat: Seat) -> None:
         self._forget(seat)
-        if seat is self._trainer:
-            self._trainer = None
+        if seat is self.trainer:
+            self.trainer = None
             self._feed = 0
-            self._waiting = _Waiting(self._max_waiting_bytes)
+            self._waiting.clear()
             for worker in self.workers:
                 self._welcome(worker)
 
@@ -382,10 +395,10 @@ class Relay:
     # -- messages ------------------------------------------------------------------------------------
 
     def _on_samples(self, seat: Seat, message: m.Bundle, data: bytes | memoryview) -> None:
-        if message.worker != seat.hello.name or message.incarnation not in seat.incarnations:
+        if not seat.sends_for(message):
             self._refuse_malformed_from(seat, f"it sent samples in the name of {message.worker:.60}")
             return
-        if self._trainer is None:
+        if self.trainer is None:
             return  # the worker keeps them, and sends them again when there is a trainer
         self.counters.dropped += self._waiting.add(seat.key, data)  # the trainer notices the gap and asks for it again
         self._waiting.samples += message.samples or self._min_samples  # finished episodes do not wait
@@ -395,69 +408,70 @@ class Relay:
 
     def _flush_samples(self) -> bool:
         waiting = self._waiting
-        if self._trainer is None or waiting.samples < self._min_samples:
+        if self.trainer is None or waiting.samples < self._min_samples:
             return True
-        if not waiting.send(functools.partial(self._link.send, self._trainer.peer)):
+        if not waiting.send(functools.partial(self._link.send, self.trainer.peer)):
             return False
         waiting.samples = 0
         return True
 
     def _on_policy(self, seat: Seat, message: m.PolicyFrame, data: bytes | memoryview) -> None:
         if message.index == 0:
-            self._policy, self._policy_bytes, self._policy_complete = [], 0, False
-            self._policy_version = message.version
+            self._policy = _Policy(message.version, [], message.frames)
             for worker in self.workers:
                 worker.policy_cursor = 0
-        if message.index != len(self._policy):
+        policy = self._policy
+        if message.index != len(policy.frames):
             return  # the rest of a policy whose beginning was lost with a connection; the next one follows
-        self._policy_bytes += len(data)
-        if self._policy_bytes > self._max_policy_bytes:
+        policy.size_bytes += len(data)
+        if policy.size_bytes > self._max_policy_bytes:
             self._refuse_malformed_from(seat, f"its policy is larger than {self._max_policy_bytes} bytes")
             return
-        self._policy.append(data)
-        if message.index == message.frames - 1:
-            self._policy_complete = True
-            self.counters.policies += 1
+        policy.frames.append(data)
+        self.counters.policies += message.index == message.frames - 1
         self._flush_policy()
 
     def _flush_policy(self) -> bool:
-        done = True
-        for worker in self.workers:
-            while worker.policy_cursor < len(self._policy):
-                if worker.policy_cursor == 0 and len(worker.policies_on_their_way) >= _MAX_POLICIES_ON_THEIR_WAY:
-                    break  # a slow link gets fewer policies, and so newer ones
-                if not self._link.send(worker.peer, self._policy[worker.policy_cursor]):
-                    done = False
-                    break
-                if worker.policy_cursor == 0:
-                    worker.policies_on_their_way.append(self._policy_version)
-                worker.policy_cursor += 1
-        return done
+        sent = [self._send_policy(worker) for worker in self.workers]
+        return all(sent)
+
+    def _send_policy(self, worker: Seat) -> bool:
+        """Send a worker the frames that it is due; False as soon as its queue is full."""
+        for frame in self._policy.frames[worker.policy_cursor :]:
+            is_first = worker.policy_cursor == 0
+            if is_first and len(worker.policies_on_their_way) >= _MAX_POLICIES_ON_THEIR_WAY:
+                break  # a slow link gets fewer policies, and so newer ones
+            if not self._link.send(worker.peer, frame):
+                return False
+            if is_first:
+                worker.policies_on_their_way.append(self._policy.version)
+            worker.policy_cursor += 1
+        return True
 
     def _on_ack(self, seat: Seat, message: m.Ack, data: bytes | memoryview) -> None:
         for worker in self.workers:
-            if worker.hello.name == message.worker and message.incarnation in worker.incarnations:
+            if worker.sends_for(message):
                 self._link.send(worker.peer, data)
 
     def _on_dismissal(self, seat: Seat, message: m.Dismissal, data: bytes | memoryview) -> None:
         for worker in self.workers:
-            if (worker.hello.name, worker.hello.incarnation) == (message.worker, message.incarnation):
+            if worker.sends_for(message) and worker.hello.incarnation == message.incarnation:
                 self._dismiss(worker, m.Refusal(_MISFIT.format(message.reason)))
-            elif worker.hello.name == message.worker and message.incarnation in worker.incarnations:
+            elif worker.sends_for(message):
                 self._link.send(worker.peer, data)
 
     def _on_worker_beat(self, seat: Seat, message: m.Beat, data: bytes | memoryview) -> None:
         while seat.policies_on_their_way and seat.policies_on_their_way[0] <= message.policy_received:
             seat.policies_on_their_way.popleft()
         is_due = seat.beats.take(1, self._now)
-        if is_due and self._trainer is not None and message.worker == seat.hello.name:
-            self._link.send(self._trainer.peer, data)
+        if is_due and self.trainer is not None and message.worker == seat.hello.name:
+            self._link.send(self.trainer.peer, data)
 
     def _on_trainer_beat(self, seat: Seat, message: m.Beat, data: bytes | memoryview) -> None:
         """A trainer's sign of life is for the server alone."""
 
     def _on_bye(self, seat: Seat, message: m.Bye, data: bytes | memoryview) -> None:
-        self._say(seat.key, logging.INFO, "%s %s leaves", *_who(seat))
+        self._say(seat.key, logging.INFO, "%s %s leaves", *seat.who)
         self._leave(seat)
 
     _HANDLERS: dict[tuple[str, type], Callable[..., None]] = {  # noqa: RUF012
@@ -476,9 +490,7 @@ class Relay:
     def _refuse_malformed(self, incoming: Incoming, error: DecodingError) -> None:
         """Count; say it once to both sides; after many, show the peer the door."""
         self.counters.malformed += 1
-        if len(self._malformed) > _MALFORMED_PEERS_KEPT:
-            self._malformed.clear()
-        count = self._malformed[incoming.peer] = self._malformed.get(incoming.peer, 0) + 1
+        peer, key = incoming.peer, incoming.identity.name
         reason = f"the server does not understand a message: {error}"
         if isinstance(error, m.WireVersionError):
             newer, older = ("server", "peer") if error.found < m.WIRE_VERSION else ("peer", "server")
@@ -486,30 +498,26 @@ class Relay:
                 f"this peer speaks wire version {error.found}, the server {m.WIRE_VERSION}: upgrade tmrl_like on the "
                 f"{older} to that of the {newer}"
             )
-        if count == 1:
+        is_first = self._unsaid.take(peer.hex(), 1, self._now)
+        if is_first:
             line = "refused a message (key %s): %s; more of the kind are only counted"
-            self._say(incoming.identity.name, logging.WARNING, line, incoming.identity.name, error)
-        if count == _MALFORMED_BEFORE_REFUSAL or (count == 1 and isinstance(error, m.WireVersionError)):
-            self._tell(incoming.peer, m.Refusal(reason))
-            if seat := self._seats.get(incoming.peer):
+            self._say(key, logging.WARNING, line, key, error)
+        is_too_many = not self._malformed.take(peer.hex(), 1, self._now)
+        if is_too_many:
+            is_first = self._unsaid.take(f"{peer.hex()} goes", 1, self._now)
+        if is_first and (is_too_many or isinstance(error, m.WireVersionError)):
+            self._tell(peer, m.Refusal(reason))
+            if seat := self._seats.get(peer):
                 self._leave(seat)
 
     def _refuse_malformed_from(self, seat: Seat, why: str) -> None:
         self.counters.malformed += 1
-        self._say(seat.key, logging.WARNING, "refused %s %s: %s", *_who(seat), why)
+        self._say(seat.key, logging.WARNING, "refused %s %s: %s", *seat.who, why)
         self._tell(seat.peer, m.Refusal(f"the server refuses this peer: {why}"))
         self._leave(seat)
 
     def _tell(self, peer: bytes, message: m.AnyMessage) -> bool:
         return self._link.send(peer, m.encode(message))
-
-
-def _random_id() -> int:
-    return secrets.randbits(62) + 1
-
-
-def _who(seat: Seat) -> tuple[str, str]:
-    return seat.hello.role, seat.hello.name
 
 
 def _not_for(identity: Identity, role: str) -> m.Refusal:

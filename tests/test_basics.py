@@ -22,7 +22,7 @@ from tmrl_like.replay import Prioritised, ReplayMemory
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from tmrl_like.trainer.pacing import Pacer
 from tmrl_like.trainer.schedule import TrainingOffline, train_step
-from tmrl_like.trainer.snapshot import load_checkpoint, save_checkpoint
+from tmrl_like.trainer.snapshot import load_checkpoint, take_snapshot
 from tmrl_like.types import Buffer
 
 
@@ -185,7 +185,7 @@ def test_a_resumed_agent_keeps_the_arguments_of_its_new_script(tmp_path: Path) -
 
     one = make(0.9)
     one.agent.steps = 7  # type: ignore[attr-defined]
-    save_checkpoint(one, tmp_path)
+    take_snapshot(one).write(tmp_path)
     two = make(0.5)
     load_checkpoint(two, tmp_path)
     assert (two.agent.gamma, two.agent.steps) == (0.5, 7)  # type: ignore[attr-defined]
@@ -194,7 +194,7 @@ def test_a_resumed_agent_keeps_the_arguments_of_its_new_script(tmp_path: Path) -
 def test_a_kill_while_writing_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = training()
     one.total_updates = 1
-    save_checkpoint(one, tmp_path)
+    take_snapshot(one).write(tmp_path)
     for survives in range(2):
         calls = []
 
@@ -208,7 +208,7 @@ def test_a_kill_while_writing_leaves_the_checkpoint_before(tmp_path: Path, monke
         with monkeypatch.context() as patch:
             patch.setattr("os.replace", killed)
             with pytest.raises(KeyboardInterrupt):
-                save_checkpoint(one, tmp_path)
+                take_snapshot(one).write(tmp_path)
         two = training()
         load_checkpoint(two, tmp_path)
         assert two.total_updates == 1

@@ -17,7 +17,7 @@ from tmrl_like.replay.data_sets import write_data_set
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
 from tmrl_like.testing.memories import ActionBufferEnv, packed
 from tmrl_like.trainer.schedule import TrainingOffline
-from tmrl_like.trainer.snapshot import load_checkpoint, save_checkpoint
+from tmrl_like.trainer.snapshot import load_checkpoint, take_snapshot
 from tmrl_like.types import Buffer, Delivery, EpisodeStats, Info, Receipt, Sample, StepTiming
 
 
@@ -182,7 +182,7 @@ def test_a_data_set_counts_as_environment_steps_where_workers_come_early(recorde
 def test_training_that_was_resumed_is_as_far_ahead_of_the_workers_as_before(recorded, tmp_path):
     one = schedule(partial(ListMemory, dataset_path=recorded), update_buffer_interval=10)
     one.run_epoch(StopsWhereItWaits(one, packet("b", 1)))
-    save_checkpoint(one, tmp_path / "c")
+    take_snapshot(one).write(tmp_path / "c")
     two = schedule(partial(ListMemory, dataset_path=recorded), update_buffer_interval=10)
     load_checkpoint(two, tmp_path / "c")
     two.run_epoch(StopsWhereItWaits(two, packet("b", 2, resets=False)))
@@ -303,7 +303,7 @@ def rounds_of(one, stop_after_updates=1e9):
 def test_a_training_that_was_stopped_goes_on_at_its_round_and_with_its_clock(tmp_path):
     one = scheduled()
     assert rounds_of(one, stop_after_updates=12) == [(0, 0), (0, 1), (0, 2)]
-    save_checkpoint(one, tmp_path)
+    take_snapshot(one).write(tmp_path)
     elapsed_s = one.elapsed_s
     two = scheduled()
     load_checkpoint(two, tmp_path)
@@ -316,7 +316,7 @@ def test_the_minutes_of_a_run_are_those_of_all_its_sessions(tmp_path):
     one = scheduled(max_minutes=1.0)
     one.now += 61.0
     assert one.finished
-    save_checkpoint(one, tmp_path)
+    take_snapshot(one).write(tmp_path)
     two = scheduled(max_minutes=1.0)
     load_checkpoint(two, tmp_path)
     assert two.finished

@@ -16,7 +16,7 @@ from tmrl_like.base.functional import partial
 from tmrl_like.errors import CheckpointError
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
 from tmrl_like.trainer.schedule import TrainingOffline
-from tmrl_like.trainer.snapshot import FORMAT, load_checkpoint, new_run, read_manifest, save_checkpoint, take_snapshot
+from tmrl_like.trainer.snapshot import FORMAT, load_checkpoint, new_run, read_manifest, take_snapshot
 from tmrl_like.types import Buffer, Info, Sample
 
 
@@ -47,7 +47,7 @@ def saved(folder: Path, times: int = 2) -> None:
     for _ in range(times):
         take(one)
         train(one)
-        save_checkpoint(one, folder, {}, "run")
+        take_snapshot(one, {}, "run").write(folder)
 
 
 def test_agent_and_counters_are_restored_and_the_memory_stays_as_it_is(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_agent_and_counters_are_restored_and_the_memory_stays_as_it_is(tmp_path:
     train(one)
     one.epoch, one.round, one.pacer.recorded_samples, one.pacer.unpaced_steps = 3, 2, 5, 1
     one.elapsed_s = 600.0
-    save_checkpoint(one, tmp_path, {"version": 3}, "run")
+    take_snapshot(one, {"version": 3}, "run").write(tmp_path)
     train(one)
     two = training()
     take(two, 4)
@@ -76,7 +76,7 @@ def test_all_random_generators_go_on_where_they_stood(tmp_path: Path) -> None:
         return [random.random(), np.random.random(), float(torch.rand(())), one.memory.rng.random()]
 
     one = training()
-    save_checkpoint(one, tmp_path)
+    take_snapshot(one).write(tmp_path)
     expected = draws(one)
     two = training()
     load_checkpoint(two, tmp_path)
@@ -181,7 +181,7 @@ def test_a_full_file_system_is_one_line_and_the_checkpoint_before_stays_whole(tm
     one = training()
     load_checkpoint(one, folder)
     with pytest.raises(CheckpointError, match="No space left"):
-        save_checkpoint(one, folder, {}, "run")
+        take_snapshot(one, {}, "run").write(folder)
     two = training()
     load_checkpoint(two, folder)
     assert steps_of(two) == (2, 2)
@@ -205,7 +205,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before_and_no_draft(
     with monkeypatch.context() as patch:
         patch.setattr("os.replace", full)
         with pytest.raises(CheckpointError, match="No space left on device") as caught:
-            save_checkpoint(one, tmp_path, {}, "run")
+            take_snapshot(one, {}, "run").write(tmp_path)
     assert "\n" not in str(caught.value)
     assert sorted(tmp_path.iterdir()) == before
     two = training()
@@ -242,7 +242,7 @@ def test_training_files_without_their_manifest_are_neither_passed_over_nor_repla
     for call in (
         lambda: read_manifest(tmp_path),
         lambda: load_checkpoint(training(), tmp_path),
-        lambda: save_checkpoint(training(), tmp_path),
+        lambda: take_snapshot(training()).write(tmp_path),
     ):
         with pytest.raises(CheckpointError, match=r"manifest\.json is missing, but training-2\.pt is there") as caught:
             call()
@@ -265,13 +265,13 @@ def test_a_kill_in_the_very_first_checkpoint_is_no_missing_manifest(
     with monkeypatch.context() as patch:
         patch.setattr("os.replace", killed)
         with pytest.raises(KeyboardInterrupt):
-            save_checkpoint(one, tmp_path)
+            take_snapshot(one).write(tmp_path)
     assert (tmp_path / "training-1.pt").exists()
     assert read_manifest(tmp_path) is None
     with pytest.raises(CheckpointError, match="there is no checkpoint"):
         load_checkpoint(training(), tmp_path)
     one.total_updates = 7
-    save_checkpoint(one, tmp_path)
+    take_snapshot(one).write(tmp_path)
     two = training()
     load_checkpoint(two, tmp_path)
     assert two.total_updates == 7
@@ -302,8 +302,8 @@ def test_where_both_checkpoints_are_damaged_nothing_is_taken(tmp_path: Path) -> 
 
 def test_the_checkpoint_of_another_run_is_no_older_generation(tmp_path: Path) -> None:
     one = training()
-    save_checkpoint(one, tmp_path, {}, "first")
-    save_checkpoint(one, tmp_path, {}, "second")
+    take_snapshot(one, {}, "first").write(tmp_path)
+    take_snapshot(one, {}, "second").write(tmp_path)
     _cut(tmp_path / "training-2.pt")
     with pytest.raises(CheckpointError):
         load_checkpoint(training(), tmp_path)
@@ -314,7 +314,7 @@ def test_a_checkpoint_is_on_the_disk_before_the_manifest_names_it_and_the_manife
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = training()
-    save_checkpoint(one, tmp_path)
+    take_snapshot(one).write(tmp_path)
     events, fsync, replace = [], os.fsync, os.replace
 
     def synced(descriptor: int) -> None:
@@ -327,6 +327,6 @@ def test_a_checkpoint_is_on_the_disk_before_the_manifest_names_it_and_the_manife
 
     monkeypatch.setattr("os.fsync", synced)
     monkeypatch.setattr("os.replace", put)
-    save_checkpoint(one, tmp_path)
+    take_snapshot(one).write(tmp_path)
     expected = ["file", "training-2.pt", "folder", "file", "manifest.json", "folder"]
     assert events == expected

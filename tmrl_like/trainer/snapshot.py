@@ -29,14 +29,16 @@ import msgspec
 import numpy as np
 import torch
 
-from tmrl_like.base import tree
 from tmrl_like.base.files import sync_folder, write_atomically
+from tmrl_like.base.tree import map_leaves
 from tmrl_like.errors import CheckpointError
 from tmrl_like.trainer.schedule import TrainingOffline
 
 log = logging.getLogger("tmrl_like.trainer")
 
-FORMAT = 3
+FORMAT = 4
+_COUNTERS = ("epoch", "round", "elapsed_s", "total_updates", "total_samples")
+_OF_PACER = ("recorded_samples", "unpaced_steps")
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
 
@@ -101,32 +103,18 @@ class Snapshot:
 
 
 def take_snapshot(training: TrainingOffline, extra: Mapping[str, Any] | None = None, run: str = "") -> Snapshot:
-    """Copy what a checkpoint holds: all but the samples.
-
-    Args:
-        training: what to save; between two training steps.
-        extra: further plain values to keep with it.
-        run: which training it is.
-    """
-    state = _copied(_training_state(training, dict(extra or {})))
-    return Snapshot(state, Manifest(FORMAT, 0, "", training.total_updates, training.total_samples, run))
-
-
-def save_checkpoint(
-    training: TrainingOffline, path: Path, extra: Mapping[str, Any] | None = None, run: str = ""
-) -> None:
-    """Take a snapshot and write it.
+    """Copy what a checkpoint holds, between two training steps: all but the samples.
 
     Args:
         training: what to save.
-        path: the checkpoint's folder.
         extra: further plain values to keep with it.
         run: which training it is.
-
-    Raises:
-        CheckpointError: it cannot be written (disk full, no permission); the previous one stays whole.
     """
-    take_snapshot(training, extra, run).write(path)
+    state = map_leaves(
+        lambda value: value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else value,
+        _training_state(training, dict(extra or {})),
+    )
+    return Snapshot(state, Manifest(FORMAT, 0, "", training.total_updates, training.total_samples, run))
 
 
 def load_checkpoint(training: TrainingOffline, path: Path) -> dict[str, Any]:
@@ -158,23 +146,21 @@ def load_checkpoint(training: TrainingOffline, path: Path) -> dict[str, Any]:
 
 def _newest_whole(path: Path, newest: Manifest) -> dict[str, Any]:
     """The state in the newest of the checkpoints that can be read."""
-    damage: Exception | None = None
-    for manifest in (newest, newest.previous):
-        if manifest is None:
-            break
+    try:
+        return _load_tensors(path / newest.training, newest.checksum)
+    except (OSError, ValueError) as damage:
+        previous = newest.previous
+        if previous is None:
+            raise
         try:
-            state = _load_tensors(path / manifest.training, manifest.checksum)
-        except (OSError, ValueError) as error:
-            damage = damage or error
-            continue
-        if damage is not None:
-            log.warning(
-                "checkpoint %d in %s is damaged (%s): going on from checkpoint %d, of training step %d",
-                *(newest.number, path, _first_line(damage), manifest.number, manifest.training_steps),
-            )
+            state = _load_tensors(path / previous.training, previous.checksum)
+        except (OSError, ValueError):
+            raise damage from None
+        log.warning(
+            "checkpoint %d in %s is damaged (%s): going on from checkpoint %d, of training step %d",
+            *(newest.number, path, _first_line(damage), previous.number, previous.training_steps),
+        )
         return state
-    assert damage is not None
-    raise damage
 
 
 def give_up_checkpoint(path: Path) -> None:
@@ -246,8 +232,11 @@ def _restored(current: Any, saved: Mapping[str, Any]) -> Any:
     if kind == "state":
         current.load_state_dict(value)
         return current
-    if kind == "tensor":
-        return _into(current, value)
+    if kind == "tensor" and isinstance(current, torch.Tensor):
+        if current.shape != value.shape:
+            return value.to(current.device)
+        with torch.no_grad():
+            return current.copy_(value)  # in place: an optimiser may hold the very tensor
     if kind == "array":
         return value.numpy() if isinstance(current, np.ndarray) else type(current)(value.numpy())
     if kind == "sequence":
@@ -258,33 +247,12 @@ def _restored(current: Any, saved: Mapping[str, Any]) -> Any:
     return value
 
 
-def _copied(value: Any) -> Any:
-    """Tensors copied to the CPU, containers too: nothing that training changes afterwards shows."""
-    return tree.map_leaves(
-        lambda leaf: leaf.detach().to("cpu", copy=True) if isinstance(leaf, torch.Tensor) else leaf, value
-    )
-
-
-def _into(current: Any, value: torch.Tensor) -> torch.Tensor:
-    """In place where possible: an optimiser may hold the very tensor."""
-    if isinstance(current, torch.Tensor) and current.shape == value.shape:
-        with torch.no_grad():
-            current.copy_(value)
-        return current
-    return value.to(current.device) if isinstance(current, torch.Tensor) else value
-
-
 def _training_state(training: TrainingOffline, extra: dict[str, Any]) -> dict[str, Any]:
     kind, keys, position, has_gauss, cached = np.random.get_state()
     return {
         "agent": object_state(training.agent),
-        "epoch": training.epoch,
-        "round": training.round,
-        "elapsed_s": training.elapsed_s,
-        "total_updates": training.total_updates,
-        "total_samples": training.total_samples,
-        "recorded_samples": training.pacer.recorded_samples,
-        "unpaced_steps": training.pacer.unpaced_steps,
+        "counters": {name: getattr(training, name) for name in _COUNTERS},
+        "pacer": {name: getattr(training.pacer, name) for name in _OF_PACER},
         "torch_rng": torch.get_rng_state(),
         "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         "python_rng": random.getstate(),
@@ -296,12 +264,10 @@ def _training_state(training: TrainingOffline, extra: dict[str, Any]) -> dict[st
 
 def _load_training_state(training: TrainingOffline, state: Mapping[str, Any]) -> None:
     load_object_state(training.agent, state["agent"])
-    training.epoch = state["epoch"]
-    training.round, training.elapsed_s = state.get("round", 0), state.get("elapsed_s", 0.0)
-    training.total_updates = state["total_updates"]
-    training.total_samples = state["total_samples"]
-    training.pacer.recorded_samples = state["recorded_samples"]
-    training.pacer.unpaced_steps = state["unpaced_steps"]
+    for name in _COUNTERS:
+        setattr(training, name, state["counters"][name])
+    for name in _OF_PACER:
+        setattr(training.pacer, name, state["pacer"][name])
     torch.set_rng_state(state["torch_rng"])
     if state["cuda_rng"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(state["cuda_rng"])

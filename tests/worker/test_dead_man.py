@@ -13,6 +13,7 @@ from tmrl_like.errors import ConfigError
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.types import ActionSource
+from tmrl_like.wire import messages as m
 from tmrl_like.worker.dead_man import DeadMan, to_action
 from tmrl_like.worker.options import WorkerOptions
 
@@ -186,8 +187,7 @@ def test_a_policy_that_the_server_repeats_is_no_newer_than_it_was(house, until):
     trainer.link.broadcast_model(trainer.training.agent.get_actor())
     assert worker.update_actor_weights(blocking=True)
     expires_at = worker.loop.dead_man.expires_at
-    trainer.link._publication = trainer.link._last_publication
-    trainer.link._publication.frames = None
+    trainer.link.on_welcome(m.Welcome(1, policy_wanted=True), False)
     assert worker.update_actor_weights(blocking=True)
     assert worker.loop.dead_man.expires_at == expires_at
 

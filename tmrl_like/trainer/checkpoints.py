@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import logging
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -89,7 +89,8 @@ class Checkpoints:
         self._load = load
         self._log: PacketLog | None = None
         self._receiver = Receiver()
-        self._writer = _Writer()
+        self._writer = ThreadPoolExecutor(1, "tmrl-checkpoint")
+        self._writing: Future[None] | None = None
         self._uncounted_samples = 0  # total_samples is so many more than were ever written to the log
         self._skipped = False
         self._failure: Exception | None = None  # of the checkpoint written last
@@ -106,7 +107,15 @@ class Checkpoints:
         """
         if self.path is None:
             return Built(training_cls(), self._receiver)
-        self._log = self._opened_log(self.path)
+        own_format = self._dump is not None or self._load is not None
+        folder = self.path.with_name(f"{self.path.name}.log") if own_format else self.path / "log"
+        try:
+            lock = lock_folder(folder)
+        except OSError as error:
+            raise CheckpointError(f"cannot keep samples in {folder}: {error}") from None
+        if lock is None:
+            raise CheckpointError(f"{self.path} is in use by another trainer: end that one, or choose another run name")
+        self._log = PacketLog(folder, lock, _SEGMENT_BYTES)
         try:
             return self._build(self.path, self._log, training_cls, resume, updater)
         except BaseException as error:
@@ -114,17 +123,6 @@ class Checkpoints:
             if isinstance(error, WireVersionError):
                 raise CheckpointError(f"the samples in {self.path} cannot be read: they are of {error}") from None
             raise
-
-    def _opened_log(self, path: Path) -> PacketLog:
-        own_format = self._dump is not None or self._load is not None
-        folder = path.with_name(f"{path.name}.log") if own_format else path / "log"
-        try:
-            lock = lock_folder(folder)
-        except OSError as error:
-            raise CheckpointError(f"cannot keep samples in {folder}: {error}") from None
-        if lock is None:
-            raise CheckpointError(f"{path} is in use by another trainer: end that one, or choose another run name")
-        return PacketLog(folder, lock, _SEGMENT_BYTES)
 
     def _build(
         self,
@@ -227,11 +225,11 @@ class Checkpoints:
         if self.path is None:
             return
         refuse_diverged(_parameters_of(training.agent))
-        self._skipped = not wait and self._writer.is_busy
+        self._skipped = not wait and self._writing is not None and not self._writing.done()
         if self._skipped:
             log.info("the checkpoint before is still being written: this one is left out")
             return
-        self._writer.wait()
+        self._wait()
         started = time.monotonic()
         if self._dump is not None:
             sidecar = _Sidecar(version, tuple(self._receiver.receipts), self._uncounted_samples)
@@ -240,9 +238,13 @@ class Checkpoints:
         extra = {"version": version, "uncounted_samples": self._uncounted_samples}
         snapshot = take_snapshot(training, extra, self._receiver.run)
         log.debug("training was held for %.1f ms by a checkpoint", 1e3 * (time.monotonic() - started))
-        self._writer.start(functools.partial(self._try, functools.partial(snapshot.write, self.path)))
+        write = functools.partial(self._try, functools.partial(snapshot.write, self.path))
+        try:
+            self._writing = self._writer.submit(write)
+        except RuntimeError:  # the interpreter exits, and starts no thread any more
+            write()
         if wait:
-            self._writer.wait()
+            self._wait()
 
     def finish(self, training: TrainingOffline, version: int) -> None:
         """Training is over: see that its last state is on disk.
@@ -252,7 +254,7 @@ class Checkpoints:
         """
         if self._skipped:
             self.save(training, version, wait=True)
-        self._writer.wait()
+        self._wait()
         if self._failure is not None:
             raise CheckpointError(
                 f"the last checkpoint of this training is missing, the one before it stays: {self._failure}"
@@ -261,11 +263,18 @@ class Checkpoints:
     def close(self) -> None:
         """Wait for what is being written, and leave the folder. Twice is fine."""
         try:
-            self._writer.wait()
+            self._wait()
         except Exception as error:
             log.error("the last checkpoint in %s was not written: %s", self.path, error)
+        self._writer.shutdown()
         if self._log is not None:
             self._log.close()
+
+    def _wait(self) -> None:
+        """Wait until the checkpoint that is being written is; raise what that raised."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
 
     def _dump_as_asked(self, dump: Dump, training: TrainingOffline, sidecar: _Sidecar) -> None:
         """Have the user's function write; killed at any point, the receipts found are those of the dump found."""
@@ -303,41 +312,6 @@ def _parameters_of(agent: TrainingAgent) -> dict[str, torch.Tensor]:
         if isinstance(module, torch.nn.Module)
         for parameter, tensor in module.named_parameters()
     }
-
-
-class _Writer:
-    """Runs one call at a time in a thread of its own."""
-
-    def __init__(self) -> None:
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
-
-    @property
-    def is_busy(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
-
-    def start(self, call: Callable[[], None]) -> None:
-        self._thread = threading.Thread(target=self._run, args=(call,), name="tmrl-checkpoint")
-        try:
-            self._thread.start()
-        except RuntimeError:  # the interpreter exits, and starts no thread any more
-            self._thread = None
-            self._run(call)
-
-    def _run(self, call: Callable[[], None]) -> None:
-        try:
-            call()
-        except BaseException as error:
-            self._error = error
-
-    def wait(self) -> None:
-        """Wait for the end of the call; raise what it raised."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
 
 
 def _sidecar_of(path: Path) -> Path:

@@ -43,9 +43,7 @@ class Fleet:
         self._forgotten = dict.fromkeys(_TOTALS, 0)  # of workers that are not among the conditions any more
         self._say = Lines(log, _LINES, _LINES_PER_S)
         self._say_new = Lines(log, _NEW_WORKERS, 1.0)
-        self._steps = 0
-        self._overruns = 0
-        self._told = (0, 0)  # of these two, what `metrics` has told
+        self._steps = self._overruns = 0  # since `metrics` was called
 
     def on_beat(self, beat: m.Beat, newest: int) -> None:
         """Take a worker's sign of life (connection's thread).
@@ -54,16 +52,15 @@ class Fleet:
             beat: the worker's.
             newest: the version published last; 0: none.
         """
+        now = time.monotonic()
+        condition = _Condition(beat, now)
         known = self._conditions.get(beat.worker)
         if known is None:
             self._say_new("new workers", logging.INFO, "worker %s is here", beat.worker)
-        now = time.monotonic()
-        condition = _Condition(beat, now)
-        if beat.ended and not (known and known.beat.ended):
-            self._say(beat.worker, logging.WARNING, "worker %s drives no more: %s", beat.worker, beat.ended)
-        self._tell_alarm(beat, known.beat.alarm if known else "")
-        self._tell_faults(beat, known.beat if known else m.Beat())
-        self._count(beat, known)
+        elif beat.env_steps >= known.beat.env_steps:
+            self._steps += beat.env_steps - known.beat.env_steps
+            self._overruns += max(0, beat.overruns - known.beat.overruns)
+        self._tell_changes(beat, known.beat if known else m.Beat())
         self._watch_version(condition, known, newest)
         self._conditions[beat.worker] = condition
         if len(self._conditions) > _WORKERS_KEPT:
@@ -77,48 +74,35 @@ class Fleet:
             for name in _TOTALS:
                 self._forgotten[name] += getattr(condition.beat, name)
 
-    def _count(self, beat: m.Beat, known: _Condition | None) -> None:
-        if known is not None and beat.env_steps >= known.beat.env_steps:
-            self._steps += beat.env_steps - known.beat.env_steps
-            self._overruns += max(0, beat.overruns - known.beat.overruns)
-
     def _watch_version(self, condition: _Condition, known: _Condition | None, newest: int) -> None:
-        beat = condition.beat
-        if newest and beat.policy_version != newest and not beat.expert:
-            goes_on = (
-                known is not None
-                and known.beat.policy_version == beat.policy_version
-                and condition.at - known.at < _GONE_AFTER_S
-            )
+        worker, version = condition.beat.worker, condition.beat.policy_version
+        if newest and version != newest and not condition.beat.expert:
+            goes_on = known and known.beat.policy_version == version and condition.at - known.at < _GONE_AFTER_S
             condition.behind_since = (known.behind_since if known and goes_on else None) or condition.at
             condition.stalled = condition.at - condition.behind_since > self._stalled_after_s
-        if condition.stalled and not (known and known.stalled):
-            self._say(
-                beat.worker,
-                logging.ERROR,
-                "worker %s has not taken a new policy for %.0f s: it drives version %d, the newest is %d; its own log "
-                "may say why",
-                beat.worker,
-                self._stalled_after_s,
-                beat.policy_version,
-                newest,
-            )
-        elif known is not None and known.stalled and not condition.stalled:
+        was_stalled = known is not None and known.stalled
+        if condition.stalled and not was_stalled:
+            line = "worker %s has not taken a new policy for %.0f s: it drives version %d, the newest is %d; its own "
+            values = (worker, self._stalled_after_s, version, newest)
+            self._say(worker, logging.ERROR, line + "log may say why", *values)
+        elif was_stalled and not condition.stalled:
             line = "worker %s takes new policies again: it drives version %d"
-            self._say(beat.worker, logging.INFO, line, beat.worker, beat.policy_version)
+            self._say(worker, logging.INFO, line, worker, version)
 
-    def _tell_faults(self, beat: m.Beat, before: m.Beat) -> None:
+    def _tell_changes(self, beat: m.Beat, before: m.Beat) -> None:
+        def say(level: int, line: str, *values: object) -> None:
+            self._say(beat.worker, level, line, beat.worker, *values)
+
+        if beat.ended and not before.ended:
+            say(logging.WARNING, "worker %s drives no more: %s", beat.ended)
+        if beat.alarm and beat.alarm != before.alarm:
+            say(logging.ERROR, "worker %s: %s", beat.alarm)
+        elif before.alarm and not beat.alarm:
+            say(logging.INFO, "worker %s: all is well again")
         if beat.env_faults > before.env_faults:
-            line = "worker %s: its environment failed; faults so far: %d"
-            self._say(beat.worker, logging.WARNING, line, beat.worker, beat.env_faults)
+            say(logging.WARNING, "worker %s: its environment failed; faults so far: %d", beat.env_faults)
         if beat.env_rebuilds > before.env_rebuilds:
-            self._say(beat.worker, logging.INFO, "worker %s: its environment was rebuilt", beat.worker)
-
-    def _tell_alarm(self, beat: m.Beat, before: str) -> None:
-        if beat.alarm and beat.alarm != before:
-            self._say(beat.worker, logging.ERROR, "worker %s: %s", beat.worker, beat.alarm)
-        elif before and not beat.alarm:
-            self._say(beat.worker, logging.INFO, "worker %s: all is well again", beat.worker)
+            say(logging.INFO, "worker %s: its environment was rebuilt")
 
     def _alive(self) -> list[_Condition]:
         now = time.monotonic()
@@ -155,9 +139,9 @@ class Fleet:
             "unacknowledged_samples": sum(b.unacknowledged_samples for b in beats),
             "policy_lag_versions": max((max(0, newest - b.policy_version) for b in beats if not b.expert), default=0),
         }
-        done, self._told = self._told, (self._steps, self._overruns)
-        if self._told[0] > done[0]:
-            metrics["deadline_miss_share"] = (self._told[1] - done[1]) / (self._told[0] - done[0])
+        if self._steps:
+            metrics["deadline_miss_share"] = self._overruns / self._steps
+        self._steps = self._overruns = 0
         return metrics
 
 

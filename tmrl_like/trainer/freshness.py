@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tmrl_like.base.budgets import Bucket, Buckets
 from tmrl_like.wire.messages import SamplePacket
 
 log = logging.getLogger("tmrl_like.trainer")
@@ -37,7 +38,8 @@ class FreshnessLimits:
         """
         self._max_age_s = max_age_s
         self._max_lag_versions = max_lag_versions
-        self._said_at: dict[tuple[str, str], float] = {}  # per worker and limit
+        self._lines = Bucket(_MAX_SAID, _MAX_SAID / _SAY_AGAIN_S)
+        self._lines_of = Buckets(1, 1 / _SAY_AGAIN_S)  # one limit and worker
         self.dropped_samples = 0
 
     def admit(self, packet: SamplePacket, now_s: float, newest_version: int) -> bool:
@@ -48,35 +50,21 @@ class FreshnessLimits:
             now_s: Unix time.
             newest_version: the version published last.
         """
-        limit, reason = self._staleness(packet, now_s, newest_version) if packet.samples else ("", "")
-        if not limit:
+        age_s = now_s - packet.observed_at_s
+        lag = newest_version - packet.policy_version if packet.policy_version else 0
+        if not packet.samples or (age_s <= self._max_age_s and lag <= self._max_lag_versions):
             return True
         self.dropped_samples += packet.samples
-        self._say(packet.worker, limit, reason, now_s)
-        return False
-
-    def _say(self, worker: str, limit: str, reason: str, now_s: float) -> None:
-        self._said_at = {key: at for key, at in self._said_at.items() if 0 <= now_s - at < _SAY_AGAIN_S}
-        if (worker, limit) not in self._said_at and len(self._said_at) < _MAX_SAID:
-            self._said_at[worker, limit] = now_s
-            log.warning(
-                "samples of worker %s are dropped (%s): %s; %d samples dropped so far",
-                *(worker, limit, reason, self.dropped_samples),
-            )
-
-    def _staleness(self, packet: SamplePacket, now_s: float, newest_version: int) -> tuple[str, str]:
-        """The limit that a packet exceeds, and by how much; empty: none."""
-        age_s = now_s - packet.observed_at_s
         if age_s > self._max_age_s:
-            return "max_sample_age_s", (
-                f"{age_s:.3g} s old, at most {self._max_age_s:g} are allowed, by the clocks of worker and trainer"
-            )
-        lag = newest_version - packet.policy_version if packet.policy_version else 0
-        if lag > self._max_lag_versions:
-            return "max_policy_lag_versions", (
-                f"made {lag} versions ago, at most {self._max_lag_versions:g} are allowed"
-            )
-        return "", ""
+            limit, reason = "max_sample_age_s", f"{age_s:.3g} s old, at most {self._max_age_s:g} are allowed"
+            reason += ", by the clocks of worker and trainer"
+        else:
+            limit = "max_policy_lag_versions"
+            reason = f"made {lag} versions ago, at most {self._max_lag_versions:g} are allowed"
+        if self._lines_of.take(f"{limit} {packet.worker}", 1, now_s) and self._lines.take(1, now_s):
+            line = "samples of worker %s are dropped (%s): %s; %d samples dropped so far"
+            log.warning(line, packet.worker, limit, reason, self.dropped_samples)
+        return False
 
 
 @dataclass(slots=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tmrl_like.base import script
@@ -30,15 +29,26 @@ _TICK_S = 0.05
 _VERSIONS_KEPT = 10_000
 
 
-@dataclass
 class _Publication:
     """A policy on its way out."""
 
-    version: int
-    published_at_s: float
-    pieces: list[bytes | memoryview] = field(repr=False)
-    frames: Iterator[bytes] | None = None
-    blocked: bytes | None = None
+    def __init__(self, version: int, published_at_s: float, pieces: list[bytes | memoryview]) -> None:
+        self.version = version
+        self.published_at_s = published_at_s
+        self.pieces = pieces
+        self._frames = split_policy(pieces, version, published_at_s)
+        self._blocked: bytes | None = None
+
+    def again(self) -> _Publication:
+        return _Publication(self.version, self.published_at_s, self.pieces)
+
+    def send(self, send: Callable[[bytes], bool]) -> bool:
+        """Send frames until the connection takes no more; True when all are sent."""
+        while (frame := self._blocked or next(self._frames, None)) is not None:
+            self._blocked = None if send(frame) else frame
+            if self._blocked:
+                return False
+        return True
 
 
 class TrainerLink:
@@ -112,12 +122,7 @@ class TrainerLink:
         self._session.wake()
 
     def refuse(self, receipt: Receipt, reason: str) -> None:
-        """Take nothing more of a worker process, and acknowledge nothing more: its samples do not fit the memory.
-
-        Args:
-            receipt: of the first packet that does not fit.
-            reason: what was expected, what was found.
-        """
+        """See `Receiver.reject`."""
         self._receiver.reject(receipt, reason)
         self._session.wake()
 
@@ -191,8 +196,7 @@ class TrainerLink:
     def on_welcome(self, welcome: m.Welcome, is_new: bool) -> None:
         """A server without a policy gets the last one again."""
         if welcome.policy_wanted and self._last_publication is not None and self._publication is None:
-            last = self._last_publication
-            self._publication = _Publication(last.version, last.published_at_s, last.pieces)
+            self._publication = self._last_publication.again()
 
     def on_message(self, message: m.AnyMessage, body: memoryview) -> None:
         """Samples, to be read in turns, and signs of life."""
@@ -231,22 +235,16 @@ class TrainerLink:
         return 0.0 if self._unread else _TICK_S if is_sent else 0.001
 
     def _send_policy(self, send: Callable[[bytes], bool]) -> bool:
-        """Send frames until the connection takes no more; True when all are sent."""
+        """Send the newest policy as far as the connection takes it; True when nothing is left to be sent."""
         if self._publication is None:
             with self._arrived:
                 self._publication, self._next_publication = self._next_publication, None
-        publication = self._publication
-        if publication is None:
+        if self._publication is None:
             return True
-        if publication.frames is None:
-            publication.frames = split_policy(publication.pieces, publication.version, publication.published_at_s)
-        while (frame := publication.blocked or next(publication.frames, None)) is not None:
-            publication.blocked = None
-            if not send(frame):
-                publication.blocked = frame
-                return False
-        self._last_publication, self._publication = publication, None
-        self._saver.save(publication.pieces)
+        if not self._publication.send(send):
+            return False
+        self._saver.save(self._publication.pieces)
+        self._last_publication, self._publication = self._publication, None
         return self._next_publication is None
 
     def pending(self) -> bool:

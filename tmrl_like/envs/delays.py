@@ -10,8 +10,8 @@ would make older actions look as if they acted: it is replaced by what older obs
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -86,59 +86,58 @@ def measure_response(traces: Sequence[Trace], targets: slice = slice(None), seed
         The response; None where there are too few steps for so many actions and observations, or episodes of
         a few steps only.
     """
-    max_lag = _longest_lag(traces)
-    return _test_lags(traces, max_lag, _Model(targets), seed) if max_lag >= _LEAST_LAG else None
-
-
-@dataclass(frozen=True)
-class _Model:
-    """What is to be explained: `targets` of an observation, from this many earlier observations (`memory`)."""
-
-    targets: slice
-    memory: int = 1
-
-
-def _longest_lag(traces: Sequence[Trace]) -> int:
-    """The longest lag, up to MAX_LAG, for which there is data enough; -1: none."""
     actions, features = traces[0].actions.shape[1], traces[0].observations.shape[1]
-    for lag in range(MAX_LAG, -1, -1):
-        rows = sum(max(0, len(trace.actions) - lag) for trace in traces)
-        if rows >= _ROWS_PER_REGRESSOR * (2 * features + actions * (lag + 1)):
-            return lag
-    return -1
+
+    def suffices(max_lag: int) -> bool:
+        rows = sum(max(0, len(trace.actions) - max_lag) for trace in traces)
+        return bool(rows >= _ROWS_PER_REGRESSOR * (2 * features + actions * (max_lag + 1)))
+
+    max_lag = max(filter(suffices, range(_LEAST_LAG, MAX_LAG + 1)), default=None)
+    return None if max_lag is None else _test_lags(traces, max_lag, targets, 1, seed)
 
 
-def _test_lags(traces: Sequence[Trace], max_lag: int, model: _Model, seed: int) -> Response:
-    """Which lags act, beside the last observation? If all the oldest ones seem to: beside the last two?
+def _test_lags(traces: Sequence[Trace], max_lag: int, targets: slice, memory: int, seed: int) -> Response:
+    """Which lags act, beside the last observation? If all the oldest ones seem to: beside the last two (`memory`)?
 
     The last lag is the oldest that adds to all younger ones. Of those up to it, each must add to all others.
     """
     random = np.random.default_rng(seed)
-    regression = _Regression(traces, max_lag, model)
-    acting = np.flatnonzero(regression.effects(_beyond_younger, random).any(axis=1))
-    if acting.size and acting[-1] == max_lag and model.memory == 1:
-        return _test_lags(traces, max_lag, replace(model, memory=2), seed)
+    regression = _Regression(traces, max_lag, targets, memory)
+    acting = np.flatnonzero(regression.effects(random, beside_younger=True).any(axis=1))
+    if acting.size and acting[-1] == max_lag and memory == 1:
+        return _test_lags(traces, max_lag, targets, 2, seed)
     shares = np.zeros(max_lag + 1)
     if acting.size:
         last = int(acting[-1])
-        effects = _Regression(traces, last, model).effects(_beyond_others, random)
+        effects = _Regression(traces, last, targets, memory).effects(random, beside_younger=False)
         sizes = np.sqrt(effects.sum(axis=1))
         shares[: last + 1] = sizes / sizes.sum() if sizes.any() else np.arange(last + 1) == last
     lags = tuple(map(int, np.flatnonzero(shares)))
-    return Response(shares, lags, model.memory > 1, len(regression.noise))
+    return Response(shares, lags, memory > 1, len(regression.noise))
 
 
 class _Regression:
-    """Observations on earlier ones and on actions.
+    """The targets of an observation on the last `memory` observations before it and on actions.
 
     Attributes:
         noise: [rows, D], what nothing explains, as large as before the fit.
     """
 
-    def __init__(self, traces: Sequence[Trace], max_lag: int, model: _Model) -> None:
-        self._new, last, self._actions, older = _rows(traces, max_lag, model)
+    def __init__(self, traces: Sequence[Trace], max_lag: int, targets: slice, memory: int) -> None:
+        parts = []
+        for trace in traces:
+            t = np.arange(max(max_lag, memory - 1), len(trace.actions))
+            before = [trace.observations[t - i] for i in range(memory)]
+            older = [trace.observations[np.maximum(t - memory - i, 0)] for i in range(memory)]
+            older.append(trace.actions[np.maximum(t - max_lag - 1, 0)])  # these tell of those before, too
+            acted = np.stack([trace.actions[t - j] for j in range(max_lag + 1)], axis=1)  # [rows, lags, A]
+            new = trace.observations[t + 1, targets]
+            parts.append((new, np.concatenate(before, axis=1), acted, np.concatenate(older, axis=1)))
+        new, last, actions, instruments = (np.concatenate(part) for part in zip(*parts, strict=True))
+        self._new, last, instruments = map(_scaled, (new, last, instruments))
+        self._actions = actions - actions.mean(axis=0)
         flat = self._actions.reshape(len(last), -1)
-        predicted = _project(_basis(np.concatenate([flat, older], axis=1), 1e-6), last)
+        predicted = _project(_basis(np.concatenate([flat, instruments], axis=1), 1e-6), last)
         self._known = _basis(predicted, 1e-4)
         coefficients = np.linalg.lstsq(np.concatenate([predicted, flat], axis=1), self._new, rcond=1e-4)[0]
         noise = self._new - np.concatenate([last, flat], axis=1) @ coefficients
@@ -146,17 +145,17 @@ class _Regression:
         self.noise = noise * np.sqrt(len(noise) / (len(noise) - len(coefficients) - 1))
         self._noise_variance = (self.noise**2).mean(axis=0) + 1e-10
 
-    def effects(self, directions: _Directions, random: np.random.Generator) -> Array:
+    def effects(self, random: np.random.Generator, beside_younger: bool) -> Array:
         """What each lag explains of each component of the observation, where that is not chance.
 
         Args:
-            directions: what is a lag's own.
             random: shuffles the noise.
+            beside_younger: beside what observations and younger lags explain; else beside all other lags.
 
         Returns:
             [lags, D], variance times rows; 0 where it is chance, or too small a part of the whole.
         """
-        blocks = directions(self._actions, self._known)
+        blocks = [self._own(lag, beside_younger) for lag in range(self._actions.shape[1])]
         widths = np.array([[block.shape[1]] for block in blocks])
         together = np.concatenate(blocks, axis=1)
         lag_of = np.repeat(np.eye(len(blocks)), widths[:, 0], axis=1)  # [lags, directions]
@@ -174,50 +173,18 @@ class _Regression:
         )
         return np.where(is_real, variance, 0.0)
 
-
-def _rows(traces: Sequence[Trace], max_lag: int, model: _Model) -> tuple[Array, Array, Array, Array]:
-    """New observation, those before it, actions [rows, lags, A], and what else tells of those before it."""
-    parts, memory = [], model.memory
-    for trace in traces:
-        t = np.arange(max(max_lag, memory - 1), len(trace.actions))
-        last = [trace.observations[t - i] for i in range(memory)]
-        older = [trace.observations[np.maximum(t - memory - i, 0)] for i in range(memory)]
-        older.append(trace.actions[np.maximum(t - max_lag - 1, 0)])
-        actions = np.stack([trace.actions[t - j] for j in range(max_lag + 1)], axis=1)
-        new = trace.observations[t + 1, model.targets]
-        parts.append((new, np.concatenate(last, axis=1), actions, np.concatenate(older, axis=1)))
-    new_, last_, actions_, older_ = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return _scaled(new_), _scaled(last_), actions_ - actions_.mean(axis=0), _scaled(older_)
-
-
-def _beyond_younger(actions: Array, known: Array) -> list[Array]:
-    """Of each lag, an orthonormal basis of what the observations and the lags before it leave."""
-    blocks = []
-    for lag in range(actions.shape[1]):
-        blocks.append(_own(actions[:, lag], known))
-        known = np.concatenate([known, blocks[-1]], axis=1)
-    return blocks
-
-
-def _beyond_others(actions: Array, known: Array) -> list[Array]:
-    """Of each lag, an orthonormal basis of what the observations and all other lags leave."""
-    blocks = []
-    for lag in range(actions.shape[1]):
-        others = np.delete(actions, lag, axis=1).reshape(len(actions), -1)
-        others = _basis(others - _project(known, others), 1e-6)
-        blocks.append(_own(actions[:, lag], np.concatenate([known, others], axis=1)))
-    return blocks
-
-
-_Directions: TypeAlias = Callable[[Array, Array], list[Array]]
-
-
-def _own(values: Array, known: Array) -> Array:
-    own = values - _project(known, values)
-    own -= _project(known, own)  # again: orthogonal to rounding
-    directions, sizes, _ = np.linalg.svd(own, full_matrices=False)
-    kept: Array = directions[:, sizes > 0.02 * np.linalg.norm(values)]
-    return kept
+    def _own(self, lag: int, beside_younger: bool) -> Array:
+        """Orthonormal basis of what the observations and the other lags leave of one."""
+        beside = self._actions[:, :lag] if beside_younger else np.delete(self._actions, lag, axis=1)
+        others = beside.reshape(len(beside), -1)
+        others = _basis(others - _project(self._known, others), 1e-6)
+        known = np.concatenate([self._known, others], axis=1)
+        values = self._actions[:, lag]
+        own = values - _project(known, values)
+        own -= _project(known, own)  # again: orthogonal to rounding
+        directions, sizes, _ = np.linalg.svd(own, full_matrices=False)
+        kept: Array = directions[:, sizes > 0.02 * np.linalg.norm(values)]
+        return kept
 
 
 def _project(basis: Array, values: Array) -> Array:
@@ -276,15 +243,10 @@ def _reduce(leaf: Array) -> Array:
     sides = sorted(range(1, leaf.ndim), key=lambda axis: leaf.shape[axis])[-2:]
     if len(sides) == 2 and min(leaf.shape[axis] for axis in sides) >= _IMAGE_SIDE:
         for axis in sides:
-            leaf = _cells(leaf, axis)
+            cells = np.array_split(leaf, _CELLS, axis)
+            leaf = np.concatenate([cell.mean(axis, keepdims=True) for cell in cells], axis)
     flat = leaf.reshape(len(leaf), -1)
     return _principal(flat - flat.mean(axis=0), _FEATURES_PER_LEAF)
-
-
-def _cells(leaf: Array, axis: int) -> Array:
-    """Average over 8 cells along an axis."""
-    cells = np.array_split(leaf, _CELLS, axis)
-    return np.concatenate([cell.mean(axis, keepdims=True) for cell in cells], axis)
 
 
 def _principal(centred: Array, number: int) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from tmrl_like.base import tree
-from tmrl_like.envs.actions import neutral_action, typed_action
+from tmrl_like.envs.actions import default_action, typed_action
 from tmrl_like.errors import ConfigError, EnvironmentFaultError
 
 _RTGYM_ENDS_WITHIN_S = 1.0
@@ -26,6 +26,9 @@ class GenericGymEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     float64 observations become float32. The interface of an rtgym environment is guarded: where rtgym
     would block for ever after an exception in the interface, `step` and `reset` raise
     EnvironmentFaultError with the cause.
+
+    Attributes:
+        default_action: of a reset: rtgym's, or a neutral one (zeros, where the space has them).
     """
 
     def __init__(self, id: str = "Pendulum-v1", gym_kwargs: dict[str, Any] | None = None) -> None:
@@ -56,14 +59,7 @@ class GenericGymEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self._converts = any(space.dtype == np.float64 for space in tree.leaves(self.env.observation_space))
         if self._converts:
             self.observation_space = _space_to_float32(self.env.observation_space)
-        self._default_action = getattr(self.env.unwrapped, "default_action", None)
-        if self._default_action is None:
-            self._default_action = neutral_action(self.env.action_space)
-
-    @property
-    def default_action(self) -> Any:
-        """The action of a reset: rtgym's, or a neutral one (zeros, where the space has them)."""
-        return typed_action(getattr(self.env.unwrapped, "default_action", self._default_action), self.env.action_space)
+        self.default_action = typed_action(default_action(self.env), self.env.action_space)
 
     @property
     def time_step_s(self) -> float | None:
@@ -91,10 +87,11 @@ class GenericGymEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             EnvironmentFaultError: the reward is no number; the interface raised.
         """
         obs, rew, terminated, truncated, info = self.env.step(action)
-        if self._faults is not None and self._faults.error is not None:
-            self._raise_fault()
+        self._raise_fault()
         if type(rew) not in _FLOATS:
-            rew = _to_float(rew)
+            if not isinstance(rew, int | np.number | np.bool_ | np.ndarray) or np.ndim(rew):
+                raise EnvironmentFaultError(f"the environment's reward is {rew!r:.80}; expected a number")
+            rew = float(rew)
         return self._convert(obs), rew, bool(terminated), bool(truncated), {} if info is None else info
 
     def close(self) -> None:
@@ -124,12 +121,6 @@ class GenericGymEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _raise_fault(self) -> None:
         if self._faults is not None:
             self._faults.raise_if_any()
-
-
-def _to_float(rew: Any) -> float:
-    if isinstance(rew, int | np.number | np.bool_ | np.ndarray) and np.ndim(rew) == 0:
-        return float(rew)
-    raise EnvironmentFaultError(f"the environment's reward is {rew!r:.80}; expected a number")
 
 
 def _make(id: str, kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:

@@ -16,6 +16,7 @@ import numpy as np
 from rtgym import RealTimeGymInterface
 
 from tmrl_like.base.functional import place_of
+from tmrl_like.base.text import one_line
 from tmrl_like.envs.actions import typed_action
 from tmrl_like.errors import ConfigError, EnvironmentFaultError, TmrlLikeError
 
@@ -44,7 +45,7 @@ class FaultBox:
         if isinstance(error, TmrlLikeError):
             raise error
         if error is not None:
-            what = f"{type(error).__name__}: {error}{place_of(error)}"
+            what = f"{one_line(error)}{place_of(error)}"
             raise EnvironmentFaultError(f"the environment's interface raised in {self.where}(): {what}") from error
 
 
@@ -54,18 +55,6 @@ def guard_interface(config: dict[str, Any]) -> tuple[dict[str, Any], FaultBox]:
     Raises:
         ConfigError: there is no interface, or a number with which rtgym would fail later, or never come back.
     """
-    _check(config)
-    box = FaultBox()
-    arguments = (
-        config["interface"],
-        config.get("interface_args") or (),
-        config.get("interface_kwargs") or {},
-        box,
-    )
-    return {**config, "interface": GuardedInterface, "interface_args": arguments, "interface_kwargs": {}}, box
-
-
-def _check(config: dict[str, Any]) -> None:
     if not callable(config.get("interface")):
         raise ConfigError(f"rtgym's config: interface is {config.get('interface')!r}; expected the interface's class")
     for name, default in (("time_step_duration", 0.0), ("start_obs_capture", 0.0), ("time_step_timeout_factor", 1.0)):
@@ -74,6 +63,9 @@ def _check(config: dict[str, Any]) -> None:
     for name in ("act_buf_len", "ep_max_length"):
         if not config.get(name, 1) >= 1:
             raise ConfigError(f"{name} is {config[name]}; rtgym needs 1 or more")
+    box = FaultBox()
+    arguments = (config["interface"], config.get("interface_args") or (), config.get("interface_kwargs") or {}, box)
+    return {**config, "interface": GuardedInterface, "interface_args": arguments, "interface_kwargs": {}}, box
 
 
 class GuardedInterface(RealTimeGymInterface):  # type: ignore[misc]

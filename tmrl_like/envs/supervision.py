@@ -12,12 +12,14 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from tmrl_like.base.functional import place_of
 from tmrl_like.base.processes import ProcessGuard
+from tmrl_like.base.text import one_line
 from tmrl_like.envs.actions import default_action
-from tmrl_like.envs.control_thread import ControlThread, Job
+from tmrl_like.envs.control_thread import ControlThread, has_ended
 from tmrl_like.envs.processes import EnvProcesses
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError, MissingExtraError
 
@@ -81,9 +83,7 @@ class SupervisedEnv:
         try:
             self._make(math.inf)
         except BaseException:
-            self._dispose(_CLOSE_LOST_WITHIN_S)
-            self._guard.close()
-            self._end_thread()
+            self.close()
             raise
         self._make_within_s = max(hang_timeout_s, 3 * (time.monotonic() - started))
         if not own_thread:
@@ -122,12 +122,7 @@ class SupervisedEnv:
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """As the environment's.
-
-        Raises:
-            EnvironmentFaultError: it raised.
-            ConfigError, MissingExtraError: it raised one of these, which rebuilding it would not mend.
-        """
+        """As the environment's; raises as `reset`."""
         obs, rew, terminated, truncated, info = self._call(self.env.step, action)
         return obs, rew, terminated, truncated, info
 
@@ -142,7 +137,7 @@ class SupervisedEnv:
         except (Exception, SystemExit) as error:
             if self._thread is None and isinstance(error, SystemExit):  # in the main thread, of a signal
                 raise
-            what = f"{_name(error)}{place_of(error)}"
+            what = f"{one_line(error)}{place_of(error)}"
             raise EnvironmentFaultError(f"the environment raised in {call.__name__}(): {what}") from error
         finally:
             if _take(token) is None:
@@ -168,13 +163,16 @@ class SupervisedEnv:
         job = thread.start(call)
         try:
             self._wait(job, thread)
+            result: _T = job.result()
+            return result
         except (KeyboardInterrupt, SystemExit):
-            self._stop(job, thread)
+            if not job.done():
+                self._stop(job, thread)
             raise
-        result: _T = job.result()
-        return result
+        finally:
+            del job  # it holds what it raised, whose frames hold it
 
-    def _stop(self, job: Job, thread: ControlThread) -> None:
+    def _stop(self, job: Future[Any], thread: ControlThread) -> None:
         """End a job that the caller does not want any more, or leave it."""
         was_stopping = self.stopping.is_set()
         self.stopping.set()
@@ -189,9 +187,9 @@ class SupervisedEnv:
             if not was_stopping:
                 self.stopping.clear()
 
-    def _wait(self, job: Job, thread: ControlThread) -> None:
+    def _wait(self, job: Future[Any], thread: ControlThread) -> None:
         stop_at = math.inf
-        while not job.wait(min(_LOOK_S, self._hang_timeout_s / 4)):
+        while not has_ended(job, min(_LOOK_S, self._hang_timeout_s / 4)):
             if thread is not self._thread:
                 raise StoppedError
             now, token = time.monotonic(), self._call_token
@@ -261,7 +259,7 @@ class SupervisedEnv:
             except (StoppedError, *_USERS_MISTAKES):
                 raise
             except Exception as again:
-                error = EnvironmentFaultError(f"the environment raised while it was made: {_name(again)}")
+                error = EnvironmentFaultError(f"the environment raised while it was made: {one_line(again)}")
                 error.__cause__ = again
 
     def _make_anew(self) -> None:
@@ -276,7 +274,8 @@ class SupervisedEnv:
         self.stopping.set()
         self._dispose(_CLOSE_LOST_WITHIN_S if self._is_lost else _CLOSE_WITHIN_S)
         self._guard.close()
-        self._end_thread()
+        if self._thread is not None:
+            self._thread.leave()
 
     def _make(self, within_s: float) -> None:
         """Make the environment in the control thread.
@@ -302,7 +301,7 @@ class SupervisedEnv:
         job = self._thread.start(make)
         until = time.monotonic() + within_s
         try:
-            while not job.wait(_LOOK_S):
+            while not has_ended(job, _LOOK_S):
                 if self.stopping.is_set():
                     raise StoppedError
                 if time.monotonic() >= until:
@@ -311,7 +310,6 @@ class SupervisedEnv:
             if _take(token) is not None:
                 self._leave_thread()
             else:
-                job.wait(math.inf)
                 self._adopt(job.result())
             raise
         self._adopt(job.result())
@@ -329,7 +327,7 @@ class SupervisedEnv:
             try:
                 self._close_env(within_s)
             except Exception as error:
-                log.warning("closing the environment failed: %s", _name(error))
+                log.warning("closing the environment failed: %s", one_line(error))
         if self._processes is not None:
             self._processes.end()
 
@@ -342,14 +340,10 @@ class SupervisedEnv:
         if self._thread.is_busy:
             self._leave_thread()
         job = self._thread.start(self.env.close)
-        if not job.wait(within_s):
+        if not has_ended(job, within_s):
             self._leave_thread()
             raise TimeoutError(f"not done after {within_s:g} s")
         job.result()
-
-    def _end_thread(self) -> None:
-        if self._thread is not None:
-            self._thread.leave()
 
     def _tell_hangs(self) -> None:
         """Tell, once per call, that the environment does not come back: where its thread is not our own."""
@@ -373,7 +367,3 @@ def _take(token: list[Any]) -> Any:
 def _describe_hang(call: Any, waited_s: float) -> str:
     name = getattr(call, "__name__", None) or getattr(getattr(call, "func", None), "__name__", "its constructor")
     return f"the environment hangs: {name}() has not come back for {waited_s:.3g} s"
-
-
-def _name(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"

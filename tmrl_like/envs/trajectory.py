@@ -150,10 +150,10 @@ class TrajectoryReward:
             ConfigError: an argument that makes no sense.
         """
         self._points = _checked(np.asarray(points), "the points of a trajectory")
-        whole = {"forward_limit": forward_limit, "failure_countdown": failure_countdown}
-        whole |= {"backward_limit": backward_limit, "min_steps": min_steps}
-        for name, value in whole.items():
-            least = 1 if name in ("forward_limit", "failure_countdown") else 0
+        whole = {"forward_limit": (forward_limit, 1), "failure_countdown": (failure_countdown, 1)}
+        for name, (value, least) in (
+            whole | {"backward_limit": (backward_limit, 0), "min_steps": (min_steps, 0)}
+        ).items():
             is_fine = isinstance(value, int | np.integer) and bool(value >= least)
             expect(is_fine, f"the reward's {name}", value, f"a whole number, {least} or more")
         rewards = {"reward_per_point": reward_per_point, "end_of_track_reward": end_of_track_reward}
@@ -178,9 +178,8 @@ class TrajectoryReward:
             ConfigError: an argument that it does not have, or that makes no sense.
         """
         known = [name for name in inspect.signature(cls).parameters if name != "points"]
-        for name in arguments:
-            if name not in known:
-                raise ConfigError(f"the reward has no argument {name!r}; {suggestion(name, known)}")
+        for name in [name for name in arguments if name not in known]:
+            raise ConfigError(f"the reward has no argument {name!r}; {suggestion(name, known)}")
         return cls(points, **arguments)
 
     def reset(self) -> None:
@@ -203,7 +202,13 @@ class TrajectoryReward:
             The reward, and whether the episode terminates.
         """
         before, self.index = self.index, self._nearest(np.asarray(position, np.float32))
-        self._count(self.index > self.furthest)
+        self._steps += 1
+        is_progress = self.index > self.furthest
+        self.furthest = max(self.furthest, self.index)
+        if is_progress or self._steps <= self._min_steps:
+            self._steps_without_progress = 0
+        else:
+            self._steps_without_progress += 1
         reward = (self.index - before) * self._reward_per_point + self._constant_penalty
         if self.index == self.last:
             return reward + self._end_of_track_reward, True
@@ -216,11 +221,3 @@ class TrajectoryReward:
         distances = np.einsum("nd,nd->n", ways, ways)
         nearest = len(distances) - 1 - int(distances[::-1].argmin())
         return first + nearest if distances[nearest] <= self._max_distance**2 else self.index
-
-    def _count(self, is_progress: bool) -> None:
-        self.furthest = max(self.furthest, self.index)
-        self._steps += 1
-        if is_progress or self._steps <= self._min_steps:
-            self._steps_without_progress = 0
-        else:
-            self._steps_without_progress += 1

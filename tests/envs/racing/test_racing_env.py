@@ -22,7 +22,7 @@ import pytest
 import torch
 
 from tmrl_like.envs.racing import MirroredLaps, RacingEnv, RacingInterface, demonstration
-from tmrl_like.envs.racing.drivers import FollowTheRoad, demonstrate, record_lap
+from tmrl_like.envs.racing.drivers import FollowTheRoad, record_lap
 from tmrl_like.envs.racing.game import STATE, TICK_S, RacingGame
 from tmrl_like.envs.supervision import SupervisedEnv
 from tmrl_like.envs.trajectory import save_trajectory
@@ -340,19 +340,19 @@ def test_a_car_that_does_not_come_round_records_nothing():
 
 def test_an_unknown_driver_and_a_keyboard_without_a_display_are_one_line(monkeypatch):
     with pytest.raises(ConfigError, match="script or keyboard"):
-        demonstrate("ghost", 1)
+        RacingEnv.demonstrate("ghost", 1)
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
     if sys.platform == "linux" and importlib.util.find_spec("Box2D"):
         with pytest.raises(ConfigError, match="needs a display") as refused:
-            demonstrate("keyboard", 1)
+            RacingEnv.demonstrate("keyboard", 1)
         assert "\n" not in str(refused.value)
 
 
 @pytest.mark.long
 def test_the_script_drives_a_lap_that_the_reward_accepts():
     pytest.importorskip("Box2D")
-    way = demonstrate("script", 1)
+    way = RacingEnv.demonstrate("script", 1)
     reward = RacingInterface(reward=REWARD | {"forward_limit": 10})._reward
     assert any(reward(position)[1] for position in way)
     assert reward.progress == 1.0

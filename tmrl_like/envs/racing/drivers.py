@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,30 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tmrl_like.envs.keyboards import open_keyboard
-from tmrl_like.envs.racing.game import TICK_S, RacingGame, require_game
+from tmrl_like.envs.racing.game import TICK_S, RacingGame
 from tmrl_like.envs.racing.view import ANGLES, LidarView
 from tmrl_like.envs.vision import load_opencv
-from tmrl_like.errors import ConfigError, expect
+from tmrl_like.errors import ConfigError
 
 Controls = tuple[float, float, float]  # steering -1 to 1, gas 0 to 1, brake 0 to 1
 Driver = Callable[[Any], Controls]  # from a state of the game
 
+_PACE = 40.0  # how much speed a free view ahead allows, beyond a walk, in units per second
 _AT_START_WITHIN = 7.0  # half the road's width
 _AWAY_FROM = 50.0
-_LAP_WITHIN_S = 180.0
 _SCALE = 6  # of the window in which a person drives
 
 
 class FollowTheRoad:
     """Steers to where the road is longest, slower where it is short: a clean lap, not a fast one."""
 
-    def __init__(self, pace: float = 40.0) -> None:
-        """Prepare.
-
-        Args:
-            pace: how much speed a free view ahead allows, beyond a walk, in units per second.
-        """
-        self._pace = pace
+    def __init__(self) -> None:
         self._measure = LidarView()
         self._angles = np.deg2rad(ANGLES)
         self._ahead = np.abs(ANGLES) <= 20.0
@@ -44,7 +37,7 @@ class FollowTheRoad:
         weights = ranges**3
         heading = np.arctan2(weights @ np.sin(self._angles), weights @ np.cos(self._angles))
         steering = float(np.clip(1.5 * heading, -1.0, 1.0))
-        too_slow_by = 10.0 + self._pace * ranges[self._ahead].max() - state["speed"]
+        too_slow_by = 10.0 + _PACE * ranges[self._ahead].max() - state["speed"]
         gas = np.clip(0.1 * too_slow_by, 0.0, 0.6) * (1.0 - 0.5 * abs(steering))
         return steering, float(gas), float(np.clip(-0.05 * too_slow_by, 0.0, 0.6))
 
@@ -82,17 +75,6 @@ class Keyboard:
         """Close the window, and listen no more."""
         self._keyboard.close()
         self._cv2.destroyAllWindows()
-
-
-def demonstrate(driver: str, track: int) -> NDArray[np.float32]:
-    """As `RacingEnv.demonstrate`."""
-    if driver not in ("script", "keyboard"):
-        raise ConfigError(f"the racing game is driven by script or keyboard, not {driver!r}")
-    expect(track >= 0, "track", track, "the game's seed, 0 or more")
-    require_game()
-    drive = FollowTheRoad() if driver == "script" else Keyboard()
-    with contextlib.closing(drive), contextlib.closing(RacingGame(track)) as game:
-        return record_lap(game, drive, _LAP_WITHIN_S)
 
 
 def record_lap(game: RacingGame, driver: Driver, within_s: float) -> NDArray[np.float32]:

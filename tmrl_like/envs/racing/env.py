@@ -6,6 +6,7 @@ An environment to copy: `RacingInterface` says what an agent sees of the game, w
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rtgym import RealTimeGymInterface
 
-from tmrl_like.envs.racing.drivers import demonstrate
+from tmrl_like.envs.racing.drivers import FollowTheRoad, Keyboard, record_lap
 from tmrl_like.envs.racing.game import FRAME_SHAPE, RacingGame, require_game
 from tmrl_like.envs.racing.view import ImageView, LidarView
 from tmrl_like.envs.real_time import RealTimeEnv, also_takes
@@ -25,6 +26,7 @@ from tmrl_like.errors import ConfigError, expect
 
 Observation = Literal["lidar", "image"]
 
+_LAP_WITHIN_S = 180.0  # of a demonstration
 _FULL_GAS = 0.1  # of the game: enough for more speed than any corner allows
 _FULL_BRAKE = 0.6  # of the game: more locks the wheels, and a car that slides cannot be steered
 _COASTING = -0.5  # the pedal's position between brake and gas
@@ -203,4 +205,10 @@ class RacingEnv(RealTimeEnv):
             ConfigError: no such driver, no display, or not a whole lap.
             MissingExtraError: the game, or what reads the keyboard, is not installed.
         """
-        return demonstrate(driver, track)
+        if driver not in ("script", "keyboard"):
+            raise ConfigError(f"the racing game is driven by script or keyboard, not {driver!r}")
+        expect(track >= 0, "track", track, "the game's seed, 0 or more")
+        require_game()
+        drive = FollowTheRoad() if driver == "script" else Keyboard()
+        with contextlib.closing(drive), contextlib.closing(RacingGame(track)) as game:
+            return record_lap(game, drive, _LAP_WITHIN_S)

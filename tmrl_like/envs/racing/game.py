@@ -52,10 +52,7 @@ class RacingGame:
     """A running game. It has no window; it ends with `close`, or with the process that started it."""
 
     def __init__(self, track: int) -> None:
-        """Start it; the car stands at the start of the track.
-
-        Args:
-            track: number of the track, always the same one for the same number.
+        """Start it; the car stands at the start of the track of this number, always the same one.
 
         Raises:
             MissingExtraError: it is not installed.
@@ -139,7 +136,9 @@ class RacingGame:
                 return
         except (EOFError, OSError):
             self._process.join(_CLOSE_WITHIN_S)
-            raise EnvironmentFaultError(f"the racing game died during {request}{self._last_words()}") from None
+            raise EnvironmentFaultError(
+                f"the racing game died during {request} (exit code {self._process.exitcode})"
+            ) from None
         raise EnvironmentFaultError(f"the racing game did not {request} within {within_s:g} s")
 
     def _check_pulse(self, tick: int) -> None:
@@ -147,12 +146,9 @@ class RacingGame:
         if tick != self._seen:
             self._seen, self._seen_at = tick, now
         elif not self._process.is_alive():
-            raise EnvironmentFaultError(f"the racing game has died{self._last_words()}")
+            raise EnvironmentFaultError(f"the racing game has died (exit code {self._process.exitcode})")
         elif now - self._seen_at > _SILENT_FOR_S:
             raise EnvironmentFaultError(f"the racing game has stood still for {now - self._seen_at:.1f} s")
-
-    def _last_words(self) -> str:
-        return f" (exit code {self._process.exitcode})"
 
 
 # -- in the game's process ---------------------------------------------------------------------------
@@ -192,11 +188,7 @@ class Simulation:
     """The game without a clock: it moves when `tick` is called."""
 
     def __init__(self, track: int) -> None:
-        """Build the track; the car stands at its start.
-
-        Args:
-            track: its number, the seed that the game draws it from.
-        """
+        """Build the track of this number; the car stands at its start."""
         from gymnasium.envs.box2d.car_racing import CarRacing
 
         self._track = track

@@ -81,7 +81,10 @@ class RobotDriver(Protocol):
 
 
 class SimulatedArm:
-    """Driver of an arm in MuJoCo, which it starts, and which ends with it. See `RobotDriver` and `ArmOptions`."""
+    """Driver of an arm in MuJoCo, which it starts, and which ends with it. See `RobotDriver` and `ArmOptions`.
+
+    All calls but `connect` and `close` raise EnvironmentFaultError where the arm is not connected or its process ended.
+    """
 
     def __init__(self, options: ArmOptions = ArmOptions()) -> None:  # noqa: B008 - frozen
         self._options = options
@@ -145,16 +148,18 @@ class SimulatedArm:
         raise EnvironmentFaultError(f"the arm has not answered for {_CONNECT_WITHIN_S:g} s")
 
     def read_state(self) -> RobotState:
-        """Return the newest state that has arrived; waits for a newer one where that is stale.
-
-        Raises:
-            EnvironmentFaultError: not connected, the arm's process ended, or there was no state for a second.
-        """
+        """Return the newest state that has arrived; waits for a newer one where that is stale, for at most a second."""
         bus = self._connected()
         stale_s = _STALE_S + self._options.sensor_latency_s + self._options.jitter_s
         deadline_s = time.monotonic() + _SILENT_S
         while True:
-            self._take_in(bus)
+            datagram = b""
+            with contextlib.suppress(OSError):  # nothing more
+                while True:
+                    datagram = bus.recv(STATE.size + 1)
+            if len(datagram) == STATE.size:
+                cycle, time_s, shoulder, elbow, shoulder_speed, elbow_speed, is_stopped = STATE.unpack(datagram)
+                self._newest = RobotState(cycle, time_s, (shoulder, elbow), (shoulder_speed, elbow_speed), is_stopped)
             if self._newest is not None and time.perf_counter() - self._newest.time_s < stale_s:
                 return self._newest
             if time.monotonic() >= deadline_s:
@@ -162,31 +167,14 @@ class SimulatedArm:
             select.select([bus], [], [], _LOOK_S)
             self._check_process()
 
-    def _take_in(self, bus: socket.socket) -> None:
-        datagram = b""
-        with contextlib.suppress(OSError):  # nothing more
-            while True:
-                datagram = bus.recv(STATE.size + 1)
-        if len(datagram) == STATE.size:
-            cycle, time_s, shoulder, elbow, shoulder_speed, elbow_speed, is_stopped = STATE.unpack(datagram)
-            self._newest = RobotState(cycle, time_s, (shoulder, elbow), (shoulder_speed, elbow_speed), is_stopped)
-
     def send_command(self, command: RobotCommand) -> None:
-        """Order velocities.
-
-        Raises:
-            EnvironmentFaultError: not connected, the arm's process ended, or a velocity that is not finite.
-        """
+        """Order velocities, finite ones."""
         if not all(map(math.isfinite, command.velocity_rad_s)):
             raise EnvironmentFaultError(f"the command is {command.velocity_rad_s} rad/s; expected finite velocities")
         self._send(COMMAND.pack(False, *command.velocity_rad_s))
 
     def emergency_stop(self) -> None:
-        """Brake and stay: the stop is over when the arm was closed and connected again.
-
-        Raises:
-            EnvironmentFaultError: not connected, or the arm's process ended.
-        """
+        """Brake and stay: the stop is over when the arm was closed and connected again."""
         self._send(COMMAND.pack(True, 0.0, 0.0))
 
     def _send(self, datagram: bytes) -> None:

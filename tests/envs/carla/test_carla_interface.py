@@ -450,7 +450,7 @@ def test_the_shipped_experiment_makes_the_environment_without_a_simulator() -> N
 
 
 def test_a_sensor_s_queue_is_bounded_and_counts_what_left() -> None:
-    readings = Readings[Any](lambda d: d.frame, 4)
+    readings = Readings(lambda d: d.frame, 4)
     for frame in range(10):
         readings.put(data(frame=frame))
     assert (len(readings), readings.dropped) == (4, 6)

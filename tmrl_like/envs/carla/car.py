@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 _AT_PLACE_M = 2.0
 _SLOWEST_FRAMES_S = 1.0  # a simulator with less than a frame in this time does not run in real time
-
-Array = np.ndarray[Any, Any]
 
 
 class Car:
@@ -37,7 +35,12 @@ class Car:
             EnvironmentFaultError: it does not answer, or all spawn points are taken.
         """
         self.world = world
-        self._vehicle = _spawn(world)
+        places = world.free_spawn_points(np.random.default_rng())
+        made = (world.spawn(world.options.vehicle, place, {}) for place in places)
+        vehicle = next((vehicle for vehicle in made if vehicle is not None), None)
+        if vehicle is None:
+            raise EnvironmentFaultError(f"CARLA makes no {world.options.vehicle} on any spawn point: all are taken")
+        self._vehicle = cast("carla.Vehicle", vehicle)
         self.sensors = SensorRig(world, self._vehicle, sensors)
         self._newest_frame, self._newest_at = 0, 0.0
 
@@ -104,11 +107,3 @@ class Car:
         elif now - self._newest_at > limit_s:
             self.world.is_lost = True
             raise EnvironmentAwayError(f"the CARLA simulator has stood still for {limit_s:g} s: did it end?")
-
-
-def _spawn(world: CarlaWorld) -> carla.Vehicle:
-    for place in world.free_spawn_points(np.random.default_rng()):
-        vehicle = world.spawn(world.options.vehicle, place, {})
-        if vehicle is not None:
-            return cast("carla.Vehicle", vehicle)
-    raise EnvironmentFaultError(f"CARLA makes no {world.options.vehicle} on any spawn point: all are taken")

@@ -11,7 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from gymnasium import spaces
@@ -22,7 +22,6 @@ from tmrl_like.errors import EnvironmentAwayError, EnvironmentFaultError, expect
 if TYPE_CHECKING:
     import carla
 
-_Data = TypeVar("_Data", bound="carla.SensorData")
 _ABOVE_ROOF_M = 0.5
 _LIDAR_CHANNELS = 16
 _MOST_BINS = 3600  # a tenth of a degree each
@@ -65,8 +64,7 @@ class SensorOptions:
         return seen
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """What a sensor said, converted, with the simulator's frame and clock."""
 
     frame: int
@@ -74,14 +72,14 @@ class Reading:
     value: Any
 
 
-class Readings(Generic[_Data]):
+class Readings:
     """The newest readings of one sensor; the oldest leave first when it is full.
 
     Attributes:
         dropped: how many left that nobody took.
     """
 
-    def __init__(self, convert: Callable[[_Data], Any], length: int) -> None:
+    def __init__(self, convert: Callable[[Any], Any], length: int) -> None:
         self._convert = convert
         self._queue: deque[Reading] = deque(maxlen=length)
         self._changed = threading.Condition()
@@ -90,7 +88,7 @@ class Readings(Generic[_Data]):
     def __len__(self) -> int:
         return len(self._queue)
 
-    def put(self, data: _Data) -> None:
+    def put(self, data: carla.SensorData) -> None:
         """Convert and keep what the sensor sent: a listener."""
         reading = Reading(data.frame, data.timestamp, self._convert(data))
         with self._changed:
@@ -125,18 +123,20 @@ class SensorRig:
         Raises:
             EnvironmentFaultError: the simulator does not answer, or refuses.
         """
-        self._options = options
-        self._body = vehicle.bounding_box.extent
+        body = vehicle.bounding_box.extent
         self._camera = self._lidar = None
-        self._collisions = Readings[Any](lambda collision: collision.normal_impulse.length(), _MAX_EVENTS)  # N s
-        self._crossings = Readings[Any](lambda invasion: len(invasion.crossed_lane_markings), _MAX_EVENTS)
+        self._collisions = Readings(lambda collision: collision.normal_impulse.length(), _MAX_EVENTS)  # N s
+        self._crossings = Readings(lambda invasion: len(invasion.crossed_lane_markings), _MAX_EVENTS)
         _mount(world, vehicle, "sensor.other.collision", {}, self._collisions)
         _mount(world, vehicle, "sensor.other.lane_invasion", {}, self._crossings)
         if options.camera:
-            self._camera = Readings[Any](image_of, 1)
-            _mount(world, vehicle, "sensor.camera.rgb", _camera_attributes(options), self._camera)
+            height, width = map(str, options.camera)
+            attributes = {"image_size_x": width, "image_size_y": height, "fov": str(options.camera_fov_deg)}
+            self._camera = Readings(image_of, 1)
+            _mount(world, vehicle, "sensor.camera.rgb", attributes, self._camera)
         if options.lidar_bins:
-            self._lidar = Readings[Any](self._ranges_of, _MAX_SWEEPS)
+            bins, range_m = options.lidar_bins, options.lidar_range_m
+            self._lidar = Readings(lambda sweep: ranges_of(sweep, bins, range_m, body), _MAX_SWEEPS)
             _mount(world, vehicle, "sensor.lidar.ray_cast", _lidar_attributes(options), self._lidar)
 
     def wait_for(self, frame: int, timeout_s: float) -> None:
@@ -153,8 +153,12 @@ class SensorRig:
 
     def observe(self) -> list[Array]:
         """The newest picture, and the ranges of the lidar's newest turn; see `SensorOptions.spaces`."""
-        camera = [self._camera.newest()[-1].value] if self._camera is not None else []
-        return camera + ([self._newest_turn(self._lidar.newest())] if self._lidar is not None else [])
+        seen = [self._camera.newest()[-1].value] if self._camera is not None else []
+        if self._lidar is not None:
+            sweeps = self._lidar.newest()
+            since_s = sweeps[-1].time_s - 1.0 / _LIDAR_TURNS_PER_S
+            seen.append(np.minimum.reduce([s.value for s in sweeps if s.time_s > since_s + 1e-6]))
+        return seen
 
     def take_events(self, after_frame: int) -> tuple[float, int]:
         """Impulse of all collisions in N s, and how many lines were crossed, since this was last asked.
@@ -164,14 +168,6 @@ class SensorRig:
         """
         impulse = sum(r.value for r in self._collisions.take() if r.frame > after_frame)
         return float(impulse), sum(r.value for r in self._crossings.take() if r.frame > after_frame)
-
-    def _newest_turn(self, sweeps: list[Reading]) -> Array:
-        since_s = sweeps[-1].time_s - 1.0 / _LIDAR_TURNS_PER_S
-        turn = [s.value for s in sweeps if s.time_s > since_s + 1e-6]
-        return cast("Array", np.minimum.reduce(turn))
-
-    def _ranges_of(self, sweep: carla.LidarMeasurement) -> Array:
-        return ranges_of(sweep, self._options.lidar_bins, self._options.lidar_range_m, self._body)
 
 
 def image_of(image: carla.Image) -> Array:
@@ -197,7 +193,7 @@ def ranges_of(sweep: carla.LidarMeasurement, bins: int, range_m: float, body: ca
 
 
 def _mount(
-    world: CarlaWorld, vehicle: carla.Vehicle, kind: str, attributes: dict[str, str], readings: Readings[Any]
+    world: CarlaWorld, vehicle: carla.Vehicle, kind: str, attributes: dict[str, str], readings: Readings
 ) -> None:
     import carla
 
@@ -211,11 +207,6 @@ def _mount(
 
 def _height_of_sensors(body: carla.Vector3D) -> float:
     return 2.0 * float(body.z) + _ABOVE_ROOF_M
-
-
-def _camera_attributes(options: SensorOptions) -> dict[str, str]:
-    height, width = options.camera or (0, 0)
-    return {"image_size_x": str(width), "image_size_y": str(height), "fov": str(options.camera_fov_deg)}
 
 
 def _lidar_attributes(options: SensorOptions) -> dict[str, str]:

@@ -138,7 +138,9 @@ class CarlaWorld:
             weather = weather_of(options)
             if weather is not None:
                 self._world.set_weather(weather)
-            self._apply_clock(fixed_step_s)
+            self._before, settings = self._world.get_settings(), self._world.get_settings()
+            settings.synchronous_mode, settings.fixed_delta_seconds = self.stands_still, fixed_step_s
+            self._world.apply_settings(settings)
 
     # -- the clock -----------------------------------------------------------------------------------
 
@@ -214,11 +216,6 @@ class CarlaWorld:
         """Everybody's."""
         return [cast("carla.Actor", actor) for actor in self._world.get_actors()]
 
-    def remove_actors(self) -> None:
-        """Destroy every actor that was made here, the newest first."""
-        while self._made:
-            self._destroy(self._made.pop())
-
     def close(self) -> None:
         """Destroy what was made, and give the simulator its own clock back. Twice is fine; raises nothing.
 
@@ -227,7 +224,8 @@ class CarlaWorld:
         if self.is_lost and (self._made or self._before):
             self.is_lost = False
             self._client.set_timeout(min(_LAST_WORD_WITHIN_S, self.options.timeout_s))
-        self.remove_actors()
+        while self._made:  # the newest first
+            self._destroy(self._made.pop())
         before, self._before = self._before, None
         if before is None or self.is_lost:
             return
@@ -281,12 +279,6 @@ class CarlaWorld:
             self._destroy(actor)
         if left:
             log.warning("destroyed %d actors with role_name %r that were left over in CARLA", len(left), role_name)
-
-    def _apply_clock(self, fixed_step_s: float | None) -> None:
-        self._before, settings = self._world.get_settings(), self._world.get_settings()
-        settings.synchronous_mode = self.stands_still
-        settings.fixed_delta_seconds = fixed_step_s
-        self._world.apply_settings(settings)
 
     @contextlib.contextmanager
     def asking(self) -> Iterator[None]:

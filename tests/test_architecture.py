@@ -40,7 +40,7 @@ EVERY_ROOM = ("cli", "testing")  # may import all of them
 DOORS = {  # paths that users import from: they lead to a room, and no room uses them
     "actor": "policies",
     "memory_dataloading": "replay",
-    "networking": "server worker trainer",
+    "networking": "base server worker trainer",
     "nn": "agents",
     "training": "agents",
     "training_offline": "trainer",

@@ -3,10 +3,9 @@
 Importing this package does nothing but make names available: each is loaded from its module when first used.
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from tmrl_like.base.lazy import names_from
 
 if TYPE_CHECKING:
     from tmrl_like.agents.agent import TrainingAgent as TrainingAgent
@@ -22,21 +21,16 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME_OF = {
-    "ActorModule": "actor",
-    "GenericGymEnv": "envs",
-    "MemoryDataloading": "memory_dataloading",
-    "RolloutWorker": "networking",
-    "Server": "networking",
-    "Trainer": "networking",
-    "TrainingAgent": "training",
-    "TrainingOffline": "training_offline",
-    "partial": "util",
+    "ActorModule": "tmrl_like.actor",
+    "GenericGymEnv": "tmrl_like.envs",
+    "MemoryDataloading": "tmrl_like.memory_dataloading",
+    "RolloutWorker": "tmrl_like.networking",
+    "Server": "tmrl_like.networking",
+    "Trainer": "tmrl_like.networking",
+    "TrainingAgent": "tmrl_like.training",
+    "TrainingOffline": "tmrl_like.training_offline",
+    "partial": "tmrl_like.util",
 }
 
 __all__ = [*sorted(_HOME_OF), "__version__"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'tmrl_like' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"tmrl_like.{_HOME_OF[name]}"), name)
+__getattr__ = names_from(__name__, _HOME_OF)

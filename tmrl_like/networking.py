@@ -3,10 +3,9 @@
 Each is loaded when first used, so that a server imports no torch.
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from tmrl_like.base.lazy import names_from
 
 if TYPE_CHECKING:
     from tmrl_like.server.options import ServerOptions as ServerOptions
@@ -17,17 +16,12 @@ if TYPE_CHECKING:
     from tmrl_like.worker.worker import RolloutWorker as RolloutWorker
 
 _HOME_OF = {
-    "RolloutWorker": "worker.worker",
-    "Server": "server.server",
-    "ServerOptions": "server.options",
-    "Trainer": "trainer.trainer",
-    "TrainerOptions": "trainer.options",
-    "WorkerOptions": "worker.options",
+    "RolloutWorker": "tmrl_like.worker.worker",
+    "Server": "tmrl_like.server.server",
+    "ServerOptions": "tmrl_like.server.options",
+    "Trainer": "tmrl_like.trainer.trainer",
+    "TrainerOptions": "tmrl_like.trainer.options",
+    "WorkerOptions": "tmrl_like.worker.options",
 }
 __all__ = [*_HOME_OF]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'tmrl_like.networking' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"tmrl_like.{_HOME_OF[name]}"), name)
+__getattr__ = names_from(__name__, _HOME_OF)

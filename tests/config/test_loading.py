@@ -13,7 +13,7 @@ from tmrl_like.config.experiment import SECTIONS, Experiment, ServerSection, Set
 from tmrl_like.config.loading import TOP_LEVEL, dump_experiment, load_experiment, load_settings, open_experiment
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.errors import ConfigError
-from tmrl_like.replay import DropActionBuffer, DropHistory
+from tmrl_like.replay import DropHistory
 from tmrl_like.transport import TransportOptions
 
 MODULE = "parts_for_tests"
@@ -91,7 +91,7 @@ def test_memories_nest(file: Path) -> None:
         + f"  init_args: {{memory: {inner}, share: 0.25}}\n"
     )
     experiment = load_experiment(file)
-    assert experiment.sample_compressor == DropActionBuffer(2)
+    assert experiment.sample_compressor == DropHistory(2)
     memory = experiment.memory(nb_steps=1, device="cpu")
     assert (memory.share, memory.batch_size, memory.demonstrations.act_buf_len) == (0.25, 8, 2)
 

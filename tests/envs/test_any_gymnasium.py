@@ -25,7 +25,7 @@ from tmrl_like.envs import GenericGymEnv
 from tmrl_like.errors import ConfigError
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.policies.probe import PolicyProbe
-from tmrl_like.replay import DropActionBuffer, ReplayMemory
+from tmrl_like.replay import DropHistory, ReplayMemory
 from tmrl_like.trainer.schedule import train_step
 from tmrl_like.types import Batch, Buffer
 
@@ -49,7 +49,7 @@ def through_everything(env_cls: Any, act_buf_len: int = 0, max_samples: float = 
     actor_cls = partial(CategoricalActor if discrete else SquashedGaussianActor, **NETS)
     critic_cls = partial(DiscreteEnsembleCritic if discrete else EnsembleCritic, **NETS)
     memory = ReplayMemory(act_buf_len=act_buf_len, crc_debug=True, batch_size=8, memory_size=1000)
-    compressor = DropActionBuffer(act_buf_len) if act_buf_len else None
+    compressor = DropHistory(act_buf_len) if act_buf_len else None
     options: dict[str, Any] = {"crc_debug": True, "max_samples_per_episode": max_samples}
     with RolloutWorker(env_cls, actor_cls, compressor, standalone=True, **options) as worker:
         traffic = collect_traffic(worker, EPISODES)

@@ -252,7 +252,7 @@ def test_arguments_that_an_environment_does_not_take_are_named() -> None:
 @pytest.mark.parametrize("reset_act_buf", [False, True])
 def test_crc_debugging_passes_with_test_episodes_between_training_episodes(reset_act_buf: bool) -> None:
     """With reset_act_buf=False a test episode changes the action buffer that the next one begins with."""
-    from tmrl_like.replay import DropActionBuffer, ReplayMemory
+    from tmrl_like.replay import DropHistory, ReplayMemory
     from tmrl_like.wire.packet import decode_body
 
     class Actor(LinearActor):
@@ -266,7 +266,7 @@ def test_crc_debugging_passes_with_test_episodes_between_training_episodes(reset
         return GenericGymEnv("real-time-gym-ts-v1", {"config": config})
 
     memory = ReplayMemory(act_buf_len=3, crc_debug=True, batch_size=200)
-    worker = RolloutWorker(make_env, Actor, DropActionBuffer(3), standalone=True, crc_debug=True)
+    worker = RolloutWorker(make_env, Actor, DropHistory(3), standalone=True, crc_debug=True)
     for _ in range(4):
         worker.collect_train_episode()
         worker.run_episode()

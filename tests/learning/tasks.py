@@ -32,7 +32,7 @@ from tmrl_like.envs import GenericGymEnv
 from tmrl_like.envs.actions import actions_of_reset
 from tmrl_like.envs.drone import MirroredFlights, TargetInView
 from tmrl_like.policies.actor import ActorModule
-from tmrl_like.replay import DropActionBuffer, ReplayMemory
+from tmrl_like.replay import DropHistory, ReplayMemory
 from tmrl_like.types import Buffer, Info, Sample
 
 sys.path.append(str(Path(__file__).parents[1]))
@@ -107,7 +107,7 @@ TASKS = {
         agent={"gamma": 0.95, "polyak": 0.98, **FAST, "lr_entropy": 2e-3, "entropy_coef": 0.1},
         memory={"act_buf_len": 4, "obs_preprocessor": TargetInView(), "batch_size": 128},
         sample_preprocessor=MirroredFlights,
-        compressor=DropActionBuffer(4),
+        compressor=DropHistory(4),
         first_steps=200,
         updates_per_step=6,
         episodes=40,

@@ -15,13 +15,13 @@ from tmrl_like.base.functional import partial
 from tmrl_like.envs.actions import actions_of_reset
 from tmrl_like.envs.carla import CarlaSyncEnv, RouteOptions, SensorOptions
 from tmrl_like.policies.actor import ActorModule
-from tmrl_like.replay import DropActionBuffer, ReplayMemory
+from tmrl_like.replay import DropHistory, ReplayMemory
 from tmrl_like.types import Buffer, Info
 
 
 def drive(env: CarlaSyncEnv, actor: ActorModule, test: bool) -> tuple[list[Any], float, str]:
     """One episode: its samples, its return in metres, and what ended it."""
-    compress = DropActionBuffer(2)
+    compress = DropHistory(2)
     obs, info = env.reset()
     resets = [(act, obs, 0.0, False, False, Info(info, is_reset=True)) for act in actions_of_reset(env, obs)]
     samples = [compress(*reset) for reset in resets]

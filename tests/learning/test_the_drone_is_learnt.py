@@ -12,13 +12,13 @@ from tmrl_like.base.functional import partial
 from tmrl_like.envs.actions import actions_of_reset
 from tmrl_like.envs.drone import MirroredFlights, TargetInView
 from tmrl_like.policies.actor import ActorModule
-from tmrl_like.replay import DropActionBuffer, ReplayMemory
+from tmrl_like.replay import DropHistory, ReplayMemory
 from tmrl_like.types import Buffer, Info
 
 
 def fly(env: SimulatedDroneEnv, actor: ActorModule, view: TargetInView, test: bool) -> tuple[list[Any], float, bool]:
     """One episode: its samples, its return, whether the drone reached the target."""
-    compress = DropActionBuffer(4)
+    compress = DropHistory(4)
     obs, info = env.reset()
     resets = [(act, obs, 0.0, False, False, Info(info, is_reset=True)) for act in actions_of_reset(env, obs)]
     samples = [compress(*reset) for reset in resets]

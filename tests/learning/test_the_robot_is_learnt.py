@@ -18,7 +18,7 @@ from tmrl_like.envs.robot import env as robot
 from tmrl_like.envs.robot.driver import RobotCommand, RobotState
 from tmrl_like.envs.robot.physics import COMMAND, CYCLE_S, STATE, Arm, ArmOptions
 from tmrl_like.policies.actor import ActorModule
-from tmrl_like.replay import DropActionBuffer, ReplayMemory
+from tmrl_like.replay import DropHistory, ReplayMemory
 from tmrl_like.types import Buffer, Info
 
 TIME_STEP_S, EPISODE_STEPS, ACTIONS = 0.05, 60, 2
@@ -93,7 +93,7 @@ def reach(
     env: ClocklessRobotEnv, actor: ActorModule, view: robot.TargetInView, test: bool
 ) -> tuple[list[Any], float, bool]:
     """One episode: its samples, its return, whether the arm reached the target."""
-    compress = DropActionBuffer(ACTIONS)
+    compress = DropHistory(ACTIONS)
     obs, info = env.reset()
     resets = [(act, obs, 0.0, False, False, Info(info, is_reset=True)) for act in actions_of_reset(env, obs)]
     samples = [compress(*reset) for reset in resets]

@@ -8,7 +8,7 @@ import torch
 from list_memory import ListMemory
 
 from tmrl_like.errors import ConfigError, MemoryContractError
-from tmrl_like.replay import DropActionBuffer, Prioritised, ReplayMemory, WithDemonstrations, compressor_of
+from tmrl_like.replay import DropHistory, Prioritised, ReplayMemory, WithDemonstrations, compressor_of
 from tmrl_like.replay.data_sets import write_data_set
 from tmrl_like.testing.memories import ActionBufferEnv, packed
 from tmrl_like.types import ActionSource, Buffer, Info, Sample, StepTiming
@@ -17,7 +17,7 @@ OWN, EXPERT = 1, 2
 
 
 def compress(sample):
-    return DropActionBuffer(4)(*sample)
+    return DropHistory(4)(*sample)
 
 
 def by(source):
@@ -133,8 +133,6 @@ def test_a_users_memory_can_be_inside():
 
 
 def test_the_compressor_is_that_of_the_memories_inside():
-    assert compressor_of(partial(WithDemonstrations, memory=partial(ReplayMemory, act_buf_len=2))) == DropActionBuffer(
-        2
-    )
+    assert compressor_of(partial(WithDemonstrations, memory=partial(ReplayMemory, act_buf_len=2))) == DropHistory(2)
     with pytest.raises(ConfigError, match="share is 2"):
         make(share=2)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import gc
 from functools import partial
 from itertools import pairwise
 
@@ -12,9 +14,11 @@ from hypothesis import strategies as st
 from list_memory import ListMemory
 from simulated_drone import SimulatedDroneEnv
 
+from tmrl_like.base import tree
 from tmrl_like.envs.actions import actions_of_reset
 from tmrl_like.errors import ConfigError, MemoryContractError, PipelineMismatchError
-from tmrl_like.replay import DropActionBuffer, DropHistory, ReplayMemory, check_transition, compressor_of
+from tmrl_like.replay import DropHistory, ReplayMemory, check_transition, compressor_of
+from tmrl_like.replay.crc import first_difference
 from tmrl_like.testing.memories import ActionBufferEnv, Step, cut, interleaved, packed
 from tmrl_like.types import Buffer, Info, Sample
 
@@ -22,11 +26,11 @@ LENGTH = 3
 
 
 def gather(memory, items):
-    return memory._views.batch(memory._rows_of(items))
+    return memory._batch(np.asarray(items))
 
 
 def compress(sample):
-    return DropActionBuffer(LENGTH)(*sample)
+    return DropHistory(LENGTH)(*sample)
 
 
 def filled(steps=200, **kwargs):
@@ -167,8 +171,7 @@ def test_changing_a_tensor_of_a_batch_in_place_changes_no_other():
 
 
 def test_a_wrong_act_buf_len_is_found_by_crc_debugging():
-    memory = filled(crc_debug=True)
-    memory.act_buf_len -= 1
+    memory = filled(crc_debug=True, act_buf_len=LENGTH - 1)
     with pytest.raises(PipelineMismatchError, match="last_obs"):
         memory.sample()
 
@@ -194,7 +197,7 @@ def test_the_drone_is_rebuilt_bit_for_bit():
         obs = None if terminated or truncated else new_obs
     memory = ReplayMemory(act_buf_len=4, crc_debug=True)
     for piece in cut(steps, [7]):
-        memory.append(packed(piece, "w", lambda sample: DropActionBuffer(4)(*sample)))
+        memory.append(packed(piece, "w", lambda sample: DropHistory(4)(*sample)))
     for k in range(len(memory)):
         memory[k]
     assert memory.crc_checked == len(memory) > 240
@@ -361,13 +364,13 @@ def test_impossible_numbers_are_refused():
 
 
 def test_the_compressor_cuts_the_action_buffer_off_and_refuses_what_has_none():
-    assert DropActionBuffer(2)(0, (1, 2, 3), 0.0, False, False, {})[1] == (1,)
-    assert DropActionBuffer(0)(0, (1, 2), 0.0, False, False, {})[1] == (1, 2)
+    assert DropHistory(2)(0, (1, 2, 3), 0.0, False, False, {})[1] == (1,)
+    assert DropHistory(0)(0, (1, 2), 0.0, False, False, {})[1] == (1, 2)
     for obs in ((1, 2), [1, 2, 3], np.ones(5)):
         with pytest.raises(MemoryContractError, match="the compressor got an observation"):
-            DropActionBuffer(2)(0, obs, 0.0, False, False, {})
+            DropHistory(2)(0, obs, 0.0, False, False, {})
     with pytest.raises(ConfigError):
-        DropActionBuffer(-1)
+        DropHistory(-1)
 
 
 def stacked_buffer(observations, frame_stack, stream="w"):
@@ -424,7 +427,7 @@ def test_an_observation_can_be_a_stack_of_numbers_and_each_is_stored_once():
 def test_the_compressor_comes_from_the_memorys_own_arguments():
     arguments = {"act_buf_len": 2, "frame_stack": {0: 3}, "memory_size": 10}
     assert compressor_of(partial(ReplayMemory, **arguments)) == DropHistory(2, {0: 3})
-    assert compressor_of(partial(ReplayMemory, act_buf_len=2)) == DropActionBuffer(2)
+    assert compressor_of(partial(ReplayMemory, act_buf_len=2)) == DropHistory(2)
     assert compressor_of(ReplayMemory) is None
     assert compressor_of(partial(ListMemory, memory_size=5)) is None
 
@@ -483,3 +486,25 @@ def test_text_and_times_are_no_observation_that_can_be_stored(obs):
     number = np.zeros(2, np.float32)
     memory.append_buffer(rows([(act, number, 0.0), (act, number, 0.0)]))
     assert len(memory) == 1
+
+
+def test_columns_in_scratch_files_give_the_same_samples_and_leave_nothing_behind(tmp_path):
+    in_ram, on_disk = filled(), filled(scratch_dir=str(tmp_path))
+    items = range(len(in_ram))
+    assert all(first_difference(in_ram[k], on_disk[k], "item") is None for k in items)
+    pairs = tree.walk(gather(in_ram, items), gather(on_disk, items))
+    assert all(torch.equal(one, other) for _, one, other in pairs)
+    del on_disk
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_scratch_disk_that_is_full_or_missing_is_one_clear_line(tmp_path, monkeypatch):
+    def full(file, size):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tmrl_like.replay.store.allocate", full)
+    with pytest.raises(ConfigError, match=r"scratch_dir does not take memory_size 7: .*No space left"):
+        filled(memory_size=7, scratch_dir=str(tmp_path))
+    with pytest.raises(ConfigError, match=r"there is no folder .*missing, which scratch_dir names"):
+        ReplayMemory(scratch_dir=str(tmp_path / "missing"))

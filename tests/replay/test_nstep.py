@@ -16,7 +16,7 @@ GAMMA = 0.9
 
 
 def gather(memory, items):
-    return memory._views.batch(memory._rows_of(items))
+    return memory._batch(np.asarray(items))
 
 
 def episode(rewards, terminated=False, truncated=False, start=0.0):

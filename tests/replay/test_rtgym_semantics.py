@@ -9,7 +9,7 @@ import rtgym
 from rtgym.envs.real_time_env import RealTimeEnv
 
 from tmrl_like.envs.actions import actions_of_reset
-from tmrl_like.replay import DropActionBuffer, ReplayMemory
+from tmrl_like.replay import DropHistory, ReplayMemory
 from tmrl_like.testing.memories import Step, cut, packed
 from tmrl_like.types import Sample
 
@@ -57,7 +57,7 @@ def test_every_observation_of_rtgym_is_rebuilt(reset_act_buf, last_act_on_reset)
     env.stop()
     memory = ReplayMemory(act_buf_len=3, crc_debug=True)
     for piece in cut(steps, [9]):
-        memory.append(packed(piece, "w", lambda sample: DropActionBuffer(3)(*sample)))
+        memory.append(packed(piece, "w", lambda sample: DropHistory(3)(*sample)))
     for item in range(len(memory)):
         memory[item]
     assert memory.crc_checked == len(memory) > 80

@@ -63,18 +63,22 @@ def reserve(path: Path, size: int) -> None:
     Raises:
         OSError: it does not fit, or it exists already; nothing is left behind.
     """
-    allocate = getattr(os, "posix_fallocate", None)
     with path.open("xb", buffering=0) as file:
         try:
-            if allocate is not None:
-                allocate(file.fileno(), 0, size)
-            else:
-                for start in range(0, size, len(_PIECE)):
-                    _write_whole(file, memoryview(_PIECE)[: size - start])
+            allocate(file, size)
         except OSError:
             file.close()
             path.unlink()
             raise
+
+
+def allocate(file: Any, size: int) -> None:
+    """As `reserve`, in an empty file that is open."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, size)
+    else:
+        for start in range(0, size, len(_PIECE)):
+            _write_whole(file, memoryview(_PIECE)[: size - start])
 
 
 def _write_whole(file: Any, data: memoryview) -> None:

@@ -52,7 +52,7 @@ def stack(values: Sequence[Any], device: str, name: str = "value") -> Any:
 
 
 def _stacked(values: Sequence[Any], device: str, name: str) -> torch.Tensor:
-    if not all(map(tree.is_leaf, values)):
+    if not tree.is_leaf(values[0]):
         raise MemoryContractError(f"{name} has not the same structure in all transitions of a batch")
     try:
         if isinstance(values[0], torch.Tensor):

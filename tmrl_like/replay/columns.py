@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise, repeat
 from typing import Any, TypeAlias
 
@@ -15,6 +15,9 @@ from tmrl_like.wire.columns import Leaf
 from tmrl_like.wire.schema import ArrayLeaf, DictNode, ListNode, Node, PlainLeaf, ScalarLeaf, TupleNode, fill, leaves_of
 
 Array: TypeAlias = np.ndarray[Any, Any]
+Rows: TypeAlias = np.ndarray[Any, np.dtype[np.intp]]
+Reserve: TypeAlias = Callable[[tuple[int, ...], np.dtype[Any]], Array]
+"""Makes an array [capacity, *shape] of zeros."""
 _NUMBERS = "biuf"  # numpy's kinds
 _PLAIN_DTYPE = {"bool": np.dtype(np.bool_), "int": np.dtype(np.int64), "float": np.dtype(np.float64)}
 
@@ -22,21 +25,17 @@ _PLAIN_DTYPE = {"bool": np.dtype(np.bool_), "int": np.dtype(np.int64), "float": 
 class Column:
     """One leaf: `array` [capacity, *shape]."""
 
-    def __init__(self, leaf: Leaf, capacity: int, name: str) -> None:
-        """Reserve the memory; it is taken up as rows are written.
-
-        Raises:
-            MemoryContractError: no array and no number.
-        """
+    def __init__(self, leaf: Leaf, array: Array) -> None:
+        """Keep values of the kind of `leaf` in `array`."""
         self.leaf = leaf
-        self.shape = leaf.shape if isinstance(leaf, ArrayLeaf) else ()
-        self.array: Array = np.zeros((capacity, *self.shape), dtype_of(leaf, name))
+        self.shape = array.shape[1:]
+        self.array = array
 
-    def value(self, row: int) -> Any:
-        """The leaf of one sample, of the type that was stored, independent of the column."""
-        if isinstance(self.leaf, ArrayLeaf):
-            return self.array[row].copy() if self.shape else self.array[row : row + 1].copy().reshape(())
-        return self.array[row] if isinstance(self.leaf, ScalarLeaf) else self.array[row].item()
+    def restored(self, values: Array) -> Any:
+        """What `values` [1, ...], taken from here, were when they were stored; a stack is an array."""
+        if isinstance(self.leaf, ArrayLeaf) or values.ndim > 1:
+            return values.reshape(values.shape[1:])
+        return values[0] if isinstance(self.leaf, ScalarLeaf) else values[0].item()
 
 
 class FieldColumns:
@@ -47,7 +46,7 @@ class FieldColumns:
         columns: one per leaf.
     """
 
-    def __init__(self, name: str, node: Node, capacity: int) -> None:
+    def __init__(self, name: str, node: Node, reserve: Reserve) -> None:
         """Reserve the columns.
 
         Raises:
@@ -55,7 +54,9 @@ class FieldColumns:
         """
         self.name = name
         self.node = node
-        self.columns = [Column(leaf, capacity, path) for path, leaf in named_leaves(node, name)]
+        self.columns = [
+            Column(leaf, reserve(shape_of(leaf), dtype_of(leaf, path))) for path, leaf in named_leaves(node, name)
+        ]
         self._is_leaf = _is_leaf(node)
         self._is_flat_tuple = isinstance(node, TupleNode) and all(map(_is_leaf, node.items))
 
@@ -78,8 +79,7 @@ class FieldColumns:
             )
         casting = "safe" if is_lossless else "same_kind"
         for column, (path, leaf) in zip(self.columns, other, strict=True):
-            shape = leaf.shape if isinstance(leaf, ArrayLeaf) else ()
-            dtype = dtype_of(leaf, path)
+            shape, dtype = shape_of(leaf), dtype_of(leaf, path)
             if shape != column.shape or not np.can_cast(dtype, column.array.dtype, casting):  # type: ignore[arg-type]
                 raise MemoryContractError(
                     f"{path} began as {column.array.dtype} {column.shape} and is now {dtype} {shape}: it must keep its "
@@ -107,10 +107,6 @@ class FieldColumns:
             column.array = column.array.astype(dtype)
             self.node = column.leaf = _with_dtype(column.leaf, dtype)
 
-    def value(self, row: int) -> Any:
-        """The field of one sample, as it was stored."""
-        return self.tree([column.value(row) for column in self.columns])
-
     def tree(self, leaves: Sequence[Any]) -> Any:
         """Put leaves, left to right, into the field's structure. The two common structures are short cuts."""
         if self._is_flat_tuple:
@@ -135,6 +131,11 @@ def field_slices(nodes: Sequence[Node]) -> list[slice]:
     """Which leaves of a sample belong to which of its fields."""
     ends = list(accumulate([len(leaves_of(node)) for node in nodes], initial=0))
     return [slice(start, end) for start, end in pairwise(ends)]
+
+
+def shape_of(leaf: Leaf) -> tuple[int, ...]:
+    """The shape of a leaf in one sample."""
+    return leaf.shape if isinstance(leaf, ArrayLeaf) else ()
 
 
 def dtype_of(leaf: Leaf, name: str) -> np.dtype[Any]:

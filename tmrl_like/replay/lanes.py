@@ -21,11 +21,13 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
 import numpy as np
 
-Rows: TypeAlias = np.ndarray[Any, np.dtype[np.intp]]
+from tmrl_like.replay.columns import Rows
+from tmrl_like.replay.priorities import Priorities
+
 _ALL = 1 << 30  # a reset that fills the buffer: the whole history is known
 
 
@@ -67,16 +69,6 @@ class Lane:
     runs: deque[Run] = field(default_factory=deque)
 
 
-class Watcher(Protocol):
-    """Told which rows end whole transitions."""
-
-    def admit(self, rows: Rows) -> None:
-        """These do from now on."""
-
-    def discard(self, rows: Rows) -> None:
-        """These do not any more."""
-
-
 class Lanes:
     """The index of a ring of `capacity` rows.
 
@@ -89,16 +81,25 @@ class Lanes:
     """
 
     def __init__(
-        self, capacity: int, *histories: History, looks_ahead: bool = False, watcher: Watcher | None = None
+        self, capacity: int, *histories: History, looks_ahead: bool = False, priorities: Priorities | None = None
     ) -> None:
-        """An empty index for transitions that need these histories; memory is taken up as rows are written."""
+        """An empty index for transitions that need these histories; memory is taken up as rows are written.
+
+        Args:
+            capacity: rows.
+            histories: see `History`.
+            looks_ahead: whether `walk_ahead` is needed.
+            priorities: hear which rows end whole transitions.
+        """
         self.capacity = capacity
         self.written = 0
         self.oldest = 0
         self.parent = np.zeros(capacity, np.int32)
         self.is_reset = np.zeros(capacity, np.bool_)
         self.following = np.zeros(capacity, np.int32) if looks_ahead else None
-        self._watcher = watcher
+        has_stacks = any(history.reset_fills for history in histories)
+        self._older_frame = np.zeros(capacity, np.int32) if has_stacks else None
+        self._priorities = priorities
         self._histories = histories
         self._whole = np.zeros(capacity, np.int32)  # rows that a whole transition ends in, in any order
         self._place = np.zeros(capacity, np.int32)  # where a row stands in `_whole`, plus one; 0: nowhere
@@ -126,29 +127,16 @@ class Lanes:
 
     def walk(self, rows: Rows, steps: int) -> Rows:
         """Follow the parents: int [steps + 1, *rows.shape], `rows` themselves first."""
-        walked = np.empty((steps + 1, *rows.shape), np.intp)
-        walked[0] = rows
-        for k in range(steps):
-            walked[k + 1] = self.parent.take(walked[k])
-        return walked
+        return _follow(self.parent, rows, steps)
 
     def walk_frames(self, rows: Rows, steps: int) -> Rows:
         """As `walk`, staying at the first row of each episode."""
-        walked = np.empty((steps + 1, *rows.shape), np.intp)
-        walked[0] = rows
-        for k in range(steps):
-            row = walked[k]
-            walked[k + 1] = np.where(self.is_reset.take(row), row, self.parent.take(row))
-        return walked
+        return _follow(self.parent if self._older_frame is None else self._older_frame, rows, steps)
 
     def walk_ahead(self, rows: Rows, steps: int) -> Rows:
         """Follow each row to the next of its episode, `steps` times: int [steps + 1, *rows.shape]."""
         assert self.following is not None
-        walked = np.empty((steps + 1, *rows.shape), np.intp)
-        walked[0] = rows
-        for k in range(steps):
-            walked[k + 1] = self.following.take(walked[k])
-        return walked
+        return _follow(self.following, rows, steps)
 
     def extend(self, stream: str, is_reset: np.ndarray[Any, np.dtype[np.bool_]]) -> Rows:
         """Make room for the next n <= capacity samples of a stream.
@@ -167,6 +155,8 @@ class Lanes:
         rows = np.arange(self.written, self.written + n) % self.capacity
         before = np.concatenate(([rows[0] if previous is None else previous], rows[:-1]))
         self.parent[rows] = before
+        if self._older_frame is not None:
+            self._older_frame[rows] = np.where(is_reset, rows, before)
         self.is_reset[rows] = is_reset
         if self.following is not None:
             continues = ~is_reset
@@ -250,8 +240,8 @@ class Lanes:
         self._whole[self._count : count] = rows
         self._place[rows] = np.arange(self._count + 1, count + 1)
         self._count = count
-        if self._watcher is not None:
-            self._watcher.admit(rows)
+        if self._priorities is not None:
+            self._priorities.admit(rows)
 
     def _discard(self, rows: Rows) -> None:
         """Take rows out of the list; rows from its end fill the holes."""
@@ -264,5 +254,13 @@ class Lanes:
         self._whole[holes] = movers
         self._place[movers] = holes + 1
         self._count = count
-        if self._watcher is not None:
-            self._watcher.discard(rows)
+        if self._priorities is not None:
+            self._priorities.discard(rows)
+
+
+def _follow(links: np.ndarray[Any, Any], rows: Rows, steps: int) -> Rows:
+    walked = np.empty((steps + 1, *rows.shape), np.intp)
+    walked[0] = rows
+    for k in range(steps):
+        walked[k + 1] = links.take(walked[k])
+    return walked

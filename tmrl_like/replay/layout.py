@@ -63,7 +63,13 @@ class DropHistory:
             MemoryContractError: the observation is not what `act_buf_len` and `frame_stack` say.
         """
         if self.act_buf_len:
-            obs = without_action_buffer(obs, self.act_buf_len)
+            if type(obs) is not tuple or len(obs) <= self.act_buf_len:
+                raise MemoryContractError(
+                    f"the compressor got an observation that is {_describe(obs)}; with act_buf_len {self.act_buf_len} "
+                    f"it must be a tuple that ends in {self.act_buf_len} actions (act_in_obs and act_buf_len of the "
+                    "environment)"
+                )
+            obs = obs[: len(obs) - self.act_buf_len]
         if isinstance(self.frame_stack, Mapping):
             obs = self._newest_of_items(obs, self.frame_stack)
         elif self.frame_stack:
@@ -85,20 +91,6 @@ class DropHistory:
                     f"frame_stack names the item {key!r}, which the observation, {_describe(obs)}, does not have"
                 ) from None
         return items if type(obs) is dict else tuple(items)
-
-
-def without_action_buffer(obs: Observation, act_buf_len: int) -> tuple[Any, ...]:
-    """The observation shortened by `act_buf_len` items.
-
-    Raises:
-        MemoryContractError: it is no tuple, or not longer than the action buffer.
-    """
-    if type(obs) is not tuple or len(obs) <= act_buf_len:
-        raise MemoryContractError(
-            f"the compressor got an observation that is {_describe(obs)}; with act_buf_len {act_buf_len} it must be a "
-            f"tuple that ends in {act_buf_len} actions (act_in_obs and act_buf_len of the environment)"
-        )
-    return obs[: len(obs) - act_buf_len]
 
 
 def compressor_of(memory_cls: Callable[..., Any]) -> SampleCompressor | None:

@@ -18,17 +18,18 @@ import numpy as np
 import torch
 
 from tmrl_like.errors import ConfigError, MemoryContractError
-from tmrl_like.replay.action_buffer import DropActionBuffer
 from tmrl_like.replay.collate import to_tensor
-from tmrl_like.replay.columns import Array
+from tmrl_like.replay.columns import Array, Rows
 from tmrl_like.replay.contract import MemoryDataloading
-from tmrl_like.replay.lanes import History, Lanes, Rows
+from tmrl_like.replay.drawing import batch_of, preprocessed
+from tmrl_like.replay.lanes import History, Lanes
 from tmrl_like.replay.layout import DropHistory, FramePadding, FrameStack, largest_stack
+from tmrl_like.replay.nstep import NSteps
 from tmrl_like.replay.priorities import Priorities, Prioritised
 from tmrl_like.replay.samples import RowBlock, blocks_of
 from tmrl_like.replay.store import Slices, Store
-from tmrl_like.replay.views import Views
-from tmrl_like.types import Batch, Block, Buffer, ObsPreprocessor, SamplePreprocessor, Transition
+from tmrl_like.replay.views import AsStored, OneStep, Rebuilder, Tensors, View
+from tmrl_like.types import Batch, Block, Buffer, Info, ObsPreprocessor, SamplePreprocessor, Transition
 
 _INT32_MAX = 2**31 - 1
 
@@ -69,6 +70,7 @@ class ReplayMemory(MemoryDataloading):
         n_steps: int = 1,
         gamma: float | None = None,
         prioritised: Prioritised | None = None,
+        scratch_dir: str | None = None,
     ) -> None:
         """Set up an empty memory; columns are reserved when the first samples arrive.
 
@@ -93,9 +95,11 @@ class ReplayMemory(MemoryDataloading):
                 says what the value of next_obs counts.
             gamma: discount per step; needed for n_steps above 1, and then the agent's.
             prioritised: draw transitions by the agent's TD errors; None: uniformly.
+            scratch_dir: a folder on a disk with room for the columns, for a memory that is larger than RAM. They are
+                in files without names there, which are gone when the memory is. None: in RAM.
 
         Raises:
-            ConfigError: a number that cannot be.
+            ConfigError: a number that cannot be, or no such folder.
         """
         if act_buf_len < 0 or int(memory_size) > _INT32_MAX:
             raise ConfigError(
@@ -116,28 +120,29 @@ class ReplayMemory(MemoryDataloading):
         self.gamma = None if gamma is None else float(gamma)
         self.frame_stack = frame_stack
         self.frame_padding = frame_padding
+        if scratch_dir is not None and not os.path.isdir(scratch_dir):
+            raise ConfigError(f"there is no folder {scratch_dir}, which scratch_dir names")
         capacity = max(1, int(memory_size))
         histories = [History(self.act_buf_len, reset_fills=False)]
         if largest_stack(frame_stack) > 1:
             histories.append(History(largest_stack(frame_stack), reset_fills=True))
         self._priorities = None if prioritised is None else Priorities(capacity, prioritised)
-        self._lanes = Lanes(capacity, *histories, looks_ahead=n_steps > 1, watcher=self._priorities)
-        self._store = Store(capacity, self.act_buf_len, frame_stack)
+        self._lanes = Lanes(capacity, *histories, looks_ahead=n_steps > 1, priorities=self._priorities)
+        self._store = Store(capacity, self.act_buf_len, frame_stack, scratch_dir)
         self._originals: dict[int, Any] = {}  # CRC debugging: row -> what the environment produced
-        self._views = Views(self._lanes, self._store, self, self._originals)
+        rebuilder = Rebuilder(self._lanes, self._store, self.act_buf_len, frame_padding)
+        self._view: View = OneStep(rebuilder, self._originals)
+        if n_steps > 1 and gamma is not None:
+            self._view = NSteps(rebuilder, self._originals, self.n_steps, float(gamma))
         self._resets_only: list[Buffer] = []  # what came before the first step: columns need its dtypes
         super().__init__(
             device, nb_steps, obs_preprocessor, sample_preprocessor, memory_size, batch_size, dataset_path, crc_debug
         )
 
     @classmethod
-    def compressor(
-        cls, act_buf_len: int = 0, frame_stack: FrameStack = 0, **arguments: Any
-    ) -> DropHistory | DropActionBuffer | None:
+    def compressor(cls, act_buf_len: int = 0, frame_stack: FrameStack = 0, **arguments: Any) -> DropHistory | None:
         """The compressor for a memory with these arguments; those that do not matter to it are ignored."""
-        if frame_stack:
-            return DropHistory(act_buf_len, frame_stack)
-        return DropActionBuffer(act_buf_len) if act_buf_len else None
+        return DropHistory(act_buf_len, frame_stack) if act_buf_len or frame_stack else None
 
     def compressed(self, obs: Any) -> Any:
         """What its own compressor leaves of an observation.
@@ -208,7 +213,9 @@ class ReplayMemory(MemoryDataloading):
         """
         if not 0 <= item < len(self):
             raise IndexError(f"item {item} of a memory with {len(self)} transitions")
-        return self._views.transition(int(self._lanes.whole[item]))
+        row = int(self._lanes.whole[item])
+        transition = self._view.transitions(np.array([row]), AsStored())
+        return Transition._make((*transition, Info(original=self._view.original(row))))
 
     def sample(self) -> Batch:
         """Draw one batch, by one gather per column unless it must go transition by transition.
@@ -243,33 +250,18 @@ class ReplayMemory(MemoryDataloading):
         self._priorities.update(drawn[is_there] % self._lanes.capacity, errors[is_there])
 
     def _batch(self, items: Rows) -> Batch:
-        if self.crc_debug or not self._preprocessors_are_batched():
-            return self._one_by_one(items)
-        return self._preprocess_batch(self._views.batch(self._rows_of(items)))
-
-    def _one_by_one(self, items: Rows) -> Batch:
-        batch = self._collated([self[item] for item in items.tolist()])
-        if self.n_steps > 1:
-            batch.discount = self._views.discount(self._rows_of(items))
-        return batch
-
-    def _rows_of(self, items: Rows) -> Rows:
-        """The rows that transitions end in."""
-        return self._lanes.whole.take(items).astype(np.intp)
+        batch = self._view.transitions(self._lanes.whole.take(items).astype(np.intp), Tensors(self.device))
+        preprocessors = [f for f in (self.obs_preprocessor, self.sample_preprocessor) if f is not None]
+        if self.crc_debug or not all(getattr(f, "batched", False) for f in preprocessors):
+            one_by_one = batch_of(self, [self[item] for item in items.tolist()])
+            one_by_one.discount = batch.discount
+            return one_by_one
+        if not preprocessors:
+            return batch
+        return batch._replace(**dict(zip(Batch._fields, preprocessed(self, tuple(batch)), strict=True)))
 
     def sample_indices(self) -> Array:
         """Draw `batch_size` items, uniformly or by priority: int64 [batch_size]."""
         if self._priorities is not None:
             return self._lanes.items_of(self._priorities.draw(self.rng, self.batch_size, len(self))[0])
         return self.rng.integers(0, len(self), self.batch_size)
-
-    def _preprocessors_are_batched(self) -> bool:
-        return all(f is None or getattr(f, "batched", False) for f in (self.obs_preprocessor, self.sample_preprocessor))
-
-    def _preprocess_batch(self, batch: Batch) -> Batch:
-        if self.obs_preprocessor is not None:
-            obs, next_obs = self.obs_preprocessor(batch.obs), self.obs_preprocessor(batch.next_obs)
-            batch = batch._replace(obs=obs, next_obs=next_obs)
-        if self.sample_preprocessor is None:
-            return batch
-        return batch._replace(**dict(zip(Batch._fields, self._sample_preprocessed(tuple(batch)), strict=True)))

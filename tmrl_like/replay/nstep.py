@@ -10,64 +10,62 @@ terminated or truncated, and where the memory holds no more of it yet: a shorter
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from tmrl_like.replay.columns import Array
-from tmrl_like.replay.lanes import Lanes, Rows
+from tmrl_like.replay.columns import Array, Rows
+from tmrl_like.replay.samples import REW
+from tmrl_like.replay.views import Form, Rebuilder
+from tmrl_like.types import Batch
 
 
-@dataclass(frozen=True, slots=True)
-class Ahead:
-    """The steps that B transitions span.
+class NSteps:
+    """A transition is up to n steps of the environment, with the discounted sum of their rewards."""
 
-    Attributes:
-        rows: int [n, B], the rows that each step ends in.
-        is_taken: bool [n, B], False from the end of the episode on.
-        counts: int [B], how many are taken: k.
-        ends: int [B], the last row of them.
-    """
+    def __init__(self, rebuilder: Rebuilder, originals: Mapping[int, Any], steps: int, gamma: float) -> None:
+        """Look at a memory's rows.
 
-    rows: Rows
-    is_taken: np.ndarray[Any, np.dtype[np.bool_]]
-    counts: Rows
-    ends: Rows
+        Args:
+            rebuilder: reads them.
+            originals: see `View.original`.
+            steps: n.
+            gamma: discount per step.
+        """
+        self._rebuilder = rebuilder
+        self._originals = originals
+        self._steps = steps
+        self._powers = np.array([gamma**k for k in range(steps + 1)])
 
+    def transitions(self, rows: Rows, form: Form) -> Batch:
+        """See `View`; `discount` is gamma^k."""
+        ahead, counts = self._look_ahead(rows)
+        ends = ahead[counts - 1, np.arange(len(rows))]
+        last_obs, act, obs = self._rebuilder.steps(rows, ends, form)
+        rew = form.number(self._discounted_sum(self._rebuilder.numbers(REW, ahead), counts))
+        terminated, truncated = (self._rebuilder.number(REW + k, ends, form) for k in (1, 2))
+        return Batch(last_obs, act, rew, obs, terminated, truncated, discount=form.number(self._powers.take(counts)))
 
-def look_ahead(lanes: Lanes, rows: Rows, steps: int, terminated: Array, truncated: Array) -> Ahead:
-    """Follow each of `rows`, int [B], for up to `steps` steps in all, to the end of its episode.
+    def original(self, row: int) -> tuple[Any, ...] | None:
+        """See `View`."""
+        ahead, counts = self._look_ahead(np.array([row]))
+        steps = [original for row in ahead[: counts[0], 0].tolist() if (original := self._originals.get(row))]
+        if len(steps) < counts[0]:
+            return None
+        rewards = np.array([[float(np.asarray(step[2]).item())] for step in steps])
+        return (*steps[0][:2], self._discounted_sum(rewards, counts).item(), *steps[-1][3:6])
 
-    Args:
-        lanes: knows which row follows which.
-        rows: rows that transitions end in.
-        steps: n.
-        terminated: [capacity].
-        truncated: [capacity].
-    """
-    walked = lanes.walk_ahead(rows, steps - 1)
-    is_taken = np.ones(walked.shape, np.bool_)
-    for k in range(1, steps):
-        before = walked[k - 1]
-        ended = terminated.take(before).astype(np.bool_) | truncated.take(before).astype(np.bool_)
-        is_taken[k] = is_taken[k - 1] & (walked[k] != before) & ~ended
-    counts = is_taken.sum(axis=0)
-    return Ahead(walked, is_taken, counts, walked[counts - 1, np.arange(len(rows))])
+    def _look_ahead(self, rows: Rows) -> tuple[Rows, Rows]:
+        """The rows that the steps from `rows`, int [B], end in, int [n, B], and how many of them count: k, int [B]."""
+        ahead = self._rebuilder.lanes.walk_ahead(rows, self._steps - 1)
+        ended = np.logical_or(*(self._rebuilder.numbers(REW + k, ahead[:-1]) for k in (1, 2)))
+        goes_on = (ahead[1:] != ahead[:-1]) & ~ended
+        return ahead, 1 + np.logical_and.accumulate(goes_on).sum(axis=0)
 
-
-def discounted_sum(rewards: Array, is_taken: Array, gamma: float) -> Array:
-    """Sum up rewards [n, B]; float64 [B]."""
-    total = np.zeros(rewards.shape[1:])
-    for k in range(len(rewards)):
-        total += np.where(is_taken[k], gamma**k * rewards[k].astype(np.float64), 0.0)
-    return total
-
-
-def joined(steps: Sequence[Sequence[Any]], gamma: float) -> tuple[Any, ...]:
-    """One transition out of consecutive ones, each (last_obs, act, rew, obs, terminated, truncated, …)."""
-    rew = 0.0
-    for k, step in enumerate(steps):
-        rew += gamma**k * float(np.asarray(step[2]).item())
-    return (*steps[0][:2], rew, *steps[-1][3:6])
+    def _discounted_sum(self, rewards: Array, counts: Rows) -> Array:
+        """Sum up the first `counts`, int [B], of rewards [n, B]; float64 [B]."""
+        total = np.zeros(rewards.shape[1:])
+        for k, reward in enumerate(rewards):  # one after the other: a sum of a batch has the bits of a single one
+            total += np.where(k < counts, self._powers[k] * reward.astype(np.float64), 0.0)
+        return total

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tmrl_like.errors import ConfigError
-from tmrl_like.replay.columns import Array
-from tmrl_like.replay.lanes import Rows
+from tmrl_like.replay.columns import Array, Rows
 
 _FAN_OUT = 32
 _TOP = 1024

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import mmap
+import tempfile
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+
+from tmrl_like.base.files import allocate
 from tmrl_like.errors import ConfigError, MemoryContractError
-from tmrl_like.replay.columns import FieldColumns, field_slices
-from tmrl_like.replay.lanes import Rows
+from tmrl_like.replay.columns import Array, FieldColumns, Rows, field_slices
 from tmrl_like.replay.layout import FrameStack, stack_sizes
 from tmrl_like.replay.samples import NAMES, OBS, REW, RowBlock, nodes_of, with_resets
 from tmrl_like.types import Block
@@ -31,12 +36,15 @@ class Store:
     Attributes:
         capacity: rows.
         fields: as `samples.NAMES`; empty before the first step of an episode.
+        stacks: how many frames are stacked in each leaf of an observation; 0: it is no stack.
     """
 
-    def __init__(self, capacity: int, act_buf_len: int, frame_stack: FrameStack) -> None:
+    def __init__(self, capacity: int, act_buf_len: int, frame_stack: FrameStack, scratch_dir: str | None) -> None:
         """Start without columns; see `ReplayMemory` for the arguments."""
         self.capacity = capacity
         self.fields: list[FieldColumns] = []
+        self.stacks: list[int] = []
+        self._scratch_dir = scratch_dir
         self._act_buf_len = act_buf_len
         self._frame_stack = frame_stack
         self._checked: dict[tuple[int, bool], Slices] = {}  # structures that fit, by id
@@ -56,16 +64,28 @@ class Store:
                 f"act_buf_len is {self._act_buf_len}, but obs is no tuple: the environment's observation is a tuple "
                 "that ends in the action buffer, and the compressor leaves the rest of it"
             )
-        stack_sizes(self._frame_stack, nodes[OBS])  # refuses what has none
-        capacity = self.capacity
+        self.stacks = stack_sizes(self._frame_stack, nodes[OBS])
         try:
-            fields = [FieldColumns(name, node, capacity) for name, node in zip(NAMES, nodes, strict=False)]
+            fields = [FieldColumns(name, node, self._reserve) for name, node in zip(NAMES, nodes, strict=False)]
         except MemoryError as error:
-            raise ConfigError(f"memory_size {capacity:,} is more than fits here: {error}; make it smaller") from None
+            raise ConfigError(
+                f"memory_size {self.capacity:,} is more than fits here: {error}; make it smaller"
+            ) from None
+        except OSError as error:
+            raise ConfigError(f"scratch_dir does not take memory_size {self.capacity:,}: {error}") from None
         for field in fields[REW:]:
-            if len(field.columns) != 1 or field.columns[0].array.size != capacity:
+            if len(field.columns) != 1 or field.columns[0].array.size != self.capacity:
                 raise MemoryContractError(f"{field.name} is not a single number but {field.node}")
         return fields
+
+    def _reserve(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+        whole = self.capacity, *shape
+        if self._scratch_dir is None:
+            return np.zeros(whole, dtype)  # taken up as rows are written
+        size = max(1, math.prod(whole) * dtype.itemsize)
+        with tempfile.TemporaryFile(buffering=0, dir=self._scratch_dir) as file:  # gone when nothing is mapped any more
+            allocate(file, size)
+            return np.ndarray(whole, dtype, mmap.mmap(file.fileno(), size))
 
     def check(self, fields: Sequence[FieldColumns], block: Block | RowBlock) -> list[Slices]:
         """The slices of each segment; checks a structure when it is met for the first time."""

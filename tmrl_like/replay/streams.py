@@ -17,24 +17,20 @@ worker that dies inside an episode needs no care: its stream never continues, an
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tmrl_like.types import Buffer, Info, Sample
 
 _REMEMBERED_STREAMS = 256
+_MAX_HELD = 4096  # samples, of all streams
 
 
 class StreamSorter:
     """Decides what goes into the memory, and in which order. Knows nothing of the memory itself."""
 
-    def __init__(self, max_held: int) -> None:
-        """Start with an empty memory.
-
-        Args:
-            max_held: when more samples than this are held, over all streams, the stream that has waited
-                longest goes in.
-        """
-        self.max_held = max_held
+    def __init__(self, append: Callable[[Buffer], None]) -> None:
+        """Start with an empty memory, to which `append` appends."""
+        self._append = append
         self._current: str | None = None
         self._started = False
         self._to_mark = 0
@@ -46,24 +42,24 @@ class StreamSorter:
         self._started = True
         self._current = None
 
-    def add(self, buffer: Buffer, context_length: int, min_run: int) -> list[Buffer]:
-        """Take new samples; return what goes into the memory now, in order."""
+    def add(self, buffer: Buffer, context_length: int, min_run: int) -> None:
+        """Take new samples."""
         if not self._started:
             self._started, self._current = True, buffer.stream
         if buffer.stream == self._current:
-            return [self._pass(buffer, context_length)]
+            self._append(self._marked(buffer, context_length))
+            return
         self._held.setdefault(buffer.stream, []).append(buffer)
         if self._is_worth_a_switch(buffer.stream, context_length, min_run):
-            return self._switch_to(buffer.stream, context_length)
-        released = []
-        while sum(map(self.pending, self._held)) > self.max_held:
-            released += self._switch_to(next(iter(self._held)), context_length)
-        return released
+            self._switch_to(buffer.stream, context_length)
+        while sum(map(self.pending, self._held)) > _MAX_HELD:  # the stream that has waited longest goes in
+            self._switch_to(next(iter(self._held)), context_length)
 
-    def flush(self, context_length: int, stream: str | None = None) -> list[Buffer]:
-        """Stop holding samples back (of one stream or of all); return what goes in now."""
-        streams = list(self._held) if stream is None else [stream] * (stream in self._held)
-        return [buffer for name in streams for buffer in self._switch_to(name, context_length)]
+    def flush(self, context_length: int, stream: str | None = None) -> None:
+        """Stop holding samples back, of one stream or of all."""
+        for name in list(self._held):
+            if stream in (None, name):
+                self._switch_to(name, context_length)
 
     def pending(self, stream: str) -> int:
         """How many samples of this stream are held."""
@@ -76,14 +72,17 @@ class StreamSorter:
             return True
         return waiting >= context_length and any(_ends_episode(buffer) for buffer in self._held[stream])
 
-    def _switch_to(self, stream: str, context_length: int) -> list[Buffer]:
+    def _switch_to(self, stream: str, context_length: int) -> None:
         history = self._tails.get(stream, [])[-context_length:]
         self._current = stream
         self._to_mark = context_length - len(history)
-        context = [Buffer([_as_context(sample) for sample in history], stream)] * bool(history)
-        return context + [self._pass(buffer, context_length) for buffer in self._held.pop(stream)]
+        held = [self._marked(buffer, context_length) for buffer in self._held.pop(stream)]
+        if history:
+            self._append(Buffer([_as_context(sample) for sample in history], stream))
+        for buffer in held:
+            self._append(buffer)
 
-    def _pass(self, buffer: Buffer, context_length: int) -> Buffer:
+    def _marked(self, buffer: Buffer, context_length: int) -> Buffer:
         self._remember(buffer, context_length)
         if not self._to_mark:
             return buffer

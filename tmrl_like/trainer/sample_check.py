@@ -13,11 +13,11 @@ from gymnasium import spaces
 
 from tmrl_like.base import tree
 from tmrl_like.errors import MemoryContractError
-from tmrl_like.replay.columns import named_leaves
+from tmrl_like.replay.columns import named_leaves, shape_of
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.replay.samples import NAMES, nodes_of
 from tmrl_like.wire.packet import SampleBlock
-from tmrl_like.wire.schema import ArrayLeaf, Node, PlainLeaf, schema_of
+from tmrl_like.wire.schema import Node, PlainLeaf, leaves_of, schema_of
 
 _LARGEST = math.sqrt(np.finfo(np.float32).max)  # its square is finite; losses and optimisers square
 _MAX_STRUCTURES = 256
@@ -88,7 +88,7 @@ class SampleCheck:
                 if name in self._finite and kind in ("float", "complex", "f", "c"):
                     yield index, path
                 index += 1
-            shapes = sorted(leaf.shape if isinstance(leaf, ArrayLeaf) else () for _, leaf in leaves)
+            shapes = sorted(shape_of(leaf) for _, leaf in leaves)
             expected = self._shapes.get(name, shapes)
             if shapes != expected and not (expected == _SINGLE and [math.prod(s) for s in shapes] == [1]):
                 raise MemoryContractError(
@@ -117,8 +117,7 @@ def _expected_shapes(
 
 
 def _shapes_of(value: Any) -> list[tuple[int, ...]]:
-    leaves = named_leaves(schema_of(value), "")
-    return sorted(leaf.shape if isinstance(leaf, ArrayLeaf) else () for _, leaf in leaves)
+    return sorted(map(shape_of, leaves_of(schema_of(value))))
 
 
 def _refuse_not_finite(column: np.ndarray[Any, Any], name: str) -> None:

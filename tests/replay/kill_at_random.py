@@ -94,7 +94,7 @@ def run(folder: Path, say: Say) -> None:
             say("segment")
         if sequence % 5 == 0:
             if training.total_updates:
-                kept._writer.wait()
+                kept._wait()
                 say(f"checkpoint {training.total_updates}")
             training.total_updates += 1
             say("writing")

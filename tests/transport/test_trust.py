@@ -25,7 +25,7 @@ from tmrl_like.errors import CredentialsError, DecodingError
 from tmrl_like.testing.transports import introduce, receive_at, receive_of, send_of, until
 from tmrl_like.transport import Identity, KeyFolder, PeerLink, ServerLink, TransportOptions
 from tmrl_like.transport.credentials import _curve_pair
-from tmrl_like.transport.tlspyo.connection import GROUP, PIECE_BYTES, cut, decode_at_peer, decode_at_server, length_in
+from tmrl_like.transport.tlspyo.connection import GROUP, PIECE_BYTES, cut, length_in
 from tmrl_like.wire import messages
 from tmrl_like.wire.packet import decode_body
 
@@ -347,9 +347,7 @@ def _parsers(folder: KeyFolder) -> dict[str, Callable[[bytes], object]]:
         "packet heads": lambda data: decode_body(_lying_packet(_headed(data)), _headed(data)),
         "key lines": lambda data: folder.join("tmrl-like-key-1." + data.hex()),
         "other lines": lambda data: folder.join(data.decode("latin-1")),
-        "envelopes at the server": decode_at_server,
-        "envelopes at a peer": decode_at_peer,
-        "lengths": lambda data: length_in(data[:10]) and _refuse(),
+        "lengths of envelopes": lambda data: length_in(data[:10]) and _refuse(),
     }
 
 

@@ -30,6 +30,7 @@ from typing import Annotated, TypeAlias, TypeVar
 
 import msgspec
 
+from tmrl_like.base.budgets import Bucket
 from tmrl_like.base.files import write_atomically
 from tmrl_like.errors import CredentialsError
 from tmrl_like.transport.base import Identity
@@ -41,8 +42,6 @@ _LINE_PREFIX = "tmrl-like-key-1."
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _LOCAL = "local"
 KEYS_CHECK_S = 1.0
-_COARSEST_CLOCK_S = 2.0
-
 
 Z85: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40}$")]
 
@@ -128,7 +127,16 @@ class KeyFolder:
         Raises:
             CredentialsError: not such a line, or this machine has another key already.
         """
-        keys = _parse_line(line)
+        text = line.strip()
+        if not text.startswith(_LINE_PREFIX):
+            raise CredentialsError(f"expected the line that `tmrl-like keys invite` printed ({_LINE_PREFIX}…)")
+        text = text.removeprefix(_LINE_PREFIX)
+        try:
+            keys = msgspec.msgpack.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=PeerKeys)
+        except (ValueError, msgspec.MsgspecError):
+            raise CredentialsError(
+                "the line is incomplete or damaged; copy all of what `keys invite` printed"
+            ) from None
         if (self.path / "server.json").exists():
             raise CredentialsError(
                 f"{self.path} holds a server's keys; join from another folder (--keys_dir) or remove it"
@@ -161,7 +169,7 @@ class KeyFolder:
         draft = KeyFolder(self.path.with_name(f".{self.path.name}.{os.getpid()}.{secrets.token_hex(4)}"))
         draft.path.mkdir(mode=0o700)
         try:
-            server = _new_server_keys()
+            server = ServerKeys(*_curve_pair(), *_tls_pair())
             write_atomically(draft.path / "server.json", msgspec.json.encode(server), private=True)
             peer = draft._authorize(server, _LOCAL, ROLES)
             write_atomically(draft.path / "peer.json", msgspec.json.encode(peer), private=True)
@@ -187,36 +195,30 @@ class AuthorizedKeys:
         self._folder = folder.path
         self._files: dict[str, tuple[_Stamp, Authorized | None]] = {}
         self._absent_since: dict[str, float] = {}
-        self._complaints: dict[str, str] = {}
-        self._listed: _Stamp | None = None
-        self._readable = True
+        self._complaints: dict[Path, str] = {}
+        self._looks = Bucket(burst=100, per_s=10)
         self.identities: Mapping[str, Identity] = {}
         """Public key (Z85) -> identity; replaced as a whole."""
         self.refresh()
 
     def find(self, curve_public: str) -> Identity | None:
         """Who has this key; looks for a new file when nobody has. Not beside `refresh` in another thread."""
-        identity = self.identities.get(curve_public)
-        if identity is None and self._was_added_to():
+        if curve_public not in self.identities and self._looks.take(1, time.monotonic()):
             self.refresh()
-            identity = self.identities.get(curve_public)
-        return identity
+        return self.identities.get(curve_public)
 
     def refresh(self, now: float | None = None) -> None:
         """Read the files that changed. `now` is monotonic, in seconds; None: the clock's."""
         now = time.monotonic() if now is None else now
         authorized = self._folder / "authorized"
         try:
-            listed = _stamp(authorized.stat())
             with os.scandir(authorized) as entries:
                 found = {entry.name: _stamp(entry.stat()) for entry in entries if entry.name.endswith(".json")}
             whole = (self._folder / "server.json").exists()
         except OSError as error:
-            if self._readable:
-                log.warning("cannot read %s (%s): the keys known so far stay valid", authorized, error.strerror)
-            self._readable = False
+            self._complain(authorized, f"cannot read {authorized} ({error.strerror}): the keys known so far stay valid")
             return
-        self._readable, self._listed = True, listed
+        self._complaints.pop(authorized, None)
         for name, stamp in found.items():
             if name not in self._files or self._files[name][0] != stamp:
                 self._read(authorized / name, stamp)
@@ -233,24 +235,20 @@ class AuthorizedKeys:
 
     def _read(self, file: Path, stamp: _Stamp) -> None:
         """Read a file; one that cannot be read leaves what was in it before, and is read again next time."""
-        entry = self._files[file.name][1] if file.name in self._files else None
         try:
-            entry = _read(file, Authorized, secret=False)
-            self._complaints.pop(file.name, None)
+            self._files[file.name] = stamp, _read(file, Authorized, secret=False)
+            self._complaints.pop(file, None)
         except CredentialsError as error:
-            stamp = ()
-            if self._complaints.get(file.name) != str(error):
-                log.warning("%s; %s", error, "the key that was in it stays valid" if entry else "this key is refused")
-            self._complaints[file.name] = str(error)
-        self._files[file.name] = stamp, entry
+            _, before = self._files.get(file.name, ((), None))
+            self._files[file.name] = (), before
+            self._complain(
+                file, f"{error}; {'the key that was in it stays valid' if before else 'this key is refused'}"
+            )
 
-    def _was_added_to(self) -> bool:
-        """A listing from within the last 2 s of a change may have missed one: clocks of file systems are coarse."""
-        try:
-            state = (self._folder / "authorized").stat()
-        except OSError:
-            return False
-        return _stamp(state) != self._listed or abs(time.time() - state.st_mtime) < _COARSEST_CLOCK_S
+    def _complain(self, path: Path, why: str) -> None:
+        if self._complaints.get(path) != why:
+            log.warning(why)
+        self._complaints[path] = why
 
 
 _Stamp: TypeAlias = tuple[int, ...]
@@ -258,12 +256,6 @@ _Stamp: TypeAlias = tuple[int, ...]
 
 def _stamp(state: os.stat_result) -> _Stamp:
     return state.st_mtime_ns, state.st_ctime_ns, state.st_size
-
-
-def _new_server_keys() -> ServerKeys:
-    public, secret = _curve_pair()
-    key, certificate = _tls_pair()
-    return ServerKeys(public, secret, key, certificate)
 
 
 def _curve_pair() -> tuple[str, str]:
@@ -296,17 +288,6 @@ def _tls_pair() -> tuple[str, str]:
     pem = serialization.Encoding.PEM
     private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     return private.decode(), certificate.public_bytes(pem).decode()
-
-
-def _parse_line(line: str) -> PeerKeys:
-    text = line.strip()
-    if not text.startswith(_LINE_PREFIX):
-        raise CredentialsError(f"expected the line that `tmrl-like keys invite` printed ({_LINE_PREFIX}…)")
-    text = text.removeprefix(_LINE_PREFIX)
-    try:
-        return msgspec.msgpack.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=PeerKeys)
-    except (ValueError, msgspec.MsgspecError):
-        raise CredentialsError("the line is incomplete or damaged; copy all of what `keys invite` printed") from None
 
 
 def _check_name(name: str) -> None:

@@ -21,7 +21,7 @@ import zmq
 import zmq.utils.monitor
 
 from tmrl_like.errors import AddressInUseError, CredentialsError, TransportError
-from tmrl_like.transport.base import REVOKED, Identity, Incoming, TransportOptions
+from tmrl_like.transport.base import REVOKED, Incoming, TransportOptions
 from tmrl_like.transport.credentials import AuthorizedKeys, KeyFolder, PeerKeys
 from tmrl_like.transport.gate import Gate
 
@@ -35,7 +35,58 @@ _COPY_BELOW_BYTES = 1 << 16
 _CURVE_BYTES = 33  # what encryption adds to a message; libzmq compares the sum with its limit
 
 
-class ZmqServerLink:
+class _ZmqLink:
+    """What both sides have: a socket of one kind, and a pair of plain ones that lets any thread end a poll."""
+
+    def __init__(self, kind: int, options: TransportOptions | None) -> None:
+        self._options = options = options or TransportOptions()
+        self._context = zmq.Context()
+        self._socket = sock = self._context.socket(kind)
+        self._closed = False
+        sock.linger = 200
+        sock.maxmsgsize = min(options.max_message_bytes, _PART_BYTES) + _CURVE_BYTES
+        sock.sndhwm = sock.rcvhwm = options.queue_messages
+        sock.handshake_ivl = int(options.handshake_timeout_s * 1000)
+        sock.heartbeat_ivl = int(options.heartbeat_s * 1000)
+        sock.heartbeat_timeout = sock.heartbeat_ttl = int(options.silent_after_s * 1000)
+        sock.ipv6 = True
+        sock.tcp_keepalive = 1
+        self._woken, self._waker = socket.socketpair()
+        self._woken.setblocking(False)
+        self._waker.setblocking(False)
+        self._poller = zmq.Poller()
+        self._poller.register(sock, zmq.POLLIN)
+        self._poller.register(self._woken, zmq.POLLIN)
+
+    def _poll(self, timeout_s: float) -> dict[Any, int]:
+        """Which sources have something; nothing after `timeout_s`. `_woken` is there if `wake` was called."""
+        ready: dict[Any, int] = dict(self._poller.poll(math.ceil(max(0.0, timeout_s) * 1000)))
+        if self._woken.fileno() in ready:
+            with contextlib.suppress(BlockingIOError):
+                while self._woken.recv(4096):
+                    pass
+        return ready
+
+    def wake(self) -> None:
+        """See `ServerLink.wake` and `PeerLink.wake`."""
+        with contextlib.suppress(OSError):  # full: a wake-up is pending; closed: nobody waits
+            self._waker.send(b"w")
+
+    def close(self) -> None:
+        """See `ServerLink.close` and `PeerLink.close`."""
+        if not self._closed:
+            self._closed = True
+            self._close_sockets()
+            self._socket.close(linger=200)
+            self._context.term()
+            self._woken.close()
+            self._waker.close()
+
+    def _close_sockets(self) -> None:
+        """Close all other sockets of the context."""
+
+
+class ZmqServerLink(_ZmqLink):
     """Listens on one TCP port. See `ServerLink`."""
 
     def __init__(self, host: str, port: int, keys: KeyFolder, options: TransportOptions | None = None) -> None:
@@ -46,16 +97,11 @@ class ZmqServerLink:
             TransportError: the address cannot be bound.
             CredentialsError: the server's keys cannot be read.
         """
-        self._options = options or TransportOptions()
         server = keys.server_keys()
         self._keys = AuthorizedKeys(keys)
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.ROUTER)
         self._waiting: dict[bytes, _Waiting] = {}
-        self._waker = _Waker()
-        self._closed = False
+        super().__init__(zmq.ROUTER, options)
         try:
-            _apply(self._socket, self._options)
             self._socket.backlog = _BACKLOG
             self._socket.router_mandatory = True
             self._socket.curve_server = True
@@ -66,9 +112,6 @@ class ZmqServerLink:
         except BaseException:
             self.close()
             raise
-        self._poller = zmq.Poller()
-        self._poller.register(self._socket, zmq.POLLIN)
-        self._poller.register(self._waker.reader, zmq.POLLIN)
 
     def _bind(self, host: str, port: int) -> None:
         try:
@@ -89,21 +132,14 @@ class ZmqServerLink:
         try:
             peer = self._socket.recv(zmq.NOBLOCK)
         except zmq.Again:
-            if not self._wait(timeout_s):
+            if self._socket not in self._poll(timeout_s):
                 return None
             peer = self._socket.recv(zmq.NOBLOCK)
         body = self._socket.recv(copy=False)
         self._gate.proved(body.get(zmq.SRCFD))
         data = _whole(self._socket, body, self._options)
-        return None if data is None else Incoming(peer, self._identity_of(body), data)
-
-    def _identity_of(self, frame: zmq.Frame) -> Identity:
-        return self._keys.identities.get(str(frame.get("User-Id")), REVOKED)
-
-    def _wait(self, timeout_s: float) -> bool:
-        ready = dict(self._poller.poll(math.ceil(timeout_s * 1000)))
-        self._waker.drain()
-        return self._socket in ready
+        identity = self._keys.identities.get(str(body.get("User-Id")), REVOKED)
+        return None if data is None else Incoming(peer, identity, data)
 
     def send(self, peer: bytes, data: bytes | memoryview) -> bool:
         """See `ServerLink.send`."""
@@ -127,33 +163,17 @@ class ZmqServerLink:
         """Drop what is kept about a connection that is gone."""
         self._waiting.pop(peer, None)
 
-    def wake(self) -> None:
-        """See `ServerLink.wake`."""
-        self._waker.wake()
-
     def refused_connections(self) -> int:
         """See `ServerLink.refused_connections`."""
         return self._gate.refused
 
-    def close(self) -> None:
-        """See `ServerLink.close`."""
-        if self._closed:
-            return
-        self._closed = True
-        self._socket.close(linger=200)
-        self._context.term()
-        self._waker.close()
 
-
-class ZmqPeerLink:
+class ZmqPeerLink(_ZmqLink):
     """Dials one server and goes on dialling. See `PeerLink`."""
 
     def __init__(self, host: str, port: int, keys: PeerKeys, options: TransportOptions | None = None) -> None:
-        self._options = options or TransportOptions()
+        super().__init__(zmq.DEALER, options)
         self._where = f"{host}:{port}"
-        self._context = zmq.Context()
-        self._socket = self._context.socket(zmq.DEALER)
-        _apply(self._socket, self._options)
         self._socket.curve_serverkey = keys.server_curve_public.encode()
         self._socket.curve_publickey = keys.curve_public.encode()
         self._socket.curve_secretkey = keys.curve_secret.encode()
@@ -171,11 +191,7 @@ class ZmqPeerLink:
         self._knock: zmq.Socket[bytes] | None = None
         self._somebody_speaks = False
         self._dead_since: float | None = None
-        self._waker = _Waker()
-        self._poller = zmq.Poller()
-        for source in (self._socket, self._monitor, self._waker.reader):
-            self._poller.register(source, zmq.POLLIN)
-        self._closed = False
+        self._poller.register(self._monitor, zmq.POLLIN)
         try:
             self._endpoint = f"tcp://{_bracketed(host)}:{port}"
             self._socket.connect(self._endpoint)
@@ -192,15 +208,14 @@ class ZmqPeerLink:
         self._redial_if_dead()
         until = time.monotonic() + timeout_s
         while True:
-            ready = dict(self._poller.poll(math.ceil(max(0.0, until - time.monotonic()) * 1000)))
+            ready = self._poll(until - time.monotonic())
             if self._monitor in ready:
                 self._watch_connection()
             if self._knock in ready:
                 self._listen()
             if self._socket in ready:
                 return _whole(self._socket, self._socket.recv(zmq.NOBLOCK, copy=False), self._options)
-            if not ready or self._waker.reader.fileno() in ready:
-                self._waker.drain()
+            if not ready or self._woken.fileno() in ready:
                 return None
 
     def _watch_connection(self) -> None:
@@ -265,43 +280,10 @@ class ZmqPeerLink:
             return False
         return True
 
-    def wake(self) -> None:
-        """See `PeerLink.wake`."""
-        self._waker.wake()
-
-    def close(self) -> None:
-        """See `PeerLink.close`."""
-        if self._closed:
-            return
-        self._closed = True
+    def _close_sockets(self) -> None:
         self._end_knock()
         self._socket.disable_monitor()
         self._monitor.close(linger=0)
-        self._socket.close(linger=200)
-        self._context.term()
-        self._waker.close()
-
-
-class _Waker:
-    """A pair of sockets that lets any thread end a poll."""
-
-    def __init__(self) -> None:
-        self.reader, self._writer = socket.socketpair()
-        self.reader.setblocking(False)
-        self._writer.setblocking(False)
-
-    def wake(self) -> None:
-        with contextlib.suppress(OSError):  # full: a wake-up is pending; closed: nobody waits
-            self._writer.send(b"w")
-
-    def drain(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while self.reader.recv(4096):
-                pass
-
-    def close(self) -> None:
-        self.reader.close()
-        self._writer.close()
 
 
 class _Waiting:
@@ -350,18 +332,6 @@ def _whole(sock: zmq.Socket[bytes], first: zmq.Frame, options: TransportOptions)
         if size_bytes <= options.max_message_bytes:
             parts.append(part.buffer)
     return b"".join(parts) if size_bytes <= options.max_message_bytes else None
-
-
-def _apply(sock: zmq.Socket[bytes], options: TransportOptions) -> None:
-    sock.linger = 200
-    sock.maxmsgsize = min(options.max_message_bytes, _PART_BYTES) + _CURVE_BYTES
-    sock.sndhwm = sock.rcvhwm = options.queue_messages
-    sock.handshake_ivl = int(options.handshake_timeout_s * 1000)
-    sock.heartbeat_ivl = int(options.heartbeat_s * 1000)
-    sock.heartbeat_timeout = int(options.silent_after_s * 1000)
-    sock.heartbeat_ttl = int(options.silent_after_s * 1000)
-    sock.ipv6 = True
-    sock.tcp_keepalive = 1
 
 
 def _bracketed(host: str) -> str:

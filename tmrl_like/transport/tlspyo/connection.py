@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -26,38 +26,12 @@ GROUP = "peers"
 FAREWELL_S = 0.5
 """What was handed over has as long as this to leave when a link is closed."""
 
-T = TypeVar("T")
 Piece: TypeAlias = tuple[bool, memoryview]  # whether it is the last one of its message, bytes
 Command: TypeAlias = Literal["HELLO", "OBJ", "NTF", "ACK", "DENIED"]  # the last one is ours
 
 encode = msgspec.msgpack.Encoder().encode
-_at_server = msgspec.msgpack.Decoder(tuple[int, Command, dict[str, int] | None, Piece | str | None])
-_at_peer = msgspec.msgpack.Decoder(tuple[int, Command, Piece | None])
-
-
-def decode_at_server(data: bytes) -> tuple[int, Command, dict[str, int] | None, Piece | str | None]:
-    """Decode an envelope that a peer sent.
-
-    Raises:
-        DecodingError: it is none.
-    """
-    return _decoded(_at_server, data)
-
-
-def decode_at_peer(data: bytes) -> tuple[int, Command, Piece | None]:
-    """Decode an envelope that the server sent.
-
-    Raises:
-        DecodingError: it is none.
-    """
-    return _decoded(_at_peer, data)
-
-
-def _decoded(decoder: msgspec.msgpack.Decoder[T], data: bytes) -> T:
-    try:
-        return decoder.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise DecodingError(f"not what tmrl_like says over tlspyo: {error}") from None
+decode_at_server = msgspec.msgpack.Decoder(tuple[int, Command, dict[str, int] | None, Piece | str | None]).decode
+decode_at_peer = msgspec.msgpack.Decoder(tuple[int, Command, Piece | None]).decode
 
 
 def length_in(header: bytes) -> int:

@@ -10,7 +10,7 @@ import OpenSSL
 from tlspyo.client import Client, ClientProtocol, TLSClientFactory
 from twisted.internet import ssl
 
-from tmrl_like.errors import CredentialsError, TransportError
+from tmrl_like.errors import CredentialsError
 from tmrl_like.transport.base import TransportOptions, next_in
 from tmrl_like.transport.credentials import PeerKeys
 from tmrl_like.transport.tlspyo.connection import (
@@ -155,7 +155,7 @@ class PeerConnection(Connection, ClientProtocol):  # type: ignore[misc]
         self.heard()
         try:
             super().dataReceived(data)
-        except TransportError as problem:
+        except Exception as problem:
             log.warning("cut the connection to %s: %s", self._link.where, problem)
             self.transport.abortConnection()
 

@@ -20,16 +20,13 @@ import psutil
 
 log = logging.getLogger("tmrl_like")
 
-NEW_GROUP: int = getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0) | getattr(subprocess, "CREATE_NO_WINDOW", 0)
-"""Windows' flags for what `start_new_session` does elsewhere."""
-
 _LOOK_S = 0.25
 
 
 def start_script(script: Path, **streams: Any) -> subprocess.Popen[bytes]:
     """Start a Python file, which must call `end_with_parent`, with this process's import path.
 
-    It has a process group of its own: Ctrl-C does not reach it. Its pipes have no buffers.
+    It has a session or console of its own: Ctrl-C does not reach it. Its pipes have no buffers.
 
     Args:
         script: a file of the package; the packages that it is in are not imported.
@@ -40,7 +37,7 @@ def start_script(script: Path, **streams: Any) -> subprocess.Popen[bytes]:
         bufsize=0,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, sys.path))},
         start_new_session=True,
-        creationflags=NEW_GROUP,
+        creationflags=getattr(subprocess, "CREATE_NO_WINDOW", 0),
         **streams,
     )
     return process

@@ -18,7 +18,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import IO, Any
+from typing import IO
 
 ERROR_PREFIX = "tmrl-like: error: "
 _LAST_WORDS = 20
@@ -77,7 +77,8 @@ class Family:
             encoding="utf-8",
             errors="replace",
             env=environment,
-            **_own_group(),
+            start_new_session=True,  # on Windows the flag says so
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
         )
         child = Child(role, process)
         self.children.append(child)
@@ -133,12 +134,6 @@ class Family:
                 if text.startswith(ERROR_PREFIX):
                     child.error = child.error or text.removeprefix(ERROR_PREFIX)
                 self._lines.put(Line(child, text, is_data))
-
-
-def _own_group() -> dict[str, Any]:
-    if os.name == "posix":
-        return {"start_new_session": True}
-    return {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP}  # type: ignore[attr-defined]
 
 
 def _ask_to_end(process: subprocess.Popen[str]) -> None:

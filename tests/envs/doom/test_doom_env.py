@@ -15,6 +15,7 @@ import pytest
 
 from tmrl_like.agents import CategoricalActor
 from tmrl_like.base.functional import partial
+from tmrl_like.base.processes import is_alive
 from tmrl_like.envs.doom.env import TIC_S, VizDoomEnv, VizDoomInterface
 from tmrl_like.errors import ConfigError, MissingExtraError
 from tmrl_like.networking import RolloutWorker
@@ -156,7 +157,7 @@ def test_the_engine_of_a_worker_that_is_killed_ends(until: Callable[..., None]) 
         assert worker.stdout.readline() == b"driving\n"
         (engine,) = engines(worker.pid)
         worker.send_signal(signal.SIGKILL)
-    until(lambda: not engine.is_running() or engine.status() == psutil.STATUS_ZOMBIE)
+    until(lambda: not is_alive(engine))
 
 
 @pytest.mark.long

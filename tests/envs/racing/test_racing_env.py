@@ -21,6 +21,7 @@ import psutil
 import pytest
 import torch
 
+from tmrl_like.base.processes import family_of, is_alive
 from tmrl_like.envs.racing import MirroredLaps, RacingEnv, RacingInterface, demonstration
 from tmrl_like.envs.racing.drivers import FollowTheRoad, record_lap
 from tmrl_like.envs.racing.game import STATE, TICK_S, RacingGame
@@ -80,7 +81,7 @@ def game() -> Iterator[RacingGame]:
     made = RacingGame(1)
     yield made
     made.close()
-    assert not psutil.pid_exists(made.pid or 0) or psutil.Process(made.pid).status() == psutil.STATUS_ZOMBIE
+    assert not any(map(is_alive, family_of(made.pid or 0)))
 
 
 def test_the_clock_runs_while_nobody_steps_and_no_faster_than_it_should(game, until):
@@ -152,7 +153,7 @@ def test_a_game_ends_with_the_process_that_started_it(tmp_path, until):
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
     done = subprocess.run([sys.executable, script], env=environment, stdout=subprocess.PIPE, timeout=60)
     pid = int(done.stdout)
-    until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    until(lambda: not any(map(is_alive, family_of(pid))))
 
 
 def test_a_game_that_is_killed_is_a_fault_and_is_started_again(monkeypatch):

@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 
 from tmrl_like.base.processes import start_script
 from tmrl_like.envs.robot import physics
-from tmrl_like.envs.robot.physics import COMMAND, CYCLE_S, STATE, ArmOptions
+from tmrl_like.envs.robot.physics import COMMAND, STATE, ArmOptions
 from tmrl_like.errors import EnvironmentFaultError, MissingExtraError
 
 _CONNECT_WITHIN_S = 20.0
@@ -90,21 +90,12 @@ class SimulatedArm:
         self._options = options
         self._process: subprocess.Popen[bytes] | None = None
         self._bus: socket.socket | None = None
-        self._first: RobotState | None = None
         self._newest: RobotState | None = None
 
     @property
     def pid(self) -> int | None:
         """Process of the arm; none before `connect`."""
         return self._process.pid if self._process is not None else None
-
-    @property
-    def real_time_factor(self) -> float:
-        """Seconds of the arm's movement per second, since `connect`, as of the newest state."""
-        if self._first is None or self._newest is None or self._newest.cycle == self._first.cycle:
-            return math.nan
-        passed_s = self._newest.time_s - self._first.time_s
-        return (self._newest.cycle - self._first.cycle) * CYCLE_S / passed_s
 
     def connect(self) -> None:
         """Start the arm.
@@ -130,7 +121,7 @@ class SimulatedArm:
             with self._process.stdin as stdin:
                 stdin.write(json.dumps(job).encode())
             self._connect_bus(token)
-            self._first = self.read_state()
+            self.read_state()
         except BaseException:
             self.close()
             raise
@@ -202,7 +193,7 @@ class SimulatedArm:
     def close(self) -> None:
         """End the arm. From any thread; twice is fine."""
         process, bus = self._process, self._bus
-        self._process = self._bus = self._first = self._newest = None
+        self._process = self._bus = self._newest = None
         if bus is not None:
             bus.close()
         if process is not None:

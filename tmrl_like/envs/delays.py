@@ -10,7 +10,7 @@ would make older actions look as if they acted: it is replaced by what older obs
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -48,8 +48,8 @@ class Response:
     Attributes:
         shares: [max_lag + 1], which part of an action's effect shows at which lag; sums to 1, or all 0.
         lags: those at which the effect is not chance, in order; empty: no effect was seen.
-        hidden_state: older actions tell more than the last observation does, however old: it lacks something
-            that moves, a speed say. `lags` are then what two observations leave to tell.
+        hidden_state: older actions explain more than the last observation does, however old: it lacks
+            something that moves, a speed say. `lags` are then what two observations leave to explain.
         rows: steps that the result rests on.
     """
 
@@ -223,19 +223,15 @@ def to_features(observations: Sequence[Any]) -> tuple[Array, int]:
     Returns:
         [len(observations), D], D from 0 to 32, and how many of the D are whole: they come first.
     """
-    leaves = [np.stack(values) for values in zip(*(list(_leaves(obs)) for obs in observations), strict=True)]
+    rows = ([leaf for leaf in map(np.asarray, tree.leaves(obs)) if leaf.dtype.kind in "fiub"] for obs in observations)
+    stacked = (np.stack(values).astype(np.float64) for values in zip(*rows, strict=True))
+    leaves = [np.clip(np.nan_to_num(values), -_LARGEST, _LARGEST) for values in stacked]
     none = np.empty((len(observations), 0))
     exact = [leaf.reshape(len(leaf), -1) for leaf in leaves if leaf[0].size <= _MAX_FEATURES]
     reduced = [_reduce(leaf) for leaf in leaves if leaf[0].size > _MAX_FEATURES]
     whole = _principal(_scaled(np.concatenate([none, *exact], axis=1)), _MAX_FEATURES)
     rest = _principal(_scaled(np.concatenate([none, *reduced], axis=1)), _MAX_FEATURES - whole.shape[1])
     return np.concatenate([whole, rest], axis=1), whole.shape[1]
-
-
-def _leaves(obs: Any) -> Iterator[Array]:
-    for array in map(np.asarray, tree.leaves(obs)):
-        if array.dtype.kind in "fiub":
-            yield np.clip(np.nan_to_num(array.astype(np.float64)), -_LARGEST, _LARGEST)
 
 
 def _reduce(leaf: Array) -> Array:

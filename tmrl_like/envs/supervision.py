@@ -64,7 +64,7 @@ class SupervisedEnv:
             make_env: makes it, now and after each fault.
             hang_timeout_s: a call that takes longer is a fault.
             own_thread: let the environment live in a thread of its own; without, it lives in those that
-                call, and a hang can only be told.
+                call, and a hang can only be reported.
         """
         self.stopping = threading.Event()
         self._make_env = make_env
@@ -87,7 +87,7 @@ class SupervisedEnv:
             raise
         self._make_within_s = max(hang_timeout_s, 3 * (time.monotonic() - started))
         if not own_thread:
-            threading.Thread(target=self._tell_hangs, name="tmrl-watchdog", daemon=True).start()
+            threading.Thread(target=self._report_hangs, name="tmrl-watchdog", daemon=True).start()
 
     def _adopt(self, env: Any) -> None:
         self.env = env
@@ -228,7 +228,7 @@ class SupervisedEnv:
         """
         if self._is_lost and not self._closed:
             self._dispose(_CLOSE_WITHIN_S)
-            self._make_anew()
+            self._make_again()
 
     def rebuild(self, error: EnvironmentFaultError) -> None:
         """End what is left of the environment and make a new one, a little later after each fault in a row.
@@ -253,7 +253,7 @@ class SupervisedEnv:
             if self.stopping.wait(backoff_s):
                 raise StoppedError
             try:
-                return self._make_anew()
+                return self._make_again()
             except EnvironmentFaultError as again:
                 error = again
             except (StoppedError, *_USERS_MISTAKES):
@@ -262,7 +262,7 @@ class SupervisedEnv:
                 error = EnvironmentFaultError(f"the environment raised while it was made: {one_line(again)}")
                 error.__cause__ = again
 
-    def _make_anew(self) -> None:
+    def _make_again(self) -> None:
         self._make(self._make_within_s)
         self.rebuilds += 1
 
@@ -345,14 +345,14 @@ class SupervisedEnv:
             raise TimeoutError(f"not done after {within_s:g} s")
         job.result()
 
-    def _tell_hangs(self) -> None:
-        """Tell, once per call, that the environment does not come back: where its thread is not our own."""
-        told: list[Any] = []
+    def _report_hangs(self) -> None:
+        """Log, once per call, that the environment does not come back: where its thread is not our own."""
+        reported: list[Any] = []
         while not self._closed:
             time.sleep(min(_LOOK_S, self._hang_timeout_s / 4))
             token = self._call_token
-            if token is not told and len(token) == 2 and time.monotonic() - token[0] >= self._hang_timeout_s:
-                told = token
+            if token is not reported and len(token) == 2 and time.monotonic() - token[0] >= self._hang_timeout_s:
+                reported = token
                 log.critical("the environment hangs; end this worker and start it again")
 
 

@@ -82,9 +82,6 @@ class RangeFinder:
 
     A ray goes in steps of a pixel from `origin` to the first pixel that is not road, or to the edge of the
     picture, or as far as `max_range`.
-
-    Attributes:
-        rays: number of rays.
     """
 
     def __init__(self, shape: tuple[int, int], origin: tuple[float, float], angles: Any, max_range: float) -> None:
@@ -115,7 +112,6 @@ class RangeFinder:
         self._pixels = np.concatenate([self._pixels, np.full((len(directions), 1), self._outside)], axis=1)
         self._road = np.zeros(height * width + 1, np.bool_)
         self._max_range = np.float32(max_range)
-        self.rays = len(directions)
 
     def __call__(self, road: NDArray[np.bool_]) -> NDArray[np.float32]:
         """Measure.

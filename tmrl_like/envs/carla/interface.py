@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -14,15 +14,12 @@ from gymnasium import spaces
 from rtgym import RealTimeGymInterface
 
 from tmrl_like.envs.carla.car import Car
-from tmrl_like.envs.carla.route import Drive, Route, RouteOptions, plan_route
+from tmrl_like.envs.carla.route import Drive, RouteOptions, plan_route
 from tmrl_like.envs.carla.sensors import SensorOptions
 from tmrl_like.envs.carla.vehicle import VehicleAction, VehicleState
 from tmrl_like.envs.carla.world import CarlaWorld, SimulatorOptions, require_carla, weather_of
 from tmrl_like.envs.real_time import RealTimeEnv, also_takes
 from tmrl_like.errors import EnvironmentFaultError, expect
-
-if TYPE_CHECKING:
-    import carla
 
 _MAX_MOTION = np.array((60.0, 20.0, 180.0), np.float32)  # m/s forward, m/s to the right, degrees/s
 _LONGEST_STEP_S = 0.1  # CARLA's physics: ten substeps of 10 ms
@@ -99,10 +96,13 @@ class CarlaInterface(RealTimeGymInterface):  # type: ignore[misc]
         if seed is not None:
             self._random = np.random.default_rng(seed)
         world = self._world or self._connect()
-        place, route = self._draw_route(world)
-        state = self._car.put(place)
-        self._drive = Drive(self._task, route, state)
-        return self._observation(state), {"time_s": state.time_s}
+        for place in world.free_spawn_points(self._random):
+            route = plan_route(world.map.get_waypoint(place.location), self._task.length_m, self._random)
+            if route is not None:
+                state = self._car.put(place)
+                self._drive = Drive(self._task, route, state)
+                return self._observation(state), {"time_s": state.time_s}
+        raise EnvironmentFaultError(f"the lanes of all free spawn points of {world.map.name} end at once")
 
     def get_obs_rew_terminated_info(self) -> tuple[list[Any], np.float32, bool, dict[str, Any]]:
         state = self._car.see()
@@ -133,14 +133,6 @@ class CarlaInterface(RealTimeGymInterface):  # type: ignore[misc]
             self.close()
             raise
         return world
-
-    def _draw_route(self, world: CarlaWorld) -> tuple[carla.Transform, Route]:
-        """A free spawn point, drawn at random, and a way that begins there."""
-        for place in world.free_spawn_points(self._random):
-            route = plan_route(world.map.get_waypoint(place.location), self._task.length_m, self._random)
-            if route is not None:
-                return place, route
-        raise EnvironmentFaultError(f"the lanes of all free spawn points of {world.map.name} end at once")
 
     def _observation(self, state: VehicleState) -> list[Array]:
         motion = np.clip(np.array(state.motion, np.float32), -_MAX_MOTION, _MAX_MOTION)

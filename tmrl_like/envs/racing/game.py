@@ -103,8 +103,15 @@ class RacingGame:
             newest = self._newest.value
             state = self._states[newest % _SLOTS].copy()
             if self._newest.value < newest + _SLOTS - 1:
-                self._check_pulse(newest)
-                return state
+                break
+        now = time.monotonic()
+        if newest != self._seen:
+            self._seen, self._seen_at = newest, now
+        elif not self._process.is_alive():
+            raise EnvironmentFaultError(f"the racing game has died (exit code {self._process.exitcode})")
+        elif now - self._seen_at > _SILENT_FOR_S:
+            raise EnvironmentFaultError(f"the racing game has stood still for {now - self._seen_at:.1f} s")
+        return state
 
     def restart(self) -> None:
         """Put the car back to the start, and wait until it is there.
@@ -140,15 +147,6 @@ class RacingGame:
                 f"the racing game died during {request} (exit code {self._process.exitcode})"
             ) from None
         raise EnvironmentFaultError(f"the racing game did not {request} within {within_s:g} s")
-
-    def _check_pulse(self, tick: int) -> None:
-        now = time.monotonic()
-        if tick != self._seen:
-            self._seen, self._seen_at = tick, now
-        elif not self._process.is_alive():
-            raise EnvironmentFaultError(f"the racing game has died (exit code {self._process.exitcode})")
-        elif now - self._seen_at > _SILENT_FOR_S:
-            raise EnvironmentFaultError(f"the racing game has stood still for {now - self._seen_at:.1f} s")
 
 
 # -- in the game's process ---------------------------------------------------------------------------

@@ -44,7 +44,7 @@ _INSTRUMENTS = {"speed": (-300.0, 300.0), "gear": (0.0, 7.0), "rpm": (0.0, 12000
 
 
 class Car(NamedTuple):
-    """What the plugin tells of the car, once per picture of the game."""
+    """What the plugin sends about the car, once per picture of the game."""
 
     speed: float  # m/s
     distance: float  # m since the start
@@ -82,16 +82,13 @@ class Lidar:
     def __call__(self, frame: Frame) -> NDArray[np.float32]:
         """A frame, uint8 [H, W, 3], becomes pixels, float32 [19]."""
         if frame.shape[:2] != self._shape:
-            self._measure(*frame.shape[:2])
+            self._shape = height, width = frame.shape[:2]
+            row, column = height * 44 // 49, width // 2
+            self._ranges = RangeFinder(self._shape, (row, column), _LIDAR_ANGLES, _LIDAR_MAX_PX)
+            rows, columns = np.ogrid[:height, :width]
+            self._near = np.hypot(rows - row, columns - column) < _LIDAR_FROM_PX  # the car itself
         road = (frame[..., 0] >= _BORDER_BELOW) | (frame[..., 1] >= _BORDER_BELOW) | (frame[..., 2] >= _BORDER_BELOW)
         return self._ranges(road | self._near)
-
-    def _measure(self, height: int, width: int) -> None:
-        self._shape = (height, width)
-        row, column = height * 44 // 49, width // 2
-        self._ranges = RangeFinder(self._shape, (row, column), _LIDAR_ANGLES, _LIDAR_MAX_PX)
-        rows, columns = np.ogrid[:height, :width]
-        self._near = np.hypot(rows - row, columns - column) < _LIDAR_FROM_PX  # the car itself
 
 
 class TrackManiaInterface(DesktopGameInterface):
@@ -133,7 +130,7 @@ class TrackManiaInterface(DesktopGameInterface):
             place=_LIDAR_PLACE if view == "lidar" else _IMAGE_PLACE,
             telemetry_layout=LAYOUT,
             telemetry_port=port,
-            frozen_after_s=math.inf,  # telemetry tells
+            frozen_after_s=math.inf,  # telemetry shows it
         )
         self._lidar = Lidar() if view == "lidar" else None
         self._ranges = History(4)

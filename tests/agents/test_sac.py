@@ -315,11 +315,14 @@ def test_policy_delay_trains_the_actor_every_so_many_steps():
     assert trained == [False, False, True, False, False, True]
 
 
-def test_critics_have_the_actor_s_hidden_layers_where_no_class_is_given_for_them():
+def test_critics_have_the_actor_s_hidden_layers_where_they_are_given_none():
     agent = SACAgent(OBS, ACT, actor_cls=partial(SquashedGaussianActor, hidden_sizes=(8, 12)))
     assert [layer.weight.shape[-1] for layer in agent.critic.hidden] == [8, 12]
-    agent = SACAgent(OBS, ACT, actor_cls=partial(SquashedGaussianActor, hidden_sizes=(8,)), critic_cls=EnsembleCritic)
-    assert [layer.weight.shape[-1] for layer in agent.critic.hidden] == [256, 256]
+    actor_cls, critic_cls = agent.actor.__class__, partial(EnsembleCritic, hidden_sizes=(5,))
+    agent = SACAgent(OBS, ACT, actor_cls=partial(actor_cls, hidden_sizes=(8,)), critic_cls=EnsembleCritic)
+    assert [layer.weight.shape[-1] for layer in agent.critic.hidden] == [8]
+    agent = SACAgent(OBS, ACT, actor_cls=partial(actor_cls, hidden_sizes=(8,)), critic_cls=critic_cls)
+    assert [layer.weight.shape[-1] for layer in agent.critic.hidden] == [5]
 
 
 def test_critics_have_layers_of_256_beside_an_actor_that_does_not_say_its_own():

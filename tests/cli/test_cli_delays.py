@@ -17,11 +17,11 @@ from tmrl_like.cli.delays import (
     Measured,
     describe_response,
     drive_at_random,
-    held_actions,
     measure,
     random_action,
 )
 from tmrl_like.envs import GenericGymEnv
+from tmrl_like.envs.actions import held_actions
 from tmrl_like.envs.delays import Response
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 
@@ -97,7 +97,7 @@ def supervised() -> Iterator[Any]:
 
 def check(env: SupervisedEnv, steps: int = 300, period_s: float | None = 0.05, excitation: float = 0.3) -> list[str]:
     drive = env.run(lambda: drive_at_random(env, steps, excitation, np.random.default_rng(1)))
-    held = held_actions(env.env)
+    held = held_actions(env.env) or 0
     return describe_response(measure(drive, held), held, period_s)
 
 

@@ -292,7 +292,7 @@ def test_a_check_shows_field_element_and_both_values_of_a_difference(
 ) -> None:
     assert command_line("check", TINY, "--episodes", "1", "--sample_compressor", "tiny.drop_the_second") == 1
     last = capsys.readouterr().err.splitlines()[-1]
-    assert "tmrl-like: error: last_obs at element (1,): the environment produced" in last
+    assert "tmrl-like: error: last_obs at element (1,) (1 of 2 elements differ): the environment produced" in last
     assert "the memory rebuilt np.float32(0.0)" in last
 
 

@@ -5,7 +5,8 @@ from typing import Any, Literal
 import parts_for_tests as parts
 import pytest
 
-from tmrl_like.config.components import check_value, import_object, resolve_component, signature_of, type_name
+from tmrl_like.base.factories import signature_of
+from tmrl_like.config.components import check_value, import_object, resolve_component, type_name
 from tmrl_like.config.document import Document
 from tmrl_like.errors import ConfigError
 

@@ -96,6 +96,41 @@ def test_memories_nest(file: Path) -> None:
     assert (memory.share, memory.batch_size, memory.demonstrations.act_buf_len) == (0.25, 8, 2)
 
 
+ENV_AND_MEMORY = """
+env: {class_path: tmrl_like.envs.drone.DroneEnv, init_args: {act_buf_len: 3}}
+memory: {class_path: tmrl_like.replay.ReplayMemory, init_args: {n_steps: 2}}
+agent: {class_path: tmrl_like.agents.SACAgent, init_args: {gamma: 0.5}}
+actor: tmrl_like.agents.SquashedGaussianActor
+"""
+WORKERS_PARTS = ("env", "actor", "sample_compressor")
+TRAINERS_PARTS = ("spaces", "agent", "memory")
+
+
+def test_what_other_parts_know_the_memory_need_not_be_told(file: Path) -> None:
+    file.write_text(ENV_AND_MEMORY)
+    experiment = load_experiment(file)
+    assert experiment.memory.keywords == {"act_buf_len": 3, "gamma": 0.5, "n_steps": 2}
+    assert experiment.sample_compressor == DropHistory(3)
+    assert load_experiment(file, parts=WORKERS_PARTS).sample_compressor == DropHistory(3)
+    assert "act_buf_len: 3" in dump_experiment(file).partition("memory:")[2]
+
+
+def test_what_the_memory_says_itself_stays(file: Path) -> None:
+    file.write_text(ENV_AND_MEMORY)
+    experiment = load_experiment(file, [(("memory", "act_buf_len"), "2")])
+    assert experiment.memory.keywords["act_buf_len"] == 2
+    experiment = load_experiment(file, [(("sample_compressor",), "null")])
+    assert "act_buf_len" not in experiment.memory.keywords
+
+
+def test_an_environment_that_is_elsewhere_tells_what_the_file_has_of_it(file: Path) -> None:
+    file.write_text(ENV_AND_MEMORY.replace("tmrl_like.envs.drone.DroneEnv", "not_on_this_machine.Env"))
+    with pytest.raises(ConfigError, match=r"x.yaml:3: memory.init_args.frame_stack is missing: it is the env"):
+        load_experiment(file, parts=TRAINERS_PARTS)
+    memory = load_experiment(file, [(("memory", "frame_stack"), "0")], TRAINERS_PARTS).memory
+    assert memory.keywords == {"act_buf_len": 3, "frame_stack": 0, "gamma": 0.5, "n_steps": 2}
+
+
 def test_a_memory_without_a_compressor_of_its_own_leaves_samples_whole(file: Path) -> None:
     changed(file, f"sample_compressor:\n  class_path: {MODULE}.Compressor\n  init_args: {{number: 2}}\n", "")
     assert load_experiment(file).sample_compressor is None

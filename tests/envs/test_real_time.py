@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 from rtgym import RealTimeGymInterface
 
-from tmrl_like.config.components import signature_of
+from tmrl_like.base.factories import signature_of
 from tmrl_like.envs.real_time import RealTimeEnv, also_takes
 from tmrl_like.errors import EnvironmentFaultError
 

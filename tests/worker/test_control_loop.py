@@ -5,7 +5,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from tmrl_like.agents import SquashedGaussianActor
+from tmrl_like.envs.drone import DroneEnv
+from tmrl_like.errors import ConfigError
 from tmrl_like.networking import RolloutWorker
+from tmrl_like.replay import DropHistory
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.worker import control_loop
 
@@ -74,3 +78,8 @@ def test_a_step_by_hand_is_sampled_where_it_is_collected_and_cut_where_it_is_the
         truncated = worker.step(obs, test=False, collect_samples=is_collected, last_step=is_last)[3]
     assert truncated is is_last
     assert taken == [is_last] * is_collected
+
+
+def test_a_compressor_that_would_drop_more_than_the_action_buffer_is_refused():
+    with pytest.raises(ConfigError, match="drops 5 actions of each observation, which ends in 4"):
+        RolloutWorker(DroneEnv, SquashedGaussianActor, DropHistory(5), standalone=True, model_path=None)

@@ -22,6 +22,7 @@ from tmrl_like.agents.acceleration import accelerate
 from tmrl_like.agents.agent import TrainingAgent
 from tmrl_like.agents.models import EnsembleCritic, SamplingActor, SquashedGaussianActor, action_bounds
 from tmrl_like.agents.sharing import copy_shared, no_grad
+from tmrl_like.base.factories import MISSING, completed
 from tmrl_like.base.functional import cached_property
 from tmrl_like.errors import ConfigError
 from tmrl_like.policies.actor import ActorModule
@@ -137,8 +138,8 @@ class SACAgent(TrainingAgent):
             actor_cls: called as `actor_cls(observation_space, action_space)`; the same class or partial goes to
                 the workers. See `SamplingActor`.
             critic_cls: called as `critic_cls(observation_space, action_space, n_critics=N)`. Needs
-                `forward(obs, act, members=None) -> [N, B]` as `EnsembleCritic`. None: the critics that ship, with
-                the actor's `hidden_sizes`.
+                `forward(obs, act, members=None) -> [N, B]` as `EnsembleCritic`. None: the critics that ship.
+                Where it takes `hidden_sizes` and has none, they are the actor's.
             n_critics: N.
             critics_in_target: how many critics, drawn afresh in each step, make the target's minimum; None: all.
             gamma: discount per environment step.
@@ -190,8 +191,8 @@ class SACAgent(TrainingAgent):
         self.actor: Any = actor_cls(observation_space, action_space)
         self.actor.to_device(device)
         self.actor_ema = no_grad(deepcopy(self.actor)) if actor_polyak else None
-        if critic_cls is None:
-            critic_cls = partial(self._default_critic, hidden_sizes=getattr(self.actor, "hidden_sizes", (256, 256)))
+        sizes = getattr(self.actor, "hidden_sizes", MISSING)
+        critic_cls = completed(critic_cls or self._default_critic, hidden_sizes=sizes)
         self.critic = critic_cls(observation_space, action_space, n_critics=n_critics).to(device)
         self.critic_target = no_grad(deepcopy(self.critic))
         self.temperature = Temperature(entropy_coef).to(device)

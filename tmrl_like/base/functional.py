@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import operator
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
+from tmrl_like.base.factories import fitted, signature_of
+from tmrl_like.base.text import name_of
+
 T = TypeVar("T")
 
-__all__ = ["cached_property", "partial", "prod"]
+__all__ = ["cached_property", "fitted", "partial", "prod"]
 
 
 def prod(iterable: Iterable[Any]) -> Any:
@@ -26,22 +28,11 @@ def partial(func: Callable[..., T], *args: Any, **kwargs: Any) -> functools.part
     Raises:
         TypeError: `func` has no parameter of that name (the message lists those it has).
     """
-    _check_keywords(func, kwargs)
+    signature = signature_of(func)
+    for name in kwargs:
+        if name not in signature.parameters and not signature.open_ended:
+            raise TypeError(f"{name_of(func)} has no argument {name!r}; it takes {', '.join(signature.parameters)}")
     return functools.partial(func, *args, **kwargs)
-
-
-def _check_keywords(func: Callable[..., Any], kwargs: dict[str, Any]) -> None:
-    try:
-        parameters = inspect.signature(func).parameters.values()
-    except (TypeError, ValueError):  # built-ins without a signature
-        return
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return
-    known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    unknown = [name for name in kwargs if name not in known]
-    if unknown:
-        name = getattr(func, "__qualname__", repr(func))
-        raise TypeError(f"{name} has no argument {unknown[0]!r}; it takes {', '.join(known)}")
 
 
 class cached_property:  # noqa: N801 - the field's standard name

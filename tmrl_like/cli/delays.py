@@ -13,6 +13,7 @@ from gymnasium import spaces
 
 from tmrl_like.base.text import counted
 from tmrl_like.cli.arguments import Arguments
+from tmrl_like.envs.actions import held_actions
 from tmrl_like.envs.delays import Response, Trace, measure_response, to_features
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 from tmrl_like.worker.worker import RolloutWorker
@@ -43,7 +44,7 @@ def report_delays(worker: RolloutWorker, arguments: Arguments, seed: int) -> Non
     drive = worker.run_in_control_thread(
         lambda supervised: drive_at_random(supervised, steps, excitation, np.random.default_rng(seed))
     )
-    held = held_actions(env)
+    held = held_actions(env) or 0
     period_s = float(np.median(drive.periods_s)) if worker.loop.env.time_step_s else None
     for line in describe_response(measure(drive, held, seed), held, period_s):
         print(line)
@@ -109,13 +110,6 @@ def drive_at_random(env: SupervisedEnv, steps: int, excitation: float, random: n
     if env.stopping.is_set():
         raise StoppedError
     return drive
-
-
-def held_actions(env: Any) -> int:
-    """How many past actions an observation ends in: rtgym's action buffer, or an own class's `act_buf_len`."""
-    inner = getattr(env, "unwrapped", env)
-    held = int(getattr(inner, "act_buf_len", 0)) if getattr(inner, "act_in_obs", True) else 0
-    return held if isinstance(env.observation_space, spaces.Tuple) else 0
 
 
 @dataclass(frozen=True)

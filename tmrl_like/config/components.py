@@ -15,14 +15,14 @@ import collections.abc
 import dataclasses
 import functools
 import importlib
-import inspect
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from tmrl_like.base.factories import MISSING, Parameter, signature_of
 from tmrl_like.base.functional import place_of
 from tmrl_like.base.text import name_of, one_line, suggestion
 from tmrl_like.config.document import Document, Keys, dotted
@@ -30,22 +30,6 @@ from tmrl_like.errors import ConfigError, TmrlLikeError
 
 _Page = TypeVar("_Page")
 _PATH, _ARGUMENTS = "class_path", "init_args"
-
-
-@dataclass(frozen=True)
-class Parameter:
-    """One argument that a class or function takes."""
-
-    annotation: Any
-    default: Any  # `inspect.Parameter.empty`: required
-
-
-@dataclass(frozen=True)
-class Signature:
-    """What a class or function takes; `open_ended` also takes keywords that nobody can know."""
-
-    parameters: dict[str, Parameter]
-    open_ended: bool
 
 
 @dataclass(frozen=True)
@@ -77,13 +61,35 @@ def resolve_component(document: Document, keys: Keys, supplied: tuple[str, ...] 
     return component
 
 
+def import_component(document: Document, keys: Keys, value: Any) -> Callable[..., Any]:
+    """Import what `value`, which is at `keys`, names.
+
+    Raises:
+        ConfigError: it names nothing that can be called.
+    """
+    if isinstance(value, str):
+        value = {_PATH: value}
+    if not is_component(value) or not isinstance(value[_PATH], str):
+        raise document.error(keys, f": expected an import path, or class_path with init_args, got {value!r:.80}")
+    for key in value:
+        if key not in (_PATH, _ARGUMENTS):
+            raise document.error((*keys, key), f": there is no such key; {suggestion(key, (_PATH, _ARGUMENTS))}")
+    try:
+        target = import_object(value[_PATH])
+    except ConfigError as error:
+        raise document.error((*keys, _PATH), f": {error}") from None
+    if not callable(target):
+        raise document.error((*keys, _PATH), f": {value[_PATH]} is a {type(target).__name__}, no class or function")
+    return target  # type: ignore[no-any-return]
+
+
 def check_value(document: Document, keys: Keys, annotation: Any, value: Any) -> Any:
     """Return `value` as the type that `annotation` names.
 
     Raises:
         ConfigError: it is not one.
     """
-    if annotation in (Any, inspect.Parameter.empty) or _fits_plainly(annotation, value):
+    if annotation in (Any, MISSING) or _fits_plainly(annotation, value):
         return value
     if value is None and _refuses_none(annotation):  # which jsonargparse takes for anything
         raise document.error(keys, f": expected {type_name(annotation)}, got none")
@@ -166,25 +172,6 @@ def _import_longest(names: list[str]) -> tuple[Any, int]:
             raise ConfigError(_import_problem(module, error)) from None
 
 
-def signature_of(target: Callable[..., Any]) -> Signature:
-    """What `target` takes by keyword; a class's `**kwargs` are those of its base class."""
-    parameters: dict[str, Parameter] = {}
-    is_open = True
-    for function in _functions(target):
-        try:
-            own = inspect.signature(function)
-        except (TypeError, ValueError):
-            return Signature(parameters, True)
-        hints = _hints(target if dataclasses.is_dataclass(target) else function)
-        for name, p in own.parameters.items():
-            if name != "self" and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY):
-                parameters.setdefault(name, Parameter(hints.get(name, p.annotation), p.default))
-        is_open = any(p.kind is p.VAR_KEYWORD for p in own.parameters.values())
-        if not is_open:
-            break
-    return Signature(parameters, is_open)
-
-
 def type_name(annotation: Any) -> str:
     """A type as users write it: "int", "int or none", "one of zmq, tlspyo"."""
     if annotation is type(None):
@@ -221,29 +208,11 @@ def is_component(value: Any) -> bool:
 
 
 def _resolve(document: Document, keys: Keys, value: Any, supplied: tuple[str, ...] = ()) -> Component:
-    if isinstance(value, str):
-        value = {_PATH: value}
-    if not is_component(value) or not isinstance(value[_PATH], str):
-        raise document.error(keys, f": expected an import path, or class_path with init_args, got {value!r:.80}")
-    for key in value:
-        if key not in (_PATH, _ARGUMENTS):
-            known = (_PATH, _ARGUMENTS)
-            raise document.error((*keys, key), f": there is no such key; {suggestion(key, known)}")
-    target = _import(document, keys, value)
-    arguments = value.get(_ARGUMENTS) or {}
+    target = import_component(document, keys, value)
+    arguments = (value.get(_ARGUMENTS) if isinstance(value, dict) else None) or {}
     if not isinstance(arguments, dict):
         raise document.error((*keys, _ARGUMENTS), f": expected keys with values, got {arguments!r:.80}")
     return Component(target, _check_arguments(document, (*keys, _ARGUMENTS), target, arguments, supplied))
-
-
-def _import(document: Document, keys: Keys, value: dict[Any, Any]) -> Callable[..., Any]:
-    try:
-        target = import_object(value[_PATH])
-    except ConfigError as error:
-        raise document.error((*keys, _PATH), f": {error}") from None
-    if not callable(target):
-        raise document.error((*keys, _PATH), f": {value[_PATH]} is a {type(target).__name__}, no class or function")
-    return target  # type: ignore[no-any-return]
 
 
 def _check_arguments(
@@ -314,7 +283,7 @@ def _refuse_missing(
     if not isinstance(target, type):
         return
     for name, parameter in signature_of(target).parameters.items():
-        if parameter.default is inspect.Parameter.empty and name not in given and name not in supplied:
+        if parameter.default is MISSING and name not in given and name not in supplied:
             missing = dotted((*keys, _ARGUMENTS, name))
             raise ConfigError(f"{document.where(keys)}: {missing} is missing: {name_of(target)} needs it")
 
@@ -350,7 +319,7 @@ def _gives_nothing(annotation: Any) -> bool:
 def _wants_object(annotation: Any) -> bool:
     if alternatives := _alternatives(annotation):
         return any(_wants_object(a) for a in alternatives if a is not type(None))
-    plain = (Any, object, type, dict, list, tuple, inspect.Parameter.empty)
+    plain = (Any, object, type, dict, list, tuple, MISSING)
     return typing.get_origin(annotation) is None and isinstance(annotation, type) and annotation not in plain
 
 
@@ -362,25 +331,6 @@ def _dataclass_in(annotation: Any) -> type | None:
 
 
 # -- names and types ---------------------------------------------------------------------------------
-
-
-def _functions(target: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    """The functions that see a call's keywords: the constructors up the bases, or the function itself."""
-    if not isinstance(target, type):
-        yield target
-        return
-    for cls in target.__mro__:
-        if "__init__" in vars(cls) and cls is not object:
-            yield vars(cls)["__init__"]
-    if target.__init__ is object.__init__:  # type: ignore[misc]
-        yield lambda: None
-
-
-def _hints(target: Callable[..., Any]) -> dict[str, Any]:
-    try:
-        return typing.get_type_hints(target)
-    except Exception:
-        return {}  # names that exist for type checkers only: the value is then not checked
 
 
 class _UncheckableError(Exception):

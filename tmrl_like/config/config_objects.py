@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import tmrl_like.config.config_constants as cfg
-from tmrl_like.config.components import import_object, signature_of
+from tmrl_like.base.factories import completed, signature_of, taken_apart
+from tmrl_like.config.components import import_object
 from tmrl_like.config.experiment import Experiment, Factory
 from tmrl_like.config.loading import load_experiment
 from tmrl_like.errors import ConfigError
@@ -57,9 +58,7 @@ def training_factory(experiment: Experiment) -> functools.partial[Any]:
 
 def agent_factory(experiment: Experiment) -> Factory:
     """The agent, which is given the experiment's actor if it takes one (`actor_cls`)."""
-    if _takes(experiment.agent, "actor_cls"):
-        return functools.partial(experiment.agent, actor_cls=experiment.actor)
-    return experiment.agent
+    return completed(experiment.agent, actor_cls=experiment.actor)
 
 
 def memory_factory(experiment: Experiment) -> Factory:
@@ -73,19 +72,14 @@ def memory_factory(experiment: Experiment) -> Factory:
         shared["obs_preprocessor"] = experiment.obs_preprocessor
     if experiment.crc_debug:
         shared["crc_debug"] = True
+    taken = signature_of(taken_apart(experiment.memory)[0]).parameters
     for name in shared:
-        if not _takes(experiment.memory, name):
+        if name not in taken:
             raise ConfigError(
                 f"the experiment has {name}, but its memory takes no argument of that name: add it to the memory's "
                 "__init__ and pass it to MemoryDataloading's"
             )
-    return functools.partial(experiment.memory, **shared) if shared else experiment.memory
-
-
-def _takes(factory: Factory, name: str) -> bool:
-    target = factory.func if isinstance(factory, functools.partial) else factory
-    signature = signature_of(target)
-    return name in signature.parameters
+    return completed(experiment.memory, **shared)
 
 
 _load = functools.lru_cache(maxsize=1)(load_experiment)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -12,15 +11,15 @@ from typing import Any, NoReturn
 
 import yaml
 
+from tmrl_like.base.factories import MISSING, Signature, signature_of
 from tmrl_like.base.text import suggestion
 from tmrl_like.config.components import (
-    Signature,
     build,
     is_component,
     make_page,
     resolve_component,
-    signature_of,
 )
+from tmrl_like.config.derived import complete_memory
 from tmrl_like.config.document import Document, Keys, parse_value, read_document
 from tmrl_like.config.experiment import PARTS, SECTIONS, Experiment, Settings
 from tmrl_like.errors import ConfigError
@@ -53,15 +52,21 @@ def load_experiment(path: str | Path, overrides: Overrides = (), parts: Collecti
     Raises:
         ConfigError: anything wrong with the file; one line with file, line, key and what was expected.
     """
-    document = open_experiment(path, overrides)
-    _add_to_module_path(Path(path))
+    return _load(open_experiment(path, overrides), parts)
+
+
+def _load(document: Document, parts: Collection[str]) -> Experiment:
+    _add_to_module_path(Path(document.source))
     settings = _settings(document)
+    has_own_compressor = "sample_compressor" in parts and "sample_compressor" not in document.data
+    if "memory" in parts or has_own_compressor:
+        complete_memory(document, parts)
     made = {
         name: _part(document, name) if name in parts else functools.partial(_not_imported, name)
         for name in PARTS
         if document.data.get(name) is not None
     }
-    if "sample_compressor" in parts and "sample_compressor" not in document.data:
+    if has_own_compressor:
         made["sample_compressor"] = _memorys_own_compressor(document)
     return Experiment(**vars(settings), **made)
 
@@ -107,7 +112,7 @@ def dump_experiment(path: str | Path, overrides: Overrides = (), parts: Collecti
         ConfigError: see `load_experiment`.
     """
     document = open_experiment(path, overrides)
-    experiment = load_experiment(path, overrides, parts)
+    experiment = _load(document, parts)
     complete: dict[str, Any] = {}
     for name in TOP_LEVEL:
         if name in SECTIONS:
@@ -215,7 +220,7 @@ def _defaults(signature: Signature, supplied: tuple[str, ...]) -> dict[str, Any]
     found = {}
     for name, parameter in signature.parameters.items():
         default = list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
-        if name not in supplied and parameter.default is not inspect.Parameter.empty and _is_plain(default):
+        if name not in supplied and parameter.default is not MISSING and _is_plain(default):
             found[name] = default
     return found
 

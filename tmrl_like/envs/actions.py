@@ -32,6 +32,12 @@ def _neutral(space: gymnasium.Space[Any]) -> Any:
     )
 
 
+def held_actions(env: Any) -> int | None:
+    """How many past actions an observation ends in, as rtgym's or its own `act_buf_len` says; None: none says."""
+    inner = getattr(env, "unwrapped", env)
+    return getattr(inner, "act_buf_len", None) if getattr(inner, "act_in_obs", True) else 0
+
+
 def actions_of_reset(env: Any, obs: Any) -> Sequence[Any]:
     """The actions that led to the first observation of an episode, oldest first.
 
@@ -43,8 +49,7 @@ def actions_of_reset(env: Any, obs: Any) -> Sequence[Any]:
         The action buffer at the end of `obs`, as the environment filled it. Where there is none, one action: the
         environment's own default action, or a neutral one of its space.
     """
-    inner = getattr(env, "unwrapped", env)
-    length = getattr(inner, "act_buf_len", 0) if getattr(inner, "act_in_obs", True) else 0
+    length = held_actions(env) or 0
     if isinstance(obs, tuple | list) and 0 < length < len(obs):
         return obs[-length:]
     return (default_action(env),)

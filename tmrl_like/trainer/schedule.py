@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 
 from tmrl_like.agents.agent import TrainingAgent
+from tmrl_like.base.factories import argument_of, completed
 from tmrl_like.errors import ConfigError, MemoryContractError, MissingExtraError, PipelineMismatchError
 from tmrl_like.metrics.rounds import RoundMetrics
 from tmrl_like.policies.actor import ActorModule
@@ -112,7 +113,8 @@ class TrainingOffline(Schedule):
         self.device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
         self.freshness = FreshnessLimits(self.max_sample_age_s, self.max_policy_lag_versions)
         self.observation_space, self.action_space = _spaces_of(self.env_cls)
-        self.memory = self.memory_cls(nb_steps=self.steps, device=self.device)
+        memory_cls = completed(self.memory_cls, gamma=argument_of(self.training_agent_cls, "gamma"))
+        self.memory = memory_cls(nb_steps=self.steps, device=self.device)
         self.agent = self.training_agent_cls(
             observation_space=self.observation_space, action_space=self.action_space, device=self.device
         )

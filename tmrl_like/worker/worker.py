@@ -25,6 +25,7 @@ from tmrl_like.config.paths import RunPath
 from tmrl_like.delivery.folder import new_worker_name, open_folder
 from tmrl_like.delivery.outbox import Outbox
 from tmrl_like.delivery.session import Session
+from tmrl_like.envs.actions import held_actions
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 from tmrl_like.errors import ConfigError, EnvironmentFaultError, TransportError
 from tmrl_like.policies.actor import ActorModule
@@ -148,6 +149,7 @@ class RolloutWorker:
                 spaces = {"observation_space": self.env.observation_space, "action_space": self.env.action_space}
                 return actor_module_cls(**spaces).to_device(options.device)
 
+            _refuse_longer_buffer(sample_compressor, self.env)
             actor = make_actor()
             probe = PolicyProbe(self.env.observation_space, self.env.action_space, obs_preprocessor)
             self._intake = PolicyIntake(make_actor, probe)
@@ -593,6 +595,15 @@ def _report(stats: EpisodeStats) -> None:
         ", terminated" if stats.terminated else ", fault" if stats.fault else "",
         stats.policy_version,
     )
+
+
+def _refuse_longer_buffer(compressor: SampleCompressor | None, env: Any) -> None:
+    dropped, held = getattr(compressor, "act_buf_len", 0), held_actions(env)
+    if held is not None and dropped > held:
+        raise ConfigError(
+            f"the compressor drops {dropped} actions of each observation, which ends in {held}: give the memory the "
+            "environment's act_buf_len, or none"
+        )
 
 
 def _count_to(number: float) -> Iterable[int]:

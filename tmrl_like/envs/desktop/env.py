@@ -10,7 +10,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from gymnasium import spaces
@@ -257,6 +257,8 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
 
 class DesktopGameEnv(RealTimeEnv):
     """A game in a window, in real time."""
+
+    frame_stacks: ClassVar[dict[int, str | int]] = {0: "interface.frames"}
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium.spaces as spaces
 import numpy as np
@@ -165,6 +165,8 @@ class VizDoomInterface(RealTimeGymInterface):  # type: ignore[misc]
 
 class VizDoomEnv(RealTimeEnv):
     """A VizDoom scenario, with a decision every `tics_per_step` tics (2 or more) of 1/35 s."""
+
+    frame_stacks: ClassVar[dict[int, str]] = {0: "frames"}
 
     @also_takes(VizDoomInterface)
     def __init__(self, tics_per_step: int = 4, ep_max_length: int = 300, act_buf_len: int = 3, **game: Any) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import gymnasium.spaces as spaces
 import numpy as np
@@ -175,6 +175,8 @@ def demonstration(track: int, file: str | Path | None = None) -> Points:
 
 class RacingEnv(RealTimeEnv):
     """The racing game at 17 decisions a second, with the last `act_buf_len` actions in its observation."""
+
+    frame_stacks: ClassVar[dict[int, str]] = {1: "history"}
 
     @also_takes(RacingInterface)
     def __init__(

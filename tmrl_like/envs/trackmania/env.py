@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -218,6 +218,8 @@ class TrackManiaInterface(DesktopGameInterface):
 
 class TrackManiaEnv(DesktopGameEnv):
     """TrackMania 2020 at 20 Hz, with the last `act_buf_len` actions in its observation."""
+
+    frame_stacks: ClassVar[dict[int, str | int]] = {3: 4}
 
     @also_takes(TrackManiaInterface)
     def __init__(

@@ -1,0 +1,133 @@
+"""Factories, that is, classes, functions and partials of them: what they take, and what one knows from another."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+MISSING: Any = inspect.Parameter.empty
+_RTGYM = {"act_buf_len": 1, "reset_act_buf": True}  # where its configuration says nothing
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One argument that a class or function takes."""
+
+    annotation: Any
+    default: Any  # `MISSING`: required
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a class or function takes; `open_ended` also takes keywords that nobody can know."""
+
+    parameters: dict[str, Parameter]
+    open_ended: bool
+
+
+def signature_of(target: Callable[..., Any]) -> Signature:
+    """What `target` takes by keyword; a class's `**kwargs` are those of its base class."""
+    parameters: dict[str, Parameter] = {}
+    is_open = True
+    for function in _functions(target):
+        try:
+            own = inspect.signature(function)
+        except (TypeError, ValueError):  # built-ins without a signature
+            return Signature(parameters, True)
+        hints = _hints(target if dataclasses.is_dataclass(target) else function)
+        for name, p in own.parameters.items():
+            if name != "self" and p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY):
+                parameters.setdefault(name, Parameter(hints.get(name, p.annotation), p.default))
+        is_open = any(p.kind is p.VAR_KEYWORD for p in own.parameters.values())
+        if not is_open:
+            break
+    return Signature(parameters, is_open)
+
+
+def _functions(target: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    """The functions that see a call's keywords: the constructors up the bases, or the function itself."""
+    if not isinstance(target, type):
+        yield target
+        return
+    for cls in target.__mro__:
+        if "__init__" in vars(cls) and cls is not object:
+            yield vars(cls)["__init__"]
+    if target.__init__ is object.__init__:  # type: ignore[misc]
+        yield target
+
+
+def _hints(target: Callable[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(target)
+    except Exception:
+        return {}  # names that exist for type checkers only: the value is then not checked
+
+
+def taken_apart(factory: Callable[..., Any]) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """What a factory calls, and the arguments that it has for that, by name."""
+    if not isinstance(factory, functools.partial):
+        return factory, {}
+    return factory.func, dict(zip(signature_of(factory.func).parameters, factory.args, strict=False)) | factory.keywords
+
+
+def argument_of(factory: Callable[..., Any], name: str) -> Any:
+    """The argument that a factory calls with: given, or the default; `MISSING`: neither.
+
+    Args:
+        factory: a class, a function or a partial.
+        name: of the argument; "interface.frames" is the argument `frames` of the factory that `interface` is.
+    """
+    first, _, rest = name.partition(".")
+    target, given = taken_apart(factory)
+    parameter = signature_of(target).parameters.get(first, Parameter(None, MISSING))
+    value = given.get(first, parameter.default)
+    return argument_of(value, rest) if rest and callable(value) else value if not rest else MISSING
+
+
+def completed(factory: Callable[..., Any], **known: Any) -> Callable[..., Any]:
+    """The factory with those of `known` that it takes and was not given."""
+    target, given = taken_apart(factory)
+    taken = signature_of(target).parameters
+    new = {name: value for name, value in known.items() if name in taken and name not in given and value is not MISSING}
+    return functools.partial(factory, **new) if new else factory
+
+
+def known_from_env(env_cls: Any) -> dict[str, Any]:
+    """What an environment's factory tells a memory: `act_buf_len`, `reset_act_buf`, `frame_stack`, as far as known.
+
+    The first two are its arguments of these names, or rtgym's in `gym_kwargs`. Its class may say in `frame_stacks`
+    which items of observations are stacks of frames, and of how many: a number, or an argument's name: `{0: "frames"}`.
+    """
+    if not callable(env_cls):  # a pair of spaces
+        return {}
+    config = (argument_of(env_cls, "gym_kwargs") or {}) if argument_of(env_cls, "gym_kwargs") is not MISSING else {}
+    if "config" in config:
+        known = {name: config["config"].get(name, default) for name, default in _RTGYM.items()}
+        if not config["config"].get("act_in_obs", True):
+            known["act_buf_len"] = 0
+    else:
+        known = {name: argument_of(env_cls, name) for name in _RTGYM}
+    stacks = getattr(taken_apart(env_cls)[0], "frame_stacks", None)
+    if stacks is not None:
+        sizes = {item: argument_of(env_cls, size) if isinstance(size, str) else size for item, size in stacks.items()}
+        known["frame_stack"] = {item: size for item, size in sizes.items() if size > 1} or 0
+    return {name: value for name, value in known.items() if value is not MISSING}
+
+
+def fitted(memory_cls: Callable[..., Any], env_cls: Any, agent_cls: Callable[..., Any] | None = None) -> Any:
+    """A memory's factory with what environment and agent know and it was not given.
+
+    That is `act_buf_len`, `reset_act_buf` and `frame_stack` (see `known_from_env`), and the agent's `gamma`. So has a
+    memory that it makes from its argument `memory`. Do so before you ask for `compressor_of(memory_cls)`.
+    """
+    gamma = MISSING if agent_cls is None else argument_of(agent_cls, "gamma")
+    known = known_from_env(env_cls) | {"gamma": gamma}
+    inner = taken_apart(memory_cls)[1].get("memory")
+    if inner is not None:
+        memory_cls = functools.partial(memory_cls, memory=completed(inner, **known))
+    return completed(memory_cls, **known)

@@ -1,0 +1,76 @@
+"""What the memory of an experiment leaves out because other parts say it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Collection
+from typing import Any
+
+from tmrl_like.base.factories import MISSING, argument_of, known_from_env, signature_of
+from tmrl_like.config.components import import_component, resolve_component
+from tmrl_like.config.document import Document, Keys
+from tmrl_like.config.experiment import PARTS
+from tmrl_like.errors import ConfigError
+
+_FROM_ENV = ("act_buf_len", "reset_act_buf", "frame_stack")
+
+
+def complete_memory(document: Document, parts: Collection[str]) -> None:
+    """Write the environment's `act_buf_len`, `reset_act_buf`, `frame_stack` and the agent's `gamma` to the memory.
+
+    What the file says stays. With `sample_compressor: null` samples travel whole, and nothing is the environment's.
+
+    Args:
+        document: the experiment.
+        parts: what must be there to be imported; the environment's `init_args` tell where it is not.
+
+    Raises:
+        ConfigError: what the memory takes cannot be known here, or contradicts the environment.
+    """
+    known: dict[str, Any] = {}
+    unknown: Collection[str] = ()
+    if document.data.get("sample_compressor", "the memory's own") is not None:
+        env = _env(document, parts)
+        known = known_from_env(env)
+        unknown = [name for name in _FROM_ENV if name not in known and getattr(env, "func", None) is _away]
+    if "agent" in parts:
+        known["gamma"] = argument_of(resolve_component(document, ("agent",), PARTS["agent"]).factory(), "gamma")
+    _complete(document, ("memory",), document.data, known, unknown)
+
+
+def _env(document: Document, parts: Collection[str]) -> Callable[..., Any]:
+    try:
+        return resolve_component(document, ("env",)).factory()
+    except ConfigError:
+        if "env" in parts:
+            raise
+    written = document.data["env"]
+    return functools.partial(_away, **(written.get("init_args") or {} if isinstance(written, dict) else {}))
+
+
+def _away(**arguments: Any) -> None:
+    """Stands for an environment that is not on this machine."""
+
+
+def _complete(
+    document: Document, keys: Keys, holder: dict[Any, Any], known: dict[str, Any], unknown: Collection[str]
+) -> None:
+    """Complete the memory at `keys`, in `holder`, and the one that it is made of, if there is one."""
+    component = holder[keys[-1]]
+    target = import_component(document, keys, component)
+    taken = signature_of(target).parameters
+    given = dict(component.get("init_args") or {}) if isinstance(component, dict) else {}
+    for name in unknown:
+        if name in taken and name not in given:
+            raise document.error(
+                keys,
+                f".init_args.{name} is missing: it is the environment's, which cannot be imported here",
+            )
+    if {"reset_act_buf"} <= given.keys() & known.keys() and given["reset_act_buf"] != known["reset_act_buf"]:
+        raise document.error((*keys, "init_args", "reset_act_buf"), ": is another than the environment's")
+    given = {name: value for name, value in known.items() if name in taken and value is not MISSING} | given
+    if given:
+        path = component["class_path"] if isinstance(component, dict) else component
+        holder[keys[-1]] = {"class_path": path, "init_args": given}
+    if isinstance(given.get("memory"), dict | str):
+        _complete(document, (*keys, "init_args", "memory"), given, known, unknown)

@@ -233,7 +233,7 @@ def replay_training(agent_cls: Any = CountingAgent, **memory: Any) -> TrainingOf
     return training
 
 
-def test_the_memory_is_told_the_errors_that_it_draws_by() -> None:
+def test_the_memory_gets_the_errors_that_it_draws_by() -> None:
     class Agent(CountingAgent):
         def train(self, batch: Any) -> dict[str, Any]:
             return super().train(batch) | {"td_error": torch.full((4,), 5.0)}

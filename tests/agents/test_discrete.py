@@ -196,7 +196,7 @@ def test_layer_normalisation_and_dropout_plug_in():
     [spaces.Box(-1.0, 1.0, (2,)), spaces.MultiBinary(3), spaces.Tuple((ONE,)), spaces.Discrete(20_000)],
     ids=str,
 )
-def test_actions_that_are_no_choices_are_refused_by_name(space):
+def test_actions_that_are_not_choices_are_refused_by_name(space):
     for cls in (CategoricalActor, DiscreteEnsembleCritic, DiscreteSACAgent):
         with pytest.raises(ConfigError, match=r"the action space is .*; this agent needs Discrete or MultiDiscrete"):
             cls(OBS, space)

@@ -58,7 +58,7 @@ def test_channels_are_found_first_and_last():
     assert channels == [4, 3, 6, 6, 1]
 
 
-def test_a_history_of_vectors_is_no_image():
+def test_a_history_of_vectors_is_not_an_image():
     assert Encoder(spaces.Box(-1.0, 1.0, (4, 19))).size == 76
     assert Encoder(spaces.Box(0, 255, (4, 19), np.uint8)).size == 76
 

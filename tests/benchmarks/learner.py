@@ -46,7 +46,7 @@ class Silence:
     def confirm(self, deliveries: Sequence[Delivery], stored: bool = False) -> None:
         pass
 
-    def refuse(self, receipt: Receipt, reason: str) -> None:
+    def reject(self, receipt: Receipt, reason: str) -> None:
         pass
 
     def broadcast_model(self, model: ActorModule) -> int:

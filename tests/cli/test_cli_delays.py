@@ -128,7 +128,7 @@ def test_a_game_with_buttons_is_measured_too(supervised: Any) -> None:
     assert lines[1].endswith("actions up to 1 step old still act, the buffer holds 0; set act_buf_len: 1")
 
 
-def test_what_cannot_be_said_is_said_so() -> None:
+def test_what_cannot_be_known_is_reported_as_unknown() -> None:
     def response(*lags: int, hidden: bool = False) -> Response:
         return Response(np.isin(np.arange(5), lags) / max(1, len(lags)), lags, hidden, 100)
 

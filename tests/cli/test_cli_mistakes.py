@@ -48,7 +48,7 @@ def module_path(monkeypatch: pytest.MonkeyPatch) -> None:
         (["keys", "list", "--server.port", "3"], "`keys` reads no experiment"),
         (["keys", "join", "abc"], "expected the line that `tmrl-like keys invite` printed"),
         (["keys", "revoke", "nobody"], "no key is named 'nobody'"),
-        (["keys", "invite", "../x"], "'../x' is no name for a key"),
+        (["keys", "invite", "../x"], "'../x' is not a name for a key"),
     ],
 )
 def test_a_users_mistake_is_one_line_and_exit_code_2(
@@ -82,7 +82,7 @@ def test_every_command_helps(command: str, capsys: pytest.CaptureFixture[str]) -
         assert "--trainer.epochs (a number; 10)\n        a checkpoint is written after each" in out
 
 
-def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("tmrl_like ")
 

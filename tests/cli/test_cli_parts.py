@@ -40,7 +40,7 @@ def port_is_free(port: int) -> bool:
 
 
 @pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGTERM])
-def test_a_server_is_up_in_a_moment_ends_when_told_and_starts_again(
+def test_a_server_is_up_in_a_moment_ends_when_asked_and_starts_again(
     way: signal.Signals, start: Start, free_port: int
 ) -> None:
     for _ in range(2):
@@ -51,7 +51,7 @@ def test_a_server_is_up_in_a_moment_ends_when_told_and_starts_again(
         assert port_is_free(free_port)
 
 
-def test_a_taken_port_is_said_in_one_line(start: Start, free_port: int) -> None:
+def test_a_taken_port_is_reported_in_one_line(start: Start, free_port: int) -> None:
     start("server", TINY, f"--server.port={free_port}").wait_for("listening")
     second = start("server", TINY, f"--server.port={free_port}")
     assert second.ends() == 1
@@ -105,7 +105,7 @@ def test_an_expert_marks_its_samples_and_runs_no_test_episodes(command_line: Com
     def take_and_end(link: TrainerLink) -> None:
         while sum(len(delivery.buffer) for delivery in deliveries) < 50:
             deliveries.extend(link.retrieve(0.1))
-        link.refuse(deliveries[-1].receipt, "these are enough")
+        link.reject(deliveries[-1].receipt, "these are enough")
 
     with (
         Server(free_port, host="127.0.0.1"),
@@ -119,7 +119,7 @@ def test_an_expert_marks_its_samples_and_runs_no_test_episodes(command_line: Com
     assert not any(episode.test for d in deliveries for episode in d.episodes)
 
 
-def test_parts_start_in_any_order_work_together_and_end_when_told(start: Start, free_port: int) -> None:
+def test_parts_start_in_any_order_work_together_and_end_when_asked(start: Start, free_port: int) -> None:
     port = f"--server.port={free_port}"
     worker = start("worker", TINY, port, "--name", "w1")
     trainer = start("trainer", TINY, port)
@@ -302,7 +302,7 @@ def test_a_user_class_that_fails_keeps_its_traceback(command_line: CommandLine) 
 
 
 @pytest.mark.usefixtures("command_line")
-def test_warnings_are_log_lines_and_an_overrun_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_are_log_lines_and_an_overrun_is_reported_once(capsys: pytest.CaptureFixture[str]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         set_up_logging("worker", "info")

@@ -65,11 +65,11 @@ def test_progress_shows_returns_rates_ages_and_overruns() -> None:
     assert rows["median age"] == "sample 50 ms, policy 1.5 s"
     assert rows["overruns"] == "3"
     assert "faults" not in rows
-    assert "refused" not in rows
-    progress.add(ROUND | {"env_faults_total": 3, "env_rebuilds_total": 2, "refused_workers_total": 1})
+    assert "rejected" not in rows
+    progress.add(ROUND | {"env_faults_total": 3, "env_rebuilds_total": 2, "rejected_workers_total": 1})
     rows = dict(progress.rows())
     assert rows["faults"] == "3 of the environment, rebuilt: 2"
-    assert rows["refused"] == "1 worker processes, whose samples do not fit"
+    assert rows["rejected"] == "1 worker processes, whose samples do not fit"
 
 
 @pytest.mark.parametrize(

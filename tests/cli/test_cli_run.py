@@ -65,7 +65,7 @@ def test_one_ctrl_c_ends_everything(start: Start) -> None:
     assert "Traceback" not in run.output
 
 
-def test_a_last_checkpoint_that_cannot_be_written_is_said_after_ctrl_c_too(start: Start, own_home: Path) -> None:
+def test_a_last_checkpoint_that_cannot_be_written_is_reported_after_ctrl_c_too(start: Start, own_home: Path) -> None:
     folder = own_home / ".tmrl_like/runs/tiny/checkpoints/training"
     (folder / "training-1.pt").mkdir(parents=True)  # in the way
     (folder / "manifest.json").write_bytes(

@@ -130,7 +130,7 @@ def test_functions_and_nested_classes_can_be_named() -> None:
         ("..Agent", "expected an import path"),
     ],
 )
-def test_what_cannot_be_imported_is_said_in_one_line(path: str, problem: str) -> None:
+def test_what_cannot_be_imported_is_reported_in_one_line(path: str, problem: str) -> None:
     document = Document("x.yaml", {"part": {"class_path": path}})
     with pytest.raises(ConfigError) as refused:
         resolve_component(document, ("part",))

@@ -47,12 +47,12 @@ def test_what_is_not_yaml_is_refused_in_one_line_with_its_number(text: str, prob
     assert "\n" not in str(refused.value)
 
 
-def test_merged_keys_are_no_duplicates() -> None:
+def test_merged_keys_are_not_duplicates() -> None:
     text = "base: &base {a: 1, b: 2}\nother: {<<: *base, b: 3}\n"
     assert parse_document(text, "x").data["other"] == {"a": 1, "b": 3}
 
 
-def test_overrides_are_told_from_the_commands_own_arguments() -> None:
+def test_overrides_are_distinguished_from_the_commands_own_arguments() -> None:
     arguments = ["x.yaml", "--trainer.epochs", "3", "--log-level", "debug", "--run_name=r", "--server.port=1"]
     overrides, others = split_overrides(arguments, ["run_name"])
     assert overrides == [(("trainer", "epochs"), "3"), (("run_name",), "r"), (("server", "port"), "1")]

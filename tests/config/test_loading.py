@@ -136,7 +136,7 @@ def test_a_memory_without_a_compressor_of_its_own_leaves_samples_whole(file: Pat
     assert load_experiment(file).sample_compressor is None
 
 
-def test_what_the_memorys_compressor_refuses_is_said_with_the_line(file: Path) -> None:
+def test_what_the_memorys_compressor_refuses_is_reported_with_the_line(file: Path) -> None:
     file.write_text(
         TEXT[: TEXT.index("memory:")]
         + "memory:\n  class_path: tmrl_like.replay.ReplayMemory\n  init_args: {frame_stack: -1}\n"
@@ -240,7 +240,7 @@ def test_a_file_that_is_not_there_suggests_its_neighbour(file: Path) -> None:
         load_settings(file.parent)
 
 
-def test_a_file_that_is_no_text_is_refused(file: Path) -> None:
+def test_a_file_that_is_not_text_is_refused(file: Path) -> None:
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="is not a text file in UTF-8"):
         load_settings(file)

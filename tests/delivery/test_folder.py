@@ -201,7 +201,7 @@ def test_a_successor_sends_what_its_predecessors_left_under_their_numbers(opened
     assert segments(tmp_path) == []
 
 
-def test_what_a_predecessor_left_and_the_trainer_refuses_stays_on_disk_and_is_told_once(opened, tmp_path, caplog):
+def test_what_a_predecessor_left_and_the_trainer_refuses_stays_on_disk_and_is_reported_once(opened, tmp_path, caplog):
     first = opened()
     left = outbox(first, 1)
     fill(left, 1, 2)

@@ -159,9 +159,9 @@ def test_of_a_rejected_process_nothing_more_is_taken_or_acknowledged(trainer, ca
     assert len(trainer.inbox) == 2
     assert not any(isinstance(message, m.Ack) for message in trainer.due())
     assert trainer.receiver.receipts == (Receipt("w", 7, 1),)
-    assert trainer.receiver.metrics()["refused_workers_total"] == 1
+    assert trainer.receiver.metrics()["rejected_workers_total"] == 1
     assert [r.message for r in caplog.records] == [
-        "samples of worker w are refused, training goes on without them: they do not fit those in the memory: "
+        "worker w is rejected, training goes on without its samples: they do not fit those in the memory: "
         "obs is float64, it was float32"
     ]
 

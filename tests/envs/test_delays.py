@@ -102,7 +102,7 @@ def test_of_a_random_delay_first_and_last_effect_are_found(dynamics: Dynamics, d
 
 
 @pytest.mark.parametrize("delay", [0, 3])
-def test_a_speed_that_is_hidden_is_told_apart_from_a_delay(delay: int) -> None:
+def test_a_speed_that_is_hidden_is_distinguished_from_a_delay(delay: int) -> None:
     response = measured(speed_is_hidden, (delay,), 0.1, seed=delay)
     assert response.hidden_state
     assert response.lags == (delay,)
@@ -118,12 +118,12 @@ def test_older_actions_seem_to_act_as_rarely_as_is_promised() -> None:
     assert wrong <= 2
 
 
-def test_a_delay_longer_than_was_looked_for_is_no_effect() -> None:
+def test_a_delay_longer_than_was_looked_for_is_not_an_effect() -> None:
     assert measured(integrator, (MAX_LAG + 1,)).lags == ()
 
 
 @pytest.mark.parametrize(("episodes", "steps"), [(1, 30), (200, 3)])
-def test_too_few_steps_and_too_short_episodes_are_told(episodes: int, steps: int) -> None:
+def test_too_few_steps_and_too_short_episodes_are_reported(episodes: int, steps: int) -> None:
     assert measure_response(simulate(coupled, (1,), episodes=episodes, steps=steps)) is None
 
 

@@ -101,7 +101,7 @@ def test_an_interface_that_returns_something_else_does_not_hang(
             env.step(np.zeros(1, np.float32)) if method != "reset" else env.reset()
 
 
-def test_an_interface_that_raises_in_its_constructor_is_told_at_once() -> None:
+def test_an_interface_that_raises_in_its_constructor_is_reported_at_once() -> None:
     with pytest.raises(EnvironmentFaultError, match="raised in __init__"):
         rtgym_env(raise_in="__init__")
 

@@ -113,7 +113,7 @@ def test_the_last_point_ends_the_episode_and_is_rewarded():
     assert reward([4.0, 0.0]) == (pytest.approx(7.9), True)
 
 
-def test_a_reset_begins_anew():
+def test_a_reset_starts_over():
     reward = judge(line(50), failure_countdown=2, min_steps=0)
     for x in (5, 5, 5):
         _, terminated = reward([x, 0.0])
@@ -178,7 +178,7 @@ def test_a_trajectory_comes_back_from_its_file(tmp_path_factory, way):
         (np.array([[0.0, 0.0], [np.inf, 1.0]]), "not finite"),
     ],
 )
-def test_what_is_no_way_is_refused(positions, message):
+def test_positions_that_are_not_a_path_are_refused(positions, message):
     with pytest.raises(ConfigError, match=message) as refused:
         resample(positions, 1.0)
     assert "\n" not in str(refused.value)

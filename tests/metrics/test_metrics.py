@@ -103,7 +103,7 @@ def test_json_lines_are_whole_after_each_record_and_have_no_nan(tmp_path: Path) 
     sink.close()
 
 
-def test_a_full_disk_is_told_once_and_does_not_raise(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_is_reported_once_and_does_not_raise(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     sink = JsonLinesSink(tmp_path / "m")
 
     class Full:
@@ -121,10 +121,10 @@ def test_a_full_disk_is_told_once_and_does_not_raise(tmp_path: Path, caplog: pyt
 
 
 def test_the_console_shows_a_round_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    ConsoleSink().write(ROUND | {"env_faults_total": 2.0, "refused_workers_total": 1.0})
+    ConsoleSink().write(ROUND | {"env_faults_total": 2.0, "rejected_workers_total": 1.0})
     shown = capsys.readouterr().err
     assert "2 environment faults" in shown
-    assert "refused workers: 1" in shown
+    assert "rejected workers: 1" in shown
     assert "test -3.00" in shown
     assert "0:01:01" in shown
 
@@ -231,7 +231,7 @@ def test_wandb_that_hangs_neither_stalls_training_nor_its_end(tmp_path: Path, mo
     assert sink._queue.qsize() <= WandbSink.MAX_WAITING + 1
 
 
-def test_wandb_that_breaks_is_told_and_forgotten(
+def test_wandb_that_breaks_is_reported_and_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     fake = FakeWandb()

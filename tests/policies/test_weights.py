@@ -80,7 +80,7 @@ def test_a_header_that_does_not_fit_its_file_is_refused(header: object, body: in
 @pytest.mark.parametrize(
     "data", [b"", b"1234567", (2**63).to_bytes(8, "little"), b"\x02" + bytes(7) + b"\xff\xff", b"\0" * 8]
 )
-def test_what_is_no_file_is_refused(data: bytes) -> None:
+def test_what_is_not_a_weights_file_is_refused(data: bytes) -> None:
     with pytest.raises(PolicyError, match="not a safetensors file"):
         parse_weights(data)
 

@@ -60,7 +60,7 @@ def test_the_message_names_the_field_both_values_and_what_to_check():
         (1 + 0j, complex(1, -0.0)),
     ],
 )
-def test_what_is_equal_only_by_value_is_told_apart(produced, rebuilt):
+def test_what_is_equal_only_by_value_is_distinguished(produced, rebuilt):
     with pytest.raises(PipelineMismatchError):
         check_transition(transition((produced,)), transition((rebuilt,)))
 

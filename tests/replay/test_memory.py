@@ -311,7 +311,7 @@ def test_of_a_buffer_that_does_not_fit_nothing_is_stored(wrong):
     assert [memory.get_transition(k).rew for k in range(3)] == [1, 3, 3]
 
 
-def test_a_flag_that_is_no_single_number_is_refused():
+def test_a_flag_that_is_not_a_single_number_is_refused():
     memory = ReplayMemory()
     memory.append(rows(GOOD))
     sample = Sample(0, np.ones(2, np.float32), 1, np.zeros(2, bool), False, Info())
@@ -343,7 +343,7 @@ def test_text_in_an_observation_is_refused_by_name():
 
 
 def test_an_action_buffer_needs_tuple_observations():
-    with pytest.raises(MemoryContractError, match="no tuple"):
+    with pytest.raises(MemoryContractError, match="not a tuple"):
         ReplayMemory(act_buf_len=1).append(rows([(0, np.ones(1), 0.0)] * 2))
 
 
@@ -463,7 +463,7 @@ def test_a_memory_that_finds_no_stack_in_what_arrives_says_so():
     memory = ReplayMemory(frame_stack={"camera": 4})
     with pytest.raises(MemoryContractError, match=r"\['camera'\]; the observation has \['lidar'\]"):
         memory.append(rows([(0, {"lidar": np.ones(2)}, 0.0)] * 2))
-    with pytest.raises(MemoryContractError, match="no single array"):
+    with pytest.raises(MemoryContractError, match="not a single array"):
         ReplayMemory(frame_stack={0: 4}).append(rows([(0, ((np.ones(2),),), 0.0)] * 2))
 
 
@@ -477,7 +477,7 @@ def test_a_memory_that_is_larger_than_the_machine_is_one_line(monkeypatch):
 
 
 @pytest.mark.parametrize("obs", [np.array(["a", "b"]), np.array([1, 2], "M8[s]"), np.array([b"x"]), "text", b"x"])
-def test_text_and_times_are_no_observation_that_can_be_stored(obs):
+def test_text_and_times_are_refused_as_observations(obs):
     memory = ReplayMemory()
     act = np.zeros(1, np.float32)
     with pytest.raises(MemoryContractError, match="ReplayMemory stores arrays and numbers"):

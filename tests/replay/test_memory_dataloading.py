@@ -99,7 +99,7 @@ def test_a_dropped_info_is_refused_with_the_way_out(info):
     filled(cls=Promised).sample()
 
 
-def test_a_transition_with_a_single_done_is_told_how_it_split():
+def test_the_error_of_a_transition_with_a_single_done_says_how_it_split():
     class Old(Lists):
         def get_transition(self, item):
             last_obs, act, rew, obs, terminated, truncated, info = super().get_transition(item)
@@ -109,7 +109,7 @@ def test_a_transition_with_a_single_done_is_told_how_it_split():
         filled(cls=Old).sample()
 
 
-def test_a_sample_with_a_single_done_is_told_how_it_split():
+def test_the_error_of_a_sample_with_a_single_done_says_how_it_split():
     with pytest.raises(MemoryContractError, match=r"a sample has 5 items.*`done`"):
         Buffer([(0, 0, 0.0, False, {})])
     with pytest.raises(MemoryContractError, match=r"a sample has 3 items; expected \(act"):
@@ -142,7 +142,7 @@ def test_preprocessors_run_on_both_observations_then_on_the_six():
     assert torch.equal(batch.obs[:, 1], batch.next_obs[:, 1] - 1)
 
 
-def test_a_sample_preprocessor_of_the_old_shape_is_told_how_done_split():
+def test_the_error_of_a_sample_preprocessor_of_the_old_shape_says_how_done_split():
     memory = filled(sample_preprocessor=lambda *six: six[:5])
     with pytest.raises(MemoryContractError, match=r"sample_preprocessor returned 5 items.*`done`"):
         memory.sample()

@@ -107,7 +107,7 @@ def test_pieces_of_two_policies_do_not_become_one():
     assert "belong to different policies" in door.alarm
 
 
-def test_an_act_that_raises_is_no_policy():
+def test_a_policy_whose_act_raises_is_refused():
     class Moody(LinearActor):
         def act(self, obs, test=False):
             if self.layer.bias.item() > 1:
@@ -240,7 +240,7 @@ def test_actions_of_a_space_are_seen_as_such(action, space):
         (np.array([np.inf]), spaces.Box(-np.inf, np.inf, (1,))),
     ],
 )
-def test_what_is_not_in_a_space_is_said(action, space):
+def test_what_is_not_in_a_space_is_reported(action, space):
     assert action_problem(action, space)
 
 
@@ -292,7 +292,7 @@ def beat(version, worker="w", **condition):
     return m.Beat(worker=worker, policy_version=version, **condition)
 
 
-def test_a_worker_that_does_not_advance_is_told_once_and_so_is_its_recovery(caplog, monkeypatch):
+def test_a_worker_that_does_not_advance_is_reported_once_and_so_is_its_recovery(caplog, monkeypatch):
     now = [100.0]
     monkeypatch.setattr("tmrl_like.trainer.fleet.time.monotonic", lambda: now[0])
     caplog.set_level("INFO")
@@ -320,7 +320,7 @@ def test_a_worker_that_does_not_advance_is_told_once_and_so_is_its_recovery(capl
     assert "slow" not in caplog.text.replace("worker slow is here", "")
 
 
-def test_a_trainer_that_publishes_rarely_and_a_worker_that_was_away_are_no_stall(caplog, monkeypatch):
+def test_a_trainer_that_publishes_rarely_and_a_worker_that_was_away_are_not_stalled(caplog, monkeypatch):
     now = [100.0]
     monkeypatch.setattr("tmrl_like.trainer.fleet.time.monotonic", lambda: now[0])
     fleet = Fleet(stalled_after_s=10.0)
@@ -347,9 +347,9 @@ def test_the_fleet_knows_who_is_missing_and_why(caplog, monkeypatch):
         fleet.on_beat(beat(0, "here", ended="ValueError: no"), 0)
     assert not fleet.is_driving()
     assert fleet.describe() == (
-        "worker here drives no more (ValueError: no); worker silent has not been heard of for 22 s"
+        "worker here no longer drives (ValueError: no); worker silent has not been heard of for 22 s"
     )
-    assert caplog.text.count("worker here drives no more: ValueError: no") == 1
+    assert caplog.text.count("worker here no longer drives: ValueError: no") == 1
     fleet.on_beat(beat(0, "here", alarm="its clock is off"), 0)
     assert fleet.describe().startswith("worker here is here, and sends none (its clock is off)")
 
@@ -379,7 +379,7 @@ def test_a_trainer_goes_on_waiting_while_another_worker_drives_or_is_started_aga
     house.worker(name="fine")
     until(lambda: len(trainer.link.worker_versions()) == 2)
     running = house.start(trainer.run)
-    until(lambda: "worker broken drives no more (ZeroDivisionError" in caplog.text)
+    until(lambda: "worker broken no longer drives (ZeroDivisionError" in caplog.text)
     assert "worker fine is here, and sends none" in caplog.text
     broken.close()
     trainer.stop()
@@ -391,7 +391,7 @@ def test_a_worker_that_was_closed_says_so(house, until):
     trainer, worker = house.trainer(), house.worker(name="arm")
     until(lambda: trainer.link.worker_versions())
     worker.close()
-    until(lambda: "worker arm drives no more (it was closed)" in trainer.link.who_is_missing())
+    until(lambda: "worker arm no longer drives (it was closed)" in trainer.link.who_is_missing())
 
 
 def spoilt(*sample):
@@ -409,7 +409,7 @@ def test_the_share_of_missed_deadlines_is_of_the_steps_since_the_last_look():
     assert fleet.metrics(0)["deadline_miss_share"] == 0.0
 
 
-def test_faults_of_environments_are_counted_over_the_fleet_and_each_is_told_once(caplog):
+def test_faults_of_environments_are_counted_over_the_fleet_and_each_is_reported_once(caplog):
     caplog.set_level("INFO")
     fleet = Fleet(30.0)
     for faults, rebuilds in ((0, 0), (1, 0), (1, 1), (1, 1)):

@@ -78,10 +78,10 @@ def test_one_misconfigured_worker_ends_itself_and_not_the_trainer(house, is_dura
     until(lambda: any(stream.startswith("bad/") for stream in streams_in(training.memory)))
     until(lambda: training.total_updates > updates + 20)
     assert thread.is_alive()
-    assert trainer.link.fleet()["refused_workers_total"] == 1
+    assert trainer.link.fleet()["rejected_workers_total"] == 1
     streams = streams_in(training.memory)
     assert streams == {f"good/{good._outbox.incarnation}", f"bad/{successor._outbox.incarnation}"}
-    assert len([r for r in caplog.records if "samples of worker bad are refused" in r.message]) == 1
+    assert len([r for r in caplog.records if "worker bad is rejected" in r.message]) == 1
     successor.close()
     assert newest_in(tmp_path / "spool" / "bad")[bad._outbox.incarnation] == left[bad._outbox.incarnation]
     trainer.stop()

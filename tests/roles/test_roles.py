@@ -688,7 +688,7 @@ def test_a_server_that_does_not_answer_is_named(zmq_house, caplog, until, monkey
     until(lambda: any("no server answers at 127.0.0.1:1" in r.message for r in caplog.records))
 
 
-def test_an_environment_that_raises_ends_its_episode_and_is_built_anew(house, until, caplog):
+def test_an_environment_that_raises_ends_its_episode_and_is_built_again(house, until, caplog):
     house.server()
     trainer = house.trainer()
     made = []

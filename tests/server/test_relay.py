@@ -506,7 +506,7 @@ def test_a_worker_process_that_was_refused_and_comes_back_is_refused_by_the_trai
     assert relay.workers == []
 
 
-def test_of_packets_that_were_taken_over_and_do_not_fit_their_sender_is_told_and_stays(relay, link):
+def test_of_packets_that_were_taken_over_and_do_not_fit_their_sender_is_informed_and_stays(relay, link):
     give(relay, b"t", hello("trainer", "t1"))
     give(relay, b"w", hello(session=3, takes_over=(1, 2)))
     give(relay, b"t", m.Dismissal("w1", 1, "obs is float64"))

@@ -283,7 +283,7 @@ def test_samples_of_another_wire_version_are_one_line_and_stay(tmp_path, monkeyp
 
 @pytest.mark.parametrize(
     ("memory", "reason"),
-    [({"act_buf_len": 2}, "obs is no tuple"), ({"frame_stack": {"camera": 4}}, "frame_stack")],
+    [({"act_buf_len": 2}, "obs is not a tuple"), ({"frame_stack": {"camera": 4}}, "frame_stack")],
 )
 def test_samples_that_do_not_fit_the_memory_any_more_are_one_line_and_stay(tmp_path, memory, reason):
     first = Run(tmp_path)
@@ -609,7 +609,7 @@ def test_closing_waits_for_the_thread_that_trains_and_for_its_checkpoint(house, 
     assert house.trainer(checkpoint_path=tmp_path).training.epoch == trainer.training.epoch
 
 
-def test_a_full_disk_is_said_once_training_goes_on_and_the_run_ends_with_it(house, tmp_path, monkeypatch, caplog):
+def test_a_full_disk_is_reported_once_training_goes_on_and_the_run_ends_with_it(house, tmp_path, monkeypatch, caplog):
     house.server()
     worker = house.worker(partial(CountingEnv, step_s=0.0005))
     trainer = house.trainer(checkpoint_path=tmp_path, training={"epochs": 4})
@@ -669,7 +669,7 @@ def test_a_checkpoint_in_a_format_of_ones_own_goes_on_with_what_came_after_it(ho
     assert is_gapless([tuple(sample.obs.astype(int).tolist()) for sample in second.training.memory.data])
 
 
-def test_what_a_checkpoint_under_way_raises_is_said_at_close(zmq_house, tmp_path, monkeypatch, caplog):
+def test_what_a_checkpoint_under_way_raises_is_reported_at_close(zmq_house, tmp_path, monkeypatch, caplog):
     may_fail = threading.Event()
 
     def write(self, path):

@@ -143,7 +143,7 @@ def link():
 
 
 @pytest.mark.parametrize("bad", [NOT_FINITE["a reward that is NaN"], TEXTS["text"]])
-def test_the_worker_of_a_bad_sample_is_refused_by_name_and_the_others_are_taken(link, bad, caplog):
+def test_the_worker_of_a_bad_sample_is_rejected_by_name_and_the_others_are_taken(link, bad, caplog):
     sent = []
     for header, body in (
         packet(bad, worker="bad"),
@@ -156,8 +156,8 @@ def test_the_worker_of_a_bad_sample_is_refused_by_name_and_the_others_are_taken(
     assert [d.receipt.worker for d in link.retrieve()] == ["good"]
     assert [(d.worker, d.incarnation) for d in sent if isinstance(d, m.Dismissal)] == [("bad", 7)]
     assert not any(isinstance(message, m.Ack) for message in sent)
-    assert len([r for r in caplog.records if "samples of worker bad are refused" in r.message]) == 1
-    assert link.fleet()["refused_workers_total"] == 1
+    assert len([r for r in caplog.records if "worker bad is rejected" in r.message]) == 1
+    assert link.fleet()["rejected_workers_total"] == 1
 
 
 def test_a_trainer_checks_its_spaces(zmq_house):

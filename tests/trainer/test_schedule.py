@@ -50,7 +50,7 @@ class Network:
     def confirm(self, deliveries):
         self.confirmed += [(delivery.receipt.worker, delivery.receipt.sequence) for delivery in deliveries]
 
-    def refuse(self, receipt, reason):
+    def reject(self, receipt, reason):
         self.refused.append((receipt, reason))
 
     def broadcast_model(self, model):

@@ -250,7 +250,7 @@ def test_training_files_without_their_manifest_are_neither_passed_over_nor_repla
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_a_kill_in_the_very_first_checkpoint_is_no_missing_manifest(
+def test_a_kill_in_the_very_first_checkpoint_is_not_a_missing_manifest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = training()
@@ -300,7 +300,7 @@ def test_where_both_checkpoints_are_damaged_nothing_is_taken(tmp_path: Path) -> 
         load_checkpoint(training(), tmp_path)
 
 
-def test_the_checkpoint_of_another_run_is_no_older_generation(tmp_path: Path) -> None:
+def test_the_checkpoint_of_another_run_is_not_an_older_generation(tmp_path: Path) -> None:
     one = training()
     take_snapshot(one, {}, "first").write(tmp_path)
     take_snapshot(one, {}, "second").write(tmp_path)

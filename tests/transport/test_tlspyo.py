@@ -145,7 +145,7 @@ os.wait()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
-def test_a_fork_is_told_what_to_do_instead(tls: Machines) -> None:
+def test_the_error_after_a_fork_says_what_to_do_instead(tls: Machines) -> None:
     said = subprocess.run([sys.executable, "-c", FORKED, str(tls.keys.path)], stdout=subprocess.PIPE, check=True).stdout
     assert b'"spawn"' in said
 

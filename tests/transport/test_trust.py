@@ -158,7 +158,7 @@ def test_something_else_that_answers_at_the_address_is_an_error(machines: Machin
         assert "not the server" in refusal_of(peer)
 
 
-def test_a_forwarder_whose_server_is_away_is_no_other_server(machines: Machines) -> None:
+def test_a_forwarder_whose_server_is_away_is_not_taken_for_another_server(machines: Machines) -> None:
     """It accepts connections and drops them: the server may come yet."""
     with LinkProxy("127.0.0.1", 1) as forwarder:
         peer = machines.connect(forwarder)  # type: ignore[arg-type]

@@ -187,7 +187,7 @@ def test_a_text_is_the_same_on_both_sides() -> None:
     assert decode(encode(beat))[0] == beat
 
 
-def test_a_name_with_control_characters_is_no_name() -> None:
+def test_a_name_with_control_characters_is_refused() -> None:
     for name in ("a\n", "\x1b[31m", "a\u2028b", "\u202eb"):
         with pytest.raises(DecodingError):
             decode(encode(Hello("worker", name, 1, "0")))

@@ -93,7 +93,7 @@ def test_a_configured_action_takes_the_form_of_its_space(value, space):
 
 
 @pytest.mark.parametrize(("value", "space"), [(1.5, spaces.Discrete(3)), ([0.5, 1], spaces.MultiDiscrete([2, 2]))])
-def test_a_fraction_is_no_choice(value, space):
+def test_a_fraction_is_not_a_choice(value, space):
     with pytest.raises(ConfigError, match="safe_action is"):
         to_action(value, space)
 
@@ -181,7 +181,7 @@ def test_a_trainer_that_falls_silent_is_replaced_by_the_safe_action_until_it_is_
     assert all((float(s.act[0]) == -1.0) == (s.info.timing.source is ActionSource.SAFE) for s in steps)
 
 
-def test_a_policy_that_the_server_repeats_is_no_newer_than_it_was(house, until):
+def test_a_policy_that_the_server_repeats_is_not_newer_than_it_was(house, until):
     house.server()
     trainer, worker = house.trainer(), house.worker(max_policy_age_s=60.0)
     trainer.link.broadcast_model(trainer.training.agent.get_actor())

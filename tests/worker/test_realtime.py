@@ -30,7 +30,7 @@ def test_processors_that_are_not_there_are_refused(cpu_affinity):
 
 
 @on_linux
-def test_what_is_not_permitted_is_said_in_one_line_and_the_loop_runs(caplog, monkeypatch):
+def test_what_is_not_permitted_is_reported_in_one_line_and_the_loop_runs(caplog, monkeypatch):
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 

@@ -51,7 +51,7 @@ def fill(like: Any, values: Iterator[Any]) -> Any:
 
 
 def is_leaf(value: Any) -> bool:
-    """Whether a value is no tuple, list, dict, or space of spaces."""
+    """Whether a value is anything but a tuple, list, dict, or space of spaces."""
     return _kind_of(type(value)) is None
 
 

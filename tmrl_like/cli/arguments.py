@@ -35,7 +35,7 @@ An experiment is one YAML file that every command reads:
 Any value of the file can be given on the command line: --trainer.epochs 3, --agent.lr_actor 1e-4.
 """
 
-_EXITS = "exit codes: 0 done, 1 something failed, 2 a mistake in arguments or file, 130 told to stop before the end"
+_EXITS = "exit codes: 0 done, 1 something failed, 2 a mistake in arguments or file, 130 stopped before the end"
 
 
 def parse(argv: Sequence[str]) -> Arguments | int:

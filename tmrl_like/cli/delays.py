@@ -86,7 +86,7 @@ def drive_at_random(env: SupervisedEnv, steps: int, excitation: float, random: n
 
     Raises:
         EnvironmentFaultError: the environment raised.
-        StoppedError: told to stop.
+        StoppedError: a stop was requested.
     """
     drive, space, default = Drive(), env.env.action_space, env.default_action
     ended = True

@@ -16,7 +16,7 @@ def set_up_logging(role: str, level: str, plain: bool = False) -> None:
     Args:
         role: who is speaking; stands in front of each line.
         level: the least important lines to show.
-        plain: no colours, as where standard error is no terminal.
+        plain: no colours, as where standard error is not a terminal.
     """
     handler = _rich_handler() if sys.stderr.isatty() and not plain else logging.StreamHandler()
     if isinstance(handler, logging.StreamHandler):

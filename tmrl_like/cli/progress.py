@@ -157,8 +157,8 @@ class Progress:
         rows.append(("overruns", f"{r.get('overruns_total') or 0:.0f}"))
         if faults := r.get("env_faults_total"):
             rows.append(("faults", f"{faults:.0f} of the environment, rebuilt: {r['env_rebuilds_total']:.0f}"))
-        if refused := r.get("refused_workers_total"):
-            rows.append(("refused", f"{refused:.0f} worker processes, whose samples do not fit"))
+        if rejected := r.get("rejected_workers_total"):
+            rows.append(("rejected", f"{rejected:.0f} worker processes, whose samples do not fit"))
         return rows
 
 

@@ -11,7 +11,7 @@ from tmrl_like.server.server import Server
 
 
 def main(arguments: Arguments) -> int:
-    """Serve until told to stop."""
+    """Serve until a stop is requested."""
     settings = load_settings(arguments.experiment, arguments.overrides)
     set_up_logging("server", arguments.log_level, arguments.supervised)
     stopper = Stopper()

@@ -20,7 +20,7 @@ ENDED_BY_FORCE = 130
 
 
 class Stopper:
-    """Turns every way of being told to stop into one: `on_stop`, else KeyboardInterrupt in the main thread."""
+    """Turns every way of stopping into one: `on_stop`, else KeyboardInterrupt in the main thread."""
 
     def __init__(self, within_s: float = 5.0) -> None:
         """Prepare.
@@ -50,7 +50,7 @@ class Stopper:
         now = time.monotonic()
         if self.requested:
             if now - self._requested_at > _DOUBLE_S:
-                end_now(ENDED_BY_FORCE, "told to stop a second time: ended at once")
+                end_now(ENDED_BY_FORCE, "stopped a second time: ended at once")
             return
         self.requested, self._requested_at = True, now
         timer = threading.Timer(self._within_s, self._end_late)

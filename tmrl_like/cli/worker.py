@@ -19,7 +19,7 @@ PARTS = ("env", "actor", "sample_compressor", "obs_preprocessor")
 
 
 def main(arguments: Arguments) -> int:
-    """Collect until told to stop."""
+    """Collect until a stop is requested."""
     stopper = Stopper()
     stopper.listen(arguments.supervised)
     experiment = prepare(arguments, "worker")

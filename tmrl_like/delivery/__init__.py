@@ -7,7 +7,7 @@ process of it, and 1, 2, 3, … within that process. Its state, as the two ends 
                       sender (the worker's)                    receiver (the trainer's)
     produced     kept; not sent yet                       -
     in flight    kept; sent, counts for the window        may be on its way, lost, doubled, out of order
-    received     kept; counts for the window no more      in the memory; all before it are, too, or are dropped
+    received     kept; no longer counts for the window    in the memory; all before it are, too, or are dropped
     stored       forgotten                                in the trainer's log (without one: in the memory)
     dropped      given up: the limits were reached, or    passed over: the next packet begins another stream
                  the packet cannot be read any more
@@ -17,7 +17,7 @@ process of it, and 1, 2, 3, … within that process. Its state, as the two ends 
         +---retransmit-----+   a gap, a new connection, another trainer, or a long silence
 
 Both ends move on by one rule each. The sender sends in order, and says with each bundle which packet it keeps right
-before the first one: what is missing between two that it names comes no more. The receiver takes the packet that
+before the first one: what is missing between two that it names never comes. The receiver takes the packet that
 follows the last one it took; it drops what it has, and takes nothing behind a gap that may still be filled.
 
 - `log`        the append-only log of packets: the worker's, the trainer's, and a data set

@@ -336,9 +336,7 @@ class Receiver:
             progress.rejection = reason
             self._rejected += 1
             self._dismissals.add(receipt[:2])
-        line = (
-            "samples of worker %s are refused, training goes on without them: they do not fit those in the memory: %s"
-        )
+        line = "worker %s is rejected, training goes on without its samples: they do not fit those in the memory: %s"
         self.say(receipt.worker, logging.ERROR, line, receipt.worker, reason)
 
     def is_rejected(self, receipt: Receipt) -> bool:
@@ -420,7 +418,7 @@ class Receiver:
         return {
             "lost_samples_total": self._lost_samples,
             "refused_packets_total": self.malformed,
-            "refused_workers_total": self._rejected,
+            "rejected_workers_total": self._rejected,
             "log_fails": int(self._log is not None and bool(self._log.alarm)),
         }
 

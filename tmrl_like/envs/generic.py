@@ -84,7 +84,7 @@ class GenericGymEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Do one step; see `gymnasium.Env.step`. Rewards become floats (numpy's stay), the ends of episodes bools.
 
         Raises:
-            EnvironmentFaultError: the reward is no number; the interface raised.
+            EnvironmentFaultError: the reward is not a number; the interface raised.
         """
         obs, rew, terminated, truncated, info = self.env.step(action)
         self._raise_fault()

@@ -205,7 +205,7 @@ class SupervisedEnv:
                 self._processes.look()
 
     def _leave_thread(self) -> None:
-        """Wait no more for what the control thread does; go on with a new one."""
+        """Stop waiting for the control thread; go on with a new one."""
         assert self._thread is not None
         self._left.add(self._thread.ident)
         self._thread.leave()

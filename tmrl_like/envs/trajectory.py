@@ -37,7 +37,7 @@ def resample(positions: Any, spacing: float) -> Points:
         The points, float32 [N, D].
 
     Raises:
-        ConfigError: the positions are no way, or one shorter than a piece.
+        ConfigError: the positions are not a path, or one shorter than a piece.
     """
     way = _checked(np.asarray(positions), "the recorded positions")
     if not spacing > 0.0:
@@ -58,7 +58,7 @@ def save_trajectory(file: str | Path, points: Any) -> None:
     """Write points [N, D] as an .npz file, in one step.
 
     Raises:
-        ConfigError: they are no trajectory, or the file cannot be written.
+        ConfigError: they are not a trajectory, or the file cannot be written.
     """
     content = io.BytesIO()
     np.savez_compressed(content, points=_checked(np.asarray(points), "the points"))
@@ -85,7 +85,7 @@ def load_trajectory(file: str | Path, dimensions: int | None = None) -> Points:
         raise ConfigError(f"there is no trajectory at {file}: record one with `tmrl-like record-reward`") from None
     except Exception as error:  # zipfile, zlib and numpy each have their own
         reason = str(error).partition("\n")[0]
-        raise ConfigError(f"{file} is no trajectory, an .npz file with `points` ({reason}): record it again") from None
+        raise ConfigError(f"{file} is not an .npz file with `points` ({reason}): record it again") from None
     points = _checked(points, f"{file}: points")
     if dimensions not in (None, points.shape[1]):
         raise ConfigError(

@@ -208,8 +208,8 @@ def describe_round(record: Record) -> str:
         parts.append(f"[red]{record['overruns_total']:.0f} overruns[/red]")
     if record.get("env_faults_total"):
         parts.append(f"[red]{record['env_faults_total']:.0f} environment faults[/red]")
-    if record.get("refused_workers_total"):
-        parts.append(f"[red]refused workers: {record['refused_workers_total']:.0f}[/red]")
+    if record.get("rejected_workers_total"):
+        parts.append(f"[red]rejected workers: {record['rejected_workers_total']:.0f}[/red]")
     return f"epoch {record['epoch']} round {record['round']}: " + " · ".join(parts)
 
 

@@ -36,9 +36,9 @@ def _leaf_problem(action: Any, space: gymnasium.Space[Any]) -> str:
     try:
         values = np.asarray(action)
     except ValueError:
-        return f"{action!r:.80} is no array"
+        return f"{action!r:.80} is not an array"
     if values.dtype.kind not in "fiub":
-        return f"{action!r:.80} is no array of numbers"
+        return f"{action!r:.80} is not an array of numbers"
     if values.shape != space.shape:
         return f"it has the shape {values.shape}, the space {space.shape}"
     if not np.isfinite(values).all():

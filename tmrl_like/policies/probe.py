@@ -50,7 +50,7 @@ class PolicyProbe:
         self._calibrated = False
 
     def calibrate(self, actor: ActorModule) -> None:
-        """Leave out sampled observations that even an untrained actor has no answer to: they are no fair question."""
+        """Leave out sampled observations that even an untrained actor has no answer to: they would be unfair."""
         if not self._calibrated:
             self._calibrated = True
             self._sampled = [obs for obs in self._sampled if _has_answer(actor, obs)]

@@ -121,7 +121,7 @@ def _entry(name: str, entry: Any) -> tuple[str, torch.dtype, list[int], int, int
     if not isinstance(dtype, str) or dtype not in _DTYPES:
         raise ValueError(f"{name} has the dtype {dtype!r:.40}, which this tmrl_like does not know")
     if not (_are_sizes(shape) and _are_sizes(offsets) and len(offsets) == 2):
-        raise ValueError(f"{name} has a shape or offsets that are no sizes")
+        raise ValueError(f"{name} has a shape or offsets that are not sizes")
     return name, _DTYPES[dtype], shape, *offsets
 
 

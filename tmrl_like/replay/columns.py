@@ -50,7 +50,7 @@ class FieldColumns:
         """Reserve the columns.
 
         Raises:
-            MemoryContractError: a leaf is no array and no number; the message names it.
+            MemoryContractError: a leaf is neither an array nor a number; the message names it.
         """
         self.name = name
         self.node = node
@@ -87,7 +87,7 @@ class FieldColumns:
                 )
 
     def check_is_number(self, node: Node) -> None:
-        """Refuse what is no single number.
+        """Refuse what is not a single number.
 
         Raises:
             MemoryContractError: it is none.

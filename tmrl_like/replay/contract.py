@@ -34,7 +34,7 @@ class MemoryDataloading(ABC):
             `info.is_reset` or `info.is_context` is True; it then need not return the sample's own info.
         handles_streams: True hands every buffer over as it comes; the memory keeps apart the `buffer.stream`s.
         takes_text: True lets samples hold text and bytes where the spaces hold numbers (pictures that a compressor of
-            yours encodes, say); a trainer refuses the workers that send such samples otherwise.
+            yours encodes, say); a trainer rejects the workers that send such samples otherwise.
     """
 
     context_length: int = 16

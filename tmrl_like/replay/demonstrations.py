@@ -70,7 +70,7 @@ class WithDemonstrations(MemoryDataloading):
             crc_debug: given to both.
 
         Raises:
-            ConfigError: the share is no share, or no data set at `demonstrations_path`.
+            ConfigError: the share is not between 0 and 1, or no data set at `demonstrations_path`.
             CheckpointError: the data set cannot be read, or its samples do not fit.
         """
         if not 0.0 <= share <= 1.0:

@@ -105,10 +105,10 @@ def compressor_of(memory_cls: Callable[..., Any]) -> SampleCompressor | None:
 
 
 def stack_sizes(frame_stack: FrameStack, node: Node) -> list[int]:
-    """How many frames are stacked in each leaf, left to right, of a (compressed) observation; 0: it is no stack.
+    """How many frames are stacked in each leaf, left to right, of a (compressed) observation; 0: it is not a stack.
 
     Raises:
-        MemoryContractError: `frame_stack` names an item that is not there, or that is no single array.
+        MemoryContractError: `frame_stack` names an item that is not there, or that is not a single array.
     """
     if not isinstance(frame_stack, Mapping):
         return [frame_stack if frame_stack else 0] * _count(node, bool(frame_stack), "the observation")
@@ -130,7 +130,7 @@ def largest_stack(frame_stack: FrameStack) -> int:
 def _count(node: Node, is_stack: bool, name: str) -> int:
     if is_stack and isinstance(node, TupleNode | ListNode | DictNode):
         raise MemoryContractError(
-            f"frame_stack says that {name} is a stack of frames; it is no single array but {node}"
+            f"frame_stack says that {name} is a stack of frames; it is not a single array but {node}"
         )
     return len(leaves_of(node))
 

@@ -159,7 +159,7 @@ class ReplayMemory(MemoryDataloading):
         """Store samples, all or none of them; columns of a packet are copied as columns.
 
         Raises:
-            MemoryContractError: observations or actions change their structure, or are no arrays or numbers.
+            MemoryContractError: observations or actions change their structure, or are neither arrays nor numbers.
         """
         blocks = blocks_of(buffer)
         fields = self._store.fields or self._store.fields_for(blocks)

@@ -47,7 +47,7 @@ def nodes_of(schema: Node) -> Sequence[Node]:
     """The structures of a sample's fields, without info.
 
     Raises:
-        MemoryContractError: it is no sample's.
+        MemoryContractError: it is not the number of items of a sample.
     """
     if not isinstance(schema, TupleNode) or len(schema.items) < len(NAMES):
         raise MemoryContractError(f"a sample is a tuple ({', '.join(NAMES)}, info), not {schema!r:.80}")

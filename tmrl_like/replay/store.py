@@ -50,7 +50,7 @@ class Store:
         self._checked: dict[tuple[int, bool], Slices] = {}  # structures that fit, by id
 
     def fields_for(self, blocks: Sequence[Block | RowBlock]) -> list[FieldColumns]:
-        """Columns for the structure of the first sample that is no reset; none if there is none."""
+        """Columns for the structure of the first sample that is not a reset; none if there is none."""
         for block in blocks:
             for segment, is_reset in with_resets(block):
                 if not is_reset.all():
@@ -61,7 +61,7 @@ class Store:
     def _columns_for(self, nodes: Sequence[Node]) -> list[FieldColumns]:
         if self._act_buf_len and not isinstance(nodes[OBS], TupleNode):
             raise MemoryContractError(
-                f"act_buf_len is {self._act_buf_len}, but obs is no tuple: the environment's observation is a tuple "
+                f"act_buf_len is {self._act_buf_len}, but obs is not a tuple: the environment's observation is a tuple "
                 "that ends in the action buffer, and the compressor leaves the rest of it"
             )
         self.stacks = stack_sizes(self._frame_stack, nodes[OBS])

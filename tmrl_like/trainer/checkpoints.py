@@ -58,8 +58,8 @@ class _Sidecar(msgspec.Struct):
         receipts: the packets that are in the dump.
         uncounted_samples: see `Checkpoints`; None: the data set's.
         previous: the same for the dump that this one replaces, while that is being done.
-        previous_files: how that dump can be told from this one.
-        given_up_files: the same for a dump that counts no more: a training was begun from nothing.
+        previous_files: what distinguishes that dump from this one.
+        given_up_files: the same for a dump that no longer counts: a training was begun from nothing.
     """
 
     version: int = 0
@@ -171,7 +171,7 @@ class Checkpoints:
         return Built(training, self._receiver, sidecar.version)
 
     def _give_up(self, path: Path) -> None:
-        """Have the checkpoint there count no more, before anything of its training is removed.
+        """Give up the checkpoint there before anything of its training is removed.
 
         Raises:
             CheckpointError: the disk does not take it; all is as it was.

@@ -94,7 +94,7 @@ class Fleet:
             self._say(beat.worker, level, line, beat.worker, *values)
 
         if beat.ended and not before.ended:
-            say(logging.WARNING, "worker %s drives no more: %s", beat.ended)
+            say(logging.WARNING, "worker %s no longer drives: %s", beat.ended)
         if beat.alarm and beat.alarm != before.alarm:
             say(logging.ERROR, "worker %s: %s", beat.alarm)
         elif before.alarm and not beat.alarm:
@@ -109,7 +109,7 @@ class Fleet:
         return [c for c in list(self._conditions.values()) if now - c.at < _GONE_AFTER_S]
 
     def is_driving(self) -> bool:
-        """Whether any worker is alive that has not said that it drives no more."""
+        """Whether any worker is alive that has not said that it no longer drives."""
         return any(not c.beat.ended for c in self._alive())
 
     def describe(self) -> str:
@@ -148,7 +148,7 @@ class Fleet:
 def _describe(condition: _Condition, silent_s: float) -> str:
     beat = condition.beat
     if beat.ended:
-        return f"worker {beat.worker} drives no more ({beat.ended})"
+        return f"worker {beat.worker} no longer drives ({beat.ended})"
     if silent_s >= _GONE_AFTER_S:
         return f"worker {beat.worker} has not been heard of for {silent_s:.0f} s"
     return f"worker {beat.worker} is here, and sends none" + (f" ({beat.alarm})" if beat.alarm else "")

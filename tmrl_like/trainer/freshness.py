@@ -34,7 +34,7 @@ class FreshnessLimits:
         Args:
             max_age_s: from the first observation, by the worker's clock, to now, by the trainer's.
             max_lag_versions: newest version published minus the oldest that chose an action; samples of version 0,
-                which is no published policy, have no lag.
+                which was never published, have no lag.
         """
         self._max_age_s = max_age_s
         self._max_lag_versions = max_lag_versions

@@ -121,7 +121,7 @@ class TrainerLink:
         self._receiver.confirm([delivery.receipt for delivery in deliveries if delivery.receipt is not None])
         self._session.wake()
 
-    def refuse(self, receipt: Receipt, reason: str) -> None:
+    def reject(self, receipt: Receipt, reason: str) -> None:
         """See `Receiver.reject`."""
         self._receiver.reject(receipt, reason)
         self._session.wake()

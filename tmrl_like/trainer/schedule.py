@@ -34,7 +34,7 @@ class TrainerInterface(Protocol):
     def confirm(self, deliveries: Sequence[Delivery]) -> None:
         """Their samples are in the memory now."""
 
-    def refuse(self, receipt: Receipt, reason: str) -> None:
+    def reject(self, receipt: Receipt, reason: str) -> None:
         """Take nothing more of the worker process of this packet: its samples do not fit those in the memory."""
 
     def broadcast_model(self, model: ActorModule) -> int:
@@ -188,18 +188,18 @@ class TrainingOffline(Schedule):
         return self.pacer.may_train(self.total_updates, self.total_samples) and self.memory.ready
 
     def _update_buffer(self, interface: TrainerInterface, metrics: RoundMetrics, timeout_s: float = 0.0) -> None:
-        taken, refused = [], set()
+        taken, rejected = [], set()
         for delivery in interface.retrieve(timeout_s):
             process = None if delivery.receipt is None else delivery.receipt[:2]
-            if process in refused:
+            if process in rejected:
                 continue
             try:
                 self._take(delivery, interface, metrics)
             except MemoryContractError as error:
                 if delivery.receipt is None or not self._is_a_misfit(error):
                     raise
-                interface.refuse(delivery.receipt, str(error))
-                refused.add(process)
+                interface.reject(delivery.receipt, str(error))
+                rejected.add(process)
             else:
                 taken.append(delivery)
         if taken:

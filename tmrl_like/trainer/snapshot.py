@@ -294,7 +294,7 @@ def read_manifest(path: Path) -> Manifest | None:
         return None
     except (OSError, msgspec.MsgspecError) as error:
         raise CheckpointError(
-            f"{path} is no checkpoint that can be read ({error}); move it away to start over"
+            f"{path} is not a checkpoint that can be read ({error}); move it away to start over"
         ) from None
     if manifest.format != FORMAT:
         raise CheckpointError(f"the checkpoint in {path} has format {manifest.format}, this tmrl_like reads {FORMAT}")

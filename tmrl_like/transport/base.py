@@ -7,7 +7,7 @@ means. Every transport passes the same contract suite (`tmrl_like.testing.transp
 What every transport guarantees
 
 - A message arrives whole or not at all, in order within one connection, unchanged.
-- Nothing waits: `send` hands over or says no. Only `receive` waits, for as long as it is told to.
+- Nothing waits: `send` hands over or says no. Only `receive` waits, for as long as it is asked to.
 - A message above `max_message_bytes` is refused on both sides.
 - Strangers stay few and small: `MAX_UNPROVED_CONNECTIONS`, each of which can make the server hold 1 MiB at most.
 - What a peer has proved comes with every message; the id of a connection is never that of another key's.

@@ -292,7 +292,7 @@ def _tls_pair() -> tuple[str, str]:
 
 def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
-        raise CredentialsError(f"{name!r} is no name for a key: use up to 64 letters, digits, '.', '_' and '-'")
+        raise CredentialsError(f"{name!r} is not a name for a key: use up to 64 letters, digits, '.', '_' and '-'")
 
 
 def _read(path: Path, kind: type[T], secret: bool) -> T:

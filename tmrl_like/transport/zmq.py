@@ -197,7 +197,7 @@ class ZmqPeerLink(_ZmqLink):
             self._socket.connect(self._endpoint)
         except zmq.ZMQError as error:
             self.close()
-            raise TransportError(f"{self._where} is no address to connect to: {error}") from None
+            raise TransportError(f"{self._where} is not an address to connect to: {error}") from None
 
     def receive(self, timeout_s: float) -> bytes | memoryview | None:
         """See `PeerLink.receive`."""

@@ -133,7 +133,7 @@ class SamplePacket(Message):
 class Bundle(Message):
     """Packets of one worker process, in order; the body holds their records (`delivery.log`).
 
-    A packet that is missing between two that a bundle names (`previous` and those in it) comes no more.
+    A packet that is missing between two that a bundle names (`previous` and those in it) never comes.
     """
 
     worker: Name
@@ -148,7 +148,7 @@ class Ack(Message):
 
     Up to `stored` they are where a trainer that is killed finds them again (in its log, or just in its memory
     where it keeps no log): the worker may forget them. Up to `received` they are in the trainer's memory: they are
-    in flight no more. `again`: packets after `received` are missing; send them again.
+    no longer in flight. `again`: packets after `received` are missing; send them again.
     """
 
     worker: Name
@@ -201,7 +201,7 @@ class Beat(Message):
     safe_steps: Count = 0  # steps that the safe action drove
     env_faults: Count = 0  # how often the environment raised, hung or could not be rebuilt
     env_rebuilds: Count = 0  # how often it was rebuilt
-    ended: Text = ""  # why the worker drives no more; empty: it does, or will
+    ended: Text = ""  # why the worker no longer drives; empty: it does, or will
 
     def __post_init__(self) -> None:
         self.alarm, self.ended = one_line(self.alarm), one_line(self.ended)

@@ -50,7 +50,7 @@ class ControlLoop:
         inference_s: duration of the newest decision.
         env_s: duration of the newest `env.step`.
         observed_at: `time.perf_counter()` of the newest observation.
-        ended: why it drives no more; empty: it does, or will.
+        ended: why it no longer drives; empty: it does, or will.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class ControlLoop:
 
     @property
     def expert(self) -> bool:
-        """Whether weights that arrive are ignored. Samples of an expert and of others are no one run."""
+        """Whether weights that arrive are ignored. Samples of an expert and of others do not make one run."""
         return self._source is ActionSource.EXPERT
 
     @expert.setter
@@ -242,7 +242,7 @@ class ControlLoop:
 
         Raises:
             EnvironmentFaultError: the environment raised. What to do then: `end_in_fault`.
-            StoppedError: told to stop.
+            StoppedError: a stop was requested.
         """
         if self._check is not None:
             self._check()

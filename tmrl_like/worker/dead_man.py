@@ -93,7 +93,7 @@ def to_action(value: Any, space: gymnasium.Space[Any]) -> Any:
     action = tree.map_leaves(_converted, space, value)
     problem = action_problem(action, space)
     if problem:
-        raise ConfigError(f"safe_action is {value!r:.80}, which is no action of {space}: {problem}")
+        raise ConfigError(f"safe_action is {value!r:.80}, which is not an action of {space}: {problem}")
     return action
 
 

@@ -33,7 +33,7 @@ def refuse_no_number(rew: Any) -> None:
     """Look at a reward of an unusual type.
 
     Raises:
-        EnvironmentFaultError: it is no number.
+        EnvironmentFaultError: it is not a number.
     """
     if not isinstance(rew, int | float | np.number | np.bool_) and not (isinstance(rew, np.ndarray) and rew.ndim == 0):
         raise EnvironmentFaultError(f"the environment's reward is {rew!r:.80}; expected a number")

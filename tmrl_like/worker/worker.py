@@ -403,7 +403,7 @@ class RolloutWorker:
 
         Raises:
             EnvironmentFaultError: it fails again and again.
-            StoppedError: told to stop.
+            StoppedError: a stop was requested.
         """
         order = _Order(test=False, collect=False)
 

@@ -117,7 +117,7 @@ def test_in_synchronous_mode_the_world_stands_still_between_steps(
     assert obs[2][0, 0, 2] == simulator.frame % 256  # the picture of this very frame
 
 
-def test_a_seed_draws_the_spawn_point_and_the_action_buffer_begins_anew(sync_env: CarlaSyncEnv) -> None:
+def test_a_seed_draws_the_spawn_point_and_the_action_buffer_starts_over(sync_env: CarlaSyncEnv) -> None:
     places = set()
     for seed in range(8):
         sync_env.reset(seed=seed)
@@ -376,7 +376,7 @@ def test_maps_weather_and_kinds_of_cars_come_from_the_configuration(simulator: s
         env.close()
 
 
-def test_weather_that_does_not_exist_is_said_before_a_simulator_is_needed() -> None:
+def test_weather_that_does_not_exist_is_reported_before_a_simulator_is_needed() -> None:
     with pytest.raises(ConfigError, match=r"weather is 'Nice'; CARLA has ClearNight, ClearNoon"):
         CarlaEnv(simulator=SimulatorOptions(weather="Nice"))
     with pytest.raises(ConfigError, match="weather has no 'snow'"):

@@ -44,14 +44,14 @@ def test_a_record_rebuilds_exactly_from_its_array_and_from_its_bytes(record: Any
 
 
 @given(st.binary(max_size=200))
-def test_bytes_that_are_no_record_are_refused_in_words(data: bytes) -> None:
+def test_bytes_that_are_not_a_record_are_refused_in_words(data: bytes) -> None:
     for kind in (VehicleAction, VehicleState):
         with contextlib.suppress(DecodingError):
             assert len(kind.from_bytes(data).to_bytes()) == len(data)
 
 
 @pytest.mark.parametrize("array", [np.zeros(4), np.array([2.0, 0, 0, 0, 0]), np.array([math.nan, 0, 0, 0, 0])])
-def test_arrays_that_are_no_action_are_refused_in_words(array: Any) -> None:
+def test_arrays_that_are_not_an_action_are_refused_in_words(array: Any) -> None:
     with pytest.raises(DecodingError, match="VehicleAction"):
         VehicleAction.from_array(array)
     with pytest.raises(DecodingError, match="VehicleState"):

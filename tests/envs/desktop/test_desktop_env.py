@@ -154,7 +154,7 @@ def test_a_game_that_hangs_is_ended_and_its_worker_goes_on_with_a_new_one(
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
-def test_a_window_is_where_it_is_placed_its_picture_is_grabbed_and_its_end_is_told(
+def test_a_window_is_where_it_is_placed_its_picture_is_grabbed_and_its_end_is_reported(
     screen: str, command: list[str], until: Callable[..., None]
 ) -> None:
     game, grabber = GameProcess(command), open_screen()
@@ -247,7 +247,7 @@ def test_arguments_that_make_no_sense_are_one_line(options: dict[str, Any], mess
         DesktopGameEnv(partial(SquareGame, command=["game", "1"], **options))
 
 
-def test_a_key_that_there_is_not_is_told_by_the_first_reset(screen: str, command: list[str]) -> None:
+def test_an_unknown_key_is_reported_by_the_first_reset(screen: str, command: list[str]) -> None:
     interface = SquareGame(command, axes=[("left", "rihgt")])
     with pytest.raises(ConfigError, match="there is no key 'rihgt'"):
         interface.reset()

@@ -66,14 +66,14 @@ def test_a_record_that_was_cut_off_is_not_joined_with_the_next_connection(
         assert telemetry.next_record(5.0)[0] == 3.0
 
 
-def test_bytes_that_are_no_records_end_the_connection_and_the_next_one_is_whole_again(
+def test_bytes_that_are_not_records_end_the_connection_and_the_next_one_is_whole_again(
     game: socket.socket, telemetry: Telemetry, caplog: pytest.LogCaptureFixture
 ) -> None:
     with game.accept()[0] as link:
         link.sendall(record(1)[:-1] + record(2) + record(3))
         assert link.recv(1) == b""
     assert telemetry.refused_total == 1
-    assert [r.message.partition(": ")[2] for r in caplog.records] == ["what it sends are no records of 12 bytes"]
+    assert [r.message.partition(": ")[2] for r in caplog.records] == ["what it sends are not records of 12 bytes"]
     with game.accept()[0] as link:
         link.sendall(record(4))
         assert telemetry.next_record(5.0)[0] == 4.0
@@ -119,7 +119,7 @@ def test_nobody_there_is_one_line_and_a_game_that_comes_later_is_found(game: soc
     [
         ("<2f", 0, "port of the game's telemetry is 0; expected 1 to 65535"),
         ("<2f", 70_000, "is 70000"),
-        ("2 floats", 9000, "'2 floats' is no layout"),
+        ("2 floats", 9000, "'2 floats' is not the layout"),
         ("0f", 9000, "layout '0f' is empty"),
     ],
 )

@@ -115,7 +115,7 @@ def test_at_the_start_the_road_goes_ahead_and_the_car_is_in_its_middle(game):
     assert 8 <= left <= 12
 
 
-def test_a_game_that_stands_still_or_has_died_is_told(monkeypatch, until):
+def test_a_game_that_stands_still_or_has_died_is_reported(monkeypatch, until):
     pytest.importorskip("Box2D")
     game = RacingGame(1)
     try:

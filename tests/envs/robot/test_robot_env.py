@@ -224,7 +224,7 @@ def test_an_emergency_stop_brakes_within_the_arms_limits_and_stays() -> None:
 
 
 @needs_mujoco
-def test_the_arm_keeps_to_its_limits_and_drops_what_is_no_command() -> None:
+def test_the_arm_keeps_to_its_limits_and_drops_what_is_not_a_command() -> None:
     bench = Bench()
     for sign in (1, -1):
         for _ in range(30):
@@ -305,7 +305,7 @@ def test_an_arm_that_cannot_start_says_why() -> None:
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="a process cannot be stopped here")
-def test_an_arm_that_hangs_is_told_and_closes(arm: SimulatedArm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_arm_that_hangs_is_reported_and_closes(arm: SimulatedArm, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tmrl_like.envs.robot.driver._SILENT_S", 0.3)
     arm.connect()
     process = psutil.Process(arm.pid)

@@ -150,7 +150,7 @@ def test_no_game_and_no_plugin_are_one_line_each(
         (((0, 0, 0), (0, 0, 10)), {"max_distanc": 5}, "no argument 'max_distanc'; did you mean max_distance"),
     ],
 )
-def test_a_mistake_about_the_demonstration_is_told_before_a_game_is_started(
+def test_a_mistake_about_the_demonstration_is_reported_before_a_game_is_started(
     tmp_path: Path, points: Any, reward: dict[str, Any], message: str
 ) -> None:
     file = tmp_path / "other.npz"
@@ -262,7 +262,7 @@ def test_the_lidar_measures_up_to_the_black_borders() -> None:
     assert ranges[1] == pytest.approx(200 / math.cos(math.radians(10)), abs=1.5)
 
 
-def test_the_car_itself_is_no_border() -> None:
+def test_the_car_itself_is_not_a_border() -> None:
     frame = np.full((488, 958, 3), 130, np.uint8)
     frame[430:446, 470:490] = 0
     assert Lidar()(frame).min() > 20

@@ -150,7 +150,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         self._keyboard.hold(filter(None, keys))
 
     def let_go(self) -> None:
-        """Steer no more."""
+        """Stop steering."""
         if self._keyboard is not None:
             self._keyboard.close()
 

@@ -59,7 +59,7 @@ class Telemetry:
             self._layout = struct.Struct(layout)
         except struct.error as error:
             raise ConfigError(
-                f"{layout!r} is no layout of a telemetry record ({error}); expected one like <2f"
+                f"{layout!r} is not the layout of a telemetry record ({error}); expected one like <2f"
             ) from None
         if not self._layout.size:
             raise ConfigError(f"a telemetry record of layout {layout!r} is empty; expected one like <2f")
@@ -137,7 +137,7 @@ class Telemetry:
         record = self._layout.unpack(data)
         if not self._is_valid(record):
             self.refused_total += 1
-            self._lose(f"what it sends are no records of {self._layout.size} bytes")
+            self._lose(f"what it sends are not records of {self._layout.size} bytes")
             return False
         with self._changed:
             self.records_total += records

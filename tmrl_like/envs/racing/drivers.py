@@ -72,7 +72,7 @@ class Keyboard:
         return 0.6 * (right - left), 0.5 * up, 0.6 * down
 
     def close(self) -> None:
-        """Close the window, and listen no more."""
+        """Close the window, and stop listening."""
         self._keyboard.close()
         self._cv2.destroyAllWindows()
 

@@ -61,7 +61,7 @@ _MODEL = f"""
 
 @dataclass(frozen=True, kw_only=True)
 class ArmOptions:
-    """What keeps the arm from doing, and the agent from knowing, exactly what was said.
+    """What keeps the arm from doing, and the agent from knowing, exactly what was commanded.
 
     Attributes:
         sensor_latency_s: shortest time from a measurement to its arrival.

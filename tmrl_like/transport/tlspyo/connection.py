@@ -106,7 +106,7 @@ class Tally:
         self._added = self._added[0] + 1, self._added[1] + size_bytes
 
     def remove(self, size_bytes: int) -> None:
-        """Count a message that waits no more."""
+        """Count a message that no longer waits."""
         self._removed = self._removed[0] + 1, self._removed[1] + size_bytes
 
     def waiting(self) -> tuple[int, int]:

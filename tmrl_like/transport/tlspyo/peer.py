@@ -98,7 +98,7 @@ class TlspyoPeerLink:
         )
 
     def give_up(self, why: str) -> None:
-        """Dial no more."""
+        """Stop dialling."""
         self._dialler.stopTrying()
         self._error = CredentialsError(why)
         self.wake()

@@ -7,12 +7,13 @@ from house import DeadLink
 
 from tmrl_like.delivery.log import seal
 from tmrl_like.delivery.receiver import Receiver, WorkerLimits
-from tmrl_like.errors import MemoryContractError
+from tmrl_like.errors import ConfigError, MemoryContractError
 from tmrl_like.replay import ReplayMemory
+from tmrl_like.replay.data_sets import write_data_set
 from tmrl_like.testing.fakes import CountingEnv, ListMemory
 from tmrl_like.trainer.link import TrainerLink
-from tmrl_like.trainer.sample_check import SampleCheck
-from tmrl_like.types import StepTiming
+from tmrl_like.trainer.sample_check import SampleCheck, check_data_set
+from tmrl_like.types import Buffer, Info, Sample, StepTiming
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import PacketWriter, decode_body
 from tmrl_like.wire.schema import schema_of
@@ -165,3 +166,21 @@ def test_a_trainer_checks_its_spaces(zmq_house):
     trainer = zmq_house.trainer(ReplayMemory)
     with pytest.raises(MemoryContractError, match="expected numbers"):
         trainer.link._receiver.check.structure(schema_of(TEXTS["text"]))
+
+
+@pytest.mark.parametrize("act_buf_len", [1, 2, 3, 5])
+def test_a_data_set_of_another_act_buf_len_is_refused(tmp_path, act_buf_len):
+    space = spaces.Tuple([spaces.Box(-1, 1, (2,))] + [spaces.Box(-1, 1, (1,))] * 3)
+    rows = [Sample(np.zeros(1, F32), (np.zeros(2, F32),), 0.0, False, False, Info(is_reset=k == 0)) for k in range(9)]
+    write_data_set(tmp_path, [Buffer(rows, "a")])
+    memory = ReplayMemory(act_buf_len=act_buf_len, dataset_path=tmp_path)
+    if act_buf_len == 3:
+        check_data_set(memory, space)
+        return
+    with pytest.raises(ConfigError, match="not of the observation space"):
+        check_data_set(memory, space)
+
+
+def test_data_sets_of_memories_whose_compressor_is_not_known_are_the_users_affair(tmp_path):
+    write_data_set(tmp_path, [Buffer([Sample(0, "a", 0.0, False, False, Info())] * 4, "a")])
+    check_data_set(ListMemory(dataset_path=tmp_path), ENV.observation_space)

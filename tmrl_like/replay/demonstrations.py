@@ -100,7 +100,9 @@ class WithDemonstrations(MemoryDataloading):
         """The compressor of both."""
         return None if memory is None else compressor_of(memory)
 
-    # ---- appending
+    def compressed(self, obs: Any) -> Any:
+        """What of an environment's observation arrives here."""
+        return self.own.compressed(obs)
 
     def append_buffer(self, buffer: Buffer) -> None:
         """Put the samples into the memory that they are for."""
@@ -119,8 +121,6 @@ class WithDemonstrations(MemoryDataloading):
 
     def _home_of(self, stream: str) -> MemoryDataloading:
         return self.demonstrations if stream in self._experts else self.own
-
-    # ---- drawing
 
     def __len__(self) -> int:
         """Transitions of both; the policy's have the lower items."""

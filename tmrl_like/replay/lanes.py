@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,7 @@ class Lanes:
         self._older_frame = np.zeros(capacity, np.int32) if has_stacks else None
         self._priorities = priorities
         self._histories = histories
+        self._longest = max(history.needed for history in histories)
         self._whole = np.zeros(capacity, np.int32)  # rows that a whole transition ends in, in any order
         self._place = np.zeros(capacity, np.int32)  # where a row stands in `_whole`, plus one; 0: nowhere
         self._count = 0
@@ -165,19 +167,19 @@ class Lanes:
             self.following[before[continues]] = rows[continues]
         if lane is None:
             lane = self._lanes[stream] = Lane(stream, [0] * len(self._histories))
-        self._admit(rows[self._whole_ends(lane, previous is not None, is_reset)])
+        self._admit(rows[self._whole_ends(lane.known, previous is not None, is_reset)])
         self._note_run(lane, n)
         return rows
 
-    def _whole_ends(self, lane: Lane, has_previous: bool, is_reset: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Which of the new rows end a whole transition (bool [n]); also moves `lane.known` on."""
+    def _whole_ends(self, known: list[int], has_previous: bool, is_reset: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Which of the next n rows of a lane end a whole transition, bool [n]; moves `known`, of the row before, on."""
         whole: np.ndarray[Any, Any] = ~is_reset
         whole[0] &= has_previous
         for i, history in enumerate(self._histories):
-            after = history.after(lane.known[i], is_reset)
-            whole[0] &= lane.known[i] >= history.needed
+            after = history.after(known[i], is_reset)
+            whole[0] &= known[i] >= history.needed
             whole[1:] &= after[:-1] >= history.needed
-            lane.known[i] = min(int(after[-1]), _ALL)
+            known[i] = min(int(after[-1]), _ALL)
         return whole
 
     def _note_run(self, lane: Lane, n: int) -> None:
@@ -217,21 +219,14 @@ class Lanes:
         return list(lanes.values())
 
     def _discard_without_history(self, lane: Lane) -> None:
-        """Walk a lane from its oldest row on until the histories that are left suffice."""
-        known = [0] * len(self._histories)
-        lost: list[int] = []
+        """Look again at the oldest rows of a lane, whose history may be gone."""
         numbers = (number for run in lane.runs for number in range(run.start, run.end))
-        for place, number in enumerate(numbers):
-            if place and all(k >= history.needed for k, history in zip(known, self._histories, strict=True)):
-                break
-            row = number % self.capacity
-            fills = self.is_reset[row]
-            known = [_ALL if fills and h.reset_fills else k + 1 for k, h in zip(known, self._histories, strict=True)]
-            lost.append(row)
-        else:
+        rows = np.fromiter(islice(numbers, self._longest + 1), np.intp) % self.capacity
+        known = [0] * len(self._histories)
+        is_whole = self._whole_ends(known, False, self.is_reset[rows])
+        self._discard(rows[~is_whole & (self._place[rows] > 0)])
+        if len(rows) <= self._longest:
             lane.known = known
-        rows = np.array(lost, np.intp)
-        self._discard(rows[self._place[rows] > 0])
 
     # ---- the list of whole transitions
 

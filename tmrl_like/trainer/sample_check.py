@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from tmrl_like.base import tree
-from tmrl_like.errors import MemoryContractError
+from tmrl_like.errors import ConfigError, MemoryContractError
 from tmrl_like.replay.columns import named_leaves, shape_of
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.replay.samples import NAMES, nodes_of
@@ -95,6 +95,29 @@ class SampleCheck:
                     f"{name} has arrays of the shapes {shapes}; expected {expected}, as the trainer's spaces and the "
                     "memory's compressor say"
                 )
+
+
+def check_data_set(memory: MemoryDataloading, observation_space: gymnasium.Space[Any]) -> None:
+    """See that a memory rebuilds observations of the trainer's space from what it begins with.
+
+    Raises:
+        ConfigError: it does not. Not noticed where a compressor of the user's own may have run.
+    """
+    if not len(memory):
+        return
+    obs = copy.deepcopy(observation_space).sample()
+    try:
+        if memory.compressed(obs) is None:
+            return
+        found, expected = _shapes_of(memory.get_transition(0)[0]), _shapes_of(obs)
+        difference = f"arrays of the shapes {found} instead of {expected}" if found != expected else ""
+    except MemoryContractError as error:
+        difference = str(error)
+    if difference:
+        raise ConfigError(
+            f"observations rebuilt from the data set are not of the observation space: {difference}; give the memory "
+            "the act_buf_len and frame_stack that the data set was recorded with, and the trainer that environment"
+        )
 
 
 def _is_numeric(space: Any) -> bool:

@@ -20,6 +20,7 @@ from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.trainer.freshness import FreshnessLimits, StoredAges
 from tmrl_like.trainer.options import Schedule
 from tmrl_like.trainer.pacing import Pacer, Reminder
+from tmrl_like.trainer.sample_check import check_data_set
 from tmrl_like.types import Batch, Buffer, Delivery, EpisodeStats, Receipt
 
 log = logging.getLogger("tmrl_like.trainer")
@@ -119,6 +120,7 @@ class TrainingOffline(Schedule):
             observation_space=self.observation_space, action_space=self.action_space, device=self.device
         )
         _check_gamma(self.memory, self.agent)
+        check_data_set(self.memory, self.observation_space)
         self.total_samples = len(self.memory)
         self.pacer = Pacer(self.max_training_steps_per_env_step, self.start_training, self.total_samples)
         self.should_stop: Callable[[], bool] = lambda: False

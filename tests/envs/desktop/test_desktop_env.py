@@ -19,9 +19,9 @@ import yaml
 from tmrl_like.base.functional import partial
 from tmrl_like.envs.desktop.env import DesktopGameEnv, DesktopGameInterface
 from tmrl_like.envs.desktop.game import GameProcess
-from tmrl_like.envs.desktop.keys import Keyboard
 from tmrl_like.envs.desktop.screen import Region, open_screen
 from tmrl_like.envs.desktop.window import find_window, focus, windows_now
+from tmrl_like.envs.keyboards import Keyboard
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.testing.fakes import LinearActor
@@ -255,7 +255,7 @@ def test_an_unknown_key_is_reported_by_the_first_reset(screen: str, command: lis
 
 def test_a_process_that_ends_without_closing_leaves_no_key_down(screen: str) -> None:
     code = (
-        "from tmrl_like.envs.desktop.keys import Keyboard\nk = Keyboard()\nk.hold(['a', 'left'])\n"
+        "from tmrl_like.envs.keyboards import Keyboard\nk = Keyboard()\nk.hold(['a', 'left'])\n"
         "import Xlib.display\nprint(sum(map(int.bit_count, Xlib.display.Display().query_keymap())))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
@@ -264,7 +264,7 @@ def test_a_process_that_ends_without_closing_leaves_no_key_down(screen: str) -> 
 
 
 def test_a_key_that_a_killed_process_left_down_is_released_by_the_next(screen: str, command: list[str]) -> None:
-    code = "import os\nfrom tmrl_like.envs.desktop.keys import Keyboard\nk = Keyboard()\nk.hold(['right'])\nos._exit(1)"
+    code = "import os\nfrom tmrl_like.envs.keyboards import Keyboard\nk = Keyboard()\nk.hold(['right'])\nos._exit(1)"
     subprocess.run([sys.executable, "-c", code], timeout=60)
     assert keys_down() == 1
     interface = SquareGame(command)

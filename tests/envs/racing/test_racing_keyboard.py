@@ -10,7 +10,7 @@ import pytest
 DRIVE = """
 import json, time
 import numpy as np
-from tmrl_like.envs.desktop.keys import Keyboard
+from tmrl_like.envs.keyboards import Keyboard
 from tmrl_like.envs.racing import drivers
 from tmrl_like.envs.racing.game import STATE
 from tmrl_like.errors import ConfigError

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from rtgym import RealTimeGymInterface
 
 from tmrl_like.envs.desktop.game import FrozenWatch, GameProcess
-from tmrl_like.envs.desktop.keys import Keyboard
 from tmrl_like.envs.desktop.screen import DxcamGrabber, MssGrabber, Region, open_screen
 from tmrl_like.envs.desktop.telemetry import Record, Telemetry
 from tmrl_like.envs.desktop.window import Window, find_window, focus, windows_now
+from tmrl_like.envs.keyboards import Keyboard
 from tmrl_like.envs.real_time import RealTimeEnv
 from tmrl_like.envs.vision import Frame, History, Shrink
 from tmrl_like.errors import EnvironmentFaultError, expect

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Protocol
 
-from tmrl_like.envs.desktop.keys import TAP_S
+from tmrl_like.envs.keyboards import TAP_S
 from tmrl_like.errors import ConfigError, MissingExtraError
 
 

@@ -15,11 +15,7 @@ def has_display() -> bool:
 
 
 def require_display() -> None:
-    """Check that there is a screen to play on.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """Raise ConfigError where there is no screen to play on."""
     if sys.platform.startswith("linux") and not os.environ.get("DISPLAY"):
         raise ConfigError(
             "a desktop game needs a screen, and DISPLAY is not set: "

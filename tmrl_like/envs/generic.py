@@ -35,7 +35,7 @@ class GenericGymEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Make the environment.
 
         Args:
-            id: a Gymnasium id, e.g. "real-time-gym-ts-v1" or "Pendulum-v1".
+            id: "real-time-gym-ts-v1", "Pendulum-v1", …
             gym_kwargs: keyword arguments for `gymnasium.make`; for rtgym {"config": rtgym's dictionary}.
 
         Raises:

@@ -109,12 +109,7 @@ def _release(port: _Port, held: dict[str, Any], names: Iterable[str] | None = No
 
 
 def open_keyboard() -> _Port:
-    """The keyboard of this machine.
-
-    Raises:
-        ConfigError: there is no screen whose keyboard this could be.
-        MissingExtraError: what reads and presses keys is not installed.
-    """
+    """The keyboard of this machine; raises as `Keyboard`."""
     return X11Keyboard() if sys.platform.startswith("linux") else PynputKeyboard()
 
 
@@ -130,11 +125,7 @@ class X11Keyboard:
         self._gone = error.ConnectionClosedError
 
     def key(self, name: str) -> Any:
-        """The key of a name, for the other methods.
-
-        Raises:
-            ConfigError: there is no such key.
-        """
+        """The key of a name, for the other methods; raises ConfigError where there is none."""
         keysym = ord(name) if len(name) == 1 else self._xk.string_to_keysym(_X11_NAMES.get(name, name.title()))
         code = self._display.keysym_to_keycode(keysym) if keysym else 0
         if not code:

@@ -146,10 +146,7 @@ class SupervisedEnv:
     # -- in the caller's thread ----------------------------------------------------------------------
 
     def run(self, call: Callable[[], _T]) -> _T:
-        """Make a call that uses the environment in the control thread, and wait for it.
-
-        Returns:
-            What the call returned.
+        """Make a call that uses the environment in the control thread; returns what the call does.
 
         Raises:
             EnvironmentFaultError: the environment did not come back in time.
@@ -221,11 +218,7 @@ class SupervisedEnv:
         self._faults_in_a_row = self._rebuilds_in_a_row = 0
 
     def revive(self) -> None:
-        """Make the environment again if it was left in an earlier call.
-
-        Raises:
-            EnvironmentFaultError: it cannot be made.
-        """
+        """Make the environment again if it was left in an earlier call; raises EnvironmentFaultError if that fails."""
         if self._is_lost and not self._closed:
             self._dispose(_CLOSE_WITHIN_S)
             self._make_again()

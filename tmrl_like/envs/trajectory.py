@@ -71,12 +71,8 @@ def save_trajectory(file: str | Path, points: Any) -> None:
 def load_trajectory(file: str | Path, dimensions: int | None = None) -> Points:
     """Read what `save_trajectory` wrote. Nothing in the file is code.
 
-    Args:
-        file: where it is.
-        dimensions: coordinates that a position has; None: 2 or 3.
-
     Raises:
-        ConfigError: there is no such file, no trajectory in it, or one with other dimensions.
+        ConfigError: there is no such file, no trajectory in it, or one with other `dimensions` (None: 2 or 3).
     """
     try:
         with np.load(io.BytesIO(Path(file).read_bytes()), allow_pickle=False) as content:
@@ -133,7 +129,7 @@ class TrajectoryReward:
         end_of_track_reward: float = 100.0,
         constant_penalty: float = 0.0,
     ) -> None:
-        """Prepare; begins at the first point.
+        """Begin at the first point.
 
         Args:
             points: [N, D], see `resample`.
@@ -193,14 +189,7 @@ class TrajectoryReward:
         return self.furthest / self.last
 
     def __call__(self, position: Any) -> tuple[float, bool]:
-        """Judge a step.
-
-        Args:
-            position: where it ended, [D].
-
-        Returns:
-            The reward, and whether the episode terminates.
-        """
+        """The reward of a step that ended at `position`, [D], and whether the episode terminates."""
         before, self.index = self.index, self._nearest(np.asarray(position, np.float32))
         self._steps += 1
         is_progress = self.index > self.furthest

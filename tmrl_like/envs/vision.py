@@ -85,7 +85,7 @@ class RangeFinder:
     """
 
     def __init__(self, shape: tuple[int, int], origin: tuple[float, float], angles: Any, max_range: float) -> None:
-        """Prepare: which pixels each ray meets is worked out once.
+        """Work out which pixels each ray meets.
 
         Args:
             shape: height and width of the pictures.
@@ -114,25 +114,14 @@ class RangeFinder:
         self._max_range = np.float32(max_range)
 
     def __call__(self, road: NDArray[np.bool_]) -> NDArray[np.float32]:
-        """Measure.
-
-        Args:
-            road: [H, W], whether a pixel is road.
-
-        Returns:
-            Pixels of road along each ray, float32 [R], 0 to `max_range`.
-        """
+        """From whether each pixel is road, [H, W], the pixels of road along each ray, float32 [R], 0 to `max_range`."""
         self._road[: self._outside] = road.reshape(-1)
         pixels: NDArray[np.float32] = self._road[self._pixels].argmin(axis=1).astype(np.float32)
         return np.minimum(pixels, self._max_range, out=pixels)
 
 
 def load_opencv() -> Any:
-    """OpenCV's module.
-
-    Raises:
-        MissingExtraError: it cannot be loaded.
-    """
+    """OpenCV's module; raises MissingExtraError where it cannot be loaded."""
     try:
         import cv2
     except ImportError as error:

@@ -20,7 +20,7 @@ _SLOWEST_FRAMES_S = 1.0  # a simulator with less than a frame in this time does 
 
 
 class Car:
-    """A car that gets commands and is observed.
+    """A car that gets commands and is observed; raises as `CarlaWorld`.
 
     Attributes:
         world: it is in.
@@ -48,7 +48,7 @@ class Car:
         """Put it somewhere, at rest; returns what is seen of it there.
 
         Raises:
-            EnvironmentFaultError: the simulator does not answer, or something else moves the car.
+            EnvironmentFaultError: something else moves the car.
         """
         import carla
 
@@ -80,11 +80,7 @@ class Car:
         return VehicleState.seen(snapshot, self._vehicle.id)
 
     def tick(self) -> None:
-        """Let one step pass in a world that stands still; camera and lidar have then seen it.
-
-        Raises:
-            EnvironmentAwayError: the simulator does not answer.
-        """
+        """Let one step pass in a world that stands still; camera and lidar have then seen it."""
         self.sensors.wait_for(self.world.next_frame(), self.world.options.timeout_s)
 
     def _settle(self, place: carla.Transform) -> int:

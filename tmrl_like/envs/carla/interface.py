@@ -116,7 +116,7 @@ class CarlaInterface(RealTimeGymInterface):  # type: ignore[misc]
         self._car.act(VehicleAction(brake=1.0))
 
     def tick(self) -> None:
-        """Let one step pass in a world that stands still; see `Car.tick`."""
+        """See `Car.tick`."""
         self._car.tick()
 
     def close(self) -> None:

@@ -113,28 +113,22 @@ class Route:
 
 
 class Drive:
-    """A car on its way.
+    """A car on its way along a route.
 
     Attributes:
         began_in_frame: of the simulator.
     """
 
     def __init__(self, task: RouteOptions, route: Route, state: VehicleState) -> None:
-        """Begin at the start of `route`."""
         self._task, self._route = task, route
         self.began_in_frame = state.frame
         self._best_m, self._best_at_s = 0.0, state.time_s
 
     def judge(self, state: VehicleState, impulse: float, lines: int) -> tuple[float, str]:
-        """What was earned since the last time, and what ended the drive, if anything did.
-
-        Args:
-            state: the car now.
-            impulse: of collisions, in N s.
-            lines: crossed.
+        """Judge the way since the last call, with collisions of `impulse` N s and so many crossed `lines`.
 
         Returns:
-            The reward; one of "collision", "off route", "end of route", "stuck" or nothing.
+            The reward, and what ended the drive: "collision", "off route", "end of route", "stuck" or nothing.
         """
         reward = self._route.follow(state.x_m, state.y_m) - self._task.lane_penalty * lines
         if self._route.reached_m >= self._best_m + _GAIN_M:

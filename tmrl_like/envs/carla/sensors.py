@@ -118,11 +118,7 @@ class SensorRig:
     """The sensors on one vehicle; they end with the actors of their world."""
 
     def __init__(self, world: CarlaWorld, vehicle: carla.Vehicle, options: SensorOptions) -> None:
-        """Put them on the vehicle and listen.
-
-        Raises:
-            EnvironmentFaultError: the simulator does not answer, or refuses.
-        """
+        """Put them on the vehicle and listen; raises as `CarlaWorld.spawn`."""
         body = vehicle.bounding_box.extent
         self._camera = self._lidar = None
         self._collisions = Readings(lambda collision: collision.normal_impulse.length(), _MAX_EVENTS)  # N s
@@ -161,11 +157,7 @@ class SensorRig:
         return seen
 
     def take_events(self, after_frame: int) -> tuple[float, int]:
-        """Impulse of all collisions in N s, and how many lines were crossed, since this was last asked.
-
-        Args:
-            after_frame: what happened in this frame or before does not count.
-        """
+        """Impulse of collisions in N s, and number of lines crossed, since the last call and after this frame."""
         impulse = sum(r.value for r in self._collisions.take() if r.frame > after_frame)
         return float(impulse), sum(r.value for r in self._crossings.take() if r.frame > after_frame)
 

@@ -56,11 +56,7 @@ class SimulatorOptions:
 
 
 def require_carla() -> None:
-    """Check that CARLA's client can be imported.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
+    """Raise MissingExtraError where CARLA's client is not installed."""
     try:
         import carla  # noqa: F401
     except ImportError:
@@ -97,7 +93,7 @@ def weather_of(options: SimulatorOptions) -> carla.WeatherParameters | None:
 
 
 class CarlaWorld:
-    """A world on a running simulator.
+    """A world on a running simulator. Each call raises EnvironmentAwayError where that does not answer.
 
     Attributes:
         map: roads and spawn points.
@@ -111,13 +107,7 @@ class CarlaWorld:
         fixed_step_s: float | None = None,
         client_cls: Callable[[str, int], Any] | None = None,
     ) -> None:
-        """Connect, and make the world what `options` say.
-
-        Args:
-            options: which simulator, map, weather.
-            fixed_step_s: let the world stand still between two frames, so far apart; none: it goes on by its own
-                clock.
-            client_cls: makes the client; none: `carla.Client`.
+        """Connect, and make the world what `options` say; see `CarlaInterface`.
 
         Raises:
             EnvironmentAwayError: no simulator answers, or one of another version.
@@ -145,11 +135,7 @@ class CarlaWorld:
     # -- the clock -----------------------------------------------------------------------------------
 
     def next_frame(self) -> int:
-        """The next frame: let it come where the world stands still, wait for it elsewhere.
-
-        Raises:
-            EnvironmentAwayError: the simulator does not answer.
-        """
+        """The next frame: let it come where the world stands still, wait for it elsewhere."""
         with self.asking():
             if self.stands_still:
                 return int(self._world.tick(self.options.timeout_s))
@@ -169,16 +155,13 @@ class CarlaWorld:
         attributes: Mapping[str, str],
         parent: carla.Actor | None = None,
     ) -> carla.Actor | None:
-        """Make an actor; it ends with this object.
+        """Make an actor of a blueprint; it ends with this object. None: the place is taken.
 
         Args:
-            kind: a blueprint's id.
+            kind: the blueprint's id.
             place: where; seen from its parent, if it has one.
             attributes: of the blueprint.
             parent: the actor that carries it.
-
-        Returns:
-            The actor; None if the place is taken.
 
         Raises:
             ConfigError: no such blueprint.

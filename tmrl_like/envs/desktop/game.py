@@ -41,11 +41,7 @@ class GameProcess:
         return self._process.poll() if self._process is not None else None
 
     def start(self) -> None:
-        """Start it; one that is still running is ended first.
-
-        Raises:
-            ConfigError: the command cannot be run.
-        """
+        """Start it; one that is still running is ended first. Raises ConfigError if the command cannot be run."""
         self.close()
         try:
             self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
@@ -75,11 +71,7 @@ class FrozenWatch:
         self._changed_at = self._next_look_at = 0.0
 
     def look(self, frame: Frame) -> None:
-        """See a picture; it is compared at most four times a second.
-
-        Raises:
-            EnvironmentFaultError: it is frozen.
-        """
+        """Raise EnvironmentFaultError if the picture is frozen; it is compared at most four times a second."""
         now = time.monotonic()
         if now < self._next_look_at:
             return

@@ -68,11 +68,7 @@ def find_window(
 
 
 def focus(window: Window) -> None:
-    """Let keys go to a window, and wait until they do.
-
-    Raises:
-        EnvironmentFaultError: it does not get the focus.
-    """
+    """Let keys go to a window, and wait until they do; raises EnvironmentFaultError if they do not."""
     until = time.monotonic() + _FOCUS_WITHIN_S
     while True:
         window.raise_and_focus()

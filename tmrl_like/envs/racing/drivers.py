@@ -78,12 +78,7 @@ class Keyboard:
 
 
 def record_lap(game: RacingGame, driver: Driver, within_s: float) -> NDArray[np.float32]:
-    """Drive around the track once, in real time.
-
-    Args:
-        game: with the car at the start.
-        driver: called at each tick.
-        within_s: time for the lap.
+    """Drive around the track once, in real time, from the start on; `driver` is called at each tick.
 
     Returns:
         Where the car was at each tick, [T, 2].

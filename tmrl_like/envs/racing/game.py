@@ -39,11 +39,7 @@ _CLOSE_WITHIN_S = 1.0
 
 
 def require_game() -> None:
-    """Check that the game is installed.
-
-    Raises:
-        MissingExtraError: it is not.
-    """
+    """Raise MissingExtraError where the game is not installed."""
     if importlib.util.find_spec("Box2D") is None or importlib.util.find_spec("pygame") is None:
         raise MissingExtraError("the racing game is not installed: pip install 'tmrl_like[box2d]'")
 
@@ -84,13 +80,7 @@ class RacingGame:
         return self._process.pid
 
     def drive(self, steering: float, gas: float, brake: float) -> None:
-        """Set the controls; they stay until the next call.
-
-        Args:
-            steering: -1 (left) to 1 (right).
-            gas: 0 to 1.
-            brake: 0 to 1.
-        """
+        """Set the controls, which stay until the next call: steering -1 (left) to 1, gas and brake 0 to 1."""
         self._command[:] = (steering, gas, brake)
 
     def look(self) -> Any:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 from tmrl_like.errors import ConfigError
 from tmrl_like.transport.base import (
     DEFAULT_PORT,
@@ -39,23 +42,12 @@ def listen(
 
     Raises:
         AddressInUseError: the port is taken.
+        TransportError: the address cannot be bound.
         CredentialsError: the server's keys cannot be read.
         ConfigError: no such transport.
     """
     raise_descriptor_limit()
-    if transport == "zmq":
-        from tmrl_like.transport.zmq import ZmqServerLink
-
-        return ZmqServerLink(host, port, keys, options)
-    if transport == "tlspyo":
-        from tmrl_like.transport.tlspyo import TlspyoServerLink
-
-        return TlspyoServerLink(host, port, keys, options)
-    if transport == "inproc":
-        from tmrl_like.transport.inproc import InprocServerLink
-
-        return InprocServerLink(host, port, options)
-    raise _unknown(transport)
+    return _sides(transport)[0](host, port, keys, options or TransportOptions())
 
 
 def connect(transport: str, host: str, port: int, keys: KeyFolder, options: TransportOptions | None = None) -> PeerLink:
@@ -65,20 +57,25 @@ def connect(transport: str, host: str, port: int, keys: KeyFolder, options: Tran
         CredentialsError: this machine's key cannot be read.
         ConfigError: no such transport.
     """
+    return _sides(transport)[1](host, port, keys, options or TransportOptions())
+
+
+_Server: TypeAlias = Callable[[str, int, KeyFolder, TransportOptions], ServerLink]
+_Peer: TypeAlias = Callable[[str, int, KeyFolder, TransportOptions], PeerLink]
+
+
+def _sides(transport: str) -> tuple[_Server, _Peer]:
+    """Both sides of a transport; what it is made of is imported here."""
     if transport == "zmq":
-        from tmrl_like.transport.zmq import ZmqPeerLink
+        from tmrl_like.transport.zmq import ZmqPeerLink, ZmqServerLink
 
-        return ZmqPeerLink(host, port, keys.peer_keys(), options)
+        return ZmqServerLink, ZmqPeerLink
     if transport == "tlspyo":
-        from tmrl_like.transport.tlspyo import TlspyoPeerLink
+        from tmrl_like.transport.tlspyo import TlspyoPeerLink, TlspyoServerLink
 
-        return TlspyoPeerLink(host, port, keys.peer_keys(), options)
+        return TlspyoServerLink, TlspyoPeerLink
     if transport == "inproc":
-        from tmrl_like.transport.inproc import InprocPeerLink
+        from tmrl_like.transport.inproc import InprocPeerLink, InprocServerLink
 
-        return InprocPeerLink(host, port, options)
-    raise _unknown(transport)
-
-
-def _unknown(transport: str) -> ConfigError:
-    return ConfigError(f"there is no transport {transport!r}; choose one of {', '.join(TRANSPORTS)}")
+        return InprocServerLink, InprocPeerLink
+    raise ConfigError(f"there is no transport {transport!r}; choose one of {', '.join(TRANSPORTS)}")

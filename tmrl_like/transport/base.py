@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from tmrl_like.base.options import above_0
-from tmrl_like.errors import OversizeError
+from tmrl_like.errors import AddressInUseError, CredentialsError, OversizeError, TransportError
 
 T = TypeVar("T")
 
@@ -95,6 +95,31 @@ class Incoming:
     peer: bytes
     identity: Identity
     data: bytes | memoryview
+
+
+def cannot_listen(host: str, port: int, taken: bool, why: object) -> TransportError:
+    """What a server raises that finds its port taken, or has another reason."""
+    if not taken:
+        return TransportError(f"cannot listen on {host}:{port}: {why}")
+    return AddressInUseError(
+        f"port {port} on {host} is taken: another server runs there, or choose another port (--server.port)"
+    )
+
+
+def key_refused(where: str) -> CredentialsError:
+    """What a peer raises whose key the server does not know."""
+    return CredentialsError(
+        f"the server at {where} refuses this machine's key: on the server's machine run "
+        "`tmrl-like keys invite NAME`, then here `tmrl-like keys join -`"
+    )
+
+
+def other_server(where: str) -> CredentialsError:
+    """What a peer raises that found another server, or none that speaks its protocol."""
+    return CredentialsError(
+        f"what listens at {where} is not the server that this machine's key is for: check "
+        "the address, or join that server with a line from its `tmrl-like keys invite NAME`"
+    )
 
 
 def next_in(inbox: queue.SimpleQueue[T], timeout_s: float) -> T | None:

@@ -15,6 +15,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Iterator
 
 import zmq
 from zmq.utils import z85
@@ -107,30 +108,26 @@ class Gate:
                 if event == zmq.EVENT_DISCONNECTED:
                     self._proved.discard(descriptor)
                 elif descriptor not in self._proved:
-                    self._unproved[descriptor] = _other_side(descriptor)
+                    with contextlib.suppress(OSError), _borrowed(descriptor) as connection:
+                        self._unproved[descriptor] = connection.getpeername()
                 surplus = next(iter(self._unproved), 0) if len(self._unproved) > MAX_UNPROVED_CONNECTIONS else 0
                 address = self._unproved.pop(surplus, None)
             if surplus:
-                _cut(surplus, address)
+                with contextlib.suppress(OSError), _borrowed(surplus) as connection:
+                    if connection.getpeername() == address:  # the descriptor has not passed to another one
+                        connection.shutdown(socket.SHUT_RDWR)
                 self._refuse("more connections than usual prove no key; the oldest of them are cut")
 
 
-def _other_side(descriptor: int) -> object:
-    with contextlib.suppress(OSError):
-        connection = socket.socket(fileno=descriptor)
-        try:
-            return connection.getpeername()
-        finally:
-            connection.detach()
-    return None  # gone already
+@contextlib.contextmanager
+def _borrowed(descriptor: int) -> Iterator[socket.socket]:
+    """A connection of libzmq's, which goes on owning it.
 
-
-def _cut(descriptor: int, address: object) -> None:
-    """End a connection of libzmq's, unless the descriptor has passed to another one; libzmq closes it."""
-    with contextlib.suppress(OSError):
-        connection = socket.socket(fileno=descriptor)
-        try:
-            if connection.getpeername() == address:
-                connection.shutdown(socket.SHUT_RDWR)
-        finally:
-            connection.detach()
+    Raises:
+        OSError: it is gone.
+    """
+    connection = socket.socket(fileno=descriptor)
+    try:
+        yield connection
+    finally:
+        connection.detach()

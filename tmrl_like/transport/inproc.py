@@ -13,21 +13,21 @@ _EVERYBODY = Identity("inproc", ("worker", "trainer"))
 _servers: dict[tuple[str, int], InprocServerLink] = {}
 _lock = threading.Lock()
 _ports = itertools.count(100_000)
+_ids = itertools.count(1)
 
 
 class InprocServerLink:
     """Listens at (host, port) within this process. See `ServerLink`."""
 
-    def __init__(self, host: str = "inproc", port: int = 0, options: TransportOptions | None = None) -> None:
+    def __init__(self, host: str, port: int, keys: object, options: TransportOptions) -> None:
         """Take the address.
 
         Raises:
             AddressInUseError: another server of this process has it.
         """
-        self._options = options or TransportOptions()
+        self._options = options
         self._inbox: queue.SimpleQueue[tuple[bytes, bytes] | None] = queue.SimpleQueue()
         self._outboxes: dict[bytes, queue.SimpleQueue[bytes | memoryview | None]] = {}
-        self._ids = itertools.count(1)
         with _lock:
             host = LOCALHOST if host == "0.0.0.0" else host  # peers dial this machine
             self.address = (host, port or next(_ports))
@@ -36,12 +36,10 @@ class InprocServerLink:
             _servers[self.address] = self
 
     def receive(self, timeout_s: float) -> Incoming | None:
-        """See `ServerLink.receive`."""
         item = next_in(self._inbox, timeout_s)
         return None if item is None else Incoming(item[0], _EVERYBODY, item[1])
 
     def send(self, peer: bytes, data: bytes | memoryview) -> bool:
-        """See `ServerLink.send`."""
         self._options.check_size(len(data))
         outbox = self._outboxes.get(peer)
         if outbox is None or outbox.qsize() >= self._options.queue_messages:
@@ -49,18 +47,8 @@ class InprocServerLink:
         outbox.put(data)
         return True
 
-    def accept(self, outbox: queue.SimpleQueue[bytes | memoryview | None]) -> bytes:
-        """Register a peer's connection; returns its id."""
-        peer = next(self._ids).to_bytes(8, "big")
-        self._outboxes[peer] = outbox
-        return peer
-
-    def knows(self, peer: bytes) -> bool:
-        """Whether `peer` is a connection, and not forgotten."""
-        return peer in self._outboxes
-
-    def deliver(self, peer: bytes, data: bytes) -> bool:
-        """Take a message from a peer; False when too many wait.
+    def deliver(self, peer: bytes, outbox: queue.SimpleQueue[bytes | memoryview | None], data: bytes) -> bool:
+        """Take a message from a peer, who is answered in `outbox`; False when too many wait.
 
         Raises:
             OversizeError: the message is above this side's limit.
@@ -68,6 +56,7 @@ class InprocServerLink:
         self._options.check_size(len(data))
         if self._inbox.qsize() >= self._options.queue_messages:
             return False
+        self._outboxes[peer] = outbox
         self._inbox.put((peer, data))
         return True
 
@@ -76,7 +65,6 @@ class InprocServerLink:
         self._outboxes.pop(peer, None)
 
     def wake(self) -> None:
-        """See `ServerLink.wake`."""
         self._inbox.put(None)
 
     def refused_connections(self) -> int:
@@ -84,7 +72,6 @@ class InprocServerLink:
         return 0
 
     def close(self) -> None:
-        """See `ServerLink.close`."""
         with _lock:
             if _servers.get(self.address) is self:
                 del _servers[self.address]
@@ -94,34 +81,25 @@ class InprocServerLink:
 class InprocPeerLink:
     """Dials a server of this process. See `PeerLink`."""
 
-    def __init__(self, host: str, port: int, options: TransportOptions | None = None) -> None:
+    def __init__(self, host: str, port: int, keys: object, options: TransportOptions) -> None:
         self._address = (host, port)
-        self._options = options or TransportOptions()
+        self._options = options
         self._inbox: queue.SimpleQueue[bytes | memoryview | None] = queue.SimpleQueue()
-        self._server: InprocServerLink | None = None
-        self._peer = b""
+        self._id = next(_ids).to_bytes(8, "big")
         self._closed = False
 
     def receive(self, timeout_s: float) -> bytes | memoryview | None:
-        """See `PeerLink.receive`."""
         return next_in(self._inbox, timeout_s)
 
     def send(self, data: bytes) -> bool:
-        """See `PeerLink.send`."""
         self._options.check_size(len(data))
         server = _servers.get(self._address)
-        if server is None or self._closed:
-            return False
-        if server is not self._server or not server.knows(self._peer):
-            self._server, self._peer = server, server.accept(self._inbox)
-        return server.deliver(self._peer, data)
+        return server is not None and not self._closed and server.deliver(self._id, self._inbox, data)
 
     def wake(self) -> None:
-        """See `PeerLink.wake`."""
         self._inbox.put(None)
 
     def close(self) -> None:
-        """See `PeerLink.close`."""
         self._closed = True
-        if self._server is not None:
-            self._server.forget(self._peer)
+        if server := _servers.get(self._address):
+            server.forget(self._id)

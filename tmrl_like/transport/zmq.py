@@ -20,9 +20,9 @@ from typing import Any
 import zmq
 import zmq.utils.monitor
 
-from tmrl_like.errors import AddressInUseError, CredentialsError, TransportError
-from tmrl_like.transport.base import REVOKED, Incoming, TransportOptions
-from tmrl_like.transport.credentials import AuthorizedKeys, KeyFolder, PeerKeys
+from tmrl_like.errors import TransportError
+from tmrl_like.transport.base import REVOKED, Incoming, TransportOptions, cannot_listen, key_refused, other_server
+from tmrl_like.transport.credentials import AuthorizedKeys, KeyFolder
 from tmrl_like.transport.gate import Gate
 
 log = logging.getLogger(__name__)
@@ -38,8 +38,8 @@ _CURVE_BYTES = 33  # what encryption adds to a message; libzmq compares the sum 
 class _ZmqLink:
     """What both sides have: a socket of one kind, and a pair of plain ones that lets any thread end a poll."""
 
-    def __init__(self, kind: int, options: TransportOptions | None) -> None:
-        self._options = options = options or TransportOptions()
+    def __init__(self, kind: int, options: TransportOptions) -> None:
+        self._options = options
         self._context = zmq.Context()
         self._socket = sock = self._context.socket(kind)
         self._closed = False
@@ -68,12 +68,10 @@ class _ZmqLink:
         return ready
 
     def wake(self) -> None:
-        """See `ServerLink.wake` and `PeerLink.wake`."""
         with contextlib.suppress(OSError):  # full: a wake-up is pending; closed: nobody waits
             self._waker.send(b"w")
 
     def close(self) -> None:
-        """See `ServerLink.close` and `PeerLink.close`."""
         if not self._closed:
             self._closed = True
             self._close_sockets()
@@ -89,7 +87,7 @@ class _ZmqLink:
 class ZmqServerLink(_ZmqLink):
     """Listens on one TCP port. See `ServerLink`."""
 
-    def __init__(self, host: str, port: int, keys: KeyFolder, options: TransportOptions | None = None) -> None:
+    def __init__(self, host: str, port: int, keys: KeyFolder, options: TransportOptions) -> None:
         """Bind at once.
 
         Raises:
@@ -117,16 +115,11 @@ class ZmqServerLink(_ZmqLink):
         try:
             self._socket.bind(f"tcp://{_bracketed(host)}:{port or '*'}")
         except zmq.ZMQError as error:
-            if error.errno == zmq.EADDRINUSE:
-                raise AddressInUseError(
-                    f"port {port} on {host} is taken: another server runs there, or choose another port (--server.port)"
-                ) from None
-            raise TransportError(f"cannot listen on {host}:{port}: {error}") from None
+            raise cannot_listen(host, port, error.errno == zmq.EADDRINUSE, error) from None
         endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self.address = (host, int(endpoint.rpartition(":")[2]))
 
     def receive(self, timeout_s: float) -> Incoming | None:
-        """See `ServerLink.receive`."""
         if self._gate.failure:
             raise self._gate.failure
         try:
@@ -142,7 +135,6 @@ class ZmqServerLink(_ZmqLink):
         return None if data is None else Incoming(peer, identity, data)
 
     def send(self, peer: bytes, data: bytes | memoryview) -> bool:
-        """See `ServerLink.send`."""
         self._options.check_size(len(data))
         waiting = self._waiting.get(peer)
         if waiting is not None and not waiting.has_room_for(len(data)):
@@ -164,14 +156,14 @@ class ZmqServerLink(_ZmqLink):
         self._waiting.pop(peer, None)
 
     def refused_connections(self) -> int:
-        """See `ServerLink.refused_connections`."""
         return self._gate.refused
 
 
 class ZmqPeerLink(_ZmqLink):
     """Dials one server and goes on dialling. See `PeerLink`."""
 
-    def __init__(self, host: str, port: int, keys: PeerKeys, options: TransportOptions | None = None) -> None:
+    def __init__(self, host: str, port: int, folder: KeyFolder, options: TransportOptions) -> None:
+        keys = folder.peer_keys()
         super().__init__(zmq.DEALER, options)
         self._where = f"{host}:{port}"
         self._socket.curve_serverkey = keys.server_curve_public.encode()
@@ -200,7 +192,6 @@ class ZmqPeerLink(_ZmqLink):
             raise TransportError(f"{self._where} is not an address to connect to: {error}") from None
 
     def receive(self, timeout_s: float) -> bytes | memoryview | None:
-        """See `PeerLink.receive`."""
         try:
             return _whole(self._socket, self._socket.recv(zmq.NOBLOCK, copy=False), self._options)
         except zmq.Again:
@@ -222,10 +213,7 @@ class ZmqPeerLink(_ZmqLink):
         while self._monitor.poll(0):
             event: Any = zmq.utils.monitor.recv_monitor_message(self._monitor)["event"]
             if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-                raise CredentialsError(
-                    f"the server at {self._where} refuses this machine's key: on the server's machine run "
-                    "`tmrl-like keys invite NAME`, then here `tmrl-like keys join -`"
-                )
+                raise key_refused(self._where)
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._proved = True
                 self._end_knock()
@@ -235,10 +223,7 @@ class ZmqPeerLink(_ZmqLink):
             else:  # connected, or trying to
                 self._dead_since = None
         if self._broken_handshakes >= _BROKEN_HANDSHAKES and self._somebody_speaks:
-            raise CredentialsError(
-                f"what listens at {self._where} is not the server that this machine's key is for: check "
-                "the address, or join that server with a line from its `tmrl-like keys invite NAME`"
-            )
+            raise other_server(self._where)
         if self._broken_handshakes >= _BROKEN_HANDSHAKES and self._knock is None:
             self._knock = self._context.socket(zmq.STREAM)
             self._knock.linger = 0
@@ -272,7 +257,6 @@ class ZmqPeerLink(_ZmqLink):
             self._socket.connect(self._endpoint)
 
     def send(self, data: bytes) -> bool:
-        """See `PeerLink.send`."""
         self._options.check_size(len(data))
         try:
             _send(self._socket, data)

@@ -129,7 +129,7 @@ class Connection:
         self.ended = threading.Event()
         self._inbox = inbox
         self._assembler = Assembler(options)
-        self._made_at = self._heard_at = time.monotonic()
+        self._made_at = self.heard_at = time.monotonic()
         self._timer: Any = None
         self._held = False
         self._to_cut, self._to_receive = Tally(), Tally()
@@ -149,7 +149,7 @@ class Connection:
         """Give a sign of life, and expect one."""
         now = time.monotonic()
         too_late = not self.proved and now - self._made_at > self.options.handshake_timeout_s
-        if too_late or (not self._held and now - self._heard_at > self.options.silent_after_s):
+        if too_late or (not self._held and now - self.heard_at > self.options.silent_after_s):
             self.transport.abortConnection()
             return
         if self.proved and len(self.unacknowledged) < self.options.queue_messages:
@@ -196,16 +196,12 @@ class Connection:
     def _release(self) -> None:
         if self._held and not self._waits(0.5):
             self._held = False
-            self.heard()
+            self.heard_at = time.monotonic()
             self.transport.resumeProducing()
 
     def _waits(self, share: float) -> bool:
         messages, size_bytes = self._to_receive.waiting()
         return messages >= share * self.options.queue_messages or size_bytes >= share * self.options.queue_bytes
-
-    def heard(self) -> None:
-        """Something arrived."""
-        self._heard_at = time.monotonic()
 
 
 def close_all(connections: Sequence[Connection]) -> None:

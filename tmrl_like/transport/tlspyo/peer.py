@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import time
 from typing import Any
 
 import OpenSSL
@@ -11,8 +12,8 @@ from tlspyo.client import Client, ClientProtocol, TLSClientFactory
 from twisted.internet import ssl
 
 from tmrl_like.errors import CredentialsError
-from tmrl_like.transport.base import TransportOptions, next_in
-from tmrl_like.transport.credentials import PeerKeys
+from tmrl_like.transport.base import TransportOptions, key_refused, next_in, other_server
+from tmrl_like.transport.credentials import KeyFolder
 from tmrl_like.transport.tlspyo.connection import (
     GROUP,
     HEADER_BYTES,
@@ -37,8 +38,9 @@ _STRANGE_ANSWERS_BEFORE_GIVING_UP = 5
 class TlspyoPeerLink:
     """Dials one server and goes on dialling. See `PeerLink`."""
 
-    def __init__(self, host: str, port: int, keys: PeerKeys, options: TransportOptions | None = None) -> None:
-        self.options = options or TransportOptions()
+    def __init__(self, host: str, port: int, folder: KeyFolder, options: TransportOptions) -> None:
+        keys = folder.peer_keys()
+        self.options = options
         self.inbox: queue.SimpleQueue[tuple[PeerConnection, bytes | memoryview] | None] = queue.SimpleQueue()
         self.client = Client(
             ip_server=host,
@@ -56,7 +58,10 @@ class TlspyoPeerLink:
         self._ever_proved = False
         self._strange_answers = 0
         authority = ssl.Certificate.loadPEM(keys.tls_certificate)
-        self._dialler = _Dialler(self)
+        self._dialler = TLSClientFactory(client=self.client)
+        self._dialler.noisy = False
+        self._dialler.delay = _REDIAL_INITIAL_S
+        self._dialler.buildProtocol = lambda address: PeerConnection(self)
         self._dialler.connector = in_reactor(
             running_reactor().connectSSL,
             host,
@@ -85,28 +90,17 @@ class TlspyoPeerLink:
             self._strange_answers += 1
             certificate = "certificate verify failed" in str(reason.value)
             if certificate or self._strange_answers >= _STRANGE_ANSWERS_BEFORE_GIVING_UP:
-                self.give_up(
-                    f"what listens at {self.where} is not the server that this machine's key is for: check "
-                    "the address, or join that server with a line from its `tmrl-like keys invite NAME`"
-                )
+                self.give_up(other_server(self.where))
 
-    def refused(self) -> None:
-        """The server does not know this key."""
-        self.give_up(
-            f"the server at {self.where} refuses this machine's key: on the server's machine run "
-            "`tmrl-like keys invite NAME`, then here `tmrl-like keys join -`"
-        )
-
-    def give_up(self, why: str) -> None:
+    def give_up(self, error: CredentialsError) -> None:
         """Stop dialling."""
         self._dialler.stopTrying()
-        self._error = CredentialsError(why)
+        self._error = error
         self.wake()
 
     # in the user's thread
 
     def receive(self, timeout_s: float) -> bytes | memoryview | None:
-        """See `PeerLink.receive`."""
         item = next_in(self.inbox, 0.0 if self._error else timeout_s)
         if item is None:
             if self._error:
@@ -123,11 +117,9 @@ class TlspyoPeerLink:
         return connection is not None and connection.hand_over(data)
 
     def wake(self) -> None:
-        """See `PeerLink.wake`."""
         self.inbox.put(None)
 
     def close(self) -> None:
-        """See `PeerLink.close`."""
         in_reactor(self._dialler.stopTrying)
         close_all([self._connection] if self._connection else [])
 
@@ -152,7 +144,7 @@ class PeerConnection(Connection, ClientProtocol):  # type: ignore[misc]
         self._link.gone(reason)
 
     def dataReceived(self, data: bytes) -> None:  # noqa: N802 - Twisted's name
-        self.heard()
+        self.heard_at = time.monotonic()
         try:
             super().dataReceived(data)
         except Exception as problem:
@@ -169,22 +161,10 @@ class PeerConnection(Connection, ClientProtocol):  # type: ignore[misc]
         """Decode an envelope, and take what is in it; tlspyo acknowledges it then."""
         stamp, command, piece = decode_at_peer(envelope)
         if command == "DENIED":
-            self._link.refused()
+            self._link.give_up(key_refused(self._link.where))
         elif command == "ACK" and not self.proved:  # the server answers only those whose key it knows
             self.proved = True
             self._link.proved(self)
         elif command == "OBJ" and piece is not None:
             self.arrive(piece)
         return stamp, command, piece
-
-
-class _Dialler(TLSClientFactory):  # type: ignore[misc]
-    noisy = False
-
-    def __init__(self, link: TlspyoPeerLink) -> None:
-        super().__init__(client=link.client)
-        self.delay = _REDIAL_INITIAL_S
-        self._link = link
-
-    def buildProtocol(self, addr: Any) -> PeerConnection:  # noqa: N802 - Twisted's name
-        return PeerConnection(self._link)

@@ -7,14 +7,23 @@ import hmac
 import itertools
 import logging
 import queue
+import time
 from typing import Any
 
 from tlspyo.server import Server, ServerProtocol
 from twisted.internet import error, ssl, task
 from twisted.internet.protocol import Factory
 
-from tmrl_like.errors import AddressInUseError, DecodingError, TransportError
-from tmrl_like.transport.base import MAX_UNPROVED_CONNECTIONS, REVOKED, Identity, Incoming, TransportOptions, next_in
+from tmrl_like.errors import DecodingError
+from tmrl_like.transport.base import (
+    MAX_UNPROVED_CONNECTIONS,
+    REVOKED,
+    Identity,
+    Incoming,
+    TransportOptions,
+    cannot_listen,
+    next_in,
+)
 from tmrl_like.transport.credentials import KEYS_CHECK_S, AuthorizedKeys, KeyFolder
 from tmrl_like.transport.tlspyo.connection import (
     GROUP,
@@ -37,7 +46,7 @@ _TAKEN = (errno.EADDRINUSE, getattr(errno, "WSAEADDRINUSE", errno.EADDRINUSE))
 class TlspyoServerLink:
     """Listens on one TCP port. See `ServerLink`."""
 
-    def __init__(self, host: str, port: int, keys: KeyFolder, options: TransportOptions | None = None) -> None:
+    def __init__(self, host: str, port: int, keys: KeyFolder, options: TransportOptions) -> None:
         """Bind before it returns.
 
         Raises:
@@ -45,11 +54,11 @@ class TlspyoServerLink:
             TransportError: the address cannot be bound.
             CredentialsError: the server's keys cannot be read.
         """
-        self.options = options or TransportOptions()
+        self.options = options
         self.server_keys = keys.server_keys()
         self.keys = AuthorizedKeys(keys)
         self.inbox: queue.SimpleQueue[tuple[ServerConnection, bytes | memoryview] | None] = queue.SimpleQueue()
-        self._numbers = itertools.count(1)
+        self.numbers = itertools.count(1)
         self._connections: dict[bytes, ServerConnection] = {}
         self._unproved: dict[bytes, ServerConnection] = {}  # the oldest first
         self._refused = 0
@@ -57,24 +66,20 @@ class TlspyoServerLink:
         try:
             self._port = in_reactor(self._listen, host, port)
         except error.CannotListenError as problem:
-            if getattr(problem.socketError, "errno", None) in _TAKEN:
-                raise AddressInUseError(
-                    f"port {port} on {host} is taken: another server runs there, or choose another port (--server.port)"
-                ) from None
-            raise TransportError(f"cannot listen on {host}:{port}: {problem.socketError}") from None
+            taken = getattr(problem.socketError, "errno", None) in _TAKEN
+            raise cannot_listen(host, port, taken, problem.socketError) from None
         self.address = (host, self._port.getHost().port)
 
     def _listen(self, host: str, port: int) -> Any:
         certificate = ssl.PrivateCertificate.loadPEM(self.server_keys.tls_key + self.server_keys.tls_certificate)
-        listening = running_reactor().listenSSL(port, _Connections(self), certificate.options(), _BACKLOG, host)
+        factory = Factory()
+        factory.noisy = False
+        factory.buildProtocol = lambda address: ServerConnection(self)
+        listening = running_reactor().listenSSL(port, factory, certificate.options(), _BACKLOG, host)
         self._reading_keys.start(KEYS_CHECK_S)
         return listening
 
     # in the reactor
-
-    def new_id(self) -> bytes:
-        """Name the next connection; no other one ever has that name."""
-        return next(self._numbers).to_bytes(8, "big")
 
     def made(self, connection: ServerConnection) -> None:
         """Somebody has dialled; of too many that prove no key the oldest goes."""
@@ -102,7 +107,6 @@ class TlspyoServerLink:
     # in the user's thread
 
     def receive(self, timeout_s: float) -> Incoming | None:
-        """See `ServerLink.receive`."""
         item = next_in(self.inbox, timeout_s)
         if item is None:
             return None
@@ -111,7 +115,6 @@ class TlspyoServerLink:
         return Incoming(connection.id, self.identity_of(connection), data)
 
     def send(self, peer: bytes, data: bytes | memoryview) -> bool:
-        """See `ServerLink.send`."""
         self.options.check_size(len(data))
         connection = self._connections.get(peer)
         return connection is not None and connection.hand_over(data)
@@ -120,15 +123,12 @@ class TlspyoServerLink:
         """See `ServerLink.forget`: nothing is kept of a connection that is gone."""
 
     def wake(self) -> None:
-        """See `ServerLink.wake`."""
         self.inbox.put(None)
 
     def refused_connections(self) -> int:
-        """See `ServerLink.refused_connections`."""
         return self._refused
 
     def close(self) -> None:
-        """See `ServerLink.close`."""
         if self._reading_keys.running:
             in_reactor(self._reading_keys.stop)
             in_reactor(self._port.stopListening)
@@ -149,7 +149,7 @@ class ServerConnection(Connection, ServerProtocol):  # type: ignore[misc]
         )
         server.pending_acks = self.unacknowledged
         ServerProtocol.__init__(self, server)
-        self.id = link.new_id()
+        self.id = next(link.numbers).to_bytes(8, "big")  # no other connection ever has it
         self.key = ""
         self._link = link
 
@@ -166,7 +166,7 @@ class ServerConnection(Connection, ServerProtocol):  # type: ignore[misc]
     def dataReceived(self, data: bytes) -> None:  # noqa: N802 - Twisted's name
         if self._state == "KILLED":
             return
-        self.heard()
+        self.heard_at = time.monotonic()
         try:
             super().dataReceived(data)
         except Exception as problem:  # tlspyo has cut the connection by now
@@ -204,13 +204,3 @@ class ServerConnection(Connection, ServerProtocol):  # type: ignore[misc]
         if not isinstance(obj, tuple):
             raise DecodingError("not a piece of a message")
         self.arrive(obj)
-
-
-class _Connections(Factory):  # type: ignore[misc]
-    noisy = False
-
-    def __init__(self, link: TlspyoServerLink) -> None:
-        self._link = link
-
-    def buildProtocol(self, addr: Any) -> ServerConnection:  # noqa: N802 - Twisted's name
-        return ServerConnection(self._link)

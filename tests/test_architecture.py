@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+import tmrl_like
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tmrl_like"
 _GROUND = ("types", "errors", "base")
@@ -194,6 +196,11 @@ assert [t.name for t in threading.enumerate() if t.name.startswith("tmrl")] == [
 """
     _run(code, tmp_path)
     assert [p.name for p in tmp_path.rglob("*") if "tmrl" in p.name] == []
+
+
+def test_all_public_names_come_from_the_package_itself() -> None:
+    for name in tmrl_like.__all__:
+        assert getattr(tmrl_like, name) is not None
 
 
 def test_no_file_of_the_repository_names_this_machine_or_a_package_registry() -> None:

@@ -23,7 +23,8 @@ TESTS = (
     "tests/transport/test_tlspyo.py",
     "tests/config",
     "tests/wire",
-    "tests/test_basics.py",
+    "tests/base",
+    "tests/policies",
     "tests/trainer/test_snapshot.py",
 )
 

@@ -53,3 +53,13 @@ def test_a_path_argument_left_out_is_what_the_script_set_it_to(monkeypatch: pyte
     assert cfg.path_of_run(cfg.RunPath.OF_RUN, "MODEL_PATH_WORKER") == tmp_path / "w"
     assert cfg.path_of_run(None, "MODEL_PATH_WORKER") is None
     assert cfg.path_of_run("mine", "MODEL_PATH_WORKER") == Path("mine")
+
+
+def test_another_run_name_changes_all_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("WEIGHTS_FOLDER", "CHECKPOINTS_FOLDER", "MODEL_PATH_WORKER", "MODEL_PATH_TRAINER", "CHECKPOINT_PATH")
+    before = {name: getattr(cfg, name) for name in names}
+    monkeypatch.setattr(cfg, "RUN_NAME", "another", raising=False)
+    for name in names:
+        assert getattr(cfg, name) != before[name]
+        assert "another" in str(getattr(cfg, name))
+    assert len({getattr(cfg, name) for name in names}) == len(names)

@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 import pytest
 from rtgym import DEFAULT_CONFIG_DICT
-from test_envs import Interface
+from test_generic import Interface
 
 from tmrl_like.base.functional import partial
 from tmrl_like.base.processes import family_of, is_alive

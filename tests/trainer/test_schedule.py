@@ -4,6 +4,7 @@ import importlib.machinery
 import itertools
 import sys
 import types
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from tmrl_like.replay import Prioritised, ReplayMemory
 from tmrl_like.replay.data_sets import write_data_set
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
 from tmrl_like.testing.memories import ActionBufferEnv, packed
-from tmrl_like.trainer.schedule import TrainingOffline
+from tmrl_like.trainer.schedule import TrainingOffline, train_step
 from tmrl_like.trainer.snapshot import load_checkpoint, take_snapshot
 from tmrl_like.types import Buffer, Delivery, EpisodeStats, Info, Receipt, Sample, StepTiming
 
@@ -433,3 +434,55 @@ def test_memory_and_agent_get_the_schedules_device_and_length_and_the_environmen
     assert to.memory.nb_steps == 7
     assert closed == [True]
     assert to.agent.observation_space == CountingEnv().observation_space
+
+
+def samples(n: int) -> Buffer:
+    row = (np.zeros(1, np.float32), np.zeros(2, np.float32), 0.0, False, False, {})
+    return Buffer([row] * n, "w/1/1")
+
+
+def test_a_training_without_its_parts_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="TrainingOffline needs memory_cls"):
+        TrainingOffline(CountingEnv)
+    with pytest.raises(ConfigError, match="rounds is 0"):
+        schedule(rounds=0)
+
+
+def test_spaces_may_be_given_instead_of_an_environment() -> None:
+    env = CountingEnv()
+    pair = (env.observation_space, env.action_space)
+    assert TrainingOffline(pair, ListMemory, CountingAgent).action_space is env.action_space
+
+
+def replay_training(agent_cls: Any = CountingAgent, **memory: Any) -> TrainingOffline:
+    training = TrainingOffline(CountingEnv, partial(ReplayMemory, batch_size=4, **memory), agent_cls)
+    training.memory.append(samples(20))
+    return training
+
+
+def test_the_memory_gets_the_errors_that_it_draws_by() -> None:
+    class Agent(CountingAgent):
+        def train(self, batch: Any) -> dict[str, Any]:
+            return super().train(batch) | {"td_error": torch.full((4,), 5.0)}
+
+    training = replay_training(Agent, prioritised=Prioritised(alpha=1.0))
+    batch = training.memory.sample()
+    assert "td_error" not in train_step(training.agent, training.memory, batch)
+    assert training.memory._priorities.powers[batch.drawn].tolist() == pytest.approx([5.0] * 4)  # type: ignore[attr-defined]
+
+
+def test_an_agent_that_tells_no_errors_is_refused_by_a_memory_that_draws_by_them() -> None:
+    training = replay_training(prioritised=Prioritised())
+    with pytest.raises(ConfigError, match="returns no td_error"):
+        train_step(training.agent, training.memory, training.memory.sample())
+    plain = replay_training()
+    assert train_step(plain.agent, plain.memory, plain.memory.sample())
+
+
+def test_memory_and_agent_must_discount_alike() -> None:
+    class Agent(CountingAgent):
+        gamma = 0.9
+
+    with pytest.raises(ConfigError, match=r"gamma is 0\.5 in the memory and 0\.9 in the agent"):
+        replay_training(Agent, n_steps=3, gamma=0.5)
+    replay_training(Agent, n_steps=3, gamma=0.9)

@@ -330,3 +330,43 @@ def test_a_checkpoint_is_on_the_disk_before_the_manifest_names_it_and_the_manife
     take_snapshot(one).write(tmp_path)
     expected = ["file", "training-2.pt", "folder", "file", "manifest.json", "folder"]
     assert events == expected
+
+
+def test_a_resumed_agent_keeps_the_arguments_of_its_new_script(tmp_path: Path) -> None:
+    class Agent(CountingAgent):
+        def __init__(self, observation_space: Any, action_space: Any, device: str = "cpu", gamma: float = 0.9) -> None:
+            super().__init__(observation_space, action_space, device)
+            self.gamma = gamma
+
+    def make(gamma: float) -> TrainingOffline:
+        return TrainingOffline(CountingEnv, partial(ListMemory, batch_size=2), partial(Agent, gamma=gamma))
+
+    one = make(0.9)
+    one.agent.steps = 7  # type: ignore[attr-defined]
+    take_snapshot(one).write(tmp_path)
+    two = make(0.5)
+    load_checkpoint(two, tmp_path)
+    assert (two.agent.gamma, two.agent.steps) == (0.5, 7)  # type: ignore[attr-defined]
+
+
+def test_a_kill_while_writing_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = training()
+    one.total_updates = 1
+    take_snapshot(one).write(tmp_path)
+    for survives in range(2):
+        calls = []
+
+        def killed(source: Any, target: Any, survives: int = survives, calls: list[Any] = calls) -> None:
+            calls.append(target)
+            if len(calls) > survives:
+                raise KeyboardInterrupt
+            Path(source).rename(target)
+
+        one.total_updates = 99
+        with monkeypatch.context() as patch:
+            patch.setattr("os.replace", killed)
+            with pytest.raises(KeyboardInterrupt):
+                take_snapshot(one).write(tmp_path)
+        two = training()
+        load_checkpoint(two, tmp_path)
+        assert two.total_updates == 1

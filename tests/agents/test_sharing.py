@@ -1,0 +1,15 @@
+"""Copies that share parameters."""
+
+import torch
+
+from tmrl_like.agents.sharing import copy_shared, no_grad
+
+
+def test_a_shared_copy_sees_each_change_of_the_original() -> None:
+    model = torch.nn.Linear(2, 2)
+    twin = no_grad(copy_shared(model))
+    with torch.no_grad():
+        model.weight.fill_(7.0)
+    assert bool((twin.weight == 7.0).all())
+    assert not any(p.requires_grad for p in twin.parameters())
+    assert all(p.requires_grad for p in model.parameters())

@@ -1,0 +1,36 @@
+"""Files that appear whole or not at all."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from tmrl_like.base.files import write_atomically
+
+
+def test_a_reader_never_meets_half_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    contents = [bytes([i]) * 200_000 for i in range(2)]
+    write_atomically(path, contents[0])
+    stop = threading.Event()
+
+    def write() -> None:
+        i = 0
+        while not stop.is_set():
+            write_atomically(path, contents[i % 2])
+            i += 1
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        assert all(path.read_bytes() in contents for _ in range(200))
+    finally:
+        stop.set()
+        writer.join()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are a POSIX matter")
+def test_private_files_are_private(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "secret", b"x", private=True)
+    assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600

@@ -1,0 +1,111 @@
+"""What the trainer knows of its workers."""
+
+from tmrl_like.trainer.fleet import Fleet
+from tmrl_like.wire import messages as m
+
+
+def beat(version, worker="w", **condition):
+    return m.Beat(worker=worker, policy_version=version, **condition)
+
+
+def test_a_worker_that_does_not_advance_is_reported_once_and_so_is_its_recovery(caplog, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("tmrl_like.trainer.fleet.time.monotonic", lambda: now[0])
+    caplog.set_level("INFO")
+    fleet = Fleet(stalled_after_s=10.0)
+    for newest in range(1, 60):
+        now[0] += 0.5
+        fleet.on_beat(beat(1), newest)
+        fleet.on_beat(beat(newest - 1, "slow"), newest)
+        fleet.on_beat(beat(0, "expert", expert=True), newest)
+    assert fleet.metrics(59) == {
+        "workers": 3,
+        "workers_with_alarm": 1,
+        "workers_stalled": 1,
+        "overruns_total": 0,
+        "safe_steps_total": 0,
+        "env_faults_total": 0,
+        "env_rebuilds_total": 0,
+        "unacknowledged_samples": 0,
+        "policy_lag_versions": 58,
+    }
+    assert caplog.text.count("worker w has not taken a new policy for 10 s") == 1
+    fleet.on_beat(beat(59), 59)
+    assert fleet.metrics(59)["workers_stalled"] == 0
+    assert caplog.text.count("worker w takes new policies again: it drives version 59") == 1
+    assert "slow" not in caplog.text.replace("worker slow is here", "")
+
+
+def test_a_trainer_that_publishes_rarely_and_a_worker_that_was_away_are_not_stalled(caplog, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("tmrl_like.trainer.fleet.time.monotonic", lambda: now[0])
+    fleet = Fleet(stalled_after_s=10.0)
+    for _ in range(100):
+        now[0] += 0.5
+        fleet.on_beat(beat(1), 1)
+    fleet.on_beat(beat(1), 2)
+    now[0] += 60.0
+    fleet.on_beat(beat(1), 2)
+    assert fleet.metrics(2)["workers_stalled"] == 0
+
+
+def test_the_fleet_knows_who_is_missing_and_why(caplog, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("tmrl_like.trainer.fleet.time.monotonic", lambda: now[0])
+    fleet = Fleet(30.0)
+    assert (fleet.describe(), fleet.is_driving()) == ("", False)
+    fleet.on_beat(beat(0, "silent"), 0)
+    now[0] += 20.0
+    fleet.on_beat(beat(0, "here", alarm="its clock is off"), 0)
+    assert fleet.is_driving()
+    for _ in range(2):
+        now[0] += 1.0
+        fleet.on_beat(beat(0, "here", ended="ValueError: no"), 0)
+    assert not fleet.is_driving()
+    assert fleet.describe() == (
+        "worker here no longer drives (ValueError: no); worker silent has not been heard of for 22 s"
+    )
+    assert caplog.text.count("worker here no longer drives: ValueError: no") == 1
+    fleet.on_beat(beat(0, "here", alarm="its clock is off"), 0)
+    assert fleet.describe().startswith("worker here is here, and sends none (its clock is off)")
+
+
+def test_the_share_of_missed_deadlines_is_of_the_steps_since_the_last_look():
+    fleet = Fleet(30.0)
+    fleet.on_beat(beat(0, env_steps=1000, overruns=500), 0)
+    assert "deadline_miss_share" not in fleet.metrics(0)
+    fleet.on_beat(beat(0, env_steps=1100, overruns=510), 0)
+    assert fleet.metrics(0)["deadline_miss_share"] == 0.1
+    fleet.on_beat(beat(0, env_steps=50, overruns=50), 0)  # a new process under the old name
+    fleet.on_beat(beat(0, env_steps=60, overruns=50), 0)
+    assert fleet.metrics(0)["deadline_miss_share"] == 0.0
+
+
+def test_faults_of_environments_are_counted_over_the_fleet_and_each_is_reported_once(caplog):
+    caplog.set_level("INFO")
+    fleet = Fleet(30.0)
+    for faults, rebuilds in ((0, 0), (1, 0), (1, 1), (1, 1)):
+        fleet.on_beat(beat(0, env_faults=faults, env_rebuilds=rebuilds), 0)
+    fleet.on_beat(beat(0, "other", env_faults=2, env_rebuilds=1), 0)
+    metrics = fleet.metrics(0)
+    assert (metrics["env_faults_total"], metrics["env_rebuilds_total"]) == (3, 2)
+    assert caplog.text.count("worker w: its environment failed; faults so far: 1") == 1
+    assert caplog.text.count("worker w: its environment was rebuilt") == 1
+
+
+def test_workers_that_are_gone_are_forgotten_and_what_they_did_still_counts(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr("tmrl_like.trainer.fleet.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("tmrl_like.trainer.fleet._WORKERS_KEPT", 10)
+    fleet = Fleet(30.0)
+    for k in range(100):
+        now[0] += 10.0
+        fleet.on_beat(beat(0, f"w{k}", overruns=3, safe_steps=2, env_faults=1, env_rebuilds=1), 0)
+    metrics = fleet.metrics(0)
+    totals = [metrics[f"{name}_total"] for name in ("overruns", "safe_steps", "env_faults", "env_rebuilds")]
+    assert totals == [300, 200, 100, 100]
+    assert metrics["workers"] == 1
+    assert len(fleet._conditions) <= 10
+    for k in range(20):  # all alive
+        fleet.on_beat(beat(0, f"v{k}"), 0)
+    assert fleet.metrics(0)["workers"] == 21

@@ -143,7 +143,10 @@ class Graphed:
 
     def __call__(self, batch: Batch, flag: bool) -> Metrics:
         """Do the step."""
-        self._forget_if_changed()
+        if (seen := _fingerprint(self._optimizers)) != self._seen:
+            self._seen = seen
+            self._graphs.clear()
+            self._warm_ups.clear()
         places, leaves = zip(*leaves_of(batch), strict=True)
         key = flag, batch.drawn is None, places, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
         if key not in self._graphs:
@@ -156,13 +159,6 @@ class Graphed:
         targets, replay = self._graphs[key]
         torch._foreach_copy_(targets, leaves)
         return {name: value.clone() for name, value in replay().items()}
-
-    def _forget_if_changed(self) -> None:
-        seen = _fingerprint(self._optimizers)
-        if seen != self._seen:
-            self._seen = seen
-            self._graphs.clear()
-            self._warm_ups.clear()
 
 
 class CudaGraphs:
@@ -216,14 +212,11 @@ class Fastest:
         self._synchronize()
         self._took_s[name].append(self._clock() - started)
         if all(len(took) >= 2 * _MEASURED_STEPS for took in self._took_s.values()):
-            self._choose()
+            medians = {name: statistics.median(took[_MEASURED_STEPS:]) for name, took in self._took_s.items()}
+            self.chosen = min(medians, key=lambda name: medians[name])
+            medians_ms = ", ".join(f"{name} {took * 1e3:.2f} ms" for name, took in medians.items())
+            log.info("acceleration: %s (a training step takes: %s)", self.chosen, medians_ms)
         return metrics
-
-    def _choose(self) -> None:
-        medians = {name: statistics.median(took[_MEASURED_STEPS:]) for name, took in self._took_s.items()}
-        self.chosen = min(medians, key=lambda name: medians[name])
-        medians_ms = ", ".join(f"{name} {took * 1e3:.2f} ms" for name, took in medians.items())
-        log.info("acceleration: %s (a training step takes: %s)", self.chosen, medians_ms)
 
 
 def leaves_of(batch: Batch) -> Iterator[tuple[tree.Path, Tensor]]:

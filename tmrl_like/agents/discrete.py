@@ -26,9 +26,9 @@ from tmrl_like.agents.observations import (
     Rescale,
     categories_of,
     is_categorical,
-    on_one_line,
 )
 from tmrl_like.agents.sac import SACAgent
+from tmrl_like.base.text import one_line
 from tmrl_like.errors import ConfigError
 
 _SHARE_OF_ENTROPY = 0.5  # the usual target, of the largest entropy
@@ -150,7 +150,7 @@ def action_categories(space: gymnasium.Space[Any]) -> tuple[IntArray, IntArray]:
     """
     if not is_categorical(space):
         raise ConfigError(
-            f"the action space is {on_one_line(space)}; this agent needs Discrete or MultiDiscrete, of at most "
+            f"the action space is {one_line(space)}; this agent needs Discrete or MultiDiscrete, of at most "
             f"{MAX_CATEGORIES:,} values: for a Box of floats take SACAgent with SquashedGaussianActor, convert another "
             "one with gymnasium.wrappers.TransformAction"
         )

@@ -71,12 +71,10 @@ def is_image(box: gymnasium.Space[Any]) -> TypeGuard[spaces.Box]:
     dims = len(box.shape)
     if dims == 2:
         return box.dtype == np.uint8 and min(box.shape) >= SMALLEST_SIDE
-    return 2 < dims <= MAX_IMAGE_DIMS and min(_sides(box.shape)) >= SMALLEST_SIDE
+    if not 2 < dims <= MAX_IMAGE_DIMS:
+        return False
+    return min(box.shape[-3:-1] if _channels_are_last(box.shape) else box.shape[-2:]) >= SMALLEST_SIDE
 
 
 def _channels_are_last(shape: tuple[int, ...]) -> bool:
     return shape[-1] in _COLOURS and min(shape[-3:-1]) > max(_COLOURS)
-
-
-def _sides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return shape[-3:-1] if _channels_are_last(shape) else shape[-2:]

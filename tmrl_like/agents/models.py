@@ -21,8 +21,9 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from tmrl_like.agents.ensemble import EnsembleMLP
-from tmrl_like.agents.observations import OBS_RANGE, Encoder, Rescale, box_bounds, on_one_line
+from tmrl_like.agents.observations import OBS_RANGE, Encoder, Rescale, box_bounds
 from tmrl_like.base.functional import cached_property
+from tmrl_like.base.text import one_line
 from tmrl_like.errors import ConfigError
 from tmrl_like.policies.actor import ActorModule
 
@@ -246,14 +247,14 @@ def action_bounds(space: gymnasium.Space[Any]) -> tuple[np.ndarray[Any, Any], np
     """
     if not isinstance(space, spaces.Box) or space.dtype not in (np.float32, np.float64):
         raise ConfigError(
-            f"the action space is {on_one_line(space)}; this agent needs a Box of floats with finite bounds (float32 "
+            f"the action space is {one_line(space)}; this agent needs a Box of floats with finite bounds (float32 "
             "or float64): for Discrete and MultiDiscrete take DiscreteSACAgent with CategoricalActor, convert another "
             "one with gymnasium.wrappers.TransformAction"
         )
     low, high = box_bounds(space)
     if not (len(low) and np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
         raise ConfigError(
-            f"the action space {on_one_line(space)} has no finite bounds; give it entries, and each a low and a "
+            f"the action space {one_line(space)} has no finite bounds; give it entries, and each a low and a "
             "higher high"
         )
     center, half = (low + high) / 2, (high - low) / 2

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from tmrl_like.agents.images import IMAGE_FEATURES, MAX_IMAGE_DIMS, SMALLEST_SIDE, ImageEncoder, is_image
 from tmrl_like.base import tree
+from tmrl_like.base.text import one_line
 from tmrl_like.errors import ConfigError
 
 OBS_RANGE = 3.0  # torch initialises layers small: inputs of this size give a first layer that resolves them
@@ -53,7 +54,7 @@ class Encoder(nn.Module):
         self.images = nn.ModuleList(ImageEncoder(box) for _, box in seen)
         self.size = self.rescale.size + IMAGE_FEATURES * len(self.images)
         if not self.size:
-            raise ConfigError(f"the observation space {on_one_line(space)} is empty; a policy needs something to see")
+            raise ConfigError(f"the observation space {one_line(space)} is empty; a policy needs something to see")
 
     def forward(self, obs: Any) -> Tensor:
         """Structure of [B, ...] -> [B, F] float32; without images also [B, R] -> [B, F]."""
@@ -164,7 +165,7 @@ def _check_leaf(path: tree.Path, space: gymnasium.Space[Any]) -> None:
     is_vector = isinstance(space, spaces.Box) and len(space.shape) <= _MAX_DIMS
     if not (is_vector or isinstance(space, spaces.MultiBinary) or is_image(space) or is_categorical(space)):
         raise ConfigError(
-            f"the observation space{tree.name_of(path)} is {on_one_line(space)}; this network takes vectors (a Box "
+            f"the observation space{tree.name_of(path)} is {one_line(space)}; this network takes vectors (a Box "
             f"of at most {_MAX_DIMS} dimensions, "
             f"MultiBinary), categories (Discrete, MultiDiscrete; at most {MAX_CATEGORIES:,}), images (a Box of at "
             f"most {MAX_IMAGE_DIMS} dimensions, sides of {SMALLEST_SIDE} or more), and Tuples and Dicts of these: "
@@ -202,8 +203,3 @@ def _numbers_of(space: gymnasium.Space[Any]) -> tuple[np.ndarray[Any, Any], ...]
 def box_bounds(space: spaces.Box) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Low and high, each float32, flat."""
     return space.low.astype(np.float32).ravel(), space.high.astype(np.float32).ravel()
-
-
-def on_one_line(space: gymnasium.Space[Any]) -> str:
-    """A space as text, for an error."""
-    return " ".join(str(space).split())

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise, repeat
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 
 from tmrl_like.base import tree
@@ -105,7 +106,10 @@ class FieldColumns:
         dtype = np.result_type(column.array.dtype, dtype_of(node, self.name))  # type: ignore[arg-type]
         if column.array.dtype.kind != "f" and dtype != column.array.dtype:
             column.array = column.array.astype(dtype)
-            self.node = column.leaf = _with_dtype(column.leaf, dtype)
+            if isinstance(column.leaf, PlainLeaf):
+                self.node = column.leaf = PlainLeaf("float" if dtype.kind == "f" else "int")
+            else:
+                self.node = column.leaf = msgspec.structs.replace(column.leaf, dtype=dtype.str)
 
     def tree(self, leaves: Sequence[Any]) -> Any:
         """Put leaves, left to right, into the field's structure. The two common structures are short cuts."""
@@ -153,12 +157,6 @@ def dtype_of(leaf: Leaf, name: str) -> np.dtype[Any]:
             f"{name} is {found}; ReplayMemory stores arrays and numbers: drop it in the sample_compressor"
         )
     return dtype
-
-
-def _with_dtype(leaf: Leaf, dtype: np.dtype[Any]) -> Leaf:
-    if isinstance(leaf, ArrayLeaf):
-        return ArrayLeaf(dtype.str, leaf.shape)
-    return ScalarLeaf(dtype.str) if isinstance(leaf, ScalarLeaf) else PlainLeaf("float" if dtype.kind == "f" else "int")
 
 
 def _listed(leaves: list[tuple[str, Leaf]]) -> str:

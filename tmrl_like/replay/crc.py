@@ -69,7 +69,7 @@ def first_difference(one: Any, other: Any, name: str) -> Difference | None:
     as dict.
     """
     if _kind(one) is not _kind(other):
-        return Difference(name, *(f"type {_type_name(value)}, {value!r:.80}" for value in (one, other)))
+        return Difference(name, *(f"{type(value)}, {value!r:.80}" for value in (one, other)))
     if isinstance(one, np.ndarray | np.generic):
         return _difference_of_arrays(np.asarray(one), np.asarray(other), name)
     if not isinstance(one, tuple | list | dict):
@@ -103,8 +103,3 @@ def _bits(value: Any) -> Any:
     if isinstance(value, float):
         return struct.pack("<d", value)
     return struct.pack("<2d", value.real, value.imag) if isinstance(value, complex) else value
-
-
-def _type_name(value: Any) -> str:
-    kind = type(value)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

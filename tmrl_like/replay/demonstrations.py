@@ -148,7 +148,11 @@ class WithDemonstrations(MemoryDataloading):
         if not self.demonstrations.ready:
             demonstrated = 0
         parts = ((self.own, self.batch_size - demonstrated), (self.demonstrations, demonstrated))
-        batches = [_draw(memory, count) for memory, count in parts if count]
+        batches = []
+        for memory, count in parts:
+            if count:
+                memory.batch_size = count
+                batches.append(memory.sample())
         if len(batches) == 1:
             batch = batches[0]
         else:
@@ -173,11 +177,6 @@ def _is_expert(buffer: Buffer) -> bool:
         return any(bool(np.any(timing.source == ActionSource.EXPERT)) for timing in timings)
     timings = [getattr(sample.info, "timing", None) for sample in buffer]
     return any(timing is not None and timing.source == ActionSource.EXPERT for timing in timings)
-
-
-def _draw(memory: MemoryDataloading, count: int) -> Batch:
-    memory.batch_size = count
-    return memory.sample()
 
 
 def _joined(*parts: Any) -> Any:

@@ -200,23 +200,19 @@ class Lanes:
         gone = np.arange(self.oldest, oldest) % self.capacity
         self._discard(gone[self._place[gone] > 0])
         self.oldest = oldest
-        for lane in self._cut_runs(oldest):
-            if lane.runs:
-                self._discard_without_history(lane)
-            else:
-                del self._lanes[lane.stream]
-
-    def _cut_runs(self, oldest: int) -> list[Lane]:
-        """Shorten or drop the runs before `oldest`; return the lanes that lost rows."""
-        lanes: dict[int, Lane] = {}
+        cut: dict[str, Lane] = {}
         while self._runs and self._runs[0].start < oldest:
             run = self._runs[0]
-            lanes[id(run.lane)] = run.lane
+            cut[run.lane.stream] = run.lane
             run.start = min(run.end, oldest)
             if run.start == run.end:
                 self._runs.popleft()
                 run.lane.runs.popleft()
-        return list(lanes.values())
+        for stream, lane in cut.items():
+            if lane.runs:
+                self._discard_without_history(lane)
+            else:
+                del self._lanes[stream]
 
     def _discard_without_history(self, lane: Lane) -> None:
         """Look again at the oldest rows of a lane, whose history may be gone."""

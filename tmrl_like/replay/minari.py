@@ -70,13 +70,10 @@ def _columns_of(node: Any, name: str) -> Any:
             return tuple(items[f"{_INDEX}{k}"] for k in range(len(items)))
         return items
     values = node[()]
-    if values.dtype.kind not in "biuf" or (values.ndim == 2 and values.dtype == np.uint8 and _is_jpeg(values)):
+    is_jpeg = values.ndim == 2 and values.dtype == np.uint8 and values[:1, :2].tobytes() == _JPEG
+    if values.dtype.kind not in "biuf" or is_jpeg:
         raise ValueError(f"{name} is text or JPEG images; write images with jpeg_encoding=False, and leave text out")
     return values
-
-
-def _is_jpeg(values: Any) -> bool:
-    return bool(len(values)) and values[0, :2].tobytes() == _JPEG
 
 
 def _row(columns: Any, k: int) -> Any:

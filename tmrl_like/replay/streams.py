@@ -17,7 +17,7 @@ worker that dies inside an episode needs no care: its stream never continues, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from tmrl_like.types import Buffer, Info, Sample
 
@@ -68,9 +68,8 @@ class StreamSorter:
     def _is_worth_a_switch(self, stream: str, context_length: int, min_run: int) -> bool:
         """A long run is; so is the end of an episode, unless the context would outweigh the run."""
         waiting = self.pending(stream)
-        if waiting >= min_run:
-            return True
-        return waiting >= context_length and any(_ends_episode(buffer) for buffer in self._held[stream])
+        samples = (sample for buffer in self._held[stream] for sample in buffer)
+        return waiting >= min_run or (waiting >= context_length and any(s.terminated or s.truncated for s in samples))
 
     def _switch_to(self, stream: str, context_length: int) -> None:
         history = self._tails.get(stream, [])[-context_length:]
@@ -83,7 +82,10 @@ class StreamSorter:
             self._append(buffer)
 
     def _marked(self, buffer: Buffer, context_length: int) -> Buffer:
-        self._remember(buffer, context_length)
+        tail = self._tails.pop(buffer.stream, [])
+        self._tails[buffer.stream] = [*tail, *buffer.memory[-context_length:]][-context_length:]
+        if len(self._tails) > _REMEMBERED_STREAMS:
+            del self._tails[next(iter(self._tails))]
         if not self._to_mark:
             return buffer
         marked = min(self._to_mark, len(buffer))
@@ -91,21 +93,7 @@ class StreamSorter:
         samples = buffer.memory
         return Buffer([*map(_as_context, samples[:marked]), *samples[marked:]], buffer.stream)
 
-    def _remember(self, buffer: Buffer, context_length: int) -> None:
-        tail = self._tails.pop(buffer.stream, [])
-        self._tails[buffer.stream] = [*tail, *buffer.memory[-context_length:]][-context_length:]
-        if len(self._tails) > _REMEMBERED_STREAMS:
-            del self._tails[next(iter(self._tails))]
-
-
-def _ends_episode(buffer: Sequence[Sample] | Buffer) -> bool:
-    return any(sample.terminated or sample.truncated for sample in buffer)
-
 
 def _as_context(sample: Sample) -> Sample:
-    info = sample.info
-    if isinstance(info, Info):
-        marked = Info(info, info.is_reset, True, info.timing, info.original)
-    else:
-        marked = Info(is_context=True)
-    return sample._replace(info=marked)
+    info = sample.info if isinstance(sample.info, Info) else Info()
+    return sample._replace(info=Info(info, info.is_reset, True, info.timing, info.original))

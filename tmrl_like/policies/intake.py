@@ -57,10 +57,9 @@ class PolicyIntake:
         self._make_actor = make_actor
         self.probe = probe
         self._assembler = PolicyAssembler()
-        self._lock = threading.Lock()  # held for pointer swaps only
+        self._changed = threading.Condition()  # held for pointer swaps only
         self._spares: list[ActorModule] = []
         self._ready: LoadedPolicy | None = None
-        self._arrived = threading.Condition()
         self._refused = 0
         self._reason = ""
         self.received = 0
@@ -88,14 +87,14 @@ class PolicyIntake:
 
     def _load(self, weights: memoryview) -> ActorModule:
         """Load into an instance that nobody uses; the policy that is ready stays ready if that fails."""
-        with self._lock:
+        with self._changed:
             actor = self._spares.pop() if self._spares else None
         if actor is None:
             actor = self._make_actor()
         try:
             self._load_into(actor, weights)
         except PolicyError:
-            with self._lock:
+            with self._changed:
                 self._spares.append(actor)
             raise
         return actor
@@ -131,13 +130,12 @@ class PolicyIntake:
         if self.alarm:
             log.info("policy %d is fit to act again; %d were refused", policy.version, self._refused)
         self._refused, self._reason, self.alarm = 0, "", ""
-        with self._lock:
+        with self._changed:
             if self._ready is not None:
                 self._spares.append(self._ready.actor)
             self._ready = policy
-        with self._arrived:
             self.received += 1
-            self._arrived.notify_all()
+            self._changed.notify_all()
 
     @property
     def has_new(self) -> bool:
@@ -146,7 +144,7 @@ class PolicyIntake:
 
     def take(self, acting: ActorModule) -> LoadedPolicy | None:
         """Swap the acting instance for the newest one (environment's thread)."""
-        with self._lock:
+        with self._changed:
             policy, self._ready = self._ready, None
             if policy is not None:
                 self._spares.append(acting)
@@ -156,7 +154,7 @@ class PolicyIntake:
 
     def drop(self) -> bool:
         """Forget a policy that is ready; whether there was one."""
-        with self._lock:
+        with self._changed:
             policy, self._ready = self._ready, None
             if policy is not None:
                 self._spares.append(policy.actor)
@@ -164,11 +162,8 @@ class PolicyIntake:
 
     def wait_for_new(self, timeout_s: float) -> bool:
         """Wait until a policy is ready."""
-        until = time.monotonic() + timeout_s
-        with self._arrived:
-            while self._ready is None and time.monotonic() < until:
-                self._arrived.wait(max(0.0, until - time.monotonic()))
-        return self._ready is not None
+        with self._changed:
+            return self._changed.wait_for(lambda: self._ready is not None, timeout_s)
 
 
 class PolicyFiles:

@@ -16,7 +16,7 @@ from link_proxy import LinkProxy
 
 from tmrl_like.errors import OversizeError, TransportError
 from tmrl_like.testing.transports import introduce, receive_at, send_of, until
-from tmrl_like.transport import KeyFolder, TransportOptions, listen
+from tmrl_like.transport import KeyFolder, TransportOptions, connect, listen
 from tmrl_like.transport.credentials import _curve_pair
 from tmrl_like.transport.tlspyo.connection import PIECE_BYTES, Assembler, cut
 from tmrl_like.transport.tlspyo.password import PASSWORD_BYTES, password_of
@@ -74,6 +74,16 @@ def test_nothing_piles_up_while_the_server_is_away(tls: Machines) -> None:
     server = tls.listen(server.address[1])
     send_of(peer, b"fresh")
     until(lambda: receive_at(server).data == b"fresh")
+
+
+def test_a_link_that_is_closed_at_once_leaves_no_connection(tls: Machines) -> None:
+    patient = TransportOptions(handshake_timeout_s=600, silent_after_s=600)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        peer = connect("tlspyo", *listener.getsockname(), tls.keys, patient)
+        connection = listener.accept()[0]
+        peer.close()
+        with connection:
+            assert closes(connection, 20)
 
 
 def test_a_silent_link_is_noticed_by_both_sides(tls: Machines) -> None:
@@ -151,7 +161,7 @@ def test_the_error_after_a_fork_says_what_to_do_instead(tls: Machines) -> None:
 
 
 OWN_REACTOR = """
-import sys, threading
+import sys, threading, time
 from pathlib import Path
 from twisted.internet import reactor
 from tmrl_like.testing.transports import introduce
@@ -160,9 +170,14 @@ keys = KeyFolder(Path(sys.argv[1]))
 
 def use():
     server = listen("tlspyo", "127.0.0.1", 0, keys)
-    introduce(server, connect("tlspyo", *server.address, keys))
-    print("done", flush=True)
+    peer = connect("tlspyo", *server.address, keys)
+    introduce(server, peer)
     reactor.callFromThread(reactor.stop)
+    while reactor.running:
+        time.sleep(0.01)
+    server.close()
+    peer.close()
+    print("done", flush=True)
 
 reactor.callWhenRunning(threading.Thread(target=use).start)
 reactor.run()

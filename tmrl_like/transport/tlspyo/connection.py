@@ -115,9 +115,7 @@ class Tally:
 
 
 class Connection:
-    """Mixed into tlspyo's two protocols. `hand_over` and `received` may be called in any one thread, the others in the
-    reactor's.
-    """
+    """Mixed into tlspyo's two protocols. `hand_over` and `received` are for the user's thread."""
 
     transport: Any
     send_obj: Any

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import time
@@ -11,7 +12,7 @@ import OpenSSL
 from tlspyo.client import Client, ClientProtocol, TLSClientFactory
 from twisted.internet import ssl
 
-from tmrl_like.errors import CredentialsError
+from tmrl_like.errors import CredentialsError, TransportError
 from tmrl_like.transport.base import TransportOptions, key_refused, next_in, other_server
 from tmrl_like.transport.credentials import KeyFolder
 from tmrl_like.transport.tlspyo.connection import (
@@ -73,9 +74,12 @@ class TlspyoPeerLink:
 
     # in the reactor
 
-    def proved(self, connection: PeerConnection) -> None:
-        """Both sides know each other."""
+    def made(self, connection: PeerConnection) -> None:
+        """Something has answered."""
         self._connection = connection
+
+    def proved(self) -> None:
+        """Both sides know each other."""
         self._ever_proved = True
         self._dialler.delay = _REDIAL_INITIAL_S
 
@@ -114,14 +118,15 @@ class TlspyoPeerLink:
         """See `PeerLink.send`. Also False while there is no connection: nothing piles up."""
         self.options.check_size(len(data))
         connection = self._connection
-        return connection is not None and connection.hand_over(data)
+        return connection is not None and connection.proved and connection.hand_over(data)
 
     def wake(self) -> None:
         self.inbox.put(None)
 
     def close(self) -> None:
-        in_reactor(self._dialler.stopTrying)
-        close_all([self._connection] if self._connection else [])
+        with contextlib.suppress(TransportError):  # without a reactor there is nothing to close
+            in_reactor(self._dialler.stopTrying)
+            close_all([self._connection] if self._connection else [])
 
 
 class PeerConnection(Connection, ClientProtocol):  # type: ignore[misc]
@@ -136,6 +141,7 @@ class PeerConnection(Connection, ClientProtocol):  # type: ignore[misc]
 
     def connectionMade(self) -> None:  # noqa: N802 - Twisted's name
         self.begin()
+        self._link.made(self)
         super().connectionMade()
 
     def connectionLost(self, reason: Any) -> None:  # noqa: N802 - Twisted's name
@@ -164,7 +170,7 @@ class PeerConnection(Connection, ClientProtocol):  # type: ignore[misc]
             self._link.give_up(key_refused(self._link.where))
         elif command == "ACK" and not self.proved:  # the server answers only those whose key it knows
             self.proved = True
-            self._link.proved(self)
+            self._link.proved()
         elif command == "OBJ" and piece is not None:
             self.arrive(piece)
         return stamp, command, piece

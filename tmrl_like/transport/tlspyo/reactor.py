@@ -22,20 +22,25 @@ def running_reactor() -> Any:
     """Return Twisted's reactor, started if need be; one that the program runs itself will do.
 
     Raises:
-        TransportError: this process was forked from one that uses tlspyo.
+        TransportError: this process was forked from one that uses tlspyo, or the program has stopped its reactor.
     """
     global _process
     with _lock:
-        if _process not in (0, os.getpid()):
-            raise TransportError(
-                "this process was forked from one that uses the transport tlspyo: start processes with the method "
-                '"spawn" of multiprocessing, or use the transport zmq'
-            )
         if not _process:
             _process = os.getpid()
             logging.getLogger("tlspyo").setLevel(logging.CRITICAL)
             if not twisted_reactor.running:
+                started = threading.Event()
+                twisted_reactor.callWhenRunning(started.set)
                 threading.Thread(target=twisted_reactor.run, args=(False,), name="tmrl-tlspyo", daemon=True).start()
+                started.wait()
+        if _process != os.getpid():
+            raise TransportError(
+                "this process was forked from one that uses the transport tlspyo: start processes with the method "
+                '"spawn" of multiprocessing, or use the transport zmq'
+            )
+        if not twisted_reactor.running:
+            raise TransportError("this program has stopped Twisted's reactor, which cannot be started again")
     return twisted_reactor
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hmac
 import itertools
@@ -14,7 +15,7 @@ from tlspyo.server import Server, ServerProtocol
 from twisted.internet import error, ssl, task
 from twisted.internet.protocol import Factory
 
-from tmrl_like.errors import DecodingError
+from tmrl_like.errors import DecodingError, TransportError
 from tmrl_like.transport.base import (
     MAX_UNPROVED_CONNECTIONS,
     REVOKED,
@@ -129,10 +130,11 @@ class TlspyoServerLink:
         return self._refused
 
     def close(self) -> None:
-        if self._reading_keys.running:
-            in_reactor(self._reading_keys.stop)
-            in_reactor(self._port.stopListening)
-            close_all([*self._connections.values(), *self._unproved.values()])
+        with contextlib.suppress(TransportError):  # without a reactor there is nothing to close
+            if self._reading_keys.running:
+                in_reactor(self._reading_keys.stop)
+                in_reactor(self._port.stopListening)
+                close_all([*self._connections.values(), *self._unproved.values()])
 
 
 class ServerConnection(Connection, ServerProtocol):  # type: ignore[misc]
@@ -171,9 +173,7 @@ class ServerConnection(Connection, ServerProtocol):  # type: ignore[misc]
             super().dataReceived(data)
         except Exception as problem:  # tlspyo has cut the connection by now
             if self.proved:
-                log.warning(
-                    "cut the connection of %s: %s", self._link.keys.identities.get(self.key, REVOKED).name, problem
-                )
+                log.warning("cut the connection of %s: %s", self._link.identity_of(self).name, problem)
 
     def process_header(self) -> tuple[int, int, str | None]:
         """Bounds of the next envelope; nothing is read of a peer whose password is wrong."""

@@ -37,7 +37,7 @@ class CarlaInterface(RealTimeGymInterface):  # type: ignore[misc]
     `info` has the simulator's clock, and why an episode ended.
 
     Attributes:
-        fixed_step_s: let the world stand still between two `tick`s of this length; None: real time. Set it before the
+        fixed_step_s: let the world stand still between two ticks, of this length; None: real time. Set it before the
             first reset.
     """
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import struct
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ class Record:
 
     def to_array(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """All fields in order, float64 [number of fields]; whole numbers are exact up to 2^53."""
-        return np.array(self._values(), np.float64)
+        return np.array([*vars(self).values()], np.float64)
 
     @classmethod
     def from_array(cls, array: np.ndarray[Any, Any]) -> Self:
@@ -42,7 +41,7 @@ class Record:
 
     def to_bytes(self) -> bytes:
         """All fields in order, without padding."""
-        return struct.pack("<" + self.FORMAT, *self._values())
+        return struct.pack("<" + self.FORMAT, *vars(self).values())
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -55,9 +54,6 @@ class Record:
             return cls(*struct.unpack("<" + cls.FORMAT, data))
         except (struct.error, ValueError) as error:
             raise DecodingError(f"{cls.__name__}: {error}") from None
-
-    def _values(self) -> list[Any]:
-        return [getattr(self, field.name) for field in dataclasses.fields(self)]  # type: ignore[arg-type]
 
 
 _KINDS = {"d": float, "Q": int, "?": bool}

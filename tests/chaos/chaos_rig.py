@@ -21,6 +21,7 @@ from house import with_worker_options
 from link_proxy import LinkProxy
 
 from tmrl_like.base.functional import partial
+from tmrl_like.base.processes import is_alive
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.networking import RolloutWorker, Server, Trainer
 from tmrl_like.testing.chaos import NUMBERED_SPACES, Audit, Ledger, NumberedEnv, audit, counter, produced
@@ -199,7 +200,7 @@ class Part:
         """Those that run, also when the process itself was killed."""
         if self.alive:
             self._family.update(self._main.children(recursive=True))
-        return [process for process in self._family if runs(process)]
+        return [process for process in self._family if is_alive(process)]
 
     def __enter__(self) -> "Part":
         return self
@@ -209,13 +210,6 @@ class Part:
         for process in self.children():
             process.kill()
         psutil.wait_procs(self._family, 5.0)
-
-
-def runs(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def run_part(environment: dict[str, str], log: Path, run, arguments) -> None:

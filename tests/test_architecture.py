@@ -176,7 +176,7 @@ assert main(["server", "config/drone.yaml", "--server.port", "0"]) == 0
 )
 def test_a_server_and_a_supervisor_start_without_torch_gymnasium_and_numpy(way: str, tmp_path: Path) -> None:
     loaded = _run(f"{way}\nimport sys, json; print(json.dumps(sorted(sys.modules)))", tmp_path)
-    heavy = {"torch", "gymnasium", "numpy", "cv2", "rtgym", "wandb", "matplotlib", "jsonargparse"}
+    heavy = {"torch", "gymnasium", "numpy", "cv2", "rtgym", "wandb", "matplotlib"}
     assert heavy.isdisjoint(json.loads(loaded))
 
 

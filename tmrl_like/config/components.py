@@ -12,15 +12,19 @@ Keys with values become a dataclass where the annotation is one.
 from __future__ import annotations
 
 import collections.abc
+import contextlib
 import dataclasses
 import functools
 import importlib
+import os
 import types
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
+
+import msgspec
 
 from tmrl_like.base.factories import MISSING, Parameter, signature_of
 from tmrl_like.base.functional import place_of
@@ -89,18 +93,21 @@ def check_value(document: Document, keys: Keys, annotation: Any, value: Any) -> 
     Raises:
         ConfigError: it is not one.
     """
-    if annotation in (Any, MISSING) or _fits_plainly(annotation, value):
+    if annotation in (Any, MISSING):
         return value
-    if value is None and _refuses_none(annotation):  # which jsonargparse takes for anything
-        raise document.error(keys, f": expected {type_name(annotation)}, got none")
-    if annotation is float and value in ("inf", "-inf"):  # on the command line, for YAML's .inf
-        return float(value)
-    try:
-        return _parsed(annotation, value)
-    except _UncheckableError:
-        return value
-    except ValueError:
-        raise document.error(keys, f": expected {type_name(annotation)}, got {value!r:.80}") from None
+    kinds = _alternatives(annotation) or (annotation,)
+    for strict in (True, False) if isinstance(value, str) else (True,):  # numbers may be written as text
+        for kind in kinds:
+            if isinstance(value, str) and _is_path(kind):
+                return Path(value)
+            with contextlib.suppress(msgspec.ValidationError):
+                try:
+                    converted = msgspec.convert(value, kind, strict=strict)
+                except TypeError:  # a type that msgspec does not know
+                    return value
+                return value if converted == value else converted
+    got = "none" if value is None else f"{value!r:.80}"
+    raise document.error(keys, f": expected {type_name(annotation)}, got {got}")
 
 
 def make_page(document: Document, keys: Keys, page: Callable[..., _Page], values: Any) -> _Page:
@@ -323,6 +330,11 @@ def _wants_object(annotation: Any) -> bool:
     return typing.get_origin(annotation) is None and isinstance(annotation, type) and annotation not in plain
 
 
+def _is_path(annotation: Any) -> bool:
+    kind = typing.get_origin(annotation) or annotation
+    return isinstance(kind, type) and issubclass(kind, os.PathLike)
+
+
 def _dataclass_in(annotation: Any) -> type | None:
     """The dataclass that an annotation asks for, alone or as an alternative."""
     if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
@@ -333,60 +345,10 @@ def _dataclass_in(annotation: Any) -> type | None:
 # -- names and types ---------------------------------------------------------------------------------
 
 
-class _UncheckableError(Exception):
-    """An annotation that no value can be checked against."""
-
-
-def _fits_plainly(annotation: Any, value: Any) -> bool:
-    """The everyday cases, without the type parser's help (and its import)."""
-    if isinstance(value, str) and annotation is not str and typing.get_origin(annotation) is not Literal:
-        alternatives = typing.get_args(annotation)
-        return str in alternatives or any(typing.get_origin(a) is Literal and value in a.__args__ for a in alternatives)
-    if alternatives := _alternatives(annotation):
-        return any(_fits_plainly(a, value) for a in alternatives)
-    if typing.get_origin(annotation) is Literal:
-        return any(type(value) is type(a) and value == a for a in typing.get_args(annotation))
-    if annotation is float:
-        return type(value) in (int, float)
-    if annotation in (int, str, bool, type(None)):
-        return type(value) is annotation
-    return False
-
-
-def _refuses_none(annotation: Any) -> bool:
-    """Whether an annotation is known to mean something else: text, numbers, lists, keys with values."""
-    if alternatives := _alternatives(annotation):
-        return all(map(_refuses_none, alternatives))
-    plain = (int, float, str, bool, list, tuple, dict, Literal, collections.abc.Sequence, collections.abc.Mapping)
-    return annotation in plain or (typing.get_origin(annotation) in plain and None not in typing.get_args(annotation))
-
-
 def _alternatives(annotation: Any) -> tuple[Any, ...]:
     """Those of a union; of everything else none."""
     is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     return typing.get_args(annotation) if is_union else ()
-
-
-def _parsed(annotation: Any, value: Any) -> Any:
-    """Have jsonargparse understand a value: lists, unions, enums, paths, dataclasses, numbers as text.
-
-    Raises:
-        ValueError: the value is not of that type.
-        _UncheckableError: jsonargparse does not know the type.
-    """
-    import argparse
-
-    from jsonargparse import ArgumentParser
-
-    parser = ArgumentParser(exit_on_error=False)
-    try:
-        parser.add_argument("--value", type=annotation)
-    except Exception:
-        raise _UncheckableError from None
-    try:
-        return parser.instantiate(parser.parse_object({"value": value})).value
-    except (argparse.ArgumentError, TypeError) as error:
-        raise ValueError(str(error)) from None
 
 
 def _public_names(holder: Any) -> list[str]:

@@ -30,7 +30,7 @@ def module_path(monkeypatch: pytest.MonkeyPatch) -> None:
         (["server", TINY, "--server.port"], "--server.port needs a value"),
         (["server", TINY, "--server.port", "x"], "server.port: expected a whole number, got 'x'"),
         (["server", TINY, "--server.port", "-1"], "server.port is -1; expected 0 to 65535"),
-        (["run", TINY, "--workers", "0"], "--workers is 0; expected 1 or more"),
+        (["run", TINY, "--workers", "0"], "0 is not 1 or more"),
         (["run", TINY, "--minutes", "0"], "trainer.max_minutes is 0"),
         (["test", TINY, "--episodes", "0"], "0 is not 1 or more"),
         (["test", TINY, "--policy", "a", "--untrained"], "not allowed with argument"),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import math
 import re
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import tmrl_like
@@ -20,6 +21,7 @@ from tmrl_like.errors import ConfigError
 
 Arguments = argparse.Namespace
 
+WITHOUT_EXPERIMENT = ("log", "keys")
 LEVELS = ("debug", "info", "warning", "error")
 
 _ABOUT = """\
@@ -54,11 +56,12 @@ def parse(argv: Sequence[str]) -> Arguments | int:
         return int(finished.code or 0)
     if unknown:
         _refuse_unknown(unknown[0], arguments)
-    if overrides and arguments.command in ("keys", "log"):
+    if overrides and arguments.command in WITHOUT_EXPERIMENT:
         raise ConfigError(
             f"`{arguments.command}` reads no experiment: --{'.'.join(overrides[0][0])} has no meaning there"
         )
-    arguments.overrides = overrides
+    flags = {key: value for key, value in vars(arguments).items() if "." in key and value is not None}
+    arguments.overrides = overrides + [(tuple(key.split(".")), value) for key, value in flags.items()]
     return arguments
 
 
@@ -81,211 +84,137 @@ def _parser() -> _Parser:
     parser = _Parser(prog="tmrl-like", description=_ABOUT, epilog=_EXITS)
     parser.add_argument("--version", action="version", version=f"tmrl_like {tmrl_like.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
-    for add in (
-        _add_run,
-        _add_server,
-        _add_worker,
-        _add_trainer,
-        _add_test,
-        _add_benchmark,
-        _add_check,
-        _add_record,
-        _add_record_reward,
-        _add_log,
-        _add_keys,
-    ):
-        add(commands)
+    _add_roles(commands)
+    _add_tools(commands)
+    _add_keys(commands)
     for command in commands.choices.values():
-        _add_log_level(command)
+        command.add_argument("--log-level", choices=LEVELS, default="info", help="which log lines to show (info)")
         options = [o for a in command._actions for o in a.option_strings if a.help != argparse.SUPPRESS]
         command.set_defaults(known_options=options, supervised=False, print_config=False)
     return parser
 
 
 def _command(commands: Any, name: str, about: str, more: str = "") -> argparse.ArgumentParser:
+    reads_experiment = name not in WITHOUT_EXPERIMENT
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
         help=about,
         description=f"{about[0].upper()}{about[1:]}. {more}".strip(),
-        epilog=f"{_describe_keys()}\n\n{_EXITS}",
+        epilog=f"{_describe_keys()}\n\n{_EXITS}" if reads_experiment else _EXITS,
     )
-    parser.add_argument("experiment", metavar="EXPERIMENT", help="the experiment, a YAML file")
-    parser.add_argument(
-        "--print_config", action="store_true", help="print the whole experiment, defaults included, and end"
-    )
-    parser.add_argument("--supervised", action="store_true", help=argparse.SUPPRESS)
+    if reads_experiment:
+        parser.add_argument("experiment", metavar="EXPERIMENT", help="the experiment, a YAML file")
+        parser.add_argument(
+            "--print_config", action="store_true", help="print the whole experiment, defaults included, and end"
+        )
+        parser.add_argument("--supervised", action="store_true", help=argparse.SUPPRESS)
     return parser
 
 
-def _add_log_level(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--log-level", choices=LEVELS, default="info", help="which log lines to show (info)")
+def _add_number(
+    parser: argparse.ArgumentParser,
+    name: str,
+    default: float,
+    about: str,
+    expected: str = "1 or more",
+    fits: Callable[[float], bool] = lambda n: n >= 1,
+) -> None:
+    """An option whose value is a number of the default's type, in a range."""
+
+    def number(text: str) -> float:
+        value = type(default)(text)
+        if not fits(value):
+            raise argparse.ArgumentTypeError(f"{text} is not {expected}")
+        return value
+
+    parser.add_argument(name, type=number, default=default, metavar="N", help=f"{about} ({default:g})")
 
 
-def _add_run(commands: Any) -> None:
-    parser = _command(
+def _add_roles(commands: Any) -> None:
+    """What stands in for `--trainer.KEY VALUE` has that key as its `dest`: `parse` makes one of the other."""
+    run = _command(
         commands,
         "run",
         "server, trainer and workers on this machine, with live progress",
         "One Ctrl-C ends all of them. If one dies, the others are ended and its last words are shown.",
     )
-    parser.add_argument("--minutes", type=float, metavar="N", help="train for N minutes (trainer.max_minutes)")
-    parser.add_argument("--workers", type=int, default=1, metavar="N", help="number of workers (1)")
-    parser.add_argument("--fresh", action="store_true", help="start over; an earlier run of this name is kept aside")
-    parser.add_argument(
-        "--proof",
-        action="store_true",
-        help="start over, and compare the trained policy with an untrained one at the end (section proof): "
-        "exit code 0 only if it is better",
-    )
-
-
-def _add_server(commands: Any) -> None:
+    run.add_argument("--minutes", dest="trainer.max_minutes", metavar="N", help="as trainer.max_minutes")
+    _add_number(run, "--workers", 1, "number of workers")
+    run.add_argument("--fresh", action="store_true", help="start over; an earlier run of this name is kept aside")
+    about = "start over, and at the end compare the policy with an untrained one: exit code 0 only if it is better"
+    run.add_argument("--proof", action="store_true", help=f"{about} (section proof)")
     _command(commands, "server", "the relay that workers and the trainer dial; needs neither torch nor a GPU")
+    worker = _command(commands, "worker", "run the environment with the newest policy and send what happens")
+    worker.add_argument("--name", help="unique among workers (made from host and process)")
+    worker.add_argument("--expert", action="store_true", help="send samples, ignore weights, run no test episodes")
+    trainer = _command(commands, "trainer", "train from what the workers send", "The key for wandb is WANDB_API_KEY.")
+    for name in ("tensorboard", "wandb", "wandb_offline"):
+        key, option = f"trainer.{name}", f"--{name.replace('_', '-')}"
+        trainer.add_argument(option, dest=key, action="store_const", const="true", help=f"as {key}: true")
+    for name in ("wandb_entity", "wandb_project", "wandb_run_id"):
+        key, option = f"trainer.{name}", f"--{name.replace('_', '-')}"
+        trainer.add_argument(option, dest=key, metavar="NAME", help=f"as {key}")
 
 
-def _add_worker(commands: Any) -> None:
-    parser = _command(commands, "worker", "run the environment with the newest policy and send what happens")
-    parser.add_argument("--name", help="unique among workers (made from host and process)")
-    parser.add_argument("--expert", action="store_true", help="send samples, ignore weights, run no test episodes")
-
-
-def _add_trainer(commands: Any) -> None:
-    parser = _command(commands, "trainer", "train from what the workers send")
-    parser.add_argument("--tensorboard", action="store_true", help="as trainer.tensorboard: true")
-    parser.add_argument("--wandb", action="store_true", help="as trainer.wandb: true; the key is WANDB_API_KEY")
-    parser.add_argument("--wandb-entity", metavar="NAME", help="as trainer.wandb_entity")
-    parser.add_argument("--wandb-project", metavar="NAME", help="as trainer.wandb_project")
-    parser.add_argument("--wandb-run-id", metavar="ID", help="as trainer.wandb_run_id")
-    parser.add_argument("--wandb-offline", action="store_true", help="as trainer.wandb_offline: true")
-
-
-def _add_test(commands: Any) -> None:
-    parser = _command(commands, "test", "drive the stored policy, without server and trainer, and show how it does")
-    parser.add_argument("--episodes", type=_count, default=10, metavar="N", help="test episodes (10)")
-    policy = parser.add_mutually_exclusive_group()
-    policy.add_argument("--policy", metavar="FILE", help="weights to drive with (the run's newest)")
+def _add_tools(commands: Any) -> None:
+    newest: dict[str, Any] = {"metavar": "FILE", "help": "weights to drive with (the run's newest)"}
+    test = _command(commands, "test", "drive the stored policy, without server and trainer, and show how it does")
+    _add_number(test, "--episodes", 10, "test episodes")
+    policy = test.add_mutually_exclusive_group()
+    policy.add_argument("--policy", **newest)
     policy.add_argument("--untrained", action="store_true", help="drive an untrained policy, for comparison")
-    parser.add_argument("--video", metavar="FILE", help="write the first episode's pictures to an .mp4 file")
-
-
-def _add_benchmark(commands: Any) -> None:
-    parser = _command(commands, "benchmark", "measure the environment's time-steps with the policy in the loop")
-    parser.add_argument("--steps", type=_count, default=400, metavar="N", help="steps to measure (400)")
-
-
-def _add_check(commands: Any) -> None:
-    parser = _command(
-        commands,
-        "check",
-        "check in one process that environment, compressor, wire and memory rebuild every transition exactly",
-        "A difference is shown with field, element and both values.",
-    )
-    parser.add_argument("--episodes", type=_count, default=3, metavar="N", help="episodes to run (3)")
-    parser.add_argument(
-        "--delay-steps",
-        type=_count_from_0,
-        default=400,
-        metavar="N",
-        help="steps of random actions to measure delays from (400); 0: do not measure",
-    )
-    parser.add_argument(
-        "--excitation",
-        type=_share,
-        default=0.3,
-        metavar="SHARE",
-        help="how far these go from the default action, as a part of half their range (0.3)",
-    )
-
-
-def _add_record(commands: Any) -> None:
-    parser = _command(
-        commands, "record", "write a data set that a run can start from (dataset_path), without server and trainer"
-    )
-    parser.add_argument("--out", required=True, metavar="DIR", help="the folder that the data set goes to")
-    parser.add_argument("--episodes", type=_count, default=10, metavar="N", help="episodes to record (10)")
-    policy = parser.add_mutually_exclusive_group()
-    policy.add_argument("--policy", metavar="FILE", help="weights to drive with (the run's newest)")
+    test.add_argument("--video", metavar="FILE", help="write the first episode's pictures to an .mp4 file")
+    benchmark = _command(commands, "benchmark", "measure the environment's time-steps with the policy in the loop")
+    _add_number(benchmark, "--steps", 400, "steps to measure")
+    about = "check in one process that environment, compressor, wire and memory rebuild every transition exactly"
+    check = _command(commands, "check", about, "A difference is shown with field, element and both values.")
+    _add_number(check, "--episodes", 3, "episodes to run")
+    about = "steps of random actions to measure delays from; 0: do not measure"
+    _add_number(check, "--delay-steps", 400, about, "0 or more", lambda n: n >= 0)
+    about = "how far these go from the default action, as a part of half their range"
+    _add_number(check, "--excitation", 0.3, about, "above 0 and up to 1", lambda n: 0 < n <= 1)
+    about = "write a data set that a run can start from (dataset_path), without server and trainer"
+    record = _command(commands, "record", about)
+    record.add_argument("--out", required=True, metavar="DIR", help="the folder that the data set goes to")
+    _add_number(record, "--episodes", 10, "episodes to record")
+    policy = record.add_mutually_exclusive_group()
+    policy.add_argument("--policy", **newest)
     policy.add_argument("--random", action="store_true", help="draw actions from the action space")
-    policy.add_argument(
-        "--expert",
-        action="store_true",
-        help="the experiment's actor as it is, without weights; marked as demonstrations",
-    )
-
-
-def _add_record_reward(commands: Any) -> None:
-    parser = _command(
-        commands, "record-reward", "drive around the environment's track once, and write the way for its reward"
-    )
-    parser.add_argument("--output", required=True, metavar="FILE", help="where the way goes, an .npz file")
-    parser.add_argument(
-        "--driver",
-        choices=("script", "keyboard"),
-        default="script",
-        help="who drives; keyboard needs a display (script)",
-    )
-    parser.add_argument(
-        "--spacing", type=_length, default=1.0, metavar="N", help="between two points, in the environment's unit (1)"
-    )
-
-
-def _add_log(commands: Any) -> None:
+    about = "the experiment's actor as it is, without weights; marked as demonstrations"
+    policy.add_argument("--expert", action="store_true", help=about)
+    about = "drive around the environment's track once, and write the way for its reward"
+    reward = _command(commands, "record-reward", about)
+    reward.add_argument("--output", required=True, metavar="FILE", help="where the way goes, an .npz file")
+    drivers = ("script", "keyboard")
+    about = "who drives; keyboard needs a display (script)"
+    reward.add_argument("--driver", choices=drivers, default=drivers[0], help=about)
+    about = "between two points, in the environment's unit"
+    _add_number(reward, "--spacing", 1.0, about, "a length", lambda n: 0 < n < math.inf)
     about = "show what is in a packet log: a data set, or what a trainer or a worker has kept"
-    parser = commands.add_parser("log", help=about, description=f"{about[0].upper()}{about[1:]}.", epilog=_EXITS)
-    parser.add_argument("path", metavar="PATH", help="its folder, or one of its files")
-    parser.add_argument("--minari", metavar="DIR", help="write its whole episodes as a Minari data set instead")
+    log = _command(commands, "log", about)
+    log.add_argument("path", metavar="PATH", help="its folder, or one of its files")
+    log.add_argument("--minari", metavar="DIR", help="write its whole episodes as a Minari data set instead")
 
 
 def _add_keys(commands: Any) -> None:
-    about = "who may connect to this machine's server"
-    parser = commands.add_parser(
-        "keys",
-        help=about,
-        description="Who may connect to this machine's server. Parts on one machine need none of this.\n\n"
+    more = (
+        "Parts on one machine need none of this.\n\n"
         "  on the server's machine   tmrl-like keys invite robot1\n"
-        "  on robot1                 tmrl-like keys join -        (then paste the line)",
-        epilog=_EXITS,
+        "  on robot1                 tmrl-like keys join -        (then paste the line)"
     )
+    parser = _command(commands, "keys", "who may connect to this machine's server", more)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)
     invite = actions.add_parser("invite", help="make a key for another machine; prints one line to paste there")
     invite.add_argument("name", metavar="NAME", help="what to call that machine")
     invite.add_argument("--role", choices=("worker", "trainer", "both"), default="worker", help="(worker)")
+    about = "- reads the line that `invite` printed from standard input; an argument would stay in the history"
     join = actions.add_parser("join", help="take over a key that `invite` made")
-    join.add_argument(
-        "line",
-        metavar="LINE",
-        help="- reads the line that `invite` printed from standard input; an argument would stay in the history",
-    )
+    join.add_argument("line", metavar="LINE", help=about)
     actions.add_parser("list", help="show the keys that may connect")
     revoke = actions.add_parser("revoke", help="refuse a key from now on; what it has open is closed")
     revoke.add_argument("name", metavar="NAME")
     for action in actions.choices.values():
         action.add_argument("--keys-dir", "--keys_dir", metavar="FOLDER", help="where the keys are")
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{number} is not 1 or more")
-    return number
-
-
-def _length(text: str) -> float:
-    number = float(text)
-    if not 0.0 < number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a length")
-    return number
-
-
-def _count_from_0(text: str) -> int:
-    return 0 if text == "0" else _count(text)
-
-
-def _share(text: str) -> float:
-    number = float(text)
-    if not 0.0 < number <= 1.0:
-        raise argparse.ArgumentTypeError(f"{number} is not above 0 and up to 1")
-    return number
 
 
 # -- help --------------------------------------------------------------------------------------------

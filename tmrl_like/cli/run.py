@@ -47,10 +47,6 @@ class _ToldToStopError(Exception):
 def main(arguments: Arguments) -> int:
     """Run everything until training is over."""
     stopper = Stopper(within_s=_CHECKPOINT_WITHIN_S + 2 * _ENDS_WITHIN_S)
-    if arguments.minutes is not None:
-        arguments.overrides.append((("trainer", "max_minutes"), str(arguments.minutes)))
-    if arguments.workers < 1:
-        raise ConfigError(f"--workers is {arguments.workers}; expected 1 or more")
     settings = load_settings(arguments.experiment, arguments.overrides)
     set_up_logging("run", arguments.log_level)
     stopper.on_stop = lambda: None

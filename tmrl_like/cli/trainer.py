@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 
 from tmrl_like.agents.process import tune_process
@@ -14,7 +13,7 @@ from tmrl_like.cli.run_lock import use_run
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.worker import seed_everything
 from tmrl_like.config.config_objects import training_factory
-from tmrl_like.config.experiment import Experiment, TrainerSection
+from tmrl_like.config.experiment import Experiment
 from tmrl_like.config.loading import dump_experiment, load_experiment, load_settings, open_experiment
 from tmrl_like.errors import ConfigError
 from tmrl_like.metrics.sinks import ConsoleSink, Sink, TensorBoardSink
@@ -36,10 +35,9 @@ def main(arguments: Arguments) -> int:
     experiment = load_experiment(arguments.experiment, arguments.overrides, parts)
     seed_everything(experiment.seed, threads)
     tune_process()
-    section = _with_flags(experiment.trainer, arguments)
     with (
         use_run(experiment.paths, "trainer", supervised=arguments.supervised),
-        make_trainer(experiment, _sinks(experiment, section, arguments.supervised)) as trainer,
+        make_trainer(experiment, _sinks(experiment, arguments.supervised)) as trainer,
     ):
         stopper.on_stop = trainer.stop
         _refuse_finished(trainer, experiment)
@@ -47,7 +45,7 @@ def main(arguments: Arguments) -> int:
         write_atomically(experiment.paths.folder / "experiment.yaml", text.encode())
         if arguments.supervised:
             print("ready", flush=True)
-        _run(trainer, experiment, section)
+        _run(trainer, experiment)
     return INTERRUPTED if stopper.requested else 0
 
 
@@ -68,22 +66,9 @@ def make_trainer(experiment: Experiment, sinks: list[Sink]) -> Trainer:
     return trainer
 
 
-def _with_flags(section: TrainerSection, arguments: Arguments) -> TrainerSection:
-    """The section with what the command's own options say."""
-    flags = {
-        "tensorboard": arguments.tensorboard or None,
-        "wandb": arguments.wandb or None,
-        "wandb_entity": arguments.wandb_entity,
-        "wandb_project": arguments.wandb_project,
-        "wandb_run_id": arguments.wandb_run_id,
-        "wandb_offline": arguments.wandb_offline or None,
-    }
-    return dataclasses.replace(section, **{k: v for k, v in flags.items() if v is not None})
-
-
-def _sinks(experiment: Experiment, section: TrainerSection, supervised: bool) -> list[Sink]:
+def _sinks(experiment: Experiment, supervised: bool) -> list[Sink]:
     sinks: list[Sink] = [] if supervised else [ConsoleSink()]
-    if section.tensorboard:
+    if experiment.trainer.tensorboard:
         sinks.append(TensorBoardSink(experiment.paths.folder / "tensorboard"))
     return sinks
 
@@ -102,7 +87,8 @@ def _refuse_finished(trainer: Trainer, experiment: Experiment) -> None:
     )
 
 
-def _run(trainer: Trainer, experiment: Experiment, section: TrainerSection) -> None:
+def _run(trainer: Trainer, experiment: Experiment) -> None:
+    section = experiment.trainer
     if not section.wandb:
         trainer.run()
         return

@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
 
 import tmrl_like.config.config_constants as cfg
 from tmrl_like.base.options import with_given
@@ -116,9 +115,7 @@ class Server:
     def __enter__(self) -> Server:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def _run(self) -> None:

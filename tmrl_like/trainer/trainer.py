@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import os
 import secrets
+import signal
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -178,9 +179,7 @@ class Trainer:
     def __enter__(self) -> Trainer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     @property
@@ -249,32 +248,24 @@ class _Observer:
             sink.close()
 
 
-class _interrupt_calls:  # noqa: N801 - reads as a function
+@contextlib.contextmanager
+def _interrupt_calls(stop: Callable[[], None]) -> Iterator[None]:
     """Within it, the first Ctrl-C calls `stop`; a second one interrupts as usual. Main thread only."""
 
-    def __init__(self, stop: Callable[[], None]) -> None:
-        self._stop = stop
-        self._previous: Any = None
-
-    def __enter__(self) -> None:
-        import signal
-
-        in_main_thread = threading.current_thread() is threading.main_thread()
-        if in_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            self._previous = signal.signal(signal.SIGINT, self._on_signal)
-
-    def _on_signal(self, number: int, frame: Any) -> None:
-        import signal
-
+    def on_signal(number: int, frame: Any) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         log.info("stopping after this step; Ctrl-C again ends at once")
-        self._stop()
+        stop()
 
-    def __exit__(self, *exc: object) -> None:
-        import signal
-
-        if self._previous is not None:
-            signal.signal(signal.SIGINT, self._previous)
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    previous = signal.signal(signal.SIGINT, on_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 def partial_to_dict(value: Any) -> dict[str, Any]:

@@ -8,11 +8,10 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -143,7 +142,11 @@ class RolloutWorker:
         self._env = SupervisedEnv(env_cls, options.hang_timeout_s, options.own_thread)
         with contextlib.ExitStack() as undo:  # what a failure below must not leave behind
             undo.callback(self._env.close)
-            dead_man = self._make_dead_man(math.inf if standalone else options.max_policy_age_s, options.safe_action)
+            safe = None if options.safe_action is None else to_action(options.safe_action, self.env.action_space)
+            dead_man = DeadMan(
+                math.inf if standalone else options.max_policy_age_s,
+                lambda: self._env.default_action if safe is None else safe,
+            )
 
             def make_actor() -> ActorModule:
                 spaces = {"observation_space": self.env.observation_space, "action_space": self.env.action_space}
@@ -206,12 +209,6 @@ class RolloutWorker:
             undo.pop_all()
         close_at_exit(self, turn=0)
 
-    def _make_dead_man(self, max_policy_age_s: float, safe_action: Any) -> DeadMan:
-        if safe_action is None:
-            return DeadMan(max_policy_age_s, lambda: self._env.default_action)
-        action = to_action(safe_action, self.env.action_space)
-        return DeadMan(max_policy_age_s, lambda: action)
-
     @property
     def env(self) -> Any:
         """The environment; another one after a fault."""
@@ -254,7 +251,9 @@ class RolloutWorker:
         self.loop.expert = expert
 
         def orders() -> Iterator[_Order]:
-            for episode in _count_to(nb_episodes):
+            for episode in itertools.count():
+                if episode >= nb_episodes:
+                    return
                 if test_episode_interval and episode % test_episode_interval == 0 and not expert:
                     yield _Order(test=True, collect=False, verbose=True)
                 yield _Order(test=False, collect=True, verbose=verbose)
@@ -276,7 +275,10 @@ class RolloutWorker:
         """
         all_stats: list[EpisodeStats] = []
         order = _Order(test=not train, collect=False, verbose=True, max_samples=max_samples_per_episode)
-        self._drive_until_stopped((order for _ in _count_to(nb_episodes)), all_stats.append)
+        self._drive_until_stopped(
+            itertools.repeat(order) if nb_episodes == math.inf else itertools.repeat(order, int(nb_episodes)),
+            all_stats.append,
+        )
         return all_stats
 
     def run_episode(
@@ -409,7 +411,14 @@ class RolloutWorker:
 
         def end(stats: EpisodeStats) -> None:
             if order.verbose:
-                _report(stats)
+                log.info(
+                    "%s episode: return %.2f in %d steps%s (policy %d)",
+                    "test" if stats.test else "training",
+                    stats.return_,
+                    stats.steps,
+                    ", terminated" if stats.terminated else ", fault" if stats.fault else "",
+                    stats.policy_version,
+                )
             if on_episode is not None:
                 on_episode(stats)
 
@@ -462,8 +471,18 @@ class RolloutWorker:
         """
         if not 0 < nb_steps < math.inf:
             raise ConfigError(f"nb_steps is {nb_steps}; it must be a positive number")
-        overruns = self.loop.overruns
-        times = self._in_control_thread(partial(self._time_steps, nb_steps, test))
+        overruns, times = self.loop.overruns, list[tuple[float, float, float]]()  # period, inference, env.step
+
+        def step() -> None:
+            obs, _ = self.loop.reset(collect_samples=False)
+            while len(times) < nb_steps:
+                before = self.loop.observed_at
+                obs, _, terminated, truncated, _ = self.loop.step(obs, test, collect_samples=False)
+                times.append((self.loop.observed_at - before, self.loop.inference_s, self.loop.env_s))
+                if terminated or truncated:
+                    obs, _ = self.loop.reset(collect_samples=False)
+
+        self._in_control_thread(step)
         result: dict[str, Any] = {"steps": nb_steps, "overruns": self.loop.overruns - overruns}
         for name, column in zip(("period", "inference", "env_step"), np.array(times).T * 1e3, strict=True):
             for q in (50, 99, 99.9):
@@ -474,18 +493,6 @@ class RolloutWorker:
             log.info("environment benchmark: %s", result)
         return result
 
-    def _time_steps(self, nb_steps: int, test: bool) -> list[tuple[float, float, float]]:
-        """Period, inference and environment's share of each step, in seconds."""
-        times: list[tuple[float, float, float]] = []
-        obs, _ = self.loop.reset(collect_samples=False)
-        while len(times) < nb_steps:
-            before = self.loop.observed_at
-            obs, _, terminated, truncated, _ = self.loop.step(obs, test, collect_samples=False)
-            times.append((self.loop.observed_at - before, self.loop.inference_s, self.loop.env_s))
-            if terminated or truncated:
-                obs, _ = self.loop.reset(collect_samples=False)
-        return times
-
     # -- one step ------------------------------------------------------------------------------------
 
     def act(self, obs: Any, test: bool = False) -> Any:
@@ -493,29 +500,19 @@ class RolloutWorker:
         return self.loop.act(obs, test)
 
     def reset(self, collect_samples: bool) -> tuple[Any, dict[str, Any]]:
-        """Start an episode.
-
-        Args:
-            collect_samples: whether its first observation becomes a sample.
-
-        Returns:
-            Observation and info.
-        """
+        """Start an episode, whose first observation becomes a sample if `collect_samples`; returns it and info."""
         return self._in_control_thread(partial(self.loop.reset, collect_samples))
 
     def step(
         self, obs: Any, test: bool, collect_samples: bool, last_step: bool = False
     ) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Act on `obs` and do one environment step.
+        """Act on `obs` and do one environment step; returns what `gymnasium.Env.step` does.
 
         Args:
             obs: the newest observation.
             test: passed to the actor.
             collect_samples: whether the result becomes a sample.
             last_step: cut the episode here (`truncated=True`) if it does not terminate by itself.
-
-        Returns:
-            As `gymnasium.Env.step`.
         """
         return self._in_control_thread(partial(self.loop.step, obs, test, collect_samples, last_step))
 
@@ -576,25 +573,12 @@ class RolloutWorker:
     def __enter__(self) -> RolloutWorker:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def _check(self) -> None:
         if self._session is not None:
             self._session.check()
-
-
-def _report(stats: EpisodeStats) -> None:
-    log.info(
-        "%s episode: return %.2f in %d steps%s (policy %d)",
-        "test" if stats.test else "training",
-        stats.return_,
-        stats.steps,
-        ", terminated" if stats.terminated else ", fault" if stats.fault else "",
-        stats.policy_version,
-    )
 
 
 def _refuse_longer_buffer(compressor: SampleCompressor | None, env: Any) -> None:
@@ -604,7 +588,3 @@ def _refuse_longer_buffer(compressor: SampleCompressor | None, env: Any) -> None
             f"the compressor drops {dropped} actions of each observation, which ends in {held}: give the memory the "
             "environment's act_buf_len, or none"
         )
-
-
-def _count_to(number: float) -> Iterable[int]:
-    return itertools.count() if number == math.inf else range(int(number))

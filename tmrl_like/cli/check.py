@@ -75,9 +75,9 @@ def main(arguments: Arguments) -> int:
         _report_timing(worker, traffic)
         if arguments.delay_steps:
             report_delays(worker, arguments, experiment.seed or 0)
-        _report_traffic(traffic)
-        memory = _fill(experiment, traffic)
-        _report_memory(memory, traffic)
+        each = f"{traffic.bytes_sent / max(1, traffic.samples):.0f} bytes each (with the originals that are compared)"
+        print(f"wire: {traffic.samples} samples in {len(traffic.blocks)} packets, {each}")
+        memory = _filled(experiment, traffic)
         _report_training(experiment, worker, memory)
     print("check passed: every transition is what the environment produced")
     return 0
@@ -147,11 +147,10 @@ def traffic_of_episodes(worker: RolloutWorker, episodes: int) -> Iterator[Traffi
         EnvironmentFaultError: the environment broke an episode off; nothing of that one is given.
     """
     for number in range(1, episodes + 1):
-        traffic = Traffic()
         stats = worker.collect_train_episode()
         if stats.fault:
             raise EnvironmentFaultError(stats.fault)
-        _deliver(worker, traffic)
+        traffic = _delivered(worker)
         stepping_s = sum(periods_s(block, worker.loop.env.time_step_s).sum() for block in traffic.blocks)
         traffic.resets_s.append(stats.duration_s - stepping_s)
         cut = ", cut there: does it ever end?" if stats.steps == _LONGEST_EPISODE else ""
@@ -159,17 +158,21 @@ def traffic_of_episodes(worker: RolloutWorker, episodes: int) -> Iterator[Traffi
         yield traffic
 
 
-def _deliver(worker: RolloutWorker, traffic: Traffic) -> None:
+def _delivered(worker: RolloutWorker) -> Traffic:
     """Do what server and trainer would: take what is sent, and acknowledge it."""
-    sent: list[bytes] = []
+    traffic, sent = Traffic(), list[bytes]()
     worker.send_and_clear_buffer()
     worker._outbox.pump(lambda data: sent.append(data) or True, may_send=True)  # type: ignore[func-returns-value]
-    for record, packet, body in _packets(sent):
-        traffic.records.append((record, packet))
-        if packet.samples:
-            traffic.blocks.append(decode_body(packet, body))
-        worker._outbox.on_ack(m.Ack(packet.worker, packet.incarnation, packet.sequence, packet.sequence))
-    traffic.bytes_sent += sum(map(len, sent))
+    for data in sent:
+        traffic.bytes_sent += len(data)
+        for record, message in unseal(m.decode(data)[1]):
+            packet, body = m.decode(message)
+            assert isinstance(packet, m.SamplePacket)
+            traffic.records.append((record, packet))
+            if packet.samples:
+                traffic.blocks.append(decode_body(packet, body))
+            worker._outbox.on_ack(m.Ack(packet.worker, packet.incarnation, packet.sequence, packet.sequence))
+    return traffic
 
 
 def periods_s(block: SampleBlock, time_step_s: float) -> np.ndarray[Any, Any]:
@@ -178,17 +181,12 @@ def periods_s(block: SampleBlock, time_step_s: float) -> np.ndarray[Any, Any]:
     return periods
 
 
-def _packets(sent: list[bytes]) -> Iterator[tuple[memoryview, m.SamplePacket, memoryview]]:
-    for data in sent:
-        _, bundle = m.decode(data)
-        for record, message in unseal(bundle):
-            packet, body = m.decode(message)
-            assert isinstance(packet, m.SamplePacket)
-            yield record, packet, body
+def _filled(experiment: Experiment, traffic: Traffic) -> MemoryDataloading:
+    """Put everything into the experiment's memory, and have it rebuild and compare every transition.
 
-
-def _fill(experiment: Experiment, traffic: Traffic) -> MemoryDataloading:
-    """Put everything into the experiment's memory, as a trainer would."""
+    Raises:
+        PipelineMismatchError: one differs from the original.
+    """
     memory: MemoryDataloading = memory_factory(experiment)(nb_steps=1, device="cpu")
     for block in traffic.blocks:
         memory.append(Buffer(stream="check", blocks=(block,)))
@@ -199,15 +197,10 @@ def _fill(experiment: Experiment, traffic: Traffic) -> MemoryDataloading:
             f"{traffic.samples} samples made no transition in {type(memory).__name__}: run more --episodes, or its "
             "history is longer than they are"
         )
-    return memory
-
-
-def _report_memory(memory: MemoryDataloading, traffic: Traffic) -> None:
-    """Rebuild every transition: the memory compares it and raises PipelineMismatchError on a difference."""
-    number = min(len(memory), _CHECKED_AT_MOST)
-    for item in np.linspace(0, len(memory) - 1, number).astype(int).tolist():
+    for item in np.linspace(0, len(memory) - 1, min(len(memory), _CHECKED_AT_MOST)).astype(int).tolist():
         memory[item]
     print(f"memory: {len(memory)} transitions from {traffic.samples} samples; {memory.crc_checked} compared, all equal")
+    return memory
 
 
 def _report_training(experiment: Experiment, worker: RolloutWorker, memory: MemoryDataloading) -> None:
@@ -235,19 +228,12 @@ def _report_timing(worker: RolloutWorker, traffic: Traffic) -> None:
         "env.step()": period_s - inference_s,
         "env.reset()": np.array(traffic.resets_s),
     }
-    rows = [[name, *_percentiles(values * 1e3)] for name, values in durations.items()]
+    rows = [
+        [name, *(f"{v:.2f}" for v in (*np.percentile(values * 1e3, (50, 99, 99.9)), values.max() * 1e3))]
+        for name, values in durations.items()
+    ]
     print_table("milliseconds", ["", "median", "p99", "p99.9", "max"], rows)
     print(describe_deadline(worker.loop.env.time_step_s or None, worker.loop.overruns, len(period_s)))
-
-
-def _percentiles(values: np.ndarray[Any, Any]) -> list[str]:
-    return [f"{v:.2f}" for v in (*np.percentile(values, (50, 99, 99.9)), values.max())]
-
-
-def _report_traffic(traffic: Traffic) -> None:
-    originals = " (with the originals that are compared)"
-    per_sample = traffic.bytes_sent / max(1, traffic.samples)
-    print(f"wire: {traffic.samples} samples in {len(traffic.blocks)} packets, {per_sample:.0f} bytes each{originals}")
 
 
 __all__ = ["Traffic", "collect_traffic", "main", "traffic_of_episodes", "without_limits"]

@@ -83,15 +83,22 @@ class Run:
     def run(self) -> int:
         """Start, watch, end, and prove what was asked to be proved."""
         try:
-            server = self._start_server()
+            server = self._start("server", "server", f"--server.bind={self._settings.server.listens_on}")
+            self._wait_until_ready(server)  # if the port is taken, nothing else was touched
             folder = self._prepare_folder()
             trainer = self._start("trainer", "trainer", *self._where())
             untrained = self._start_test("untrained test", "--untrained") if self._arguments.proof else None
             others = [server, *([untrained] if untrained else [])]
             self._wait_until_ready(trainer, others)
             workers = [self._start_worker(i) for i in range(1, self._arguments.workers + 1)]
-            self._train(trainer, [*others, *workers])
-            self._end([*workers], server)
+            self._state = "training"
+            while trainer.exit_code is None:
+                self._turn([trainer, *others, *workers])
+            self._turn([trainer])
+            self._progress.finish()
+            self._end(*workers)
+            self._end(server)  # last, so that the others can take their leave
+            self._hear_last_words()
             self._state = "done"
             self._view.show(self._state, self._progress)
             code = 0 if untrained is None else self._prove(folder, untrained)
@@ -111,12 +118,6 @@ class Run:
                 self._log.close()
 
     # -- starting ------------------------------------------------------------------------------------
-
-    def _start_server(self) -> Child:
-        """Start the server and wait until it listens: if the port is taken, nothing else was touched."""
-        server = self._start("server", "server", f"--server.bind={self._settings.server.listens_on}")
-        self._wait_until_ready(server)
-        return server
 
     def _wait_until_ready(self, child: Child, others: Sequence[Child] = ()) -> None:
         """Wait until a part has started: what starts after it does not take its processor meanwhile."""
@@ -140,9 +141,9 @@ class Run:
         return folder
 
     def _start_worker(self, number: int) -> Child:
-        named = [] if self._arguments.workers == 1 else ["--name", f"worker-{number}"]
-        role = "worker" if self._arguments.workers == 1 else f"worker {number}"
-        return self._start(role, "worker", *named, *self._where())
+        if self._arguments.workers == 1:
+            return self._start("worker", "worker", *self._where())
+        return self._start(f"worker {number}", "worker", "--name", f"worker-{number}", *self._where())
 
     def _start_test(self, role: str, *policy: str) -> Child:
         child = self._start(role, "test", "--episodes", str(self._settings.proof.episodes), *policy)
@@ -162,14 +163,6 @@ class Run:
         return ["--server.host=127.0.0.1", f"--server.port={self._port}"]
 
     # -- watching ------------------------------------------------------------------------------------
-
-    def _train(self, trainer: Child, others: list[Child]) -> None:
-        """Watch until the trainer is done."""
-        self._state = "training"
-        while trainer.exit_code is None:
-            self._turn([trainer, *others])
-        self._turn([trainer])
-        self._progress.finish()
 
     def _turn(self, watched: list[Child]) -> None:
         """One look at everything.
@@ -224,11 +217,8 @@ class Run:
 
     # -- ending --------------------------------------------------------------------------------------
 
-    def _end(self, first: list[Child], server: Child) -> None:
-        """End parts in order: the server last, so that the others can take their leave."""
-        self._family.stop(*first, within_s=_ENDS_WITHIN_S)
-        self._family.stop(server, within_s=_ENDS_WITHIN_S)
-        self._hear_last_words()
+    def _end(self, *children: Child, within_s: float = _ENDS_WITHIN_S) -> None:
+        self._family.stop(*children, within_s=within_s)
 
     def _end_all(self) -> None:
         self._state = "ending"
@@ -238,9 +228,9 @@ class Run:
         trainers = [c for c in alive if c.role == "trainer"]
         others = [c for c in alive if c not in servers and c not in trainers]
         self._family.ask_to_end(*trainers)
-        self._family.stop(*others, within_s=_ENDS_WITHIN_S)
-        self._family.stop(*trainers, within_s=_CHECKPOINT_WITHIN_S)
-        self._family.stop(*servers, within_s=_ENDS_WITHIN_S)
+        self._end(*others)
+        self._end(*trainers, within_s=_CHECKPOINT_WITHIN_S)
+        self._end(*servers)
         self._hear_last_words()
 
     def _say_goodbye(self, folder: Path) -> None:

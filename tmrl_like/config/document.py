@@ -60,12 +60,8 @@ class Document:
                 )
             level = inner
         level[keys[-1]] = value
-        self._forget_origins(keys)
+        self.origins = {known: place for known, place in self.origins.items() if known[: len(keys)] != keys}
         self.origins[keys] = _COMMAND_LINE
-
-    def _forget_origins(self, keys: Keys) -> None:
-        for known in [k for k in self.origins if k[: len(keys)] == keys]:
-            del self.origins[known]
 
 
 def read_document(path: Path) -> Document:
@@ -93,7 +89,9 @@ def parse_document(text: str, source: str) -> Document:
     """
     document = Document(source)
     try:
-        data = _read_nodes(text, document)
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        data = {} if node is None else _plain(loader, node, (), document)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark else ""
@@ -107,15 +105,6 @@ def parse_document(text: str, source: str) -> Document:
         raise ConfigError(f"{source}: expected keys with values (`run_name: …`), got {data!r:.60}")
     document.data = data
     return document
-
-
-def _read_nodes(text: str, document: Document) -> Any:
-    loader = _Loader(text)
-    try:
-        node = loader.get_single_node()
-        return {} if node is None else _plain(loader, node, (), document)
-    finally:
-        loader.dispose()
 
 
 def parse_value(text: str) -> Any:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import sys
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
 
-from tmrl_like.base.factories import MISSING, Signature, signature_of
+from tmrl_like.base.factories import signature_of
 from tmrl_like.base.text import suggestion
 from tmrl_like.config.components import (
     build,
@@ -46,7 +45,7 @@ def load_experiment(path: str | Path, overrides: Overrides = (), parts: Collecti
     Args:
         path: the YAML file.
         overrides: keys and values (as text) that replace the file's.
-        parts: what to import; the rest must not be called. A robot need not have the agent's packages, nor
+        parts: what to import; the rest is None. A robot need not have the agent's packages, nor
             the trainer's machine the robot's.
 
     Raises:
@@ -56,15 +55,15 @@ def load_experiment(path: str | Path, overrides: Overrides = (), parts: Collecti
 
 
 def _load(document: Document, parts: Collection[str]) -> Experiment:
-    _add_to_module_path(Path(document.source))
+    folder = str(Path(document.source).resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
     settings = _settings(document)
     has_own_compressor = "sample_compressor" in parts and "sample_compressor" not in document.data
     if "memory" in parts or has_own_compressor:
         complete_memory(document, parts)
-    made = {
-        name: _part(document, name) if name in parts else functools.partial(_not_imported, name)
-        for name in PARTS
-        if document.data.get(name) is not None
+    made: dict[str, Any] = {
+        name: _part(document, name) if name in parts else None for name in PARTS if document.data.get(name) is not None
     }
     if has_own_compressor:
         made["sample_compressor"] = _memorys_own_compressor(document)
@@ -92,11 +91,14 @@ def open_experiment(path: str | Path, overrides: Overrides = ()) -> Document:
         ConfigError: see `load_experiment`.
     """
     document = read_document(Path(path))
-    _refuse_unknown_keys(document)
     for keys, text in overrides:
         _override(document, keys, text)
-    _refuse_unknown_keys(document)
-    _refuse_missing_parts(document)
+    for key in document.data:
+        if key not in TOP_LEVEL:
+            raise document.error((key,), f": there is no such key; {suggestion(key, TOP_LEVEL)}")
+    for name in _NEEDED_METHODS:
+        if document.data.get(name) is None:
+            raise ConfigError(f"{document.source}: the key {name} is missing: it names a class_path")
     return document
 
 
@@ -131,27 +133,9 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def _represent_list(dumper: yaml.SafeDumper, data: list[Any]) -> yaml.Node:
-    return dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=_is_plain(data))
-
-
-_Dumper.add_representer(list, _represent_list)
-
-
-# -- keys --------------------------------------------------------------------------------------------
-
-
-def _refuse_unknown_keys(document: Document) -> None:
-    for key in document.data:
-        if key not in TOP_LEVEL:
-            raise document.error((key,), f": there is no such key; {suggestion(key, TOP_LEVEL)}")
-
-
-def _refuse_missing_parts(document: Document) -> None:
-    for field in dataclasses.fields(Experiment):
-        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
-        if required and document.data.get(field.name) is None:
-            raise ConfigError(f"{document.source}: the key {field.name} is missing: it names a class_path")
+_Dumper.add_representer(
+    list, lambda dumper, data: dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=_is_plain(data))
+)
 
 
 def _override(document: Document, keys: Keys, text: str) -> None:
@@ -206,39 +190,22 @@ def _memorys_own_compressor(document: Document) -> Any:
 
 
 def _complete_part(document: Document, name: str) -> Any:
+    """As it is written, with the defaults that YAML can say; others (classes, objects) stay the class's own."""
     value = document.data.get(name)
     if value is None:
         return None
-    component = resolve_component(document, (name,), PARTS[name])
     written = value if isinstance(value, dict) else {"class_path": value}
-    arguments = _defaults(signature_of(component.target), PARTS[name]) | (written.get("init_args") or {})
+    parameters = signature_of(resolve_component(document, (name,), PARTS[name]).target).parameters
+    defaults = {key: list(p.default) if isinstance(p.default, tuple) else p.default for key, p in parameters.items()}
+    plain = {key: value for key, value in defaults.items() if key not in PARTS[name] and _is_plain(value)}
+    arguments = plain | (written.get("init_args") or {})
     return {"class_path": written["class_path"]} | ({"init_args": arguments} if arguments else {})
-
-
-def _defaults(signature: Signature, supplied: tuple[str, ...]) -> dict[str, Any]:
-    """Defaults that YAML can say; others (classes, objects) stay the class's own."""
-    found = {}
-    for name, parameter in signature.parameters.items():
-        default = list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
-        if name not in supplied and parameter.default is not MISSING and _is_plain(default):
-            found[name] = default
-    return found
-
-
-def _not_imported(name: str, *args: Any, **kwargs: Any) -> NoReturn:
-    raise AssertionError(f"{name} was not asked for when the experiment was read")
 
 
 def _is_plain(value: Any) -> bool:
     if isinstance(value, list):
         return all(map(_is_plain, value))
     return value is None or type(value) in (bool, int, float, str)
-
-
-def _add_to_module_path(path: Path) -> None:
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
 
 
 __all__ = [

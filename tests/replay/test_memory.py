@@ -461,7 +461,7 @@ def test_stacks_that_cannot_be_are_refused(wrong):
 
 def test_a_memory_that_finds_no_stack_in_what_arrives_says_so():
     memory = ReplayMemory(frame_stack={"camera": 4})
-    with pytest.raises(MemoryContractError, match=r"\['camera'\]; the observation has \['lidar'\]"):
+    with pytest.raises(MemoryContractError, match=r"obs\['camera'\] .* the arrays are obs\['lidar'\]"):
         memory.append(rows([(0, {"lidar": np.ones(2)}, 0.0)] * 2))
     with pytest.raises(MemoryContractError, match="not a single array"):
         ReplayMemory(frame_stack={0: 4}).append(rows([(0, ((np.ones(2),),), 0.0)] * 2))

@@ -462,7 +462,7 @@ def test_what_the_memory_held_back_is_in_a_dump(tmp_path):
     first = Run(tmp_path / "mine", ListMemory, **own)
     first.take(1)
     first.take(1, worker="other", n=3)
-    assert first.memory.pending("other/1/0/1") == 3
+    assert len(first.memory.data) == 10
     first.save()
     assert sorted(dumped[0]) == sorted([*range(10), *range(3)])
 

@@ -120,7 +120,7 @@ def test_nothing_is_confirmed_where_nothing_was_stored():
 
 def test_the_first_samples_that_do_not_fit_the_memorys_own_arguments_end_training():
     to = training(partial(ReplayMemory, frame_stack={"camera": 4}))
-    with pytest.raises(MemoryContractError, match="frame_stack names the items"):
+    with pytest.raises(MemoryContractError, match="frame_stack says"):
         feed(to, Network(packet("a", 1)))
     with pytest.raises(MemoryContractError, match="shapes"):
         feed(training(OfOneShape), Network(packet("a", 1, 3)))

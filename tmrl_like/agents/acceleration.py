@@ -12,7 +12,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MethodType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -31,16 +31,6 @@ _MEASURED = ("lean", "graph")  # compiling takes longer than measuring
 _WARM_UPS = 3  # steps before a capture: they make optimiser state and choose algorithms
 _MEASURED_STEPS = 30
 _MAX_GRAPHS = 8
-
-
-class GraphBackend(Protocol):
-    """What makes a graph of a call on a device."""
-
-    def warm_up(self, call: Callable[[], Metrics]) -> Metrics:
-        """Run the call as a capture will, without capturing it."""
-
-    def capture(self, call: Callable[[], Metrics]) -> Callable[[], Metrics]:
-        """Record the call without running it; what is returned runs it, always with the same result tensors."""
 
 
 def accelerate(
@@ -133,7 +123,7 @@ class Graphed:
     A replay reads its batch from fixed tensors, so each batch is copied there; its metrics are copied out.
     """
 
-    def __init__(self, step: Step, backend: GraphBackend, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    def __init__(self, step: Step, backend: CudaGraphs, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self._step = step
         self._backend = backend
         self._optimizers = optimizers
@@ -162,7 +152,7 @@ class Graphed:
 
 
 class CudaGraphs:
-    """`GraphBackend` by torch's CUDA graphs."""
+    """What makes a CUDA graph of a call."""
 
     def warm_up(self, call: Callable[[], Metrics]) -> Metrics:
         """Run the call on a stream of its own, as a capture does."""
@@ -174,7 +164,7 @@ class CudaGraphs:
         return metrics
 
     def capture(self, call: Callable[[], Metrics]) -> Callable[[], Metrics]:
-        """Record the call into a graph."""
+        """Record the call without running it; what is returned runs it, always with the same result tensors."""
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             metrics = call()

@@ -142,7 +142,7 @@ class MemoryDataloading(ABC):
         """Take the agent's errors [B], array or tensor, on a batch with this `drawn`: for memories that draw by it."""
 
     def append(self, buffer: Buffer) -> None:
-        """Take the samples of one worker; all but `pending(buffer.stream)` are in the memory then. The trainer's call.
+        """Take the samples of one worker; up to `min_run` - 1 of each stream may be held back. The trainer calls this.
 
         Consecutive calls of one `buffer.stream` are consecutive samples. Where samples were lost, or the
         environment was rebuilt, the caller continues under another stream name.
@@ -151,10 +151,6 @@ class MemoryDataloading(ABC):
             self.append_buffer(buffer)
         elif len(buffer):
             self._streams.add(buffer, max(1, self.context_length), self.min_run)
-
-    def pending(self, stream: str) -> int:
-        """How many of the newest samples of `stream` are held back, at most `min_run` - 1: not in the memory yet."""
-        return self._streams.pending(stream)
 
     def flush(self, stream: str | None = None) -> None:
         """Put held samples into the memory now: of one stream, or of all."""

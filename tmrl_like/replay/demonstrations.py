@@ -108,19 +108,12 @@ class WithDemonstrations(MemoryDataloading):
         """Put the samples into the memory that they are for."""
         if _is_expert(buffer):
             self._experts.add(buffer.stream)
-        self._home_of(buffer.stream).append(buffer)
-
-    def pending(self, stream: str) -> int:
-        """See `MemoryDataloading`."""
-        return self._home_of(stream).pending(stream)
+        (self.demonstrations if buffer.stream in self._experts else self.own).append(buffer)
 
     def flush(self, stream: str | None = None) -> None:
         """See `MemoryDataloading`."""
         self.own.flush(stream)
         self.demonstrations.flush(stream)
-
-    def _home_of(self, stream: str) -> MemoryDataloading:
-        return self.demonstrations if stream in self._experts else self.own
 
     def __len__(self) -> int:
         """Transitions of both; the policy's have the lower items."""

@@ -9,9 +9,10 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from tmrl_like.base import tree
 from tmrl_like.errors import ConfigError, MemoryContractError
 from tmrl_like.types import Action, Observation, SampleCompressor
-from tmrl_like.wire.schema import DictNode, ListNode, Node, TupleNode, leaves_of
+from tmrl_like.wire.schema import Node, fill, leaves_of
 
 FrameStack: TypeAlias = int | Mapping[str | int, int]
 """How many frames a stack holds: of the observation itself, or of its items by key or position; 0: no stack."""
@@ -110,29 +111,22 @@ def stack_sizes(frame_stack: FrameStack, node: Node) -> list[int]:
     Raises:
         MemoryContractError: `frame_stack` names an item that is not there, or that is not a single array.
     """
-    if not isinstance(frame_stack, Mapping):
-        return [frame_stack if frame_stack else 0] * _count(node, bool(frame_stack), "the observation")
-    keys: Any = node.keys if isinstance(node, DictNode) else range(len(getattr(node, "items", ())))
-    if not isinstance(node, TupleNode | DictNode) or not set(frame_stack) <= set(keys):
-        raise MemoryContractError(f"frame_stack names the items {list(frame_stack)}; the observation has {list(keys)}")
-    sizes: list[int] = []
-    for key, item in zip(keys, node.items, strict=True):
-        size = frame_stack.get(key, 0)
-        sizes += [size] * _count(item, bool(size), f"obs[{key!r}]")
-    return sizes
+    named = (
+        {(key,): size for key, size in frame_stack.items()} if isinstance(frame_stack, Mapping) else {(): frame_stack}
+    )
+    places = [path for path, _ in tree.walk(fill(node, iter(leaves_of(node))))]
+    for path, size in named.items():
+        if size and path not in places:
+            raise MemoryContractError(
+                f"frame_stack says that obs{tree.name_of(path)} is a stack of frames; it is not a single array: "
+                f"the arrays are {', '.join(f'obs{tree.name_of(place)}' for place in places)}"
+            )
+    return [named.get(path, 0) for path in places]
 
 
 def largest_stack(frame_stack: FrameStack) -> int:
     """Frames in the largest stack; 0: there is none."""
     return max(frame_stack.values(), default=0) if isinstance(frame_stack, Mapping) else frame_stack
-
-
-def _count(node: Node, is_stack: bool, name: str) -> int:
-    if is_stack and isinstance(node, TupleNode | ListNode | DictNode):
-        raise MemoryContractError(
-            f"frame_stack says that {name} is a stack of frames; it is not a single array but {node}"
-        )
-    return len(leaves_of(node))
 
 
 def _newest(stack: Any, size: int, name: str) -> Any:

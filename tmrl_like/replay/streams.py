@@ -52,7 +52,9 @@ class StreamSorter:
         self._held.setdefault(buffer.stream, []).append(buffer)
         if self._is_worth_a_switch(buffer.stream, context_length, min_run):
             self._switch_to(buffer.stream, context_length)
-        while sum(map(self.pending, self._held)) > _MAX_HELD:  # the stream that has waited longest goes in
+        while (
+            sum(len(held) for buffers in self._held.values() for held in buffers) > _MAX_HELD
+        ):  # the stream that has waited longest goes in
             self._switch_to(next(iter(self._held)), context_length)
 
     def flush(self, context_length: int, stream: str | None = None) -> None:
@@ -61,13 +63,9 @@ class StreamSorter:
             if stream in (None, name):
                 self._switch_to(name, context_length)
 
-    def pending(self, stream: str) -> int:
-        """How many samples of this stream are held."""
-        return sum(map(len, self._held.get(stream, ())))
-
     def _is_worth_a_switch(self, stream: str, context_length: int, min_run: int) -> bool:
         """A long run is; so is the end of an episode, unless the context would outweigh the run."""
-        waiting = self.pending(stream)
+        waiting = sum(map(len, self._held[stream]))
         samples = (sample for buffer in self._held[stream] for sample in buffer)
         return waiting >= min_run or (waiting >= context_length and any(s.terminated or s.truncated for s in samples))
 

@@ -43,11 +43,11 @@ class GenericGymEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             EnvironmentFaultError: the environment raised while it was made.
         """
         kwargs = dict(gym_kwargs or {})
-        self._faults = None
+        self._guard = None
         if id in RTGYM_IDS and "config" in kwargs:
             from tmrl_like.envs.guard import guard_interface
 
-            kwargs["config"], self._faults = guard_interface(kwargs["config"])
+            kwargs["config"], self._guard = guard_interface(kwargs["config"])
         try:
             super().__init__(_make(id, kwargs))
             self._raise_fault()
@@ -103,14 +103,14 @@ class GenericGymEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             self._close_interface()
 
     def _close_interface(self) -> None:
-        interface = self._faults.interface if self._faults else None
+        interface = self._guard.interface if self._guard else None
         if interface is not None and hasattr(interface, "close"):
             interface.close()
 
     def _end_rtgym_thread(self) -> None:
         """Let rtgym's thread end after its step. rtgym would do so only when the interpreter ends."""
         end = getattr(self.env.unwrapped, "__del__", None)
-        if self._faults is not None and end is not None:
+        if self._guard is not None and end is not None:
             thread = threading.Thread(target=end, name="tmrl-rtgym-end", daemon=True)
             thread.start()
             thread.join(_RTGYM_ENDS_WITHIN_S)
@@ -119,8 +119,8 @@ class GenericGymEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return tree.map_leaves(_to_float32, obs) if self._converts else obs
 
     def _raise_fault(self) -> None:
-        if self._faults is not None:
-            self._faults.raise_if_any()
+        if self._guard is not None:
+            self._guard.raise_if_any()
 
 
 def _make(id: str, kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, Self
 
 import gymnasium
 import numpy as np
@@ -21,36 +22,8 @@ from tmrl_like.envs.actions import typed_action
 from tmrl_like.errors import ConfigError, EnvironmentFaultError, TmrlLikeError
 
 
-class FaultBox:
-    """Where the guard leaves what the interface raised, for the thread that steps the environment."""
-
-    def __init__(self) -> None:
-        self.error: BaseException | None = None
-        self.where = ""
-        self.interface: Any = None
-
-    def put(self, where: str, error: BaseException) -> None:
-        """Keep the first error since the last `raise_if_any`."""
-        if self.error is None:
-            self.where, self.error = where, error
-
-    def raise_if_any(self) -> None:
-        """Raise what the interface raised, in the caller's thread.
-
-        Raises:
-            EnvironmentFaultError: caused by the interface's own exception.
-            TmrlLikeError: what the interface raised, if it was one.
-        """
-        error, self.error = self.error, None
-        if isinstance(error, TmrlLikeError):
-            raise error
-        if error is not None:
-            what = f"{one_line(error)}{place_of(error)}"
-            raise EnvironmentFaultError(f"the environment's interface raised in {self.where}(): {what}") from error
-
-
-def guard_interface(config: dict[str, Any]) -> tuple[dict[str, Any], FaultBox]:
-    """Return a copy of an rtgym configuration whose interface is guarded, and the box of its faults.
+def guard_interface(config: dict[str, Any]) -> tuple[dict[str, Any], GuardedInterface]:
+    """Return a copy of an rtgym configuration whose interface is guarded, and the guard.
 
     Raises:
         ConfigError: there is no interface, or a number with which rtgym would fail later, or never come back.
@@ -63,26 +36,51 @@ def guard_interface(config: dict[str, Any]) -> tuple[dict[str, Any], FaultBox]:
     for name in ("act_buf_len", "ep_max_length"):
         if not config.get(name, 1) >= 1:
             raise ConfigError(f"{name} is {config[name]}; rtgym needs 1 or more")
-    box = FaultBox()
-    arguments = (config["interface"], config.get("interface_args") or (), config.get("interface_kwargs") or {}, box)
-    return {**config, "interface": GuardedInterface, "interface_args": arguments, "interface_kwargs": {}}, box
+    args, kwargs = config.get("interface_args") or (), config.get("interface_kwargs") or {}
+    guard = GuardedInterface(partial(config["interface"], *args, **kwargs))
+    return {**config, "interface": guard.start, "interface_args": (), "interface_kwargs": {}}, guard
 
 
 class GuardedInterface(RealTimeGymInterface):  # type: ignore[misc]
-    """Stands in front of a user's interface: same calls, but none of them raises."""
+    """Stands in front of a user's interface: same calls, but none of them raises.
 
-    def __init__(
-        self, interface_cls: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], box: FaultBox
-    ) -> None:
-        self._box = box
-        self._inner: Any = None
+    Attributes:
+        interface: the user's; None before `start`, or if it could not be made.
+    """
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self.interface: Any = None
+        self._error: BaseException | None = None
+        self._where = ""
         self._last_obs: list[Any] | None = None
         self._space: gymnasium.Space[Any] | None = None
+
+    def start(self) -> Self:
+        """Make the user's interface; stands in rtgym's configuration for its class."""
         try:
-            self._inner = interface_cls(*args, **kwargs)
-            box.interface = self._inner
+            self.interface = self._make()
         except Exception as error:
-            box.put("__init__", error)
+            self._put("__init__", error)
+        return self
+
+    def raise_if_any(self) -> None:
+        """Raise what the interface raised first since the last call, in the caller's thread.
+
+        Raises:
+            EnvironmentFaultError: caused by the interface's own exception.
+            TmrlLikeError: what the interface raised, if it was one.
+        """
+        error, self._error = self._error, None
+        if isinstance(error, TmrlLikeError):
+            raise error
+        if error is not None:
+            what = f"{one_line(error)}{place_of(error)}"
+            raise EnvironmentFaultError(f"the environment's interface raised in {self._where}(): {what}") from error
+
+    def _put(self, where: str, error: BaseException) -> None:
+        if self._error is None:
+            self._where, self._error = where, error
 
     def send_control(self, control: Any) -> None:
         self._call("send_control", None, 0, control)
@@ -95,7 +93,7 @@ class GuardedInterface(RealTimeGymInterface):  # type: ignore[misc]
         self._call("wait", None)
 
     def get_obs_rew_terminated_info(self) -> tuple[list[Any], Any, bool, dict[str, Any]]:
-        if self._box.error is not None:
+        if self._error is not None:
             return self._remember(None), 0.0, True, {}
         obs, rew, terminated, info = self._call("get_obs_rew_terminated_info", (None, 0.0, True, {}), 4)
         return self._remember(obs), rew, terminated, info
@@ -111,19 +109,19 @@ class GuardedInterface(RealTimeGymInterface):  # type: ignore[misc]
         return typed_action(self._call("get_default_action", np.zeros(1, np.float32)), self.get_action_space())
 
     def render(self) -> Any:
-        return self._inner.render()
+        return self.interface.render()
 
     def _call(self, name: str, otherwise: Any, items: int = 0, *args: Any, **kwargs: Any) -> Any:
         """Call the interface; where it returns several `items`, check their number and that obs is a sequence."""
-        if self._inner is None:
+        if self.interface is None:
             return otherwise
         try:
-            result = getattr(self._inner, name)(*args, **kwargs)
+            result = getattr(self.interface, name)(*args, **kwargs)
             if items and len(result) != items:
                 raise ValueError(f"it returned {len(result)} items where rtgym expects {items}")
             return (list(result[0]), *result[1:]) if items else result
         except Exception as error:
-            self._box.put(name, error)
+            self._put(name, error)
             return otherwise
 
     def _remember(self, obs: Any) -> list[Any]:

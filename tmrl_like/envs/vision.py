@@ -114,7 +114,7 @@ class RangeFinder:
         self._max_range = np.float32(max_range)
 
     def __call__(self, road: NDArray[np.bool_]) -> NDArray[np.float32]:
-        """From whether each pixel is road, [H, W], the pixels of road along each ray, float32 [R], 0 to `max_range`."""
+        """Pixels of road along each ray, float32 [R], 0 to `max_range`; `road` [H, W] says which pixels are road."""
         self._road[: self._outside] = road.reshape(-1)
         pixels: NDArray[np.float32] = self._road[self._pixels].argmin(axis=1).astype(np.float32)
         return np.minimum(pixels, self._max_range, out=pixels)

@@ -73,9 +73,10 @@ class EnvProcesses:
         found = [*self._direct(), *self._seen]
         while found:
             pid = found.pop()
-            found.extend(_children(pid) - self._seen.keys())
-            if pid not in self._seen and pid != self._guard.pid:
-                self._add(pid)
+            if pid != self._guard.pid:
+                found.extend(_children(pid) - self._seen.keys())
+                if pid not in self._seen:
+                    self._add(pid)
 
     def _direct(self) -> set[int]:
         found: set[int] = set()

@@ -26,7 +26,7 @@ MAY_IMPORT = {  # each room, from the ground floor up; no room is missing, and n
     "trainer.options": ("errors", "base"),
     "worker.options": ("errors", "base", "delivery.options"),
     "config": ("errors", "base", "transport", "server.options", "trainer.options", "worker.options"),
-    "metrics": ("errors", "types"),
+    "metrics": _GROUND,
     "wire": _GROUND,
     "transport": ("errors", "base"),
     "delivery": (*_GROUND, "wire", "transport"),

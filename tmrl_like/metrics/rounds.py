@@ -15,25 +15,32 @@ import numpy as np
 
 from tmrl_like.types import ActionSource, Buffer, EpisodeStats
 
+_SHOWN_AS_PERCENTILES = {
+    "sample_age": "s",
+    "policy_age": "s",
+    "policy_staleness": "versions",
+    "inference": "s",
+    "period_error": "s",
+}
+
 
 class RoundMetrics:
-    """Collects during one round, summarises at its end."""
+    """Collects during one round, summarises at its end.
+
+    Attributes:
+        episodes: reported in this round.
+    """
 
     def __init__(self, epoch: int, round_: int) -> None:
+        self.episodes: list[EpisodeStats] = []
         self._epoch = epoch
         self._round = round_
         self._started = time.monotonic()
         self._idle_s = 0.0
         self._steps: dict[str, list[Any]] = defaultdict(list)
+        self._num_steps = 0
         self._samples = 0
-        self._episodes: list[EpisodeStats] = []
-        self._sample_age_s: list[Any] = []
-        self._policy_age_s: list[Any] = []
-        self._staleness_versions: list[Any] = []
-        self._inference_s: list[Any] = []
-        self._period_error_s: list[Any] = []
-        self._safe: list[Any] = []
-        self._n_steps = 0
+        self._of_samples: dict[str, list[Any]] = defaultdict(list)  # arrays of values
 
     @contextlib.contextmanager
     def idle(self) -> Iterator[None]:
@@ -46,7 +53,7 @@ class RoundMetrics:
 
     def add_step(self, metrics: dict[str, Any]) -> None:
         """The agent's metrics of one training step: numbers or 0-dimensional tensors."""
-        self._n_steps += 1
+        self._num_steps += 1
         for name, value in metrics.items():
             self._steps[name].append(value)
 
@@ -58,30 +65,24 @@ class RoundMetrics:
             published_at: Unix time at which a policy version was published, None where unknown.
             newest_version: the one published last; 0: none.
         """
-        now = time.time()
+        now, add = time.time(), self._of_samples
         self._samples += len(buffer)
         for block in buffer.blocks:
-            timing = block.timing
-            self._sample_age_s.append(now - timing.observed_at_s)
-            self._inference_s.append(timing.inference_s[~block.is_reset])
-            self._period_error_s.append(timing.period_error_s[~block.is_reset])
-            self._safe.append(timing.source[~block.is_reset] == ActionSource.SAFE)
+            timing, is_step = block.timing, ~block.is_reset
+            add["sample_age"].append(now - timing.observed_at_s)
+            add["inference"].append(timing.inference_s[is_step])
+            add["period_error"].append(timing.period_error_s[is_step])
+            add["safe"].append(timing.source[is_step] == ActionSource.SAFE)
             published = timing.policy_version[timing.policy_version > 0]
-            self._staleness_versions.append(np.maximum(newest_version - published, 0))
+            add["policy_staleness"].append(np.maximum(newest_version - published, 0))
             for version in np.unique(timing.policy_version):
                 published_s = published_at(int(version))
                 if published_s is not None:
-                    own = timing.policy_version == version
-                    self._policy_age_s.append(timing.observed_at_s[own] - published_s)
+                    add["policy_age"].append(timing.observed_at_s[timing.policy_version == version] - published_s)
 
     def add_episodes(self, episodes: Sequence[EpisodeStats]) -> None:
         """Finished episodes, of whichever worker; each counts."""
-        self._episodes.extend(episodes)
-
-    @property
-    def episodes(self) -> list[EpisodeStats]:
-        """Episodes reported in this round."""
-        return self._episodes
+        self.episodes.extend(episodes)
 
     def close(
         self,
@@ -98,37 +99,24 @@ class RoundMetrics:
             "round_duration_s": duration_s,
             "idle_s": self._idle_s,
             "training_steps_total": total_updates,
-            "training_steps_per_s": self._n_steps / max(duration_s - self._idle_s, 1e-9),
+            "training_steps_per_s": self._num_steps / max(duration_s - self._idle_s, 1e-9),
             "env_steps_total": total_samples,
             "env_steps_per_s": self._samples / duration_s,
             "training_steps_per_env_step": total_updates / max(total_samples, 1),
             "memory_transitions": memory_transitions,
         }
-        record |= _percentiles("sample_age", self._sample_age_s)
-        record |= _percentiles("policy_age", self._policy_age_s)
-        record |= _percentiles("policy_staleness", self._staleness_versions, "versions")
-        record |= _percentiles("inference", self._inference_s)
-        record |= _percentiles("period_error", self._period_error_s)
-        safe = _joined(self._safe)
-        if len(safe):
-            record["safe_action_share"] = float(safe.mean())
-        record |= _episode_summary("test", [e for e in self._episodes if e.test])
-        record |= _episode_summary("train", [e for e in self._episodes if not e.test])
+        values = {name: np.concatenate(parts) for name, parts in self._of_samples.items()}
+        for name, unit in _SHOWN_AS_PERCENTILES.items():
+            if len(values.get(name, ())):
+                shown = np.percentile(values[name], (50, 99, 99.9)).tolist()
+                record |= {f"{name}_{p}_{unit}": value for p, value in zip(("p50", "p99", "p999"), shown, strict=True)}
+        if len(values.get("safe", ())):
+            record["safe_action_share"] = float(values["safe"].mean())
+        record |= _episode_summary("test", [e for e in self.episodes if e.test])
+        record |= _episode_summary("train", [e for e in self.episodes if not e.test])
         record |= further
         record |= {name: _mean(values) for name, values in self._steps.items()}
         return record
-
-
-def _percentiles(name: str, parts: list[Any], unit: str = "s") -> dict[str, float]:
-    values = _joined(parts)
-    if not len(values):
-        return {}
-    p50, p99, p999 = np.percentile(values, (50, 99, 99.9))
-    return {f"{name}_p50_{unit}": float(p50), f"{name}_p99_{unit}": float(p99), f"{name}_p999_{unit}": float(p999)}
-
-
-def _joined(parts: list[Any]) -> Any:
-    return np.concatenate(parts) if parts else np.empty(0)
 
 
 def _episode_summary(kind: str, episodes: list[EpisodeStats]) -> dict[str, float]:
@@ -147,8 +135,7 @@ def _episode_summary(kind: str, episodes: list[EpisodeStats]) -> dict[str, float
 def _mean(values: list[Any]) -> float:
     """Mean of numbers and tensors; tensors are still on their device, and are read here, once."""
     tensors = [value for value in values if hasattr(value, "detach")]
-    numbers = [float(value) for value in values if not hasattr(value, "detach")]
-    total = sum(numbers)
+    total = sum(float(value) for value in values if not hasattr(value, "detach"))
     if tensors:
         import torch
 

@@ -11,11 +11,29 @@ import threading
 from pathlib import Path
 from typing import Any, Protocol
 
+from tmrl_like.base.text import clock
 from tmrl_like.errors import MissingExtraError
 
 log = logging.getLogger("tmrl_like.metrics")
 
 Record = dict[str, Any]
+
+
+_SHOWN = {
+    "return_test_mean": "[green]test {:.2f}[/green]",
+    "return_train_mean": "train {:.2f}",
+    "terminated_test_share": "terminated {:.0%}",
+    "env_steps_total": "{:,} samples",
+    "training_steps_per_s": "{:.0f} training steps/s",
+    "training_steps_per_env_step": "x{:.2f}",
+    "sample_age_p50_s": "samples {:.2f} s old",
+}
+_SHOWN_IF_ANY = {
+    "overruns_total": "{:.0f} overruns",
+    "env_faults_total": "{:.0f} environment faults",
+    "rejected_workers_total": "rejected workers: {:.0f}",
+    "log_fails": "no room for samples on the disk",
+}
 
 
 class Sink(Protocol):
@@ -29,7 +47,10 @@ class Sink(Protocol):
 
 
 class JsonLinesSink:
-    """One JSON object a line, flushed line by line: after a kill the file is whole but for its last line."""
+    """One JSON object a line, flushed line by line: after a kill the file is whole but for its last line.
+
+    Values that are not finite become null.
+    """
 
     def __init__(self, path: Path) -> None:
         """Append to `path`.
@@ -43,7 +64,6 @@ class JsonLinesSink:
         self._failed = False
 
     def write(self, record: Record) -> None:
-        """See `Sink.write`; values that are not finite become null."""
         try:
             self._file.write(json.dumps(_finite(record), separators=(",", ":")) + "\n")
             self._file.flush()
@@ -54,7 +74,6 @@ class JsonLinesSink:
             self._failed = True
 
     def close(self) -> None:
-        """See `Sink.close`."""
         try:
             self._file.close()
         except OSError:
@@ -70,12 +89,11 @@ class ConsoleSink:
         self._console = Console(stderr=True, highlight=False)
 
     def write(self, record: Record) -> None:
-        """See `Sink.write`."""
         if record.get("kind") == "round":
             self._console.print(describe_round(record), soft_wrap=True)
 
     def close(self) -> None:
-        """See `Sink.close`."""
+        """Nothing is open."""
 
 
 class TensorBoardSink:
@@ -94,7 +112,6 @@ class TensorBoardSink:
         self._writer: Any = SummaryWriter(str(folder))
 
     def write(self, record: Record) -> None:
-        """See `Sink.write`."""
         if record.get("kind") != "round":
             return
         try:
@@ -104,7 +121,6 @@ class TensorBoardSink:
             log.error("TensorBoard: %s", error)
 
     def close(self) -> None:
-        """See `Sink.close`."""
         self._writer.close()
 
 
@@ -149,7 +165,6 @@ class WandbSink:
         self._thread.start()
 
     def write(self, record: Record) -> None:
-        """See `Sink.write`."""
         if self.failed:
             return
         while self._queue.qsize() >= self.MAX_WAITING:
@@ -157,7 +172,6 @@ class WandbSink:
         self._queue.put(record)
 
     def close(self) -> None:
-        """See `Sink.close`."""
         self._queue.put(None)
         self._thread.join(self.CLOSE_WITHIN_S)
         if self._thread.is_alive():
@@ -192,30 +206,10 @@ class WandbSink:
 
 def describe_round(record: Record) -> str:
     """One readable line about a round."""
-    parts = [f"[bold]{_clock(record.get('time_s', 0.0))}[/bold]"]
-    if "return_test_mean" in record:
-        parts.append(f"[green]test {record['return_test_mean']:.2f}[/green]")
-    if "return_train_mean" in record:
-        parts.append(f"train {record['return_train_mean']:.2f}")
-    if "terminated_test_share" in record:
-        parts.append(f"terminated {record['terminated_test_share']:.0%}")
-    parts.append(f"{record['env_steps_total']:,} samples")
-    parts.append(f"{record['training_steps_per_s']:.0f} training steps/s")
-    parts.append(f"x{record['training_steps_per_env_step']:.2f}")
-    if "sample_age_p50_s" in record:
-        parts.append(f"samples {record['sample_age_p50_s']:.2f} s old")
-    if record.get("overruns_total"):
-        parts.append(f"[red]{record['overruns_total']:.0f} overruns[/red]")
-    if record.get("env_faults_total"):
-        parts.append(f"[red]{record['env_faults_total']:.0f} environment faults[/red]")
-    if record.get("rejected_workers_total"):
-        parts.append(f"[red]rejected workers: {record['rejected_workers_total']:.0f}[/red]")
+    parts = [f"[bold]{clock(record.get('time_s', 0.0))}[/bold]"]
+    parts += [text.format(record[name]) for name, text in _SHOWN.items() if name in record]
+    parts += [f"[red]{text.format(record[name])}[/red]" for name, text in _SHOWN_IF_ANY.items() if record.get(name)]
     return f"epoch {record['epoch']} round {record['round']}: " + " · ".join(parts)
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(int(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{seconds:02d}"
 
 
 def _numbers(record: Record) -> dict[str, float]:

@@ -10,10 +10,10 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 from tmrl_like.delivery.folder import WorkerFolder
 from tmrl_like.delivery.log import Entry, Head, Place, entries_of
+from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.unsealed import recover
 from tmrl_like.types import Receipt
 from tmrl_like.wire import messages as m
@@ -27,17 +27,6 @@ _MAX_PATIENCE_S = 60.0
 _PACKET_BYTES = 400  # about; what a packet counts for in memory beside its record
 
 Send = Callable[[bytes], bool]
-
-
-class Limits(Protocol):
-    """How much is kept, and sent at once; see `options.OutboxOptions`."""
-
-    @property
-    def max_bytes(self) -> int: ...
-    @property
-    def max_held_samples(self) -> int: ...
-    @property
-    def window_bytes(self) -> int: ...
 
 
 @dataclass(eq=False, slots=True)
@@ -136,12 +125,14 @@ class Sender:
         predecessors: incarnations of processes that are dead, whose packets are sent as well.
     """
 
-    def __init__(self, worker: str, incarnation: int, limits: Limits, folder: WorkerFolder | None, now: float) -> None:
+    def __init__(
+        self, worker: str, incarnation: int, options: OutboxOptions, folder: WorkerFolder | None, now: float
+    ) -> None:
         """Take over what is in the folder; without one, packets are kept in memory alone."""
         self.lost_samples = 0
         self.lost_before = 0
         self._worker = worker
-        self._limits = limits
+        self._options = options
         self._folder = folder
         self._in_memory: deque[_Packet] = deque()  # oldest first; may hold some that are gone
         self._memory_bytes = 0
@@ -239,7 +230,7 @@ class Sender:
 
     def _make_room(self, now: float) -> None:
         """Leave packets to the disk, or drop them, until the limits hold."""
-        lost, limits = self.lost_samples, self._limits
+        lost, limits = self.lost_samples, self._options
         while len(self._in_memory) > 1 and (
             self._memory_bytes > limits.max_bytes - self._packets * _PACKET_BYTES
             or self._memory_samples > limits.max_held_samples
@@ -289,7 +280,7 @@ class Sender:
         for backlog in self._turns:
             backlog.mind_silence(now)
         idle = 0
-        while idle < len(self._turns) and self.in_flight_bytes < self._limits.window_bytes:
+        while idle < len(self._turns) and self.in_flight_bytes < self._options.window_bytes:
             backlog = self._turns[0]
             if backlog.produced and not self._send_bundle(backlog, send, now):
                 return

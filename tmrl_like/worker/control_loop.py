@@ -34,6 +34,7 @@ class _Episode:
     started_at: float  # time.monotonic()
     return_: float = 0.0
     steps: int = 0
+    overruns: int = 0
 
 
 class ControlLoop:
@@ -59,7 +60,6 @@ class ControlLoop:
         actor: ActorModule,
         intake: PolicyIntake,
         outbox: Outbox,
-        name: str,
         dead_man: DeadMan,
         sample_compressor: SampleCompressor | None = None,
         obs_preprocessor: ObsPreprocessor | None = None,
@@ -74,7 +74,6 @@ class ControlLoop:
             actor: what acts.
             intake: where new weights come from.
             outbox: where samples go.
-            name: the worker's.
             dead_man: has the safe action, and knows when it must drive.
             sample_compressor: runs before a sample is stored.
             obs_preprocessor: applied to each observation right before the actor sees it; what is not finite in the
@@ -103,11 +102,9 @@ class ControlLoop:
         self.ended = ""
         self._intake = intake
         self._outbox = outbox
-        self._name = name
         self.dead_man = dead_man
         self._check = check
         self._episode = _Episode(False, 0.0)
-        self._episode_overruns = 0
         self._no_reward: Any = 0.0  # of a reset: 0 in the type of the environment's rewards
 
     @property
@@ -162,7 +159,7 @@ class ControlLoop:
         if collect_samples:
             timing = StepTiming(time.time(), 0.0, 0.0, self.policy_version, self._source)
             for act in actions_of_reset(self.env.env, obs):
-                self._store(None, act, obs, self._no_reward, False, False, info, timing, is_reset=True)
+                self._store((act, obs, self._no_reward, False, False, info), None, timing, is_reset=True)
         return obs, info
 
     def step(
@@ -209,25 +206,13 @@ class ControlLoop:
             self.collected_steps += 1
             error_s = period_s - self.env.time_step_s
             timing = StepTiming(time.time(), acted - started, error_s, self.policy_version, source)
-            self._store(obs, act, new_obs, rew, terminated, truncated, info, timing)
+            self._store((act, new_obs, rew, terminated, truncated, info), obs, timing)
         return new_obs, rew, terminated, truncated, info
 
-    def _store(
-        self,
-        last_obs: Any,
-        act: Any,
-        obs: Any,
-        rew: Any,
-        terminated: bool,
-        truncated: bool,
-        info: dict[str, Any],
-        timing: StepTiming,
-        is_reset: bool = False,
-    ) -> None:
-        sample: tuple[Any, ...] = (act, obs, rew, terminated, truncated, info)
-        if self.sample_compressor is not None:
-            sample = _checked_sample(self.sample_compressor(*sample))
+    def _store(self, made: tuple[Any, ...], last_obs: Any, timing: StepTiming, is_reset: bool = False) -> None:
+        sample = made if self.sample_compressor is None else _checked_sample(self.sample_compressor(*made))
         if self.crc_debug:
+            act, obs, rew, terminated, truncated, _ = made
             sample = (*sample, (last_obs, act, rew, obs, terminated, truncated))
         self._outbox.append(sample, timing, is_reset)
 
@@ -248,7 +233,6 @@ class ControlLoop:
             self._check()
         limit = self.max_samples_per_episode if max_samples is None else max_samples
         episode = self._episode = _Episode(test, time.monotonic())
-        self._episode_overruns = 0
         terminated = truncated = False
         obs, _ = self.reset(collect_samples)
         while not (terminated or truncated):
@@ -271,7 +255,7 @@ class ControlLoop:
     def _end_episode(self, terminated: bool, truncated: bool, fault: str = "") -> EpisodeStats:
         episode = self._episode
         stats = EpisodeStats(
-            worker=self._name,
+            worker=self._outbox.worker,
             test=episode.test,
             return_=episode.return_,
             steps=episode.steps,
@@ -280,7 +264,7 @@ class ControlLoop:
             finished_at_s=time.time(),
             policy_version=self.policy_version,
             duration_s=time.monotonic() - episode.started_at,
-            overruns=self._episode_overruns,
+            overruns=episode.overruns,
             fault=fault,
         )
         self._outbox.end_episode(stats)
@@ -288,16 +272,13 @@ class ControlLoop:
 
     def _on_overrun(self, period_s: float) -> None:
         self.overruns += 1
-        self._episode_overruns += 1
+        self._episode.overruns += 1
         if self.overruns < 10 or self.overruns % 100 == 0:
-            log.warning(
-                "time-step overrun: %.1f ms instead of %.1f ms (%d so far)",
-                period_s * 1e3,
-                self.env.time_step_s * 1e3,
-                self.overruns,
-            )
+            line = "time-step overrun: %.1f ms instead of %.1f ms (%d so far)"
+            log.warning(line, period_s * 1e3, self.env.time_step_s * 1e3, self.overruns)
 
     def refresh_policy(self) -> bool:
+        """Act with the newest weights from now on; False: there are none."""
         policy = self._intake.take(self.actor)
         if policy is None:
             return False
@@ -333,10 +314,10 @@ def _check_compressor(compressor: SampleCompressor) -> None:
 
 
 def _checked_sample(sample: Any) -> tuple[Any, ...]:
-    if not isinstance(sample, tuple | list) or len(sample) != 6:
-        found = f"{len(sample)} items" if isinstance(sample, tuple | list) else f"a {type(sample).__name__}"
-        hint = _DONE if found == "5 items" else ""
-        raise MemoryContractError(
-            f"sample_compressor must return (act, obs, rew, terminated, truncated, info); it returned {found}{hint}"
-        )
-    return tuple(sample)
+    if isinstance(sample, tuple | list) and len(sample) == 6:
+        return tuple(sample)
+    found = f"{len(sample)} items" if isinstance(sample, tuple | list) else f"a {type(sample).__name__}"
+    raise MemoryContractError(
+        "sample_compressor must return (act, obs, rew, terminated, truncated, info); it returned "
+        f"{found}{_DONE if found == '5 items' else ''}"
+    )

@@ -172,7 +172,6 @@ class RolloutWorker:
                 actor,
                 self._intake,
                 self._outbox,
-                self.name,
                 dead_man,
                 sample_compressor,
                 obs_preprocessor,

@@ -88,11 +88,10 @@ def forged(
     rows: int = 1,
     sizes: tuple[int, ...] = (),
     buffers: bytes = b"",
-    resets: tuple[int, ...] = (),
-    versions: tuple[tuple[int, int], ...] = (),
+    timing: bytes | None = None,
 ) -> bytes:
-    head = msgspec.msgpack.encode(([(rows, schema, sizes)], False, resets, 0.0, versions))
-    return struct.pack("<I", len(head)) + head + buffers + bytes(8 * rows)
+    head = msgspec.msgpack.encode(([(rows, schema, sizes)], False, 0.0))
+    return struct.pack("<I", len(head)) + head + buffers + (bytes(18 * rows) if timing is None else timing)
 
 
 def six(leaf: Any) -> Any:
@@ -133,12 +132,9 @@ LIES: dict[str, Callable[[], bytes]] = {
     "text that is none": lambda: forged(six(("p", "str")), sizes=(3, 0, 0, 0, 0, 0), buffers=b"\x91\xa1\xff"),
     "too few texts": lambda: forged(six(("p", "str")), sizes=(1, 0, 0, 0, 0, 0), buffers=b"\x90"),
     "a text for bytes": lambda: forged(six(("p", "bytes")), sizes=(3, 0, 0, 0, 0, 0), buffers=b"\x91\xa1a"),
-    "a reset before the packet": lambda: forged(six(("p", "none")), sizes=(0,) * 6, resets=(-1,)),
-    "a reset after the packet": lambda: forged(six(("p", "none")), sizes=(0,) * 6, resets=(1,)),
-    "a version outside": lambda: forged(six(("p", "none")), sizes=(0,) * 6, versions=((0, 1), (1, 1))),
-    "versions in disorder": lambda: forged(six(("p", "none")), 3, (0,) * 6, versions=((0, 1), (2, 1), (1, 1))),
-    "a version that does not start": lambda: forged(six(("p", "none")), 3, (0,) * 6, versions=((1, 1),)),
-    "a negative version": lambda: forged(six(("p", "none")), sizes=(0,) * 6, versions=((0, -1),)),
+    "too little timing": lambda: forged(six(("p", "none")), sizes=(0,) * 6, timing=bytes(17)),
+    "a negative version": lambda: forged(six(("p", "none")), sizes=(0,) * 6, timing=bytes(8) + b"\xff" * 8 + bytes(2)),
+    "too much timing": lambda: forged(six(("p", "none")), sizes=(0,) * 6, timing=bytes(19)),
     "a head of four gigabytes": lambda: struct.pack("<I", 2**32 - 1) + bytes(100),
     "three bytes": lambda: b"abc",
     "nothing": lambda: b"",
@@ -150,21 +146,18 @@ def test_a_lying_packet_is_refused_without_allocating(lie: str) -> None:
     body = LIES[lie]()
     before = _rss()
     with pytest.raises(DecodingError):
-        decode_body(announce(body, 3 if lie.startswith(("versions", "a version that")) else 1), body)
+        decode_body(announce(body, 1), body)
     assert _rss() - before < 100 * MEGABYTE
 
 
 def test_the_forger_can_also_tell_the_truth() -> None:
-    body = forged(six(("a", "<f4", [2])), 2, (16, 0, 0, 0, 0, 0), bytes(16), (0,), ((0, 1), (1, 2)))
+    timing = bytes(16) + struct.pack("<2q2B2B", 1, 2, 0, 3, 1, 0)
+    body = forged(six(("a", "<f4", [2])), 2, (16, 0, 0, 0, 0, 0), bytes(16), timing)
     block = decode_body(announce(body, 2), body)
     assert block.samples()[1].act.tolist() == [0, 0]
     assert block.timing.policy_version.tolist() == [1, 2]
-
-
-def test_a_million_version_changes_take_no_time_that_matters() -> None:
-    rows = 100_000
-    body = forged(six(("p", "none")), rows, (0,) * 6, versions=tuple((i, 1) for i in range(rows)))
-    assert decode_body(announce(body, rows), body).timing.policy_version[-1] == 1
+    assert block.timing.source.tolist() == [0, 3]
+    assert block.is_reset.tolist() == [True, False]
 
 
 # sizes
@@ -227,7 +220,7 @@ def test_what_a_little_data_may_unpack_to_is_bounded_and_a_black_picture_is_with
 
 def test_a_packet_may_not_hold_segments_without_samples() -> None:
     segments = [(0, six(("p", "none")), (0,) * 6)] * 10 + [(1, six(("p", "none")), (0,) * 6)]
-    head = msgspec.msgpack.encode((segments, False, (), 0.0, ()))
+    head = msgspec.msgpack.encode((segments, False, 0.0))
     body = struct.pack("<I", len(head)) + head + bytes(8)
     with pytest.raises(DecodingError, match="segment"):
         decode_body(announce(body, 1), body)
@@ -237,7 +230,7 @@ def test_a_packet_may_not_hold_segments_without_samples() -> None:
 def test_segments_and_columns_of_a_packet_are_counted_before_any_is_made(segments: int, leaves: int) -> None:
     schema = ("t", [("t", [("p", "int")] * leaves), *[("p", "none")] * 5])
     sizes = (8,) * leaves + (0,) * 5
-    head = msgspec.msgpack.encode(([(1, schema, sizes)] * segments, False, (), 0.0, ()))
+    head = msgspec.msgpack.encode(([(1, schema, sizes)] * segments, False, 0.0))
     body = struct.pack("<I", len(head)) + head + bytes(8 * segments * (leaves + 1))
     with pytest.raises(OversizeError, match="columns"):
         decode_body(announce(body, segments), body, PacketLimits(head_bytes=4 * MEGABYTE))

@@ -3,19 +3,18 @@
 Body, before compression::
 
     4 bytes   length of the head, little-endian
-    head      `_Head` (msgpack): segments, which rows are resets, timing columns, sizes of all buffers
+    head      `_Head` (msgpack): segments, sizes of all buffers
     buffers   one after the other, in the head's order
+    timing    one column after the other, `_TIMING`
 
-A segment holds consecutive samples of one structure; most packets have one. Timing takes 8 bytes a
-sample: observation time as microseconds after the packet's first (uint32), inference time and period
-error in milliseconds (float16, 3 digits).
+A segment holds consecutive samples of one structure; most packets have one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -31,7 +30,15 @@ from tmrl_like.wire.messages import MAX_BODY_BYTES, SamplePacket
 from tmrl_like.wire.schema import Node, TupleNode, schema_of
 
 _FIELDS = 6
-_TIMING_BYTES = 8  # of a sample
+_TIMING: dict[str, np.dtype[Any]] = {  # the columns of `StepTiming`, and whether a sample is one of a reset
+    "observed_us": np.dtype("<u4"),  # microseconds after the packet's first observation
+    "inference_ms": np.dtype("<f2"),  # 3 digits
+    "period_error_ms": np.dtype("<f2"),
+    "policy_version": np.dtype("<i8"),
+    "source": np.dtype("u1"),
+    "is_reset": np.dtype("u1"),
+}
+_TIMING_BYTES = sum(dtype.itemsize for dtype in _TIMING.values())  # of a sample
 _US = 1e6
 _MS = 1e3
 _MS_32 = np.float32(_MS)
@@ -72,10 +79,7 @@ class _Segment(msgspec.Struct, frozen=True, array_like=True):
 class _Head(msgspec.Struct, frozen=True, array_like=True):
     segments: tuple[_Segment, ...]
     with_originals: bool  # CRC debugging: a seventh item per sample, the transition as produced
-    resets: tuple[int, ...]  # rows that are the first of an episode
     started_at_s: float  # Unix time of the first observation
-    versions: tuple[tuple[int, int], ...]  # (first row, policy version), ascending
-    sources: tuple[tuple[int, int], ...] = ()  # (first row, `ActionSource`), ascending; empty: the policy all along
 
 
 class _OfThread(threading.local):
@@ -264,32 +268,20 @@ class PacketWriter:
             own = writer.buffers()
             segments.append(_Segment(rows, _encode_schema(writer.schema), tuple(map(len, own))))
             buffers += own
-        versions = _runs(timing.policy_version for timing in self._timing)
-        sources = _runs(int(timing.source) for timing in self._timing)
-        if sources == ((0, ActionSource.POLICY),):
-            sources = ()
-        head = _head_encoder.encode(
-            _Head(tuple(segments), self._with_originals, tuple(self._resets), self.observed_at_s, versions, sources)
-        )
+        head = _head_encoder.encode(_Head(tuple(segments), self._with_originals, self.observed_at_s))
         return b"".join((len(head).to_bytes(4, "little"), head, *buffers, *self._timing_buffers()))
 
-    def _timing_buffers(self) -> tuple[bytes, ...]:
+    def _timing_buffers(self) -> Iterator[bytes]:
         if not self._timing:
-            return ()
-        observed, inference, error = map(np.array, zip(*(timing[:3] for timing in self._timing), strict=True))
-        offset_us = _between(0, (observed - self.observed_at_s) * _US, 2**32 - 1).astype("<u4")
-        inference_ms = _between(-6e4, inference * _MS, 6e4).astype("<f2")
-        error_ms = _between(-6e4, error * _MS, 6e4).astype("<f2")
-        return offset_us.tobytes(), inference_ms.tobytes(), error_ms.tobytes()
-
-
-def _runs(values: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """(first row, value) of each run of equal values."""
-    runs: list[tuple[int, int]] = []
-    for row, value in enumerate(values):
-        if not runs or runs[-1][1] != value:
-            runs.append((row, value))
-    return tuple(runs)
+            return
+        observed, inference, error, version, source = map(np.array, zip(*self._timing, strict=True))
+        is_reset = np.zeros(self.samples)
+        is_reset[self._resets] = 1
+        observed_us = _between(0, (observed - self.observed_at_s) * _US, 2**32 - 1)
+        error_ms = _between(-6e4, error * _MS, 6e4)
+        columns = (observed_us, _between(-6e4, inference * _MS, 6e4), error_ms, version, source, is_reset)
+        for column, dtype in zip(columns, _TIMING.values(), strict=True):
+            yield column.astype(dtype).tobytes()
 
 
 def _between(low: float, values: np.ndarray[Any, Any], high: float) -> np.ndarray[Any, Any]:
@@ -367,12 +359,8 @@ def decode_body(
         columns, used = layout.columns(segment.rows, segment.sizes, buffers)
         segments.append(columns)
         buffers = buffers[used:]
-    return SampleBlock(
-        tuple(segments),
-        _decode_resets(head, packet.samples),
-        _decode_timing(head, packet.samples, buffers),
-        head.with_originals,
-    )
+    timing, is_reset = _decode_timing(head.started_at_s, packet.samples, buffers)
+    return SampleBlock(tuple(segments), is_reset, timing, head.with_originals)
 
 
 class _Source:
@@ -468,42 +456,24 @@ def _new_layout(schema: bytes) -> Layout:
 _cached_layout = lru_cache(maxsize=64)(_new_layout)
 
 
-def _decode_resets(head: _Head, rows: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    is_reset = np.zeros(rows, np.bool_)
-    if head.resets:
-        if not 0 <= min(head.resets) <= max(head.resets) < rows:
-            raise DecodingError("a reset outside the packet")
-        is_reset[list(head.resets)] = True
-    return is_reset
-
-
-def _decode_timing(head: _Head, rows: int, buffers: memoryview) -> Timing:
-    if len(buffers) != 8 * rows:
-        raise DecodingError(f"{len(buffers)} bytes of timing for {rows} samples, which need {8 * rows}")
-    offset_us = np.ndarray(rows, "<u4", buffers)
-    inference_ms = np.ndarray(rows, "<f2", buffers, 4 * rows)
-    error_ms = np.ndarray(rows, "<f2", buffers, 6 * rows)
-    with np.errstate(invalid="ignore"):  # damaged, but only a number
-        inference_s = inference_ms.astype(np.float32) / _MS_32
-        error_s = error_ms.astype(np.float32) / _MS_32
-    return Timing(
-        head.started_at_s + offset_us * (1 / _US),
-        inference_s,
-        error_s,
-        _decode_runs(head.versions, rows, np.int64, 2**63, "policy versions"),
-        _decode_runs(head.sources, rows, np.uint8, len(_SOURCES), "sources of actions"),
-    )
-
-
-def _decode_runs(
-    runs: tuple[tuple[int, int], ...], rows: int, dtype: type[np.integer[Any]], limit: int, what: str
-) -> np.ndarray[Any, Any]:
-    column = np.zeros(rows, dtype)
-    ends = [row for row, _ in runs[1:]]
+def _decode_timing(
+    started_at_s: float, rows: int, data: memoryview
+) -> tuple[Timing, np.ndarray[Any, np.dtype[np.bool_]]]:
+    if len(data) != _TIMING_BYTES * rows:
+        raise DecodingError(f"{len(data)} bytes of timing for {rows} samples, which need {_TIMING_BYTES * rows}")
+    columns: dict[str, np.ndarray[Any, Any]] = {}
     start = 0
-    for (row, value), end in zip(runs, [*ends, rows], strict=False):
-        if not (row == start < end <= rows and 0 <= value < limit):
-            raise DecodingError(f"{what} that do not follow each other, or that do not exist")
-        column[row:end] = value
-        start = end
-    return column
+    for name, dtype in _TIMING.items():
+        columns[name] = np.ndarray(rows, dtype, data, start)
+        start += columns[name].nbytes
+    if rows and (columns["policy_version"].min() < 0 or columns["source"].max() >= len(_SOURCES)):
+        raise DecodingError("policy versions or sources of actions that do not exist")
+    with np.errstate(invalid="ignore"):  # damaged, but only a number
+        timing = Timing(
+            started_at_s + columns["observed_us"] * (1 / _US),
+            columns["inference_ms"].astype(np.float32) / _MS_32,
+            columns["period_error_ms"].astype(np.float32) / _MS_32,
+            columns["policy_version"],
+            columns["source"],
+        )
+    return timing, columns["is_reset"] != 0

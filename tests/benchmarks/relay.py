@@ -164,7 +164,7 @@ class _Sender:
 
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
         own = self.outbox._sender._own
-        while self.feed is not None and len(own.unsent) < 50 and len(own.sent) < 1000:
+        while self.feed is not None and len(own.produced) < 50 and len(own.received) + len(own.in_flight) < 1000:
             _queue_encoded(self.outbox, next(self.feed))
         self.outbox.pump(lambda data: self._send(send, data), connected and self.stream != 0)
         return 0.001
@@ -225,7 +225,7 @@ def run_worker(port: int, keys: Path, transport: str, kind: str, seconds: float,
 def _wait(outbox: Any) -> bool:
     """Do not run ahead of the link: a worker in real time would not either."""
     own = outbox._sender._own
-    while len(outbox._closed_packets) > 50 or len(own.unsent) + len(own.sent) > 400:
+    while len(outbox._closed_packets) > 50 or sum(1 for _ in own) > 400:
         time.sleep(0.0002)
     return False
 
@@ -241,13 +241,14 @@ def _pre_encode(outbox: Any, writers: list[Any]) -> list[tuple[int, int, bytes, 
 
 def _queue_encoded(outbox: Any, encoded: tuple[int, int, bytes, bool]) -> None:
     """Number an encoded body, seal it and queue it for sending, in the connection's thread's place."""
-    from tmrl_like.delivery.log import seal
+    from tmrl_like.delivery.log import record_head
     from tmrl_like.wire import messages as m
 
     samples, size, data, compressed = encoded
     outbox._sequence += 1
     header = m.SamplePacket("bench", outbox.incarnation, outbox._sequence, 1, samples, size, compressed)
-    outbox._sender.add(outbox._sequence, samples, seal(m.frame_of(header), data), outbox._clock())
+    frame = m.frame_of(header)
+    outbox._sender.add(outbox._sequence, samples, (record_head(frame, data) + frame, data), outbox._clock())
 
 
 def measure(kind: str, seconds: float, transport: str, is_kept: bool) -> dict[str, float]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tmrl_like.delivery.folder import open_folder
-from tmrl_like.delivery.log import PacketLog, lock_folder, sealed_packet
+from tmrl_like.delivery.log import PacketLog, lock_folder, packet_pieces
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.delivery.sender import Sender
@@ -71,7 +71,7 @@ class World:
         for k in range(2):
             obs = np.array([self.incarnation, self.sequence, k], np.int64)
             writer.append((np.zeros(1), obs, 0.0, False, False, {}), StepTiming(1e9, 0.0, 0.0, 1))
-        record = sealed_packet(Receipt("w", self.incarnation, self.sequence), 0, writer, (), Compressor())
+        record = packet_pieces(Receipt("w", self.incarnation, self.sequence), 0, writer, (), Compressor())
         self.sender.add(self.sequence, 2, record, self.now)
         self.produced.append((self.incarnation, self.sequence))
 

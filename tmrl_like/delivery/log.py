@@ -103,17 +103,29 @@ class Entry(NamedTuple):
 
 def seal(*pieces: bytes | memoryview) -> bytes:
     """The record of a message that is given in pieces."""
+    return b"".join((record_head(*pieces), *pieces))
+
+
+def record_head(*pieces: bytes | memoryview) -> bytes:
+    """What comes before a message in its record."""
     size, checksum = 0, 0
     for piece in pieces:
         size += len(piece)
         checksum = zlib.crc32(piece, checksum)
-    return b"".join((_RECORD.pack(_MARK, size, checksum), *pieces))
+    return _RECORD.pack(_MARK, size, checksum)
 
 
 def sealed_packet(
     name: Receipt, breaks: int, writer: PacketWriter, episodes: tuple[EpisodeStats, ...], compress: Compressor
 ) -> bytes:
     """The record of a packet: it is never rewritten from here on."""
+    return b"".join(packet_pieces(name, breaks, writer, episodes, compress))
+
+
+def packet_pieces(
+    name: Receipt, breaks: int, writer: PacketWriter, episodes: tuple[EpisodeStats, ...], compress: Compressor
+) -> tuple[bytes, bytes]:
+    """The record of a packet, in two pieces: copying a large body costs more than all the rest."""
     body = writer.encode()
     data, compressed = compress(body)
     header = m.SamplePacket(
@@ -126,7 +138,8 @@ def sealed_packet(
         policy_version=writer.policy_version,
         episodes=episodes,
     )
-    return seal(m.frame_of(header), data)
+    frame = m.frame_of(header)
+    return record_head(frame, data) + frame, data
 
 
 def unseal(data: memoryview) -> Iterator[tuple[memoryview, memoryview]]:

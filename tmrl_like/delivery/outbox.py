@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tmrl_like.delivery.folder import WorkerFolder
-from tmrl_like.delivery.log import sealed_packet
+from tmrl_like.delivery.log import packet_pieces
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.sender import Sender
 from tmrl_like.delivery.unsealed import Report, UnsealedFile
@@ -228,7 +228,7 @@ class Outbox:
         while (closed := self._next_closed()) is not None:
             self._sealed_bytes += closed.writer.size_bytes
             name = Receipt(self.worker, self.incarnation, closed.sequence)
-            record = sealed_packet(name, closed.breaks, closed.writer, closed.episodes, self._compress)
+            record = packet_pieces(name, closed.breaks, closed.writer, closed.episodes, self._compress)
             self._sender.add(closed.sequence, closed.writer.samples, record, now)
             if closed.unsealed is not None and self._unsealed is not None:
                 self._unsealed.give_back(closed.unsealed)

@@ -36,7 +36,7 @@ class _Packet:
     sequence: int
     samples: int
     size_bytes: int
-    record: bytes | None  # None: on disk alone
+    record: tuple[bytes, ...] | None  # in pieces; None: on disk alone
     place: Place | None = None  # None: in memory alone
     is_gone: bool = False  # stored or dropped
 
@@ -192,7 +192,8 @@ class Sender:
             backlog = self._backlogs.setdefault(name.incarnation, _Backlog(name.incarnation, now))
             if not backlog.produced or name.sequence > backlog.produced[-1].sequence:
                 place = folder.log.append(record, now)
-                self._keep(backlog, _Packet(name.sequence, samples, len(record), None if place else record, place))
+                kept = None if place else (record,)
+                self._keep(backlog, _Packet(name.sequence, samples, len(record), kept, place))
                 if place is None:  # the file stays for the next process: packets that come twice are taken once
                     self._memory_bytes += len(record)
                     self._memory_samples += samples
@@ -205,9 +206,9 @@ class Sender:
         self._packets += 1
         backlog.add(packet)
 
-    def add(self, sequence: int, samples: int, record: bytes, now: float) -> None:
-        """Keep a packet that was just sealed, within the limits."""
-        packet = _Packet(sequence, samples, len(record), record)
+    def add(self, sequence: int, samples: int, record: tuple[bytes, ...], now: float) -> None:
+        """Keep a packet that was just sealed, its record in pieces, within the limits."""
+        packet = _Packet(sequence, samples, sum(map(len, record)), record)
         self._keep(self._own, packet)
         self._in_memory.append(packet)
         self._memory_bytes += packet.size_bytes
@@ -223,7 +224,7 @@ class Sender:
             packet = self._not_on_disk[0]
             if not packet.is_gone:
                 assert packet.record is not None
-                packet.place = self._folder.log.append(packet.record, now)
+                packet.place = self._folder.log.append(b"".join(packet.record), now)
                 if packet.place is None:
                     return
             self._not_on_disk.popleft()
@@ -297,31 +298,33 @@ class Sender:
 
         Packets that the disk does not give back are dropped.
         """
-        records: list[bytes] = []
-        samples, room_bytes = 0, _BUNDLE_BYTES
+        pieces: list[bytes] = []
+        packets, samples, room_bytes = 0, 0, _BUNDLE_BYTES
         for packet in list(itertools.islice(backlog.produced, _BUNDLE_PACKETS)):
             room_bytes -= packet.size_bytes
-            if records and room_bytes < 0:
+            if packets and room_bytes < 0:
                 break
             record = packet.record or self._read(packet)
             if record is None:
                 self._drop(backlog, packet, now)
             else:
-                records.append(record)
+                pieces += record
+                packets += 1
                 samples += packet.samples
-        if not records:
+        if not packets:
             return True
         lost = self.lost_before + self.lost_samples if backlog is self._own else 0  # the trainer adds up
         bundle = m.Bundle(self._worker, backlog.incarnation, samples, backlog.newest_sent, lost)
-        if not send(m.encode(bundle, *records)):
+        if not send(m.encode(bundle, *pieces)):
             return False
-        backlog.note_sent(len(records), now)
+        backlog.note_sent(packets, now)
         return True
 
-    def _read(self, packet: _Packet) -> bytes | None:
+    def _read(self, packet: _Packet) -> tuple[bytes, ...] | None:
         assert self._folder is not None
         assert packet.place is not None
-        return self._folder.log.read(packet.place)
+        record = self._folder.log.read(packet.place)
+        return None if record is None else (record,)
 
     def retransmit(self, from_the_start: bool) -> None:
         """What was in flight may be lost; `from_the_start`: so may what another trainer received and did not store."""

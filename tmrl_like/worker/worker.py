@@ -43,6 +43,7 @@ log = logging.getLogger("tmrl_like.worker")
 
 
 _T = TypeVar("_T")
+_STANDALONE_BYTES = 16 << 20  # of samples that are kept all the same
 _MAX_REASON = 1000
 
 
@@ -162,6 +163,8 @@ class RolloutWorker:
                 log.info("loaded weights from %s", weights)
             self.standalone = standalone
             outbox = with_given(options.outbox, min_samples=min_samples_per_worker_packet)
+            if standalone:  # nobody takes what it collects
+                outbox = with_given(outbox, max_bytes=min(outbox.max_bytes, _STANDALONE_BYTES))
             spool = cfg.RUN_FOLDER / "spool" if options.spool is True else options.spool
             folder = open_folder(Path(spool), name, outbox.spool_max_bytes) if spool and not standalone else None
             self.name = name or (folder.worker if folder else new_worker_name())

@@ -198,9 +198,9 @@ class PacketLog:
     def read(self, place: Place) -> bytes | None:
         """The record that was written there; None where it cannot be read, which is logged."""
         try:
-            with place.segment.path.open("rb", buffering=0) as file:
+            with place.segment.path.open("rb") as file:
                 file.seek(place.offset)
-                record = _read_exactly(file, place.size_bytes)
+                record = file.read(place.size_bytes)
         except OSError as error:
             log.error("cannot read the packet log: %s", error)
             return None
@@ -421,14 +421,6 @@ def _message_at(data: memoryview, at: int) -> tuple[int, int] | None:
     if mark != _MARK or size > len(data) - start:
         return None
     return (start, size) if zlib.crc32(data[start : start + size]) == checksum else None
-
-
-def _read_exactly(file: io.FileIO, size: int) -> bytes:
-    parts = []
-    while size and (part := file.read(size)):
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
 
 
 def lock_folder(folder: Path, within_s: float = 0.0) -> filelock.BaseFileLock | None:

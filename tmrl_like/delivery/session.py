@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 import tmrl_like
+from tmrl_like.base.budgets import Buckets
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import DecodingError, RefusedError, TmrlLikeError, expect
 from tmrl_like.transport.base import PeerLink
@@ -102,8 +103,7 @@ class Session:
         self._heard_at = time.monotonic()
         self._hello_at = -1e9
         self._beat_at = 0.0
-        self._refusal = ""
-        self._refusal_said_at = 0.0
+        self._refusals = Buckets(1, 1 / _REFUSAL_AGAIN_S)  # by reason: one line each
         self._complained = False
         self._said_hello = False
         self._hello_waits = False  # for a connection: some transports take nothing before there is one
@@ -131,8 +131,7 @@ class Session:
         """Raise what ended this session, if anything did.
 
         Raises:
-            RefusedError: the server said no.
-            CredentialsError: the key is wrong.
+            RefusedError, CredentialsError: the server said no, or the key is wrong.
             Exception: whatever else broke the thread.
         """
         if self._failure is not None:
@@ -215,16 +214,14 @@ class Session:
         if not self._welcomed.is_set():
             log.info("connected to the server at %s as %s", self._where, self.name)
         self._complained = False
-        self._refusal = ""
         self._welcomed.set()
         self._role.on_welcome(welcome, is_new)
 
     def _on_refusal(self, refusal: m.Refusal, now: float) -> None:
         if refusal.retry_after_s < 0:
             raise RefusedError(refusal.reason)
-        if refusal.reason != self._refusal or now - self._refusal_said_at > _REFUSAL_AGAIN_S:
+        if self._refusals.take(refusal.reason, 1, now):
             log.warning("%s; trying again every %.0f s", refusal.reason, refusal.retry_after_s)
-            self._refusal, self._refusal_said_at = refusal.reason, now
         self._welcomed.clear()
         self._hello_at = now + refusal.retry_after_s - _HELLO_EVERY_S
 

@@ -86,13 +86,13 @@ class Telemetry:
         until = time.monotonic() + within_s
         with self._changed:
             while self._newest is None:
-                if not self._changed.wait(min(_LOOK_S, max(0.0, until - time.monotonic()))) and (
-                    time.monotonic() >= until or self._closed.is_set()
-                ):
+                left_s = until - time.monotonic()
+                if left_s <= 0 or self._closed.is_set():
                     host, port = self._address
                     raise EnvironmentAwayError(
                         f"no telemetry from the game at {host}:{port} for {within_s:g} s ({self._state}): {self._hint}"
                     )
+                self._changed.wait(min(_LOOK_S, left_s))
             record, self._newest = self._newest, None
             return record
 
@@ -109,45 +109,37 @@ class Telemetry:
                 with socket.create_connection(self._address, _CONNECT_WITHIN_S) as connection:
                     self._socket = connection
                     self._state = "it accepts connections and sends nothing"
-                    self._receive(connection)
+                    self._lose(self._receive(connection))
             except OSError as error:
                 self._lose(str(error.strerror or error).lower())
             self._closed.wait(_RETRY_AFTER_S)
 
-    def _receive(self, connection: socket.socket) -> None:
-        """Receive until the connection ends. No more than a chunk and a part of a record is kept."""
+    def _lose(self, reason: str) -> None:
+        with self._changed:
+            if reason != self._state and not self._closed.is_set():
+                log.warning("telemetry at %s:%s: %s", *self._address, reason)
+            self._state, self._newest = reason, None
+
+    def _receive(self, connection: socket.socket) -> str:
+        """Receive until the connection ends; returns why. No more than a chunk and a part of a record is kept."""
         connection.settimeout(_LOOK_S)
-        size = self._layout.size
-        pending = b""
+        size, pending = self._layout.size, b""
         while not self._closed.is_set():
             try:
                 chunk = connection.recv(_CHUNK_BYTES)
             except TimeoutError:
                 continue
             if not chunk:
-                self._lose("it ended the connection")
-                return
+                return "it ended the connection"
             pending += chunk
-            whole = len(pending) // size * size
-            if whole and not self._take(pending[whole - size : whole], whole // size):
-                return
-            pending = pending[whole:]
-
-    def _take(self, data: bytes, records: int) -> bool:
-        record = self._layout.unpack(data)
-        if not self._is_valid(record):
-            self.refused_total += 1
-            self._lose(f"what it sends are not records of {self._layout.size} bytes")
-            return False
-        with self._changed:
-            self.records_total += records
-            self._newest = record
-            self._changed.notify_all()
-        return True
-
-    def _lose(self, reason: str) -> None:
-        with self._changed:
-            if reason != self._state and not self._closed.is_set():
-                log.warning("telemetry at %s:%s: %s", *self._address, reason)
-            self._state = reason
-            self._newest = None
+            if records := len(pending) // size:
+                newest = self._layout.unpack_from(pending, (records - 1) * size)
+                if not self._is_valid(newest):
+                    self.refused_total += 1
+                    return f"what it sends are not records of {size} bytes"
+                with self._changed:
+                    self.records_total += records
+                    self._newest = newest
+                    self._changed.notify_all()
+                pending = pending[records * size :]
+        return self._state

@@ -6,6 +6,7 @@ is to whoever connects to port 9000. Reward: progress along a demonstration, see
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -246,15 +247,12 @@ class TrackManiaEnv(DesktopGameEnv):
         """
         if driver != "keyboard":
             raise ConfigError(f"nobody but you drives TrackMania, no {driver}: --driver keyboard")
-        telemetry = Telemetry(LAYOUT, port, is_valid=is_car, hint=HINT)
-        try:
+        with contextlib.closing(Telemetry(LAYOUT, port, is_valid=is_car, hint=HINT)) as telemetry:
             cars = [Car(*telemetry.next_record(_DRIVER_WITHIN_S))]
             while cars[0].has_finished:  # the race before
                 cars = [Car(*telemetry.next_record(_DRIVER_WITHIN_S))]
             while not cars[-1].has_finished:
                 cars.append(Car(*telemetry.next_record(_DRIVER_WITHIN_S)))
-        finally:
-            telemetry.close()
         return np.array([(car.x, car.y, car.z) for car in cars], np.float32)
 
 

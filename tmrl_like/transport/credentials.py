@@ -213,12 +213,13 @@ class AuthorizedKeys:
         authorized = self._folder / "authorized"
         try:
             with os.scandir(authorized) as entries:
-                found = {entry.name: _stamp(entry.stat()) for entry in entries if entry.name.endswith(".json")}
+                states = {entry.name: entry.stat() for entry in entries if entry.name.endswith(".json")}
             whole = (self._folder / "server.json").exists()
         except OSError as error:
             self._complain(authorized, f"cannot read {authorized} ({error.strerror}): the keys known so far stay valid")
             return
         self._complaints.pop(authorized, None)
+        found = {name: (state.st_mtime_ns, state.st_ctime_ns, state.st_size) for name, state in states.items()}
         for name, stamp in found.items():
             if name not in self._files or self._files[name][0] != stamp:
                 self._read(authorized / name, stamp)
@@ -252,10 +253,6 @@ class AuthorizedKeys:
 
 
 _Stamp: TypeAlias = tuple[int, ...]
-
-
-def _stamp(state: os.stat_result) -> _Stamp:
-    return state.st_mtime_ns, state.st_ctime_ns, state.st_size
 
 
 def _curve_pair() -> tuple[str, str]:

@@ -74,14 +74,10 @@ class _ZmqLink:
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._close_sockets()
             self._socket.close(linger=200)
             self._context.term()
             self._woken.close()
             self._waker.close()
-
-    def _close_sockets(self) -> None:
-        """Close all other sockets of the context."""
 
 
 class ZmqServerLink(_ZmqLink):
@@ -264,10 +260,12 @@ class ZmqPeerLink(_ZmqLink):
             return False
         return True
 
-    def _close_sockets(self) -> None:
-        self._end_knock()
-        self._socket.disable_monitor()
-        self._monitor.close(linger=0)
+    def close(self) -> None:
+        if not self._closed:
+            self._end_knock()
+            self._socket.disable_monitor()
+            self._monitor.close(linger=0)
+        super().close()
 
 
 class _Waiting:

@@ -3,7 +3,7 @@
 import random
 import time
 
-from chaos_rig import SMALL, Rig, all_at_once, counts, wait_for_checkpoint
+from chaos_rig import SMALL, Rig, all_at_once, counts, wait_for_checkpoint, wait_until
 
 from tmrl_like.testing.chaos import Audit, audit
 
@@ -66,22 +66,25 @@ def freeze_worker(rig: Rig, rng: random.Random, count: int) -> Audit:
 
 @counts(short=3, zmq=60, tlspyo=30)
 def test_memory_is_flat_while_the_trainer_stands_still(rigs, seed, figure, transport, count):
-    """`count`: seconds, after the outbox is full."""
+    """`count`: times 10 MB of samples, after the outbox is full."""
     rig = rigs(transport)
     server = rig.server_part()
     trainer = rig.trainer_part()
-    worker = rig.worker_part(1, outbox=SMALL, env={"ballast_bytes": 20_000, "period_s": 0.005})  # 4 MB/s
+    worker = rig.worker_part(1, outbox=SMALL, env={"ballast_bytes": 20_000, "period_s": 0.0025})
     wait_for_checkpoint(rig.place)
     trainer.freeze()
-    time.sleep(2.0)  # the outbox is full
+
+    def produce(size_bytes: float) -> float:
+        """Wait until as much was produced; returns how long it took."""
+        enough = sum(rig.produced().values()) + size_bytes / 20_000
+        return wait_until(lambda: sum(rig.produced().values()) > enough, 60 + count * 5, "the worker collects")
+
+    produce(4 * SMALL.max_bytes)  # the outbox is full
     before = {"server": server.rss_bytes(), "worker": worker.rss_bytes()}
-    steps = sum(rig.produced().values())
-    time.sleep(count)
+    took_s = produce(count * 1e7)
     grown = {"server": server.rss_bytes() - before["server"], "worker": worker.rss_bytes() - before["worker"]}
-    made = (sum(rig.produced().values()) - steps) * 20_000
     figure(
-        f"{count} s and {made / 1e6:.0f} MB of samples with the trainer stopped: "
+        f"{took_s:.0f} s and {count * 10} MB of samples with the trainer stopped: "
         + ", ".join(f"{name} {grown[name] / 1e6:+.1f} MB of {before[name] / 1e6:.0f}" for name in grown)
     )
-    assert made > count * 1e6
-    assert all(growth < 6e6 for growth in grown.values()), grown
+    assert all(growth < 1.2e7 for growth in grown.values()), grown

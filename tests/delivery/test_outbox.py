@@ -180,6 +180,24 @@ def test_the_window_limits_what_is_on_its_way():
     assert box.unacknowledged_samples() == 2
 
 
+def test_what_was_dropped_on_its_way_counts_for_the_window_until_it_is_acknowledged_or_sent_again():
+    clock = Clock()
+    box, wire = outbox(clock, max_samples=1, window_bytes=1, max_held_samples=2), Wire()
+    for last in (1, 11):
+        fill(box, last - (last > 1))
+        box.pump(wire.send, True)
+        assert wire.sequences == [1]
+    ack(box, 0, 1)
+    box.pump(wire.send, True)
+    assert wire.sequences == [1, 10, 11]
+    fill(box, 10)
+    box.pump(wire.send, True)
+    assert wire.sequences == [1, 10, 11]
+    clock.now = 6.0  # nothing is acknowledged for a long time
+    box.pump(wire.send, True)
+    assert wire.sequences == [1, 10, 11, 20, 21]
+
+
 def test_a_full_connection_is_tried_again():
     box, wire = outbox(max_samples=1), Wire(room=1)
     fill(box, 2)

@@ -50,7 +50,8 @@ class _Backlog:
         self.in_flight: deque[_Packet] = deque()
         self.produced: deque[_Packet] = deque()
         self.received_up_to = 0
-        self.in_flight_bytes = 0
+        self.in_flight_bytes = 0  # those that were dropped on their way included
+        self._dropped_in_flight: deque[_Packet] = deque()
         self.samples = 0
         self._progress_at = now  # when an acknowledgement last moved on
         self._patience_s = _FIRST_PATIENCE_S
@@ -73,7 +74,7 @@ class _Backlog:
         self.samples += packet.samples
 
     def note_sent(self, count: int, now: float) -> None:
-        if not self.in_flight:
+        if not self.in_flight_bytes:
             self._progress_at = now
         for _ in range(count):
             packet = self.produced.popleft()
@@ -87,6 +88,8 @@ class _Backlog:
         while self.in_flight and self.in_flight[0].sequence <= up_to:
             self.in_flight_bytes -= self.in_flight[0].size_bytes
             self.received.append(self.in_flight.popleft())
+        while self._dropped_in_flight and self._dropped_in_flight[0].sequence <= up_to:
+            self.in_flight_bytes -= self._dropped_in_flight.popleft().size_bytes
         while self.produced and self.produced[0].sequence <= up_to:  # they were on their way when all went out again
             self.received.append(self.produced.popleft())
 
@@ -98,11 +101,12 @@ class _Backlog:
                 self.produced.appendleft(queue.pop())
         self.received += self.in_flight
         self.in_flight.clear()
+        self._dropped_in_flight.clear()
         self.in_flight_bytes = 0
 
     def mind_silence(self, now: float) -> None:
         """After a long silence the last packets, or their acknowledgement, may be lost."""
-        if self.in_flight and now - self._progress_at > self._patience_s:
+        if self.in_flight_bytes and now - self._progress_at > self._patience_s:
             self._patience_s = min(2 * self._patience_s, _MAX_PATIENCE_S)
             self._progress_at = now
             self.retransmit(self.received_up_to)
@@ -113,7 +117,7 @@ class _Backlog:
         queue = next(q for q in (self.received, self.in_flight, self.produced) if packet in q)
         queue.remove(packet)
         if queue is self.in_flight:
-            self.in_flight_bytes -= packet.size_bytes
+            self._dropped_in_flight.append(packet)
 
 
 class Sender:

@@ -6,11 +6,14 @@ from contextlib import ExitStack
 from typing import Any
 
 from tmrl_like.base.functional import partial
+from tmrl_like.delivery.log import unseal
 from tmrl_like.networking import RolloutWorker, Server, Trainer
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from tmrl_like.trainer.schedule import TrainingOffline
-from tmrl_like.wire.messages import Beat
+from tmrl_like.types import Buffer
+from tmrl_like.wire import messages as m
+from tmrl_like.wire.packet import decode_body
 from tmrl_like.worker.options import WorkerOptions
 
 
@@ -81,6 +84,22 @@ class House:
         return thread
 
 
+def collected(worker: RolloutWorker) -> list[Buffer]:
+    """The samples that a worker without a connection has; the stream is the number of breaks before them."""
+    buffers = []
+
+    def take(data: bytes) -> bool:
+        for _, message in unseal(m.decode(data)[1]):
+            packet, body = m.decode(message)
+            if packet.samples:
+                buffers.append(Buffer(stream=str(packet.breaks), blocks=[decode_body(packet, body)]))
+        return True
+
+    worker.send_and_clear_buffer()
+    worker._outbox.pump(take, True)
+    return buffers
+
+
 class DeadLink:
     """A connection on which nothing arrives."""
 
@@ -113,4 +132,4 @@ class IdleRole:
         return False
 
     def beat(self):
-        return Beat()
+        return m.Beat()

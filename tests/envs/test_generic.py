@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from house import collected
 from rtgym import DEFAULT_CONFIG_DICT, RealTimeGymInterface
 
 from tmrl_like.base.functional import partial
@@ -253,7 +254,6 @@ def test_arguments_that_an_environment_does_not_take_are_named() -> None:
 def test_crc_debugging_passes_with_test_episodes_between_training_episodes(reset_act_buf: bool) -> None:
     """With reset_act_buf=False a test episode changes the action buffer that the next one begins with."""
     from tmrl_like.replay import DropHistory, ReplayMemory
-    from tmrl_like.wire.packet import decode_body
 
     class Actor(LinearActor):
         def act(self, obs: Any, test: bool = False) -> Any:
@@ -271,20 +271,8 @@ def test_crc_debugging_passes_with_test_episodes_between_training_episodes(reset
         worker.collect_train_episode()
         worker.run_episode()
 
-    def take(data: bytes) -> bool:
-        from tmrl_like.delivery.log import unseal
-        from tmrl_like.types import Buffer
-        from tmrl_like.wire import messages as m
-
-        for _, message in unseal(m.decode(data)[1]):
-            packet, body = m.decode(message)
-            assert isinstance(packet, m.SamplePacket)
-            if packet.samples:
-                memory.append(Buffer(stream=str(packet.breaks), blocks=(decode_body(packet, body),)))
-        return True
-
-    worker._outbox.seal()
-    worker._outbox.pump(take, True)
+    for buffer in collected(worker):
+        memory.append(buffer)
     assert len(memory) > 20
     for _ in range(5):
         memory.sample()

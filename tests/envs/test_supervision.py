@@ -16,19 +16,17 @@ from typing import Any, ClassVar
 import numpy as np
 import psutil
 import pytest
+from house import collected
 from rtgym import DEFAULT_CONFIG_DICT
 from test_generic import Interface
 
 from tmrl_like.base.functional import partial
 from tmrl_like.base.processes import family_of, is_alive
-from tmrl_like.delivery.log import unseal
 from tmrl_like.envs import GenericGymEnv
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError, MissingExtraError, PolicyError
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
-from tmrl_like.wire import messages as m
-from tmrl_like.wire.packet import decode_body
 from tmrl_like.worker.options import WorkerOptions
 
 HANG_S = 0.4
@@ -120,19 +118,8 @@ def make_worker(make_env: Callable[[], Any], **options: Any) -> RolloutWorker:
 def stored(worker: RolloutWorker) -> dict[int, list[tuple[float, ...]]]:
     """Observations (episode, step) in the outbox, by the breaks before them."""
     found: dict[int, list[tuple[float, ...]]] = {}
-
-    def take(data: bytes) -> bool:
-        _, bundled = m.decode(data)
-        for _, message in unseal(bundled):
-            packet, body = m.decode(message)
-            assert isinstance(packet, m.SamplePacket)
-            if packet.samples:
-                block = decode_body(packet, body)
-                found.setdefault(packet.breaks, []).extend(tuple(s.obs.tolist()) for s in block.samples())
-        return True
-
-    worker._outbox.seal()
-    worker._outbox.pump(take, True)
+    for buffer in collected(worker):
+        found.setdefault(int(buffer.stream), []).extend(tuple(s.obs.tolist()) for s in buffer.memory)
     return found
 
 

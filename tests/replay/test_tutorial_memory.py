@@ -8,15 +8,12 @@ import numpy as np
 import pytest
 import rtgym
 from gymnasium import spaces
+from house import collected
 
 from tmrl_like import GenericGymEnv, MemoryDataloading, RolloutWorker, partial
-from tmrl_like.delivery.log import unseal
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.replay import ReplayMemory
-from tmrl_like.types import Buffer
-from tmrl_like.wire import messages as m
-from tmrl_like.wire.packet import decode_body
 from tmrl_like.worker.options import WorkerOptions
 
 LENGTH = 4
@@ -122,22 +119,15 @@ def make_env(**keys):
 
 def fly(memories, episodes, **keys):
     """Fill the memories with training episodes; some test episodes are in between."""
-
-    def take(data):
-        for _, message in unseal(m.decode(data)[1]):
-            packet, body = m.decode(message)
-            for memory in memories if packet.samples else ():
-                memory.append(Buffer(stream=str(packet.breaks), blocks=(decode_body(packet, body),)))
-        return True
-
     options = {"standalone": True, "crc_debug": True, "options": WorkerOptions(outbox=OutboxOptions(max_samples=7))}
     with RolloutWorker(partial(make_env, **keys), Explorer, get_local_buffer_sample, **options) as worker:
         for episode in range(episodes):
             worker.collect_train_episode()
             if episode % 5 == 4:
                 worker.run_episode()
-        worker.send_and_clear_buffer()
-        worker._outbox.pump(take, True)
+        for buffer in collected(worker):
+            for memory in memories:
+                memory.append(buffer)
 
 
 @pytest.mark.parametrize("memory_cls", [PlainMemory, CorrectingMemory, ReplayMemory])

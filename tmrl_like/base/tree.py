@@ -6,7 +6,7 @@ order and containers count, so that a space may lead an action that is configure
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -19,10 +19,13 @@ def map_leaves(call: Callable[..., Any], first: Any, *others: Any) -> Any:
 
     Parts that differ in their keys are handed over whole.
     """
-    keys = _common_keys(first, others)
-    if keys is None:
+    if (keys := _kind_of(type(first)) and _common_keys(first, others)) is None:
         return call(first, *others)
-    items = [map_leaves(call, *[value[key] for value in (first, *others)]) for key in keys]
+    if others:
+        items = [map_leaves(call, *parts) for parts in _parts(keys, (first, *others))]
+    else:  # the control loop's: no call of this function per leaf
+        parts = first.values() if isinstance(first, Mapping) else first
+        items = [call(part) if _kind_of(type(part)) is None else map_leaves(call, part) for part in parts]
     if isinstance(first, Mapping):
         return dict(zip(keys, items, strict=True))
     if isinstance(first, list):
@@ -36,8 +39,8 @@ def walk(first: Any, *others: Any, path: Path = ()) -> Iterator[tuple[Any, ...]]
     if keys is None:
         yield path, first, *others
     else:
-        for key in keys:
-            yield from walk(*[value[key] for value in (first, *others)], path=(*path, key))
+        for key, parts in zip(keys, _parts(keys, (first, *others)), strict=True):
+            yield from walk(*parts, path=(*path, key))
 
 
 def leaves(value: Any) -> Iterator[Any]:
@@ -75,6 +78,13 @@ def _common_keys(first: Any, others: Sequence[Any]) -> Collection[Any] | None:
     if kind is Mapping:
         return first.keys() if all(other.keys() == first.keys() for other in others) else None
     return range(len(first)) if set(map(len, others)) <= {len(first)} else None
+
+
+def _parts(keys: Collection[Any], values: Sequence[Any]) -> Iterable[Sequence[Any]]:
+    """What each key, common to all values, stands for in them."""
+    if isinstance(keys, range):
+        return zip(*values, strict=True)
+    return ([value[key] for value in values] for key in keys)
 
 
 def _find_kind(type_: type) -> Any:

@@ -22,7 +22,9 @@ def is_finite(value: Any) -> bool:
         return math.isfinite(np.vdot(value, value).real) or bool(np.isfinite(value).all())
     if isinstance(value, float | np.floating):
         return math.isfinite(value)
-    return tree.is_leaf(value) or all(map(is_finite, tree.leaves(value)))
+    if isinstance(value, tuple | list):  # the control loop's: three times as fast as a walk
+        return all(map(is_finite, value))
+    return all(map(is_finite, value.values())) if isinstance(value, dict) else True
 
 
 def action_problem(action: Any, space: gymnasium.Space[Any]) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from tmrl_like.base import tree
+from tmrl_like.base.text import one_line
 
 _ROUNDING = 1e-5  # of a bound's size, and at least that much
 
@@ -44,7 +45,7 @@ def _leaf_problem(action: Any, space: gymnasium.Space[Any]) -> str:
     if values.shape != space.shape:
         return f"it has the shape {values.shape}, the space {space.shape}"
     if not np.isfinite(values).all():
-        return f"it holds values that are not finite: {_shown(values)}"
+        return f"it holds values that are not finite: {one_line(np.array2string(values, threshold=8, precision=3))}"
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
     outside = (values < low - _rounding(low)) | (values > high + _rounding(high))
     if outside.any():
@@ -56,7 +57,3 @@ def _leaf_problem(action: Any, space: gymnasium.Space[Any]) -> str:
 def _rounding(bound: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     rounding: np.ndarray[Any, Any] = _ROUNDING * np.maximum(np.where(np.isfinite(bound), np.abs(bound), 0.0), 1.0)
     return rounding
-
-
-def _shown(values: np.ndarray[Any, Any]) -> str:
-    return np.array2string(values, threshold=8, precision=3).replace("\n", "")

@@ -149,7 +149,10 @@ class WithDemonstrations(MemoryDataloading):
         if len(batches) == 1:
             batch = batches[0]
         else:
-            *six, discount, weight = tree.map_leaves(_joined, *((*b, b.discount, b.weight) for b in batches))
+            *six, discount, weight = tree.map_leaves(
+                lambda *parts: None if parts[0] is None else torch.cat(parts),
+                *((*b, b.discount, b.weight) for b in batches),
+            )
             batch = Batch(*six, discount=discount, weight=weight)
         if batches[0].drawn is not None:
             batch.drawn = (self.batch_size - demonstrated, [b.drawn for b in batches])
@@ -170,7 +173,3 @@ def _is_expert(buffer: Buffer) -> bool:
         return any(bool(np.any(timing.source == ActionSource.EXPERT)) for timing in timings)
     timings = [getattr(sample.info, "timing", None) for sample in buffer]
     return any(timing is not None and timing.source == ActionSource.EXPERT for timing in timings)
-
-
-def _joined(*parts: Any) -> Any:
-    return None if parts[0] is None else torch.cat(parts)

@@ -24,17 +24,13 @@ def main(arguments: Arguments) -> int:
             f"{arguments.experiment}: {env_cls.__name__} cannot record a demonstration: it has no static "
             "method demonstrate(driver, **init_args) that returns where it drove, [T, 2] or [T, 3]"
         )
-    _check_output(Path(arguments.output))
+    file = Path(arguments.output)
+    with contextlib.suppress(OSError):  # looked at before somebody drives in vain
+        file.parent.mkdir(parents=True, exist_ok=True)
+    if file.is_dir() or not os.access(file.parent, os.W_OK):
+        raise ConfigError(f"--output {file}: expected the name of a file, in a folder that can be written to")
     positions = demonstrate(arguments.driver, **getattr(experiment.env, "keywords", {}))
     points = resample(positions, arguments.spacing)
     save_trajectory(arguments.output, points)
     print(f"{arguments.output}: {len(points)} points from {len(positions)} positions")
     return 0
-
-
-def _check_output(file: Path) -> None:
-    """Before somebody drives in vain."""
-    with contextlib.suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-    if file.is_dir() or not os.access(file.parent, os.W_OK):
-        raise ConfigError(f"--output {file}: expected the name of a file, in a folder that can be written to")

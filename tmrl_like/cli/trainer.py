@@ -35,17 +35,30 @@ def main(arguments: Arguments) -> int:
     experiment = load_experiment(arguments.experiment, arguments.overrides, parts)
     seed_everything(experiment.seed, threads)
     tune_process()
+    section, paths = experiment.trainer, experiment.paths
+    sinks: list[Sink] = [] if arguments.supervised else [ConsoleSink()]
+    if section.tensorboard:
+        sinks.append(TensorBoardSink(paths.folder / "tensorboard"))
     with (
-        use_run(experiment.paths, "trainer", supervised=arguments.supervised),
-        make_trainer(experiment, _sinks(experiment, arguments.supervised)) as trainer,
+        use_run(paths, "trainer", supervised=arguments.supervised),
+        make_trainer(experiment, sinks) as trainer,
     ):
         stopper.on_stop = trainer.stop
         _refuse_finished(trainer, experiment)
         text = dump_experiment(arguments.experiment, arguments.overrides, parts)
-        write_atomically(experiment.paths.folder / "experiment.yaml", text.encode())
+        write_atomically(paths.folder / "experiment.yaml", text.encode())
         if arguments.supervised:
             print("ready", flush=True)
-        _run(trainer, experiment)
+        if not section.wandb:
+            trainer.run()
+        else:
+            trainer.run_with_wandb(
+                entity=section.wandb_entity,
+                project=section.wandb_project,
+                run_id=section.wandb_run_id or experiment.run_name,
+                key=os.environ.get("WANDB_API_KEY"),
+                offline=section.wandb_offline,
+            )
     return INTERRUPTED if stopper.requested else 0
 
 
@@ -66,13 +79,6 @@ def make_trainer(experiment: Experiment, sinks: list[Sink]) -> Trainer:
     return trainer
 
 
-def _sinks(experiment: Experiment, supervised: bool) -> list[Sink]:
-    sinks: list[Sink] = [] if supervised else [ConsoleSink()]
-    if experiment.trainer.tensorboard:
-        sinks.append(TensorBoardSink(experiment.paths.folder / "tensorboard"))
-    return sinks
-
-
 def _refuse_finished(trainer: Trainer, experiment: Experiment) -> None:
     training = trainer.training
     if training.epoch >= training.epochs:
@@ -84,18 +90,4 @@ def _refuse_finished(trainer: Trainer, experiment: Experiment) -> None:
     raise ConfigError(
         f"the run {experiment.run_name} has done its {done}: raise {more} to go on, choose another run_name, or start "
         "over with trainer.resume none (`run --fresh`)"
-    )
-
-
-def _run(trainer: Trainer, experiment: Experiment) -> None:
-    section = experiment.trainer
-    if not section.wandb:
-        trainer.run()
-        return
-    trainer.run_with_wandb(
-        entity=section.wandb_entity,
-        project=section.wandb_project,
-        run_id=section.wandb_run_id or experiment.run_name,
-        key=os.environ.get("WANDB_API_KEY"),
-        offline=section.wandb_offline,
     )

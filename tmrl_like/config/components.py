@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib
+import operator
 import os
 import types
 import typing
@@ -60,7 +61,8 @@ def resolve_component(document: Document, keys: Keys, supplied: tuple[str, ...] 
         ConfigError: not importable, an unknown or missing argument, a value of the wrong type. The message
             names file, line and key.
     """
-    component = _resolve(document, keys, _value_at(document, keys), supplied)
+    value = functools.reduce(operator.getitem, keys, document.data)
+    component = _resolve(document, keys, value, supplied)
     _refuse_missing(document, keys, component.target, component.arguments, supplied)
     return component
 
@@ -95,9 +97,8 @@ def check_value(document: Document, keys: Keys, annotation: Any, value: Any) -> 
     """
     if annotation in (Any, MISSING):
         return value
-    kinds = _alternatives(annotation) or (annotation,)
     for strict in (True, False) if isinstance(value, str) else (True,):  # numbers may be written as text
-        for kind in kinds:
+        for kind in _kinds(annotation):
             if isinstance(value, str) and _is_path(kind):
                 return Path(value)
             with contextlib.suppress(msgspec.ValidationError):
@@ -232,12 +233,9 @@ def _check_arguments(
             raise document.error((*keys, name), ": is supplied when the object is made; leave it out here")
         if name not in signature.parameters and not signature.open_ended:
             known = [n for n in signature.parameters if n not in supplied]
-            missing = (
-                "there is no such key"
-                if dataclasses.is_dataclass(target)
-                else f"{name_of(target)} has no such argument"
-            )
-            raise document.error((*keys, name), f": {missing}; {suggestion(name, known)}")
+            is_page = dataclasses.is_dataclass(target)
+            problem = "there is no such key" if is_page else f"{name_of(target)} has no such argument"
+            raise document.error((*keys, name), f": {problem}; {suggestion(name, known)}")
         parameter = signature.parameters.get(name, Parameter(Any, None))
         annotation = Any if value is None and parameter.default is None else parameter.annotation
         checked[name] = _argument(document, (*keys, name), annotation, value)
@@ -295,13 +293,6 @@ def _refuse_missing(
             raise ConfigError(f"{document.where(keys)}: {missing} is missing: {name_of(target)} needs it")
 
 
-def _value_at(document: Document, keys: Keys) -> Any:
-    value: Any = document.data
-    for key in keys:
-        value = value[key]
-    return value
-
-
 def _holds_component(value: Any) -> bool:
     if isinstance(value, dict):
         return is_component(value) or any(map(_holds_component, value.values()))
@@ -310,24 +301,21 @@ def _holds_component(value: Any) -> bool:
 
 def _wants_code(annotation: Any) -> bool:
     """A Callable or a type: text is then an import path."""
-    if alternatives := _alternatives(annotation):
-        return any(map(_wants_code, alternatives))
-    callables = (collections.abc.Callable, type)
-    return annotation in callables or typing.get_origin(annotation) in callables
+    return any((typing.get_origin(kind) or kind) in (collections.abc.Callable, type) for kind in _kinds(annotation))
 
 
 def _gives_nothing(annotation: Any) -> bool:
     """A Callable that is called without arguments."""
-    if alternatives := _alternatives(annotation):
-        return any(map(_gives_nothing, alternatives))
-    return typing.get_origin(annotation) is collections.abc.Callable and typing.get_args(annotation)[:1] == ([],)
+    return any(
+        typing.get_origin(kind) is collections.abc.Callable and typing.get_args(kind)[:1] == ([],)
+        for kind in _kinds(annotation)
+    )
 
 
 def _wants_object(annotation: Any) -> bool:
-    if alternatives := _alternatives(annotation):
-        return any(_wants_object(a) for a in alternatives if a is not type(None))
-    plain = (Any, object, type, dict, list, tuple, MISSING)
-    return typing.get_origin(annotation) is None and isinstance(annotation, type) and annotation not in plain
+    plain = (Any, object, type, dict, list, tuple, type(None), MISSING)
+    classes = (kind for kind in _kinds(annotation) if isinstance(kind, type) and typing.get_origin(kind) is None)
+    return any(cls not in plain for cls in classes)
 
 
 def _is_path(annotation: Any) -> bool:
@@ -337,18 +325,13 @@ def _is_path(annotation: Any) -> bool:
 
 def _dataclass_in(annotation: Any) -> type | None:
     """The dataclass that an annotation asks for, alone or as an alternative."""
-    if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
-        return annotation
-    return next(filter(None, map(_dataclass_in, _alternatives(annotation))), None)
+    return next((k for k in _kinds(annotation) if isinstance(k, type) and dataclasses.is_dataclass(k)), None)
 
 
-# -- names and types ---------------------------------------------------------------------------------
-
-
-def _alternatives(annotation: Any) -> tuple[Any, ...]:
-    """Those of a union; of everything else none."""
+def _kinds(annotation: Any) -> tuple[Any, ...]:
+    """The alternatives of a union; of everything else itself."""
     is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
-    return typing.get_args(annotation) if is_union else ()
+    return typing.get_args(annotation) if is_union else (annotation,)
 
 
 def _public_names(holder: Any) -> list[str]:

@@ -51,32 +51,6 @@ from tmrl_like.config.paths import (
     default_keys_folder,
 )
 
-EXPERIMENT: str | Path | None
-RUN_NAME: str
-DATA_FOLDER: Path
-RUN_FOLDER: Path
-WEIGHTS_FOLDER: Path
-CHECKPOINTS_FOLDER: Path
-DATASET_FOLDER: Path
-DATASET_PATH: Path
-KEYS_FOLDER: Path
-MODEL_PATH_WORKER: Path
-MODEL_PATH_TRAINER: Path
-MODEL_PATH_SAVE_HISTORY: Path
-MODEL_HISTORY: int
-CHECKPOINT_PATH: Path
-SERVER_IP_FOR_WORKER: str
-SERVER_IP_FOR_TRAINER: str
-PORT: int
-NB_WORKERS: int
-RW_MAX_SAMPLES_PER_EPISODE: float
-CRC_DEBUG: bool
-PROFILE_TRAINER: bool
-WANDB_ENTITY: str | None
-WANDB_PROJECT: str
-WANDB_RUN_ID: str
-WANDB_KEY: str | None
-
 
 def path_of_run(path: str | Path | RunPath | None, name: str) -> Path | None:
     """A path argument of a constructor; left out, it is the constant called `name`.

@@ -32,15 +32,6 @@ from tmrl_like.config.loading import load_experiment
 from tmrl_like.errors import ConfigError
 from tmrl_like.trainer.options import Schedule
 
-ENV_CLS: Factory
-ACTOR: Factory
-POLICY: Factory
-MEMORY: Factory
-AGENT: Factory
-TRAINER: Factory
-SAMPLE_COMPRESSOR: Factory | None
-OBS_PREPROCESSOR: Factory | None
-
 
 def training_factory(experiment: Experiment) -> functools.partial[Any]:
     """What makes the training, with the actor and the preprocessor given to all who need them."""

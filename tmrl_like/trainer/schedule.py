@@ -21,7 +21,7 @@ from tmrl_like.trainer.freshness import FreshnessLimits, StoredAges
 from tmrl_like.trainer.options import Schedule
 from tmrl_like.trainer.pacing import Pacer, Reminder
 from tmrl_like.trainer.sample_check import check_data_set
-from tmrl_like.types import Batch, Buffer, Delivery, EpisodeStats, Receipt
+from tmrl_like.types import Batch, Delivery, EpisodeStats, Receipt
 
 log = logging.getLogger("tmrl_like.trainer")
 
@@ -119,7 +119,9 @@ class TrainingOffline(Schedule):
         self.agent = self.training_agent_cls(
             observation_space=self.observation_space, action_space=self.action_space, device=self.device
         )
-        _check_gamma(self.memory, self.agent)
+        gammas = getattr(self.memory, "gamma", None), getattr(self.agent, "gamma", None)
+        if None not in gammas and gammas[0] != gammas[1]:  # the memory sums rewards up, the agent adds values
+            raise ConfigError(f"gamma is {gammas[0]} in the memory and {gammas[1]} in the agent: give both the same")
         check_data_set(self.memory, self.observation_space)
         self.total_samples = len(self.memory)
         self.pacer = Pacer(self.max_training_steps_per_env_step, self.start_training, self.total_samples)
@@ -198,7 +200,8 @@ class TrainingOffline(Schedule):
             try:
                 self._take(delivery, interface, metrics)
             except MemoryContractError as error:
-                if delivery.receipt is None or not self._is_a_misfit(error):
+                is_a_misfit = self.memory.holds_samples and not isinstance(error, PipelineMismatchError)
+                if delivery.receipt is None or not is_a_misfit:  # the first may rather not fit the memory's arguments
                     raise
                 interface.reject(delivery.receipt, str(error))
                 rejected.add(process)
@@ -207,25 +210,19 @@ class TrainingOffline(Schedule):
         if taken:
             interface.confirm(taken)
 
-    def _is_a_misfit(self, error: MemoryContractError) -> bool:
-        """Whether samples do not fit those before them; the first ones may rather not fit the memory's arguments."""
-        return self.memory.holds_samples and not isinstance(error, PipelineMismatchError)
-
     def _take(self, delivery: Delivery, interface: TrainerInterface, metrics: RoundMetrics) -> None:
-        if len(delivery.buffer):
-            self._store(delivery.buffer, interface, metrics)
+        buffer = delivery.buffer
+        if len(buffer):
+            self.memory.append(buffer)
+            self.pacer.before_samples(self.total_updates, self.total_samples)
+            metrics.add_samples(buffer, interface.published_at, interface.newest_version)
+            self.total_samples += len(buffer)
+            for block in buffer.blocks:
+                self._stored_ages.add(block.timing.observed_at_s)
         metrics.add_episodes(delivery.episodes)
         if self._observer is not None:
             for stats in delivery.episodes:
                 self._observer.on_episode(stats, self.total_samples)
-
-    def _store(self, buffer: Buffer, interface: TrainerInterface, metrics: RoundMetrics) -> None:
-        self.memory.append(buffer)
-        self.pacer.before_samples(self.total_updates, self.total_samples)
-        metrics.add_samples(buffer, interface.published_at, interface.newest_version)
-        self.total_samples += len(buffer)
-        for block in buffer.blocks:
-            self._stored_ages.add(block.timing.observed_at_s)
 
     def _close_round(self, interface: TrainerInterface, metrics: RoundMetrics) -> dict[str, Any]:
         return metrics.close(
@@ -276,13 +273,6 @@ def train_step(agent: TrainingAgent, memory: MemoryDataloading, batch: Batch) ->
         )
     memory.feed_back(batch.drawn, metrics["td_error"])
     return {name: value for name, value in metrics.items() if name != "td_error"}
-
-
-def _check_gamma(memory: MemoryDataloading, agent: TrainingAgent) -> None:
-    """One discount for the rewards that the memory sums up and the values that the agent adds."""
-    gammas = getattr(memory, "gamma", None), getattr(agent, "gamma", None)
-    if None not in gammas and gammas[0] != gammas[1]:
-        raise ConfigError(f"gamma is {gammas[0]} in the memory and {gammas[1]} in the agent: give both the same")
 
 
 def _spaces_of(env_cls: Any) -> tuple[Any, Any]:

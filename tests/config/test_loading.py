@@ -115,6 +115,14 @@ def test_what_other_parts_know_the_memory_need_not_be_told(file: Path) -> None:
     assert "act_buf_len: 3" in dump_experiment(file).partition("memory:")[2]
 
 
+def test_an_object_among_the_arguments_is_made_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+    monkeypatch.setattr(parts.Net, "__init__", lambda self: made.append(self))
+    changed(file, "    lr: 0.5\n", f"    net: {{class_path: {MODULE}.Net}}\n")
+    dump_experiment(file)
+    assert len(made) == 1
+
+
 def test_what_the_memory_says_itself_stays(file: Path) -> None:
     file.write_text(ENV_AND_MEMORY)
     experiment = load_experiment(file, [(("memory", "act_buf_len"), "2")])

@@ -61,10 +61,12 @@ def resolve_component(document: Document, keys: Keys, supplied: tuple[str, ...] 
         ConfigError: not importable, an unknown or missing argument, a value of the wrong type. The message
             names file, line and key.
     """
-    value = functools.reduce(operator.getitem, keys, document.data)
-    component = _resolve(document, keys, value, supplied)
-    _refuse_missing(document, keys, component.target, component.arguments, supplied)
-    return component
+    if keys not in document.components:
+        component = _resolve(document, keys, functools.reduce(operator.getitem, keys, document.data), supplied)
+        _refuse_missing(document, keys, component.target, component.arguments, supplied)
+        document.components[keys] = component
+    found: Component = document.components[keys]
+    return found
 
 
 def import_component(document: Document, keys: Keys, value: Any) -> Callable[..., Any]:

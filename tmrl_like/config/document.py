@@ -31,11 +31,13 @@ class Document:
         source: name of the file, for messages.
         data: the values.
         origins: where each key was written: "config/drone.yaml:7" or "command line".
+        components: what code at a key became, once: its arguments may be objects that exist once.
     """
 
     source: str
     data: dict[Any, Any] = field(default_factory=dict)
     origins: dict[Keys, str] = field(default_factory=dict)
+    components: dict[Keys, Any] = field(default_factory=dict)
 
     def where(self, keys: Keys) -> str:
         """File and line of a key; of the nearest one above it if it was not written itself."""

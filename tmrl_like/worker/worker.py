@@ -30,7 +30,7 @@ from tmrl_like.errors import ConfigError, EnvironmentFaultError, TransportError
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.intake import PolicyFiles, PolicyIntake
 from tmrl_like.policies.probe import PolicyProbe
-from tmrl_like.transport import KeyFolder, TransportOptions, connect
+from tmrl_like.transport import KeyFolder, PeerLink, TransportOptions, connect
 from tmrl_like.types import EpisodeStats, ObsPreprocessor, SampleCompressor
 from tmrl_like.wire.spaces import describe_spaces
 from tmrl_like.worker.control_loop import ControlLoop
@@ -191,25 +191,23 @@ class RolloutWorker:
             if not standalone:
                 host, port = server_ip or cfg.SERVER_IP_FOR_WORKER, cfg.PORT if server_port is None else server_port
                 self._where = f"{host}:{port}"
-                self._session = Session(
-                    connect(transport, host, port, KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER)), limits),
-                    self._where,
-                    WorkerRole(
-                        self.loop,
-                        self._outbox,
-                        self._intake,
-                        PolicyFiles(weights, history, options.model_history),
-                        self.name,
-                    ),
-                    "worker",
-                    self.name,
-                    describe_spaces(self.env.observation_space, self.env.action_space),
-                    weights,
-                    self._outbox.incarnation,
-                    self._outbox.takes_over,
-                )
+                link = connect(transport, host, port, KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER)), limits)
+                self._session = self._joined(link, PolicyFiles(weights, history, options.model_history))
             undo.pop_all()
         close_at_exit(self, turn=0)
+
+    def _joined(self, link: PeerLink, files: PolicyFiles) -> Session:
+        return Session(
+            link,
+            self._where,
+            WorkerRole(self.loop, self._outbox, self._intake, files, self.name),
+            "worker",
+            self.name,
+            describe_spaces(self.env.observation_space, self.env.action_space),
+            files.path,
+            self._outbox.incarnation,
+            self._outbox.takes_over,
+        )
 
     @property
     def env(self) -> Any:

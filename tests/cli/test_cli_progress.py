@@ -7,7 +7,7 @@ import pytest
 
 from tmrl_like.cli import proof
 from tmrl_like.cli.progress import EpisodePoint, Progress, Tail, sparkline
-from tmrl_like.cli.summary import episode_from_json, episode_to_json, mean_and_std, summary_row
+from tmrl_like.cli.summary import mean_and_std, summary_row
 from tmrl_like.cli.views import LiveView, PlainView
 from tmrl_like.config.experiment import ProofSection, Settings, TrainerSection
 from tmrl_like.types import EpisodeStats
@@ -110,10 +110,6 @@ def test_both_views_show_what_happens(capsys: pytest.CaptureFixture[str]) -> Non
     out = capsys.readouterr().out
     assert out.count("WARNING [bold] is no markup") == 2
     assert out.count("5,000 steps") >= 2
-
-
-def test_episodes_travel_as_lines() -> None:
-    assert episode_from_json(episode_to_json(episode(-1.5, True))) == episode(-1.5, True)
 
 
 def test_means_and_deviations_are_the_samples_own() -> None:

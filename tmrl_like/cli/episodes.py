@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from pathlib import Path
+
+import msgspec
 
 from tmrl_like.cli.app import INTERRUPTED
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.stopping import Stopper
-from tmrl_like.cli.summary import SUMMARY_COLUMNS, episode_to_json, summary_row
+from tmrl_like.cli.summary import SUMMARY_COLUMNS, summary_row
 from tmrl_like.cli.tables import print_table
 from tmrl_like.cli.video import Video
 from tmrl_like.cli.worker import make_standalone, prepare
@@ -28,7 +29,7 @@ def main(arguments: Arguments) -> int:
     film = Video(arguments.video) if arguments.video else contextlib.nullcontext()
     name = "an untrained policy" if policy is None else f"the policy {policy}"
     with film as video, make_standalone(experiment, policy) as worker:
-        episodes = drive(worker, arguments.episodes, _report if arguments.supervised else _print, video)
+        episodes = _drive(worker, arguments.episodes, arguments.supervised, video)
     if not arguments.supervised and episodes:
         print_table(f"test of {name}", SUMMARY_COLUMNS, [summary_row("", episodes)])
         env = worker.loop.env
@@ -37,21 +38,18 @@ def main(arguments: Arguments) -> int:
     return INTERRUPTED if stopper.requested else 0
 
 
-def drive(
-    worker: RolloutWorker,
-    number: int,
-    on_episode: Callable[[int, EpisodeStats], None],
-    video: Video | None = None,
-) -> list[EpisodeStats]:
+def _drive(worker: RolloutWorker, number: int, supervised: bool, video: Video | None) -> list[EpisodeStats]:
     """Run `number` test episodes, or as many as there are before Ctrl-C; the first one is filmed."""
     episodes: list[EpisodeStats] = []
     film = None if video is None else lambda: video.shoot(worker.env)
-    try:
+    with contextlib.suppress(KeyboardInterrupt):
         while len(episodes) < number:
-            episodes.append(worker.run_episode(after_step=None if episodes else film))
-            on_episode(len(episodes), episodes[-1])
-    except KeyboardInterrupt:
-        pass
+            episode = worker.run_episode(after_step=None if episodes else film)
+            episodes.append(episode)
+            ending = f"fault: {episode.fault}" if episode.fault else "terminated" if episode.terminated else "truncated"
+            took = f"{episode.duration_s:.2f} s, {episode.overruns} overruns, {ending}"
+            shown = f"{len(episodes)}: return {episode.return_:.3f} in {episode.steps} steps, {took}"
+            print("episode", msgspec.json.encode(episode).decode() if supervised else shown, flush=True)
     return episodes
 
 
@@ -71,14 +69,3 @@ def find_policy(settings: Settings, given: str | None = None) -> Path:
             "untrained one with --untrained"
         )
     return max(found, key=lambda path: path.stat().st_mtime)
-
-
-def _report(number: int, episode: EpisodeStats) -> None:
-    """For the parent process."""
-    print("episode", episode_to_json(episode), flush=True)
-
-
-def _print(number: int, episode: EpisodeStats) -> None:
-    ending = f"fault: {episode.fault}" if episode.fault else "terminated" if episode.terminated else "truncated"
-    took = f"{episode.duration_s:.2f} s, {episode.overruns} overruns"
-    print(f"episode {number}: return {episode.return_:.3f} in {episode.steps} steps, {took}, {ending}", flush=True)

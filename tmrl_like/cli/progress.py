@@ -126,9 +126,6 @@ class Progress:
 
     def rows(self) -> list[tuple[str, str]]:
         """Names and values for people, the most interesting first."""
-        return [*self._return_rows(), *self._rate_rows()]
-
-    def _return_rows(self) -> list[tuple[str, str]]:
         rows = []
         for name, returns in (("test return", self.test_returns), ("training return", self.train_returns)):
             if returns:
@@ -138,7 +135,7 @@ class Progress:
         if self.tests:
             of = min(len(self.tests), _RECENT_TESTS)
             rows.append(("terminal state", f"reached in {self.terminated_share():.0%} of the last {of} tests"))
-        return rows
+        return [*rows, *self._rate_rows()]
 
     def _rate_rows(self) -> list[tuple[str, str]]:
         r = self.last_round

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
+import msgspec
+
 from tmrl_like.cli import proof
 from tmrl_like.cli.app import INTERRUPTED
 from tmrl_like.cli.arguments import Arguments
@@ -18,7 +20,6 @@ from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.progress import Progress, Tail
 from tmrl_like.cli.run_lock import use_run
 from tmrl_like.cli.stopping import Stopper
-from tmrl_like.cli.summary import episode_from_json
 from tmrl_like.cli.supervise import ERROR_PREFIX, Child, Family, Line
 from tmrl_like.cli.views import View, make_view
 from tmrl_like.config.experiment import Settings
@@ -189,7 +190,7 @@ class Run:
             self._ready.add(line.child)
             self._port = int(rest) if rest else self._port
         elif line.is_data and name == "episode":
-            self._episodes[line.child].append(episode_from_json(rest))
+            self._episodes[line.child].append(msgspec.json.decode(rest, type=EpisodeStats))
         elif not line.is_data:
             self._keep(f"{line.text}\n")
             if not line.text.startswith(ERROR_PREFIX):

@@ -1,10 +1,8 @@
-"""Test episodes in numbers: rows of a table, lines between processes."""
+"""Test episodes in numbers, as rows of a table."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import msgspec
 
 from tmrl_like.types import EpisodeStats
 
@@ -26,13 +24,3 @@ def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
     mean = sum(values) / len(values)
     spread = sum((v - mean) ** 2 for v in values)
     return mean, (spread / max(1, len(values) - 1)) ** 0.5
-
-
-def episode_to_json(episode: EpisodeStats) -> str:
-    """An episode as one line."""
-    return msgspec.json.encode(episode).decode()
-
-
-def episode_from_json(text: str) -> EpisodeStats:
-    """What `episode_to_json` described."""
-    return msgspec.json.decode(text, type=EpisodeStats)

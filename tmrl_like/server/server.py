@@ -36,6 +36,7 @@ class Server:
         min_samples_per_server_packet: int | None = None,
         *,
         host: str = "0.0.0.0",
+        max_workers: int | None = None,
         transport: str = "zmq",
         keys_dir: str | Path | None = None,
         options: ServerOptions | None = None,
@@ -47,6 +48,7 @@ class Server:
             port: TCP port; 0 takes a free one (see `address`); None: `cfg.PORT`, which is 7790 unless set.
             min_samples_per_server_packet: as in `options`, in place of what is there.
             host: local address to listen on; "0.0.0.0" is all of this machine's, "127.0.0.1" only itself.
+            max_workers: as in `options`, in place of what is there.
             transport: "zmq", "tlspyo" or "inproc".
             keys_dir: where the keys are; None: `cfg.KEYS_FOLDER`. Keys are made there when there are none.
             options: how it works.
@@ -57,7 +59,11 @@ class Server:
             CredentialsError: the keys cannot be read or made.
             ConfigError: an argument is out of range.
         """
-        options = with_given(options or ServerOptions(), min_samples_per_server_packet=min_samples_per_server_packet)
+        options = with_given(
+            options or ServerOptions(),
+            min_samples_per_server_packet=min_samples_per_server_packet,
+            max_workers=max_workers,
+        )
         limits = limits or TransportOptions()
         port = cfg.PORT if port is None else port
         self._link = listen(transport, host, port, KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER)), limits)

@@ -46,7 +46,7 @@ def sentences(page: type) -> dict[str, str]:
     """What each field means, from the `Attributes:` of the class and of those that it is made of."""
     found: dict[str, str] = {}
     for cls in reversed(page.__mro__):
-        text = (cls.__doc__ or "").partition("Attributes:")[2]
-        entries = re.split(r"\n        (?=\w+: )", text)
-        found |= {name: " ".join(rest.split()) for name, _, rest in (e.strip().partition(": ") for e in entries)}
+        for entry in re.split(r"\n        (?=\w+: )", (cls.__doc__ or "").partition("Attributes:")[2])[1:]:
+            name, _, sentence = entry.partition(": ")
+            found[name] = " ".join(sentence.split())
     return found

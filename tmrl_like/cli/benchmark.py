@@ -34,8 +34,9 @@ def show(result: dict[str, Any], nominal_s: float | None) -> None:
         for name, meaning in _MEANING.items()
     ]
     print_table(f"{result['steps']} steps, milliseconds", ["", "median", "p99", "p99.9"], rows)
-    for line in (describe_deadline(nominal_s, result["overruns"], result["steps"]), *_of_rtgym(result)):
-        print(line)
+    print(describe_deadline(nominal_s, result["overruns"], result["steps"]))
+    for name, value in result.get("rtgym", {}).items():
+        print(f"rtgym {name}: {value}")
 
 
 def describe_deadline(nominal_s: float | None, overruns: int, steps: int) -> str:
@@ -45,7 +46,3 @@ def describe_deadline(nominal_s: float | None, overruns: int, steps: int) -> str
     return (
         f"time-step asked for: {nominal_s * 1e3:.1f} ms; {overruns} overruns in {steps} steps ({overruns / steps:.2%})"
     )
-
-
-def _of_rtgym(result: dict[str, Any]) -> list[str]:
-    return [f"rtgym {name}: {value}" for name, value in result.get("rtgym", {}).items()]

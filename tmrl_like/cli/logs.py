@@ -18,34 +18,26 @@ def set_up_logging(role: str, level: str, plain: bool = False) -> None:
         level: the least important lines to show.
         plain: no colours, as where standard error is not a terminal.
     """
-    handler = _rich_handler() if sys.stderr.isatty() and not plain else logging.StreamHandler()
-    if isinstance(handler, logging.StreamHandler):
+    if sys.stderr.isatty() and not plain:
+        from rich.console import Console
+        from rich.logging import RichHandler
+
+        handler: logging.Handler = RichHandler(
+            console=Console(stderr=True), show_path=False, log_time_format="%H:%M:%S", omit_repeated_times=False
+        )
+        handler.setFormatter(logging.Formatter(f"{role}: %(message)s"))
+    else:
+        handler = logging.StreamHandler()
         form = f"%(asctime)s {role:<8} %(levelname)-8s%(message)s"
         handler.setFormatter(logging.Formatter(form, datefmt="%H:%M:%S"))
-    else:
-        handler.setFormatter(logging.Formatter(f"{role}: %(message)s"))
     chosen = getattr(logging, level.upper())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(max(chosen, logging.WARNING))
     logging.getLogger("tmrl_like").setLevel(chosen)
-    warnings.formatwarning = _one_line_warning
+    warnings.formatwarning = lambda message, category, *_, **__: f"{category.__name__}: {one_line(str(message))}"
     warnings.filterwarnings("ignore", "Time-step timed out")  # rtgym's, of what the worker reports as an overrun
     logging.captureWarnings(True)
-
-
-def _rich_handler() -> logging.Handler:
-    from rich.console import Console
-    from rich.logging import RichHandler
-
-    console = Console(stderr=True)
-    return RichHandler(console=console, show_path=False, log_time_format="%H:%M:%S", omit_repeated_times=False)
-
-
-def _one_line_warning(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
-) -> str:
-    return f"{category.__name__}: {one_line(str(message))}"
 
 
 def limit_threads(number: int | None) -> int:

@@ -93,7 +93,9 @@ def plot(
         own = [(t, p.return_) for t, p in zip(minutes, tests, strict=True) if p.terminated is reached]
         if own:
             axes.plot(*zip(*own, strict=True), marker, color="tab:blue", alpha=0.5, label=f"test episode, {label}")
-    axes.plot(minutes, _averaged([p.return_ for p in tests]), color="tab:blue", label=f"mean of {_AVERAGED_TESTS}")
+    windows = [[p.return_ for p in tests[max(0, i - _AVERAGED_TESTS) : i]] for i in range(1, len(tests) + 1)]
+    means = [sum(window) / len(window) for window in windows]
+    axes.plot(minutes, means, color="tab:blue", label=f"mean of {_AVERAGED_TESTS}")
     for group, colour, name in ((untrained, "tab:gray", "untrained"), (trained, "tab:green", "trained")):
         if group:
             mean, std = mean_and_std([e.return_ for e in group])
@@ -104,8 +106,3 @@ def plot(
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     return True
-
-
-def _averaged(values: Sequence[float]) -> list[float]:
-    windows = [values[max(0, i + 1 - _AVERAGED_TESTS) : i + 1] for i in range(len(values))]
-    return [sum(w) / len(w) for w in windows]

@@ -368,11 +368,6 @@ class RolloutWorker:
         finally:
             self.send_and_clear_buffer()
 
-    def _in_real_time(self) -> contextlib.AbstractContextManager[None]:
-        waiting = [threading.get_native_id()]
-        links = [self._session.thread_id] if self._session is not None else []
-        return self._realtime.applied(self._env.thread_id, waiting + links)
-
     def run_in_control_thread(self, call: Callable[[SupervisedEnv], _T]) -> _T:
         """Let a call of yours use the environment, in the thread in which it lives; returns what the call does.
 
@@ -396,17 +391,7 @@ class RolloutWorker:
         on_episode: Callable[[EpisodeStats], None] | None = None,
         tuned: bool = True,
     ) -> None:
-        """Run episodes, whatever the environment does.
-
-        Args:
-            orders: which; drawn from in the control thread.
-            on_episode: called after each.
-            tuned: with what is asked of the system and of Python for a long run.
-
-        Raises:
-            EnvironmentFaultError: it fails again and again.
-            StoppedError: a stop was requested.
-        """
+        """Run episodes, whatever the environment does; `tuned`: with what a long run asks of system and Python."""
         order = _Order(test=False, collect=False)
 
         def end(stats: EpisodeStats) -> None:
@@ -436,7 +421,9 @@ class RolloutWorker:
             self._env.revive()
             while True:
                 try:
-                    with self._in_real_time() if tuned else contextlib.nullcontext():
+                    helpers = [threading.get_native_id(), *([self._session.thread_id] if self._session else [])]
+                    applied = self._realtime.applied(self._env.thread_id, helpers)
+                    with applied if tuned else contextlib.nullcontext():
                         return self._env.run(run_episodes)
                 except EnvironmentFaultError as error:
                     end(self.loop.end_in_fault(str(error)))

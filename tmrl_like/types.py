@@ -193,7 +193,7 @@ class EpisodeStats(msgspec.Struct, frozen=True, rename={"return_": "return"}):
 class Block(Protocol):
     """The samples of one packet as columns (`wire.packet.SampleBlock` is the one that crosses the wire).
 
-    `segments` are consecutive runs of samples of one structure; each has `rows` and a `tree()`: the
+    `segments` are consecutive samples of one structure each; each has `rows` and a `tree()`: the
     structure (act, obs, rew, terminated, truncated, info) with arrays [rows, ...] as leaves, views that
     must be copied to be kept. `is_reset` is a bool array [N].
     """

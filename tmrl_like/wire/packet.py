@@ -117,7 +117,7 @@ class SampleBlock:
     """The samples of one packet, as columns.
 
     Attributes:
-        segments: consecutive runs of samples of one structure.
+        segments: consecutive samples, of one structure each.
         is_reset: bool [N], True for the samples of a reset.
         timing: N steps.
         with_originals: CRC debugging; each sample has a seventh item.

@@ -109,7 +109,7 @@ class ControlLoop:
 
     @property
     def expert(self) -> bool:
-        """Whether weights that arrive are ignored. Samples of an expert and of others do not make one run."""
+        """Whether weights that arrive are ignored. Samples of an expert do not continue those of others."""
         return self._source is ActionSource.EXPERT
 
     @expert.setter

@@ -12,7 +12,6 @@ A segment holds consecutive samples of one structure; most packets have one.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -68,6 +67,7 @@ class PacketLimits:
 
 LIMITS = PacketLimits()
 _CACHED_SCHEMA_BYTES = 16 << 10
+_AT_ONCE_BYTES = 1 << 20  # what is unpacked before its head is looked at
 
 
 class _Segment(msgspec.Struct, frozen=True, array_like=True):
@@ -332,8 +332,8 @@ def decode_body(
 ) -> SampleBlock:
     """Turn a packet's body back into columns.
 
-    The columns are views of the (decompressed) body: copy what outlives it. Beyond the head nothing is decompressed
-    before the head has passed the limits and `check`.
+    The columns are views of the (decompressed) body: copy what outlives it. Of a body of more than 1 MiB nothing but
+    the head is decompressed before the head has passed the limits and `check`.
 
     Args:
         packet: the message that announces the body.
@@ -345,7 +345,15 @@ def decode_body(
         OversizeError: it costs more than `limits`.
         DecodingError: damaged, or not what the packet announces.
     """
-    source = _Source(packet, body, limits)
+    try:
+        return _decoded(packet, _Source(packet, body, limits), limits, check)
+    except zstandard.ZstdError as error:
+        raise DecodingError(f"the packet does not decompress: {error}") from None
+
+
+def _decoded(
+    packet: SamplePacket, source: _Source, limits: PacketLimits, check: Callable[[Node], None] | None
+) -> SampleBlock:
     head = _decode_head(source, limits)
     layouts = _layouts(packet, head, limits)
     for layout in layouts:
@@ -379,12 +387,14 @@ class _Source:
                 "allowed"
             )
         if packet.compressed:
-            with _as_decoding_error():
-                if zstandard.frame_content_size(body) != self.left:
-                    raise DecodingError("the packet's length does not match its compressed frame")
+            if zstandard.frame_content_size(body) != self.left:
+                raise DecodingError("the packet's length does not match its compressed frame")
+            if self.left > _AT_ONCE_BYTES:
                 self._reader = _of_thread.decompressor.stream_reader(body)
-        elif len(body) != self.left:
-            raise DecodingError(f"the packet announces {self.left} bytes and holds {len(body)}")
+                return
+            self._raw = memoryview(_of_thread.decompressor.decompress(body))
+        if len(self._raw) != self.left:
+            raise DecodingError(f"the packet announces {self.left} bytes and holds {len(self._raw)}")
 
     def read(self, size: int) -> memoryview:
         """The next `size` bytes."""
@@ -394,19 +404,10 @@ class _Source:
         if self._reader is None:
             taken, self._raw = self._raw[:size], self._raw[size:]
             return taken
-        with _as_decoding_error():
-            taken = memoryview(self._reader.read(size) if size else b"")
+        taken = memoryview(self._reader.read(size) if size else b"")
         if len(taken) != size:
             raise DecodingError(f"the packet ends {size - len(taken)} bytes before what it announces")
         return taken
-
-
-@contextlib.contextmanager
-def _as_decoding_error() -> Iterator[None]:
-    try:
-        yield
-    except zstandard.ZstdError as error:
-        raise DecodingError(f"the packet does not decompress: {error}") from None
 
 
 def _decode_head(source: _Source, limits: PacketLimits) -> _Head:

@@ -10,23 +10,6 @@ A message on the wire::
 The server reads headers and passes bodies on unread. A message that does not decode to one of these
 types is refused; no length is used before it was compared with its limit. Names and texts come out as one line
 that steers no terminal, so that a log may show them as they are.
-
-====================  ==================  ==========================================================
-message               way                 purpose
-====================  ==================  ==========================================================
-Hello                 peer → server       who I am, what I speak, which spaces I have
-Welcome               server → peer       accepted; which trainer session is being fed
-HelloWanted           server → peer       I do not know this connection: introduce yourself
-Refusal               server → peer       no, and why
-SamplePacket          (in a Bundle)       samples and finished episodes, numbered
-Bundle                worker → trainer    SamplePackets, in order
-Ack                   trainer → worker    up to which number packets are in the memory, and stored for good
-Dismissal             trainer → server    the samples of a worker process do not fit the memory
-PolicyFrame           trainer → workers   a piece of a policy
-Beat                  both ways           I am alive; from workers with their condition, from the trainer
-                                          to the server only
-Bye                   peer → server       I leave; my seat is free
-====================  ==================  ==========================================================
 """
 
 from __future__ import annotations
@@ -50,7 +33,6 @@ MAX_NAME = 200
 
 Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME, pattern=rf"\A[^{CONTROLS}]*\Z")]
 Text = Annotated[str, msgspec.Meta(max_length=4000)]
-Real = float
 
 
 class Message(msgspec.Struct, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -69,7 +51,7 @@ class Spaces(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Hello(Message):
-    """First message on a connection."""
+    """Peer to server: who I am, what I speak, which spaces I have. The first message on a connection."""
 
     role: Name  # "worker" or "trainer"
     name: Name  # unique among live peers of that role
@@ -82,7 +64,7 @@ class Hello(Message):
 
 
 class Welcome(Message):
-    """The peer is in.
+    """Server to peer: you are in.
 
     `feed` changes whenever packets sent so far may have been lost on their way (another server
     process, another trainer process): a worker then sends again what is not acknowledged. 0: there is
@@ -94,14 +76,14 @@ class Welcome(Message):
 
 
 class HelloWanted(Message):
-    """The server has no record of this connection (it was restarted, or the link was cut)."""
+    """Server to peer: there is no record of this connection (the server was restarted, or the link was cut)."""
 
 
 class Refusal(Message):
-    """The peer may not take part. `retry_after_s` < 0: do not try again."""
+    """Server to peer: you may not take part. `retry_after_s` < 0: do not try again."""
 
     reason: Text
-    retry_after_s: Real = -1.0
+    retry_after_s: float = -1.0
 
     def __post_init__(self) -> None:
         self.reason = one_line(self.reason)
@@ -120,7 +102,7 @@ class SamplePacket(Message):
     samples: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
     body_bytes: Annotated[int, msgspec.Meta(ge=0, le=MAX_BODY_BYTES)]  # of the body before compression
     compressed: bool  # zstandard
-    observed_at_s: Real = 0.0  # of the first sample; Unix time
+    observed_at_s: float = 0.0  # of the first sample; Unix time
     policy_version: Count = 0  # the oldest that chose an action in it; 0: none was published yet
     episodes: Annotated[tuple[EpisodeStats, ...], msgspec.Meta(max_length=MAX_EPISODES)] = ()
 
@@ -131,7 +113,7 @@ class SamplePacket(Message):
 
 
 class Bundle(Message):
-    """Packets of one worker process, in order; the body holds their records (`delivery.log`).
+    """Worker to trainer: packets of one worker process, in order; the body holds their records (`delivery.log`).
 
     A packet that is missing between two that a bundle names (`previous` and those in it) never comes.
     """
@@ -144,7 +126,7 @@ class Bundle(Message):
 
 
 class Ack(Message):
-    """How far the packets of (worker, incarnation) have come.
+    """Trainer to worker: how far the packets of (worker, incarnation) have come.
 
     Up to `stored` they are where a trainer that is killed finds them again (in its log, or just in its memory
     where it keeps no log): the worker may forget them. Up to `received` they are in the trainer's memory: they are
@@ -159,7 +141,7 @@ class Ack(Message):
 
 
 class Dismissal(Message):
-    """The samples of (worker, incarnation) do not fit the memory: none of them is taken any more.
+    """Trainer to server: the samples of (worker, incarnation) do not fit the memory, none of them is taken any more.
 
     The server refuses a worker of this incarnation. One that only sends what that process left is sent this message,
     and keeps these packets to itself.
@@ -174,23 +156,23 @@ class Dismissal(Message):
 
 
 class PolicyFrame(Message):
-    """Piece `index` of `frames` of a policy; the body is its bytes."""
+    """Trainer to workers: piece `index` of `frames` of a policy; the body is its bytes."""
 
     version: Count
     index: Count
     frames: Count
     total_bytes: Count
     checksum: Count  # CRC-32 of the body
-    published_at_s: Real
+    published_at_s: float
     digest: bytes = b""  # of the last piece: SHA-256 of the whole policy
 
 
 class Beat(Message):
-    """Sign of life, with a worker's condition (the trainer's metrics show it)."""
+    """Sign of life of everybody; a worker's goes on to the trainer, with its condition, which the metrics show."""
 
     worker: Name = ""
     policy_version: Count = 0  # the version that drives now
-    policy_age_s: Real = 0.0
+    policy_age_s: float = 0.0
     policy_received: Count = 0  # the newest version that arrived whole
     env_steps: Count = 0
     overruns: Count = 0
@@ -208,7 +190,7 @@ class Beat(Message):
 
 
 class Bye(Message):
-    """Clean leave."""
+    """Peer to server: I leave, my seat is free."""
 
 
 AnyMessage: TypeAlias = (

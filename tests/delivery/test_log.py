@@ -204,3 +204,13 @@ def test_a_segment_of_reports_alone_goes_with_the_next_one_and_a_last_one_stays(
         log.keep_newest(100)
     log.close()
     assert sequences(opened()) == [1, 4, 5]
+
+
+def test_a_segment_that_could_not_be_read_is_not_taken_for_one_of_reports(opened, tmp_path):
+    written(opened, 1)
+    log = opened(segment_bytes=len(packet(1)))
+    for number in (2, 3):
+        log.append(packet(number), 0.0, 3)
+        log.keep_newest(100)
+    log.close()
+    assert sequences(opened()) == [1, 2, 3]

@@ -314,7 +314,7 @@ class PacketLog:
     def keep_newest(self, samples: int) -> None:
         """Remove the oldest segments for as long as the others hold so many samples, and those of reports alone."""
         for segment in list(self._segments)[:-1]:
-            if not segment.samples:
+            if segment.kept and not segment.samples:  # else it is an earlier process's that could not be read
                 self.remove(segment)
         held = sum(segment.samples for segment in self._segments)
         while len(self._segments) > 1 and held - self._segments[0].samples >= samples:

@@ -64,7 +64,10 @@ def open_folder(root: Path, name: str | None, max_bytes: int) -> WorkerFolder:
                 if lock is not None:
                     return WorkerFolder(path, unquote(path.name), lock, max_bytes)
         name = name or new_worker_name()
-        path = root / _folder_name(name)
+        folder = quote(name, safe="").replace(".", "%2E")
+        if not 0 < len(folder) <= _MAX_FOLDER_NAME:
+            raise ConfigError(f"a worker that spools needs a shorter name than {name:.60}…, or one of plain letters")
+        path = root / folder
         lock = lock_folder(path, _LOCK_WITHIN_S)
         if lock is not None:
             return WorkerFolder(path, name, lock, max_bytes)
@@ -78,10 +81,3 @@ def open_folder(root: Path, name: str | None, max_bytes: int) -> WorkerFolder:
 def new_worker_name() -> str:
     """A name that no other process has."""
     return f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(2)}"
-
-
-def _folder_name(worker: str) -> str:
-    name = quote(worker, safe="").replace(".", "%2E")
-    if not 0 < len(name) <= _MAX_FOLDER_NAME:
-        raise ConfigError(f"a worker that spools needs a shorter name than {worker:.60}…, or one of plain letters")
-    return name

@@ -372,18 +372,16 @@ class Receiver:
             self._log.keep_newest(self._keep_samples)
         self.samples += samples
         for _ in range(done):
-            self._note_logged(self._waiting.popleft())
+            waiting = self._waiting.popleft()
+            worker, incarnation, sequence = waiting.packet.receipt
+            self._waiting_bytes[worker] -= waiting.size_bytes
+            if not self._waiting_bytes[worker]:
+                del self._waiting_bytes[worker]
+            if not waiting.progress.rejection:
+                waiting.progress.logged = sequence
+                with self._lock:
+                    self._acks.setdefault((worker, incarnation), False)
         return size_bytes >= _WRITE_BYTES
-
-    def _note_logged(self, waiting: _Waiting) -> None:
-        packet = waiting.packet
-        self._waiting_bytes[packet.worker] -= waiting.size_bytes
-        if not self._waiting_bytes[packet.worker]:
-            del self._waiting_bytes[packet.worker]
-        if not waiting.progress.rejection:
-            waiting.progress.logged = packet.sequence
-            with self._lock:
-                self._acks.setdefault((packet.worker, packet.incarnation), False)
 
     def due(self) -> list[m.Ack | m.Dismissal]:
         """What is to be said to the workers; `not_said` takes back what could not be sent."""

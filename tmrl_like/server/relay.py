@@ -467,9 +467,6 @@ class Relay:
         if is_due and self.trainer is not None and message.worker == seat.hello.name:
             self._link.send(self.trainer.peer, data)
 
-    def _on_trainer_beat(self, seat: Seat, message: m.Beat, data: bytes | memoryview) -> None:
-        """A trainer's sign of life is for the server alone."""
-
     def _on_bye(self, seat: Seat, message: m.Bye, data: bytes | memoryview) -> None:
         self._say(seat.key, logging.INFO, "%s %s leaves", *seat.who)
         self._leave(seat)
@@ -481,7 +478,7 @@ class Relay:
         ("trainer", m.PolicyFrame): _on_policy,
         ("trainer", m.Ack): _on_ack,
         ("trainer", m.Dismissal): _on_dismissal,
-        ("trainer", m.Beat): _on_trainer_beat,
+        ("trainer", m.Beat): lambda *_: None,  # a trainer's sign of life is for the server alone
         ("trainer", m.Bye): _on_bye,
     }
 

@@ -65,7 +65,11 @@ class DeadMan:
         if not self.is_driving:
             self.is_driving = True
             self._steps_before = self.safe_steps
-            self.alarm = f"the safe action drives: {why or self._age_problem()}"
+            if not why:
+                why = f"no new policy has been received for {self._max_policy_age_s:g} s"
+                if self.expires_at == -math.inf:
+                    why = "no policy has been received yet"
+            self.alarm = f"the safe action drives: {why}"
             log.error("%s", self.alarm)
         self.safe_steps += 1
         self._last_at = time.perf_counter()
@@ -77,11 +81,6 @@ class DeadMan:
             log.info("the policy drives again; the safe action drove %d steps", self.safe_steps - self._steps_before)
             self.is_driving = False
             self.alarm = ""
-
-    def _age_problem(self) -> str:
-        if self.expires_at == -math.inf:
-            return "no policy has been received yet"
-        return f"no new policy has been received for {self._max_policy_age_s:g} s"
 
 
 def to_action(value: Any, space: gymnasium.Space[Any]) -> Any:

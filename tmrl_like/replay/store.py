@@ -36,7 +36,7 @@ class Store:
     Attributes:
         capacity: rows.
         fields: as `samples.NAMES`; empty before the first step of an episode.
-        stacks: how many frames are stacked in each leaf of an observation; 0: it is no stack.
+        stacks: how many frames are stacked in each leaf of an observation; 0: it is not a stack.
     """
 
     def __init__(self, capacity: int, act_buf_len: int, frame_stack: FrameStack, scratch_dir: str | None) -> None:

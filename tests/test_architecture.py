@@ -35,7 +35,7 @@ MAY_IMPORT = {  # each room, from the ground floor up; no room is missing, and n
     "agents": (*_GROUND, "policies"),
     "replay": (*_GROUND, "wire", "delivery"),
     "server": ("errors", "base", "config", "wire", "transport"),
-    "worker": (*_GROUND, "config", "wire", "transport", "delivery", "envs", "policies"),
+    "worker": (*_GROUND, "config", "wire", "transport", "delivery", "delivery.options", "envs", "policies"),
     "trainer": (*_GROUND, "config", "metrics", "wire", "transport", "delivery", "policies", "agents", "replay"),
 }
 EVERY_ROOM = ("cli", "testing")  # may import all of them

@@ -1,14 +1,21 @@
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from cli_commands import TINY
+from gymnasium import spaces
 from tiny import TinyActor, TinyEnv
 
+from tmrl_like.cli.check import collect_traffic
+from tmrl_like.cli.record import RandomActor
+from tmrl_like.delivery.options import OutboxOptions
+from tmrl_like.networking import RolloutWorker, WorkerOptions
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.replay.data_sets import read_data_set
+from tmrl_like.testing.fakes import CountingEnv
 
 CommandLine = Callable[..., int]
 
@@ -109,3 +116,17 @@ def test_an_environment_that_fails_in_a_late_episode_costs_that_one_alone(
     error = capsys.readouterr().err.splitlines()[-1]
     assert "the arm is gone" in error
     assert f"kept in {out}: 2 of 5 episodes" in error
+
+
+def test_an_episode_of_any_size_is_taken_whole() -> None:
+    class Pictures(CountingEnv):
+        def __init__(self, episode_steps: int) -> None:
+            super().__init__(episode_steps)
+            self.observation_space = spaces.Box(0, 255, (1 << 20,), np.uint8)
+
+        def _obs(self) -> Any:
+            return np.zeros(1 << 20, np.uint8)
+
+    options = WorkerOptions(outbox=OutboxOptions(max_bytes=1 << 50, window_bytes=1 << 50))
+    with RolloutWorker(partial(Pictures, 30), RandomActor, standalone=True, model_path=None, options=options) as worker:
+        assert collect_traffic(worker, 1).samples == 31

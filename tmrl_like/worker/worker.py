@@ -22,6 +22,7 @@ from tmrl_like.base.script import close_at_exit, note_end_of_run
 from tmrl_like.base.text import one_line
 from tmrl_like.config.paths import RunPath
 from tmrl_like.delivery.folder import new_worker_name, open_folder
+from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.outbox import Outbox
 from tmrl_like.delivery.session import Session
 from tmrl_like.envs.actions import held_actions
@@ -163,8 +164,8 @@ class RolloutWorker:
                 log.info("loaded weights from %s", weights)
             self.standalone = standalone
             outbox = with_given(options.outbox, min_samples=min_samples_per_worker_packet)
-            if standalone:  # nobody takes what it collects
-                outbox = with_given(outbox, max_bytes=min(outbox.max_bytes, _STANDALONE_BYTES))
+            if standalone and outbox.max_bytes == OutboxOptions.max_bytes:  # nobody takes what it collects
+                outbox = with_given(outbox, max_bytes=_STANDALONE_BYTES)
             spool = cfg.RUN_FOLDER / "spool" if options.spool is True else options.spool
             folder = open_folder(Path(spool), name, outbox.spool_max_bytes) if spool and not standalone else None
             self.name = name or (folder.worker if folder else new_worker_name())

@@ -313,24 +313,31 @@ def test_another_version_is_one_line(sync_env: CarlaSyncEnv, simulator: stand_in
 
 @pytest.mark.parametrize("kind", [CarlaEnv, CarlaSyncEnv])
 def test_a_worker_goes_on_trying_until_the_simulator_is_back(
-    kind: Any, simulator: stand_in.Simulator, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
+    kind: Any,
+    simulator: stand_in.Simulator,
+    monkeypatch: pytest.MonkeyPatch,
+    until: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    def episodes(fault: bool) -> int:
+        lines = [r.getMessage() for r in list(caplog.records) if "training episode: " in r.getMessage()]
+        return sum((", fault" in line) is fault for line in lines)
+
+    caplog.set_level(logging.INFO, logger="tmrl_like.worker")
     monkeypatch.setattr("tmrl_like.envs.supervision._MAX_BACKOFF_S", 0.0)
     monkeypatch.setattr("tmrl_like.envs.supervision._MAX_FAULTS_IN_A_ROW", 2)
-    stats: list[Any] = []
     env_cls = partial(kind, STEP_S, ep_max_length=5, **options(simulator, simulator=SimulatorOptions(timeout_s=0.1)))
     with RolloutWorker(env_cls, SquashedGaussianActor, standalone=True) as worker:
         worker.run_episode()
-        monkeypatch.setattr("tmrl_like.worker.worker._report", stats.append)
         thread = threading.Thread(target=worker.run)
         thread.start()
-        until(lambda: any(not s.fault for s in stats))
+        until(lambda: episodes(fault=False))
         simulator.die()
-        until(lambda: sum(bool(s.fault) for s in stats) > 3)  # more than those that end a worker
-        assert "CARLA simulator" in stats[-1].fault
-        before = len(stats)
+        until(lambda: episodes(fault=True) > 3)  # more than those that end a worker
+        assert "CARLA simulator" in caplog.text
+        before = episodes(fault=False)
         simulator.start_again()
-        until(lambda: any(not s.fault for s in stats[before:]))
+        until(lambda: episodes(fault=False) > before)
         worker.stop()
         thread.join(60)
     assert simulator.actors == {}

@@ -7,20 +7,29 @@ transition of the right form, and, under CRC debugging, the very transition that
 
 from __future__ import annotations
 
+import logging
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tmrl_like.errors import ConfigError
+from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError
 from tmrl_like.replay.collate import collate_batch
-from tmrl_like.replay.data_sets import load_data_set
-from tmrl_like.replay.drawing import batch_of, draw, is_trainable, transition_of
+from tmrl_like.replay.crc import check_transition
+from tmrl_like.replay.data_sets import read_data_set
 from tmrl_like.replay.streams import StreamSorter
-from tmrl_like.types import Batch, Buffer, ObsPreprocessor, SampleCompressor, SamplePreprocessor, Transition
+from tmrl_like.types import Batch, Buffer, Info, ObsPreprocessor, SampleCompressor, SamplePreprocessor, Transition
+
+log = logging.getLogger("tmrl_like.trainer")
+
+_SIX = "(last_obs, act, rew, obs, terminated, truncated)"
+_SEVEN = f"{_SIX[:-1]}, info)"
+_TRIES_PER_TRANSITION = 100
+_TRIES_AT_LEAST = 1000
+_LOG_EVERY = 10_000
 
 
 class MemoryDataloading(ABC):
@@ -88,7 +97,7 @@ class MemoryDataloading(ABC):
         self._streams = StreamSorter(self.append_buffer)
         self._seen_trainable = False
         if str(dataset_path):
-            load_data_set(self, Path(dataset_path))
+            self._load_data_set(Path(dataset_path))
             self._streams.start_behind_other_samples()
 
     @abstractmethod
@@ -166,7 +175,7 @@ class MemoryDataloading(ABC):
         """Whether a batch can be drawn: some transition, of the newest 1,000 at first, ends in no reset or context."""
         if not self._seen_trainable:
             newest = range(len(self))[:-1001:-1]
-            self._seen_trainable = any(is_trainable(self, self.get_transition(item)) for item in newest)
+            self._seen_trainable = any(self._is_trainable(self.get_transition(item)) for item in newest)
         return self._seen_trainable and len(self) > 0
 
     def seed(self, seed: int) -> None:
@@ -184,9 +193,95 @@ class MemoryDataloading(ABC):
             MemoryContractError: there is nothing to draw (see `ready`), or the memory broke its contract.
             PipelineMismatchError: CRC debugging found a difference.
         """
-        drawn = draw(self)
-        return batch_of(self, [next(drawn) for _ in range(self.batch_size)])
+        drawn = self._draw()
+        return self._batch_of([next(drawn) for _ in range(self.batch_size)])
 
     def __getitem__(self, item: int) -> tuple[Any, ...]:
         """One transition, preprocessed; another one, drawn at random, where it ends in a reset or context sample."""
-        return transition_of(self, item) or next(draw(self))
+        return self._transition_of(item) or next(self._draw())
+
+    # ---- from `get_transition` to a batch
+
+    def _draw(self) -> Iterator[tuple[Any, ...]]:
+        """Yield transitions to train on, for as long as a bounded number of draws finds them."""
+        failures = 0
+        limit = _TRIES_AT_LEAST + _TRIES_PER_TRANSITION * self.batch_size
+        while failures < limit:
+            if not len(self):
+                raise MemoryContractError("there is no transition in the memory yet: wait until `memory.ready`")
+            failures += 1
+            for item in self.sample_indices():
+                transition = self._transition_of(item)
+                if transition is None:
+                    failures += 1
+                else:
+                    failures = 0
+                    yield transition
+        raise MemoryContractError(
+            f"{limit} transitions in a row, drawn at random from {len(self)}, all end in a reset or in context: there "
+            "is nothing to train on yet; wait until `memory.ready`"
+        )
+
+    def _transition_of(self, item: int) -> tuple[Any, ...] | None:
+        """Rebuild, check and preprocess one item; None where it must not be trained on."""
+        transition = self.get_transition(item)
+        if not self._is_trainable(transition):
+            return None
+        if self.crc_debug:
+            check_transition(getattr(transition[-1], "original", None), transition)
+            self.crc_checked += 1
+            log.debug("CRC check passed: transition %d", self.crc_checked)
+            if self.crc_checked == 1 or self.crc_checked % _LOG_EVERY == 0:
+                log.info("CRC check passed: %d so far are what the environment produced", self.crc_checked)
+        return self._preprocessed(tuple(transition[:-1]))
+
+    def _is_trainable(self, transition: Sequence[Any]) -> bool:
+        """Whether a transition ends in neither reset nor context."""
+        name = type(self).__name__
+        _check_number(f"{name}.get_transition", transition, _SEVEN)
+        info = transition[-1]
+        if isinstance(info, Info):
+            return not (info.is_reset or info.is_context)
+        if self.handles_resets:
+            return True
+        raise MemoryContractError(
+            f"{name}.get_transition returned an info of type {type(info).__name__}, so that transitions across a reset "
+            "cannot be recognised: return the sample's own info (and keep info a dict in the sample_compressor), or "
+            "set handles_resets = True on your class if it keeps them out itself"
+        )
+
+    def _preprocessed(self, six: tuple[Any, ...]) -> tuple[Any, ...]:
+        """(last_obs, act, rew, obs, terminated, truncated), or a batch of these, as the agent sees them."""
+        last_obs, act, rew, obs, *flags = six
+        if self.obs_preprocessor is not None:
+            last_obs, obs = self.obs_preprocessor(last_obs), self.obs_preprocessor(obs)
+        if self.sample_preprocessor is None:
+            return last_obs, act, rew, obs, *flags
+        result = self.sample_preprocessor(last_obs, act, rew, obs, *flags)
+        _check_number("sample_preprocessor", result, _SIX)
+        return tuple(result)
+
+    def _batch_of(self, transitions: list[tuple[Any, ...]]) -> Batch:
+        """Collate with this memory's own `collate`."""
+        batch = self.collate(transitions, self.device)
+        _check_number(f"{type(self).__name__}.collate", batch, f"({', '.join(Batch._fields)})")
+        return batch if isinstance(batch, Batch) else Batch(*batch)
+
+    def _load_data_set(self, path: Path) -> None:
+        try:
+            for buffer in read_data_set(path):
+                self.append(buffer)
+            self.flush()
+        except MemoryContractError as error:
+            raise CheckpointError(f"the data set {path} does not fit this {type(self).__name__}: {error}") from None
+        log.info("data set %s: %d transitions", path, len(self))
+
+
+def _check_number(who: str, value: Any, expected: str) -> None:
+    is_sequence = isinstance(value, tuple | list)
+    missing = expected.count(",") + 1 - len(value) if is_sequence else 0
+    if is_sequence and not missing:
+        return
+    found = f"{len(value)} items" if is_sequence else f"a {type(value).__name__}"
+    hint = ": the old `done` is split into `terminated` and `truncated`" if missing == 1 else ""
+    raise MemoryContractError(f"{who} returned {found}; expected {expected}{hint}")

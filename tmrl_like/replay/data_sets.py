@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tmrl_like.delivery.log import SUFFIX, PacketLog, Segment, lock_folder, sealed_packet, segments_in
 from tmrl_like.delivery.receiver import Receiver
-from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError
-from tmrl_like.replay.drawing import Memory
+from tmrl_like.errors import CheckpointError, ConfigError
 from tmrl_like.replay.minari import episodes_of, find_minari
 from tmrl_like.types import Buffer, Info, Receipt, StepTiming
 from tmrl_like.wire.messages import WireVersionError
 from tmrl_like.wire.packet import Compressor, PacketWriter
 
-log = logging.getLogger("tmrl_like.trainer")
-
 _SEGMENT_BYTES = 64 << 20
 _PACKET_BYTES = 256 << 10
-
-
-def load_data_set(memory: Memory, path: Path) -> None:
-    """Append a data set to a memory.
-
-    Raises:
-        CheckpointError: its samples do not fit; or as `read_data_set`.
-    """
-    try:
-        for buffer in read_data_set(path):
-            memory.append(buffer)
-        memory.flush()
-    except MemoryContractError as error:
-        raise CheckpointError(f"the data set {path} does not fit this {type(memory).__name__}: {error}") from None
-    log.info("data set %s: %d transitions", path, len(memory))
 
 
 def read_data_set(path: Path) -> Iterator[Buffer]:

@@ -21,7 +21,6 @@ from tmrl_like.errors import ConfigError, MemoryContractError
 from tmrl_like.replay.collate import to_tensor
 from tmrl_like.replay.columns import Array, Rows
 from tmrl_like.replay.contract import MemoryDataloading
-from tmrl_like.replay.drawing import batch_of, preprocessed
 from tmrl_like.replay.lanes import History, Lanes
 from tmrl_like.replay.layout import DropHistory, FramePadding, FrameStack, largest_stack
 from tmrl_like.replay.nstep import NSteps
@@ -253,12 +252,12 @@ class ReplayMemory(MemoryDataloading):
         batch = self._view.transitions(self._lanes.whole.take(items).astype(np.intp), Tensors(self.device))
         preprocessors = [f for f in (self.obs_preprocessor, self.sample_preprocessor) if f is not None]
         if self.crc_debug or not all(getattr(f, "batched", False) for f in preprocessors):
-            one_by_one = batch_of(self, [self[item] for item in items.tolist()])
+            one_by_one = self._batch_of([self[item] for item in items.tolist()])
             one_by_one.discount = batch.discount
             return one_by_one
         if not preprocessors:
             return batch
-        return batch._replace(**dict(zip(Batch._fields, preprocessed(self, tuple(batch)), strict=True)))
+        return batch._replace(**dict(zip(Batch._fields, self._preprocessed(tuple(batch)), strict=True)))
 
     def sample_indices(self) -> Array:
         """Draw `batch_size` items, uniformly or by priority: int64 [batch_size]."""

@@ -27,8 +27,8 @@ from tmrl_like.replay.nstep import NSteps
 from tmrl_like.replay.priorities import Priorities, Prioritised
 from tmrl_like.replay.samples import RowBlock, blocks_of
 from tmrl_like.replay.store import Slices, Store
-from tmrl_like.replay.views import AsStored, OneStep, Rebuilder, Tensors, View
-from tmrl_like.types import Batch, Block, Buffer, Info, ObsPreprocessor, SamplePreprocessor, Transition
+from tmrl_like.replay.views import AsStored, Rebuilder, Tensors
+from tmrl_like.types import Batch, Block, Buffer, Info, Transition
 
 _INT32_MAX = 2**31 - 1
 
@@ -56,13 +56,8 @@ class ReplayMemory(MemoryDataloading):
     def __init__(
         self,
         device: str = "cpu",
-        nb_steps: int = 1,
-        obs_preprocessor: ObsPreprocessor | None = None,
-        sample_preprocessor: SamplePreprocessor | None = None,
+        *,
         memory_size: int = 1_000_000,
-        batch_size: int = 256,
-        dataset_path: str | os.PathLike[str] = "",
-        crc_debug: bool = False,
         act_buf_len: int = 0,
         frame_stack: FrameStack = 0,
         frame_padding: FramePadding = "reset",
@@ -70,18 +65,13 @@ class ReplayMemory(MemoryDataloading):
         gamma: float | None = None,
         prioritised: Prioritised | None = None,
         scratch_dir: str | None = None,
+        **options: Any,
     ) -> None:
         """Set up an empty memory; columns are reserved when the first samples arrive.
 
         Args:
-            device: see `MemoryDataloading`, as for all up to `crc_debug`.
-            nb_steps: batches per round.
-            obs_preprocessor: see above.
-            sample_preprocessor: see above.
+            device: see `MemoryDataloading`.
             memory_size: rows of the ring: samples, those of resets included.
-            batch_size: transitions per batch.
-            dataset_path: a data set to start from.
-            crc_debug: compare every transition drawn with the original.
             act_buf_len: how many actions the environment appends to its observations; the compressor has
                 dropped them. 0: none.
             frame_stack: which part of an observation is a stack of the last k frames, an array [k, ...], newest
@@ -89,13 +79,14 @@ class ReplayMemory(MemoryDataloading):
                 item of a dict or tuple; 0: none.
             frame_padding: what the environment puts before an episode's first frame: "reset", that frame again,
                 or "zero".
-            n_steps: how many rewards a transition sums up (see `memories.nstep`). From 2 on `rew` is their
+            n_steps: how many rewards a transition sums up (see `replay.nstep`). From 2 on `rew` is their
                 discounted sum, next_obs, terminated and truncated are the last step's, and `Batch.discount`
                 says what the value of next_obs counts.
             gamma: discount per step; needed for n_steps above 1, and then the agent's.
             prioritised: draw transitions by the agent's TD errors; None: uniformly.
             scratch_dir: a folder on a disk with room for the columns, for a memory that is larger than RAM. They are
                 in files without names there, which are gone when the memory is. None: in RAM.
+            options: the other arguments of `MemoryDataloading`.
 
         Raises:
             ConfigError: a number that cannot be, or no such folder.
@@ -130,13 +121,9 @@ class ReplayMemory(MemoryDataloading):
         self._store = Store(capacity, self.act_buf_len, frame_stack, scratch_dir)
         self._originals: dict[int, Any] = {}  # CRC debugging: row -> what the environment produced
         rebuilder = Rebuilder(self._lanes, self._store, self.act_buf_len, frame_padding)
-        self._view: View = OneStep(rebuilder, self._originals)
-        if n_steps > 1 and gamma is not None:
-            self._view = NSteps(rebuilder, self._originals, self.n_steps, float(gamma))
+        self._view = NSteps(rebuilder, self._originals, self.n_steps, self.gamma or 0.0)
         self._resets_only: list[Buffer] = []  # what came before the first step: columns need its dtypes
-        super().__init__(
-            device, nb_steps, obs_preprocessor, sample_preprocessor, memory_size, batch_size, dataset_path, crc_debug
-        )
+        super().__init__(device, memory_size=memory_size, **options)
 
     @classmethod
     def compressor(cls, act_buf_len: int = 0, frame_stack: FrameStack = 0, **arguments: Any) -> DropHistory | None:

@@ -22,14 +22,14 @@ from tmrl_like.types import Batch
 
 
 class NSteps:
-    """A transition is up to n steps of the environment, with the discounted sum of their rewards."""
+    """A transition is one step of the environment, or up to n with the discounted sum of their rewards."""
 
     def __init__(self, rebuilder: Rebuilder, originals: Mapping[int, Any], steps: int, gamma: float) -> None:
         """Look at a memory's rows.
 
         Args:
             rebuilder: reads them.
-            originals: see `View.original`.
+            originals: CRC debugging: what the environment produced, by row.
             steps: n.
             gamma: discount per step.
         """
@@ -39,16 +39,22 @@ class NSteps:
         self._powers = np.array([gamma**k for k in range(steps + 1)])
 
     def transitions(self, rows: Rows, form: Form) -> Batch:
-        """See `View`; `discount` is gamma^k."""
-        ahead, counts = self._look_ahead(rows)
-        ends = ahead[counts - 1, np.arange(len(rows))]
+        """The transitions that begin with the steps to `rows`, int [B]; `discount` is gamma^k, None where n is 1."""
+        if self._steps == 1:
+            ends, rew, discount = rows, self._rebuilder.number(REW, rows, form), None
+        else:
+            ahead, counts = self._look_ahead(rows)
+            ends = ahead[counts - 1, np.arange(len(rows))]
+            rew = form.number(self._discounted_sum(self._rebuilder.numbers(REW, ahead), counts))
+            discount = form.number(self._powers.take(counts))
         last_obs, act, obs = self._rebuilder.steps(rows, ends, form)
-        rew = form.number(self._discounted_sum(self._rebuilder.numbers(REW, ahead), counts))
         terminated, truncated = (self._rebuilder.number(REW + k, ends, form) for k in (1, 2))
-        return Batch(last_obs, act, rew, obs, terminated, truncated, discount=form.number(self._powers.take(counts)))
+        return Batch(last_obs, act, rew, obs, terminated, truncated, discount=discount)
 
     def original(self, row: int) -> tuple[Any, ...] | None:
-        """See `View`."""
+        """CRC debugging: what the environment produced of the transition that begins with the step to a row."""
+        if self._steps == 1:
+            return self._originals.get(row)
         ahead, counts = self._look_ahead(np.array([row]))
         steps = [original for row in ahead[: counts[0], 0].tolist() if (original := self._originals.get(row))]
         if len(steps) < counts[0]:

@@ -1,13 +1,13 @@
-"""Transitions out of rows. A view says what a transition is made of; here is the plain one, `nstep` has another.
+"""Observations, actions and numbers out of rows.
 
-Whatever the view, each row is read by one gather per column, for a whole batch and for a single transition alike: both
+Each row is read by one gather per column, for a whole batch and for a single transition alike: both
 hold the same bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,19 +15,8 @@ from tmrl_like.replay.collate import to_tensor
 from tmrl_like.replay.columns import Array, Column, FieldColumns, Rows
 from tmrl_like.replay.lanes import Lanes
 from tmrl_like.replay.layout import FramePadding
-from tmrl_like.replay.samples import ACT, OBS, REW
+from tmrl_like.replay.samples import ACT, OBS
 from tmrl_like.replay.store import Store
-from tmrl_like.types import Batch
-
-
-class Form(Protocol):
-    """What becomes of the values that were gathered."""
-
-    def leaves(self, column: Column, values: Array) -> Sequence[Any]:
-        """`values` [K, B, ...] -> one leaf for each of the K."""
-
-    def number(self, values: Array, column: Column | None = None) -> Any:
-        """`values` [B, ...], one number each, of a column or (None) computed."""
 
 
 class Tensors:
@@ -37,14 +26,16 @@ class Tensors:
         self._device = device
 
     def leaves(self, column: Column, values: Array) -> Sequence[Any]:
+        """`values` [K, B, ...] -> one leaf for each of the K."""
         return to_tensor(values, self._device).unbind(0)
 
     def number(self, values: Array, column: Column | None = None) -> Any:
+        """`values` [B, ...], one number each, of a column or (None) computed."""
         return to_tensor(values.reshape(len(values)).astype(np.float32, copy=False), self._device)
 
 
 class AsStored:
-    """Of a batch of one: what was stored, of the type that it had."""
+    """Of a batch of one: what was stored, of the type that it had. Otherwise as `Tensors`."""
 
     def leaves(self, column: Column, values: Array) -> Sequence[Any]:
         return [column.restored(value) for value in values]
@@ -53,14 +44,8 @@ class AsStored:
         return values.item() if column is None else column.restored(values)
 
 
-class View(Protocol):
-    """What a transition is made of."""
-
-    def transitions(self, rows: Rows, form: Form) -> Batch:
-        """The transitions that begin with the steps to `rows`, int [B]."""
-
-    def original(self, row: int) -> tuple[Any, ...] | None:
-        """CRC debugging: what the environment produced of the transition that begins with the step to a row."""
+Form: TypeAlias = Tensors | AsStored
+"""What becomes of the values that were gathered."""
 
 
 class Rebuilder:
@@ -113,25 +98,6 @@ class Rebuilder:
                     _blank_padding(values, oldest_first[..., -size:])
                 leaves.append(form.leaves(column, values))
         return [field.tree([leaf[k] for leaf in leaves]) for k in range(len(rows))]
-
-
-class OneStep:
-    """A transition is one step of the environment."""
-
-    def __init__(self, rebuilder: Rebuilder, originals: Mapping[int, Any]) -> None:
-        """Look at a memory's rows; `originals`: see `View.original`."""
-        self._rebuilder = rebuilder
-        self._originals = originals
-
-    def transitions(self, rows: Rows, form: Form) -> Batch:
-        """See `View`."""
-        last_obs, act, obs = self._rebuilder.steps(rows, rows, form)
-        rew, terminated, truncated = (self._rebuilder.number(REW + k, rows, form) for k in range(3))
-        return Batch(last_obs, act, rew, obs, terminated, truncated)
-
-    def original(self, row: int) -> tuple[Any, ...] | None:
-        """See `View`."""
-        return self._originals.get(row)
 
 
 def _blank_padding(stacked: Array, rows: Rows) -> None:

@@ -8,7 +8,6 @@ Shape names: B batch, K categorical variables of an action, V categories of all 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -111,25 +110,12 @@ class DiscreteSACAgent(SACAgent):
     with the minimum over the critics' expectations, where the paper takes it value by value: the parts of a sum over
     several variables are not comparable from critic to critic, their expectations are. With several, pi(s) holds
     the probabilities of each of them, and Q(s) their shares of the sum, see `DiscreteEnsembleCritic`.
+
+    It takes the arguments of `SACAgent`. `target_entropy` is that of the whole action in nats; None: half of the
+    largest, which is the logarithm of the number of actions. (The paper's 98 % is close to acting at random.)
     """
 
-    def __init__(
-        self,
-        observation_space: gymnasium.Space[Any],
-        action_space: gymnasium.Space[Any],
-        device: str = "cpu",
-        *,
-        actor_cls: Callable[..., CategoricalActor] = CategoricalActor,
-        **options: Any,
-    ) -> None:
-        """Take the same arguments as `SACAgent`.
-
-        `target_entropy` is that of the whole action in nats; None: half of the largest, which is the logarithm of the
-        number of actions. (The paper's 98 % is close to acting at random.)
-        """
-        options["actor_cls"] = actor_cls
-        super().__init__(observation_space, action_space, device, **options)
-
+    _default_actor = CategoricalActor
     _default_critic = DiscreteEnsembleCritic
 
     def _usual_entropy(self) -> float:

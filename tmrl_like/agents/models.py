@@ -144,28 +144,23 @@ class SquashedGaussianActor(MLPActor, SamplingActor):
         observation_space: gymnasium.Space[Any],
         action_space: gymnasium.Space[Any],
         *,
-        hidden_sizes: Sequence[int] = (256, 256),
-        layer_norm: bool = False,
         log_std_min: float = -10.0,
         log_std_max: float = 2.0,
-        obs_range: float = OBS_RANGE,
+        **options: Any,
     ) -> None:
         """Build the network.
 
         Args:
             observation_space: see `Encoder`.
             action_space: Box with finite bounds, of any shape.
-            hidden_sizes: width of each hidden layer.
-            layer_norm: normalise each hidden layer before its ReLU.
             log_std_min: lower bound of the logarithm of u's standard deviation.
             log_std_max: its upper bound.
-            obs_range: bounded observations are scaled to [-obs_range, obs_range]; 0 leaves them as they are.
+            options: `hidden_sizes`, `layer_norm` and `obs_range`, as `CategoricalActor` has them.
 
         Raises:
             ConfigError: a space that this network cannot learn from, by name.
         """
-        sizes: dict[str, Any] = {"hidden_sizes": hidden_sizes, "layer_norm": layer_norm, "obs_range": obs_range}
-        super().__init__(observation_space, action_space, **sizes)
+        super().__init__(observation_space, action_space, **options)
         self.log_std_min = log_std_min
         self.log_std_max = log_std_max
 

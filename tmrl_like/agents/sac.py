@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from tmrl_like.agents.acceleration import accelerate
 from tmrl_like.agents.agent import TrainingAgent
-from tmrl_like.agents.models import EnsembleCritic, SamplingActor, SquashedGaussianActor, action_bounds
+from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor, action_bounds
 from tmrl_like.agents.sharing import copy_shared, no_grad
 from tmrl_like.base.factories import MISSING, completed
 from tmrl_like.base.functional import cached_property
@@ -108,7 +108,7 @@ class SACAgent(TrainingAgent):
         action_space: gymnasium.Space[Any],
         device: str = "cpu",
         *,
-        actor_cls: Callable[..., SamplingActor] = SquashedGaussianActor,
+        actor_cls: Callable[..., ActorModule] | None = None,
         critic_cls: Callable[..., nn.Module] | None = None,
         n_critics: int = 2,
         critics_in_target: int | None = None,
@@ -136,7 +136,7 @@ class SACAgent(TrainingAgent):
             action_space: a Box with finite bounds.
             device: where the networks live and batches arrive.
             actor_cls: called as `actor_cls(observation_space, action_space)`; the same class or partial goes to
-                the workers. See `SamplingActor`.
+                the workers. See `SamplingActor`. None: the actor that ships.
             critic_cls: called as `critic_cls(observation_space, action_space, n_critics=N)`. Needs
                 `forward(obs, act, members=None) -> [N, B]` as `EnsembleCritic`. None: the critics that ship.
                 Where it takes `hidden_sizes` and has none, they are the actor's.
@@ -188,7 +188,7 @@ class SACAgent(TrainingAgent):
         self.target_entropy = usual_entropy if target_entropy is None else target_entropy
         self.updates = 0
 
-        self.actor: Any = actor_cls(observation_space, action_space)
+        self.actor: Any = (actor_cls or self._default_actor)(observation_space, action_space)
         self.actor.to_device(device)
         self.actor_ema = no_grad(deepcopy(self.actor)) if actor_polyak else None
         sizes = getattr(self.actor, "hidden_sizes", MISSING)
@@ -206,6 +206,7 @@ class SACAgent(TrainingAgent):
         optimizers = self.actor_optimizer, self.critic_optimizer, self.temperature_optimizer
         self._step = accelerate(self._update, acceleration, device, networks, optimizers)
 
+    _default_actor: Callable[..., ActorModule] = SquashedGaussianActor
     _default_critic: Callable[..., nn.Module] = EnsembleCritic
 
     critic_frozen = cached_property(lambda self: no_grad(copy_shared(self.critic)))

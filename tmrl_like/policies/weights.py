@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import torch
 
 from tmrl_like.errors import DivergedError, PolicyError
@@ -29,6 +30,15 @@ _NAMES = {
     torch.bool: "BOOL",
 }
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+_Size = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
+
+
+class _Entry(msgspec.Struct, forbid_unknown_fields=True):
+    """How a file's header describes a tensor."""
+
+    dtype: str
+    shape: list[_Size]
+    data_offsets: tuple[_Size, _Size]
 
 
 def serialize_weights(snapshot: Mapping[str, torch.Tensor]) -> list[bytes | memoryview]:
@@ -96,34 +106,20 @@ def _tensors(data: memoryview) -> dict[str, torch.Tensor]:
     length = int.from_bytes(data[:8], "little")
     if len(data) < 8 or length > min(_MAX_HEADER_BYTES, len(data) - 8):
         raise ValueError(f"a header of {length} bytes in a file of {len(data)}")
-    header = json.loads(bytes(data[8 : 8 + length]))
-    if not isinstance(header, dict):
-        raise ValueError("its header is no JSON object")
+    header = msgspec.json.decode(data[8 : 8 + length], type=dict[str, Any])
     header.pop("__metadata__", None)
+    entries = msgspec.convert(header, dict[str, _Entry])
     body = data[8 + length :]
-    entries = sorted((_entry(name, entry) for name, entry in header.items()), key=lambda e: e[3:])
     tensors, position = {}, 0
-    for name, dtype, shape, start, end in entries:
-        if start != position or end > len(body) or end - start != math.prod(shape) * dtype.itemsize:
+    for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
+        if entry.dtype not in _DTYPES:
+            raise ValueError(f"{name} has the dtype {entry.dtype!r:.40}, which this tmrl_like does not know")
+        dtype, (start, end) = _DTYPES[entry.dtype], entry.data_offsets
+        if start != position or end > len(body) or end - start != math.prod(entry.shape) * dtype.itemsize:
             raise ValueError(f"{name} lies at {start} to {end}, which does not fit what comes before it or its shape")
         flat = torch.frombuffer(body[start:end], dtype=dtype) if end > start else torch.empty(0, dtype=dtype)
-        tensors[name] = flat.reshape(shape)
+        tensors[name] = flat.reshape(entry.shape)
         position = end
     if position != len(body):
         raise ValueError(f"its tensors end after {position} of {len(body)} bytes")
     return tensors
-
-
-def _entry(name: str, entry: Any) -> tuple[str, torch.dtype, list[int], int, int]:
-    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise ValueError(f"{name} is described by something else than dtype, shape and data_offsets")
-    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if not isinstance(dtype, str) or dtype not in _DTYPES:
-        raise ValueError(f"{name} has the dtype {dtype!r:.40}, which this tmrl_like does not know")
-    if not (_are_sizes(shape) and _are_sizes(offsets) and len(offsets) == 2):
-        raise ValueError(f"{name} has a shape or offsets that are not sizes")
-    return name, _DTYPES[dtype], shape, *offsets
-
-
-def _are_sizes(values: Any) -> bool:
-    return isinstance(values, list) and all(type(value) is int and 0 <= value < 2**62 for value in values)

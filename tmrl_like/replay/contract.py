@@ -33,15 +33,15 @@ _LOG_EVERY = 10_000
 
 
 class MemoryDataloading(ABC):
-    """A replay memory. Subclass it and write `append_buffer`, `__len__` and `get_transition`.
+    """A replay memory. Subclass it and write `append_buffer`, `__len__` and `get_transition`; set what differs.
 
-    Attributes that a subclass may set:
+    Attributes:
         context_length: how many earlier samples `get_transition` may look at before the older one of its two
             (action buffers, image histories). Raise it where yours looks back further.
         min_run: how many samples of one worker are collected before the memory switches to that worker.
         handles_resets: True promises that this memory itself keeps out transitions that end in a sample whose
             `info.is_reset` or `info.is_context` is True; it then need not return the sample's own info.
-        handles_streams: True hands every buffer over as it comes; the memory keeps apart the `buffer.stream`s.
+        handles_streams: True hands every buffer over as it comes; the memory keeps streams apart.
         takes_text: True lets samples hold text and bytes where the spaces hold numbers (pictures that a compressor of
             yours encodes, say); a trainer rejects the workers that send such samples otherwise.
     """

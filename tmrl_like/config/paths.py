@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import enum
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 ROOT_VARIABLE = "TMRL_LIKE_HOME"
@@ -31,64 +30,34 @@ def default_keys_folder() -> Path:
     return data_folder() / "keys"
 
 
-@dataclass(frozen=True)
 class RunPaths:
     """The files of one run. Another run name changes all of them.
 
     Attributes:
         run_name: names the run's folder.
         root: the data folder.
+        folder: everything of this run.
+        users: files of the processes that use the run now; outside its folder, which may be renamed.
+        weights: folder of the weights.
+        worker_model: the newest weights that a worker of this run received.
+        trainer_model: the newest weights that the trainer published.
+        model_history: prefix of weights kept from time to time (`model_history`).
+        spool: samples that workers of this machine keep on disk until the trainer has stored them.
+        checkpoints: folder of the checkpoints.
+        checkpoint: the whole training, for a restart.
+        metrics: one JSON object a line.
     """
 
-    run_name: str
-    root: Path
-
-    @property
-    def folder(self) -> Path:
-        """Everything of this run."""
-        return self.root / "runs" / self.run_name
-
-    @property
-    def users(self) -> Path:
-        """Files of the processes that use the run now; outside its folder, which may be renamed."""
-        return self.root / "in_use" / self.run_name
-
-    @property
-    def weights(self) -> Path:
-        """Folder of the weights."""
-        return self.folder / "weights"
-
-    @property
-    def worker_model(self) -> Path:
-        """The newest weights that a worker of this run received."""
-        return self.weights / "worker.safetensors"
-
-    @property
-    def trainer_model(self) -> Path:
-        """The newest weights that the trainer published."""
-        return self.weights / "trainer.safetensors"
-
-    @property
-    def model_history(self) -> Path:
-        """Prefix of weights kept from time to time (`model_history`)."""
-        return self.weights / "history" / "policy"
-
-    @property
-    def spool(self) -> Path:
-        """Samples that workers of this machine keep on disk until the trainer has stored them."""
-        return self.folder / "spool"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of the checkpoints."""
-        return self.folder / "checkpoints"
-
-    @property
-    def checkpoint(self) -> Path:
-        """The whole training, for a restart."""
-        return self.checkpoints / "training"
-
-    @property
-    def metrics(self) -> Path:
-        """One JSON object a line."""
-        return self.folder / "metrics.jsonl"
+    def __init__(self, run_name: str, root: Path) -> None:
+        self.run_name = run_name
+        self.root = root
+        self.folder = root / "runs" / run_name
+        self.users = root / "in_use" / run_name
+        self.weights = self.folder / "weights"
+        self.worker_model = self.weights / "worker.safetensors"
+        self.trainer_model = self.weights / "trainer.safetensors"
+        self.model_history = self.weights / "history" / "policy"
+        self.spool = self.folder / "spool"
+        self.checkpoints = self.folder / "checkpoints"
+        self.checkpoint = self.checkpoints / "training"
+        self.metrics = self.folder / "metrics.jsonl"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import traceback
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -67,10 +68,6 @@ class cached_property:  # noqa: N801 - the field's standard name
 
 def place_of(error: BaseException) -> str:
     """Where an exception was raised, `" (file:line)"`; empty where nobody knows."""
-    where, trace = "", error.__traceback__
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if not file.startswith("<frozen"):
-            where = f" ({file}:{trace.tb_lineno})"
-        trace = trace.tb_next
-    return where
+    places = [f"{frame.f_code.co_filename}:{line}" for frame, line in traceback.walk_tb(error.__traceback__)]
+    own = [place for place in places if not place.startswith("<frozen")]
+    return f" ({own[-1]})" if own else ""

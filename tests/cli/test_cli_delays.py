@@ -13,13 +13,7 @@ from gymnasium import spaces
 from rtgym import DEFAULT_CONFIG_DICT, RealTimeGymInterface
 
 from tmrl_like.base.functional import partial
-from tmrl_like.cli.delays import (
-    Measured,
-    describe_response,
-    drive_at_random,
-    measure,
-    random_action,
-)
+from tmrl_like.cli.delays import describe_response, drive_at_random, measure, random_action
 from tmrl_like.envs import GenericGymEnv
 from tmrl_like.envs.actions import held_actions
 from tmrl_like.envs.delays import Response
@@ -98,7 +92,7 @@ def supervised() -> Iterator[Any]:
 def check(env: SupervisedEnv, steps: int = 300, period_s: float | None = 0.05, excitation: float = 0.3) -> list[str]:
     drive = env.run(lambda: drive_at_random(env, steps, excitation, np.random.default_rng(1)))
     held = held_actions(env.env) or 0
-    return describe_response(measure(drive, held), held, period_s)
+    return describe_response(*measure(drive, held), held, period_s)
 
 
 @pytest.mark.parametrize(
@@ -132,24 +126,22 @@ def test_what_cannot_be_known_is_reported_as_unknown() -> None:
     def response(*lags: int, hidden: bool = False) -> Response:
         return Response(np.isin(np.arange(5), lags) / max(1, len(lags)), lags, hidden, 100)
 
-    assert "raise --delay-steps" in describe_response(Measured(None), 1, 0.1)[0]
-    assert "no effect of the actions was seen within 4 steps" in describe_response(Measured(response()), 1, 0.1)[0]
-    assert "the longest that was looked at" in describe_response(Measured(response(1, 4)), 4, 0.1)[1]
-    first, note, verdict = describe_response(Measured(response(0, 2, hidden=True)), 2, 0.1)
+    assert "raise --delay-steps" in describe_response(None, None, 1, 0.1)[0]
+    assert "no effect of the actions was seen within 4 steps" in describe_response(response(), None, 1, 0.1)[0]
+    assert "the longest that was looked at" in describe_response(response(1, 4), None, 4, 0.1)[1]
+    first, note, verdict = describe_response(response(0, 2, hidden=True), None, 2, 0.1)
     assert "first shows after the step itself, the last of it after 2 steps (200 ms)" in first
     assert "50% after 0 steps, 50% after 2 steps; measured over 100 steps" in first
     assert "a speed say" in note
     assert verdict == "act_buf_len: 2 covers the delay"
-    assert describe_response(Measured(response(0)), 0, None)[1] == "act_buf_len: none is needed"
+    assert describe_response(response(0), None, 0, None)[1] == "act_buf_len: none is needed"
 
 
 @pytest.mark.parametrize(("numbers", "decisive"), [((2,), 2), ((), 3)])
 def test_numbers_are_believed_before_pictures(numbers: tuple[int, ...], decisive: int) -> None:
     shares = np.eye(5)
-    found = Measured(
-        Response(shares[list(numbers)].sum(axis=0), numbers, False, 100), Response(shares[3], (3,), False, 100)
-    )
-    lines = describe_response(found, 1, 0.1)
+    found = Response(shares[list(numbers)].sum(axis=0), numbers, False, 100)
+    lines = describe_response(found, Response(shares[3], (3,), False, 100), 1, 0.1)
     assert lines[0].startswith("delay: an action shows after 2 steps") == bool(numbers)
     assert lines[-3].startswith("delay in pictures: an action shows after 3 steps (300 ms)")
     assert "a hint" in lines[-2]

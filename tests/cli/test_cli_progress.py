@@ -7,7 +7,7 @@ import pytest
 
 from tmrl_like.cli import proof
 from tmrl_like.cli.progress import EpisodePoint, Progress, Tail, sparkline
-from tmrl_like.cli.summary import mean_and_std, summary_row
+from tmrl_like.cli.tables import mean_and_std, summary_row
 from tmrl_like.cli.views import LiveView, PlainView
 from tmrl_like.config.experiment import ProofSection, Settings, TrainerSection
 from tmrl_like.types import EpisodeStats

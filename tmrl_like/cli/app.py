@@ -16,20 +16,6 @@ FAILED = 1
 
 _ENDLESS = ("server", "worker")
 
-_HOME_OF = {
-    "server": "server",
-    "worker": "worker",
-    "trainer": "trainer",
-    "test": "episodes",
-    "benchmark": "benchmark",
-    "check": "check",
-    "record": "record",
-    "record-reward": "record_reward",
-    "log": "log",
-    "run": "run",
-    "keys": "keys",
-}
-
 
 def run_command_line(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code (see the package's docstring)."""
@@ -38,19 +24,14 @@ def run_command_line(argv: Sequence[str] | None = None) -> int:
         arguments = parse(sys.argv[1:] if argv is None else argv)
         return arguments if isinstance(arguments, int) else _run(arguments)
     except TmrlLikeError as error:
-        return complain(error)
+        print(f"tmrl-like: error: {one_line(str(error))}", file=sys.stderr, flush=True)
+        logging.getLogger("tmrl_like").debug("the error in full", exc_info=error)
+        return error.exit_code
     except KeyboardInterrupt:
         return 0 if getattr(arguments, "command", "") in _ENDLESS else INTERRUPTED
     except BrokenPipeError:  # `tmrl-like … | head`
         sys.stdout = None
         return FAILED
-
-
-def complain(error: TmrlLikeError) -> int:
-    """Print an error as one line; returns its exit code."""
-    print(f"tmrl-like: error: {one_line(str(error))}", file=sys.stderr, flush=True)
-    logging.getLogger("tmrl_like").debug("the error in full", exc_info=error)
-    return error.exit_code
 
 
 def _run(arguments: Arguments) -> int:
@@ -59,5 +40,5 @@ def _run(arguments: Arguments) -> int:
 
         print(dump_experiment(arguments.experiment, arguments.overrides), end="")
         return 0
-    module = importlib.import_module(f"tmrl_like.cli.{_HOME_OF[arguments.command]}")
+    module = importlib.import_module(f"tmrl_like.cli.{arguments.command.replace('-', '_')}")
     return int(module.main(arguments))

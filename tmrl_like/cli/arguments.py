@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import math
 import re
 import typing
@@ -69,15 +70,11 @@ class _Parser(argparse.ArgumentParser):
     """argparse whose complaints are one line."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(allow_abbrev=False, formatter_class=_Formatter, **options)
+        formatter: Any = functools.partial(argparse.RawDescriptionHelpFormatter, max_help_position=30, width=110)
+        super().__init__(allow_abbrev=False, formatter_class=formatter, **options)
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{_shorter(message)}; see {self.prog} --help")
-
-
-class _Formatter(argparse.RawDescriptionHelpFormatter):
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=30, width=110)
 
 
 def _parser() -> _Parser:

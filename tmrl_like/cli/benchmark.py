@@ -18,7 +18,7 @@ _MEANING = {
 
 def main(arguments: Arguments) -> int:
     """Measure, and show percentiles."""
-    Stopper().listen(arguments.supervised)
+    Stopper(arguments.supervised)
     experiment = prepare(arguments, "benchmark", ("env", "actor", "obs_preprocessor"))
     with make_standalone(experiment, None) as worker:
         result = worker.run_env_benchmark(arguments.steps, verbose=False)

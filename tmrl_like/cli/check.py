@@ -64,7 +64,7 @@ class Traffic:
 
 def main(arguments: Arguments) -> int:
     """Run some episodes through everything, and report."""
-    Stopper().listen(arguments.supervised)
+    Stopper(arguments.supervised)
     experiment = without_limits(prepare(arguments, "check", _PARTS))
     watched = partial(WatchedEnv, experiment.env, experiment.obs_preprocessor is None)
     experiment = dataclasses.replace(experiment, env=watched, crc_debug=True)
@@ -234,6 +234,3 @@ def _report_timing(worker: RolloutWorker, traffic: Traffic) -> None:
     ]
     print_table("milliseconds", ["", "median", "p99", "p99.9", "max"], rows)
     print(describe_deadline(worker.loop.env.time_step_s or None, worker.loop.overruns, len(period_s)))
-
-
-__all__ = ["Traffic", "collect_traffic", "main", "traffic_of_episodes", "without_limits"]

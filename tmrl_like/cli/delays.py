@@ -36,9 +36,13 @@ def report_delays(worker: RolloutWorker, arguments: Arguments, seed: int) -> Non
     """Say that it will drive, drive, and print what was found."""
     env, steps, excitation = worker.env, arguments.delay_steps, arguments.excitation
     takes = f", about {steps * worker.loop.env.time_step_s:.0f} s" if worker.loop.env.time_step_s else ""
+    if isinstance(env.action_space, spaces.Box):
+        how = f"up to {excitation:.0%} of half their range away from the default action"
+    else:
+        how = f"another one than the default action in {excitation:.0%} of the steps"
     print(
-        f"delays: driving {steps} steps{takes} with random actions, "
-        f"{describe_excitation(env.action_space, excitation)} (--excitation; --delay-steps 0 leaves this out)",
+        f"delays: driving {steps} steps{takes} with random actions, {how} "
+        "(--excitation; --delay-steps 0 leaves this out)",
         flush=True,
     )
     drive = worker.run_in_control_thread(
@@ -46,15 +50,8 @@ def report_delays(worker: RolloutWorker, arguments: Arguments, seed: int) -> Non
     )
     held = held_actions(env) or 0
     period_s = float(np.median(drive.periods_s)) if worker.loop.env.time_step_s else None
-    for line in describe_response(measure(drive, held, seed), held, period_s):
+    for line in describe_response(*measure(drive, held, seed), held, period_s):
         print(line)
-
-
-def describe_excitation(space: gymnasium.Space[Any], excitation: float) -> str:
-    """Say what `random_action` does."""
-    if isinstance(space, spaces.Box):
-        return f"up to {excitation:.0%} of half their range away from the default action"
-    return f"another one than the default action in {excitation:.0%} of the steps"
 
 
 def random_action(space: gymnasium.Space[Any], default: Any, excitation: float, random: np.random.Generator) -> Any:
@@ -112,26 +109,17 @@ def drive_at_random(env: SupervisedEnv, steps: int, excitation: float, random: n
     return drive
 
 
-@dataclass(frozen=True)
-class Measured:
-    """When actions show.
-
-    Attributes:
-        numbers: in what is whole; None: there is too little to measure from.
-        pictures: in pictures and long arrays, which are reduced first; None: there are none.
-    """
-
-    numbers: Response | None
-    pictures: Response | None = None
-
-
-def measure(drive: Drive, held: int, seed: int = 0) -> Measured:
+def measure(drive: Drive, held: int, seed: int = 0) -> tuple[Response | None, Response | None]:
     """Find when actions show.
 
     Args:
         drive: what happened.
         held: past actions at the end of each observation; they are left out.
         seed: of what is drawn.
+
+    Returns:
+        What shows in numbers; None: there is too little to measure from.
+        What shows in pictures and long arrays, which are reduced first; None: there are none.
     """
     seen = [obs[: len(obs) - held] if held else obs for _, observations in drive.episodes for obs in observations]
     features, whole = to_features(seen)
@@ -140,21 +128,22 @@ def measure(drive: Drive, held: int, seed: int = 0) -> Measured:
         end = start + len(observations)
         traces.append(Trace(np.array(actions, np.float64), features[start:end]))
         start = end
-    numbers = measure_response(traces, slice(0, whole), seed)
-    if whole == features.shape[1]:
-        return Measured(numbers)
-    return Measured(numbers, measure_response(traces, slice(whole, None), seed))
+    has_pictures = whole < features.shape[1]
+    pictures = measure_response(traces, slice(whole, None), seed) if has_pictures else None
+    return measure_response(traces, slice(0, whole), seed), pictures
 
 
-def describe_response(measured: Measured, held: int, period_s: float | None) -> list[str]:
+def describe_response(
+    numbers: Response | None, pictures: Response | None, held: int, period_s: float | None
+) -> list[str]:
     """Lines about delays, and about the action buffer that they ask for.
 
     Args:
-        measured: what was found.
+        numbers: what `measure` found, …
+        pictures: … and in pictures.
         held: past actions in each observation.
         period_s: measured duration of a time-step; None: the environment does not run in real time.
     """
-    numbers, pictures = measured.numbers, measured.pictures
     if numbers is None:
         return ["delay: not measured: too few steps for so many actions, or episodes too short; raise --delay-steps"]
     lines = [f"delay: {_describe_effect(numbers, period_s)}"] if numbers.lags else []

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.logs import set_up_logging
-from tmrl_like.cli.summary import mean_and_std
-from tmrl_like.cli.tables import print_table
+from tmrl_like.cli.tables import mean_and_std, print_table
 from tmrl_like.delivery.log import Segment, entries_of
 from tmrl_like.errors import CheckpointError, ConfigError
 from tmrl_like.replay.data_sets import log_files, read_data_set

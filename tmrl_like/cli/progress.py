@@ -85,16 +85,6 @@ class Progress:
             else:
                 self.train_returns.append(record["return"])
 
-    @property
-    def test_returns(self) -> list[float]:
-        """Returns of all test episodes so far."""
-        return [point.return_ for point in self.tests]
-
-    def terminated_share(self) -> float:
-        """Share of the newest test episodes that reached a terminal state."""
-        recent = self.tests[-_RECENT_TESTS:]
-        return sum(p.terminated for p in recent) / max(1, len(recent))
-
     def finish(self) -> None:
         """Training is over: the clock stands still."""
         self._finished_after_s = self.elapsed_s()
@@ -127,14 +117,15 @@ class Progress:
     def rows(self) -> list[tuple[str, str]]:
         """Names and values for people, the most interesting first."""
         rows = []
-        for name, returns in (("test return", self.test_returns), ("training return", self.train_returns)):
+        test_returns = [point.return_ for point in self.tests]
+        for name, returns in (("test return", test_returns), ("training return", self.train_returns)):
             if returns:
                 recent = returns[-_RECENT_TESTS:]
                 mean = sum(recent) / len(recent)
                 rows.append((name, f"{returns[-1]:9.2f}  mean of {len(recent)}: {mean:9.2f}  {sparkline(returns)}"))
-        if self.tests:
-            of = min(len(self.tests), _RECENT_TESTS)
-            rows.append(("terminal state", f"reached in {self.terminated_share():.0%} of the last {of} tests"))
+        if tests := self.tests[-_RECENT_TESTS:]:
+            share = sum(point.terminated for point in tests) / len(tests)
+            rows.append(("terminal state", f"reached in {share:.0%} of the last {len(tests)} tests"))
         return [*rows, *self._rate_rows()]
 
     def _rate_rows(self) -> list[tuple[str, str]]:

@@ -12,8 +12,7 @@ from pathlib import Path
 import msgspec
 
 from tmrl_like.cli.progress import EpisodePoint
-from tmrl_like.cli.summary import SUMMARY_COLUMNS, mean_and_std, summary_row
-from tmrl_like.cli.tables import print_table
+from tmrl_like.cli.tables import SUMMARY_COLUMNS, mean_and_std, print_table, summary_row
 from tmrl_like.config.experiment import ProofSection
 from tmrl_like.types import EpisodeStats
 

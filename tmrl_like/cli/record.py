@@ -9,8 +9,8 @@ from typing import Any
 
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.check import traffic_of_episodes, without_limits
-from tmrl_like.cli.episodes import find_policy
 from tmrl_like.cli.stopping import Stopper
+from tmrl_like.cli.test import find_policy
 from tmrl_like.cli.worker import make_standalone, prepare
 from tmrl_like.errors import EnvironmentFaultError
 from tmrl_like.policies.actor import ActorModule
@@ -29,7 +29,7 @@ class RandomActor(ActorModule):
 
 def main(arguments: Arguments) -> int:
     """Run episodes, and write the packets that a worker would have sent."""
-    Stopper().listen(arguments.supervised)
+    Stopper(arguments.supervised)
     experiment = without_limits(prepare(arguments, "record", _PARTS))
     if arguments.random:
         experiment = dataclasses.replace(experiment, actor=RandomActor)
@@ -54,6 +54,3 @@ def main(arguments: Arguments) -> int:
         ) from None
     print(f"{folder}: {samples} samples of {arguments.episodes} episodes; start a run with it: dataset_path")
     return 0
-
-
-__all__ = ["RandomActor", "main"]

@@ -15,7 +15,7 @@ from tmrl_like.errors import ConfigError
 
 def main(arguments: Arguments) -> int:
     """Let the experiment's environment be driven once, and write the way it took."""
-    Stopper().listen(arguments.supervised)
+    Stopper(arguments.supervised)
     experiment = prepare(arguments, "record", ("env",))
     env_cls = getattr(experiment.env, "func", experiment.env)
     demonstrate = getattr(env_cls, "demonstrate", None)

@@ -47,11 +47,9 @@ class _ToldToStopError(Exception):
 
 def main(arguments: Arguments) -> int:
     """Run everything until training is over."""
-    stopper = Stopper(within_s=_CHECKPOINT_WITHIN_S + 2 * _ENDS_WITHIN_S)
     settings = load_settings(arguments.experiment, arguments.overrides)
     set_up_logging("run", arguments.log_level)
-    stopper.on_stop = lambda: None
-    stopper.listen(arguments.supervised)
+    stopper = Stopper(arguments.supervised, _CHECKPOINT_WITHIN_S + 2 * _ENDS_WITHIN_S, on_stop=lambda: None)
     with use_run(settings.paths, "run", alone=arguments.fresh or arguments.proof):
         view = make_view(f"{settings.run_name} ({arguments.experiment})")
         try:
@@ -97,8 +95,8 @@ class Run:
                 self._turn([trainer, *others, *workers])
             self._turn([trainer])
             self._progress.finish()
-            self._end(*workers)
-            self._end(server)  # last, so that the others can take their leave
+            self._family.stop(*workers, within_s=_ENDS_WITHIN_S)
+            self._family.stop(server, within_s=_ENDS_WITHIN_S)  # last, so that the others can take their leave
             self._hear_last_words()
             self._state = "done"
             self._view.show(self._state, self._progress)
@@ -218,9 +216,6 @@ class Run:
 
     # -- ending --------------------------------------------------------------------------------------
 
-    def _end(self, *children: Child, within_s: float = _ENDS_WITHIN_S) -> None:
-        self._family.stop(*children, within_s=within_s)
-
     def _end_all(self) -> None:
         self._state = "ending"
         self._view.show(self._state, self._progress)
@@ -229,9 +224,9 @@ class Run:
         trainers = [c for c in alive if c.role == "trainer"]
         others = [c for c in alive if c not in servers and c not in trainers]
         self._family.ask_to_end(*trainers)
-        self._end(*others)
-        self._end(*trainers, within_s=_CHECKPOINT_WITHIN_S)
-        self._end(*servers)
+        self._family.stop(*others, within_s=_ENDS_WITHIN_S)
+        self._family.stop(*trainers, within_s=_CHECKPOINT_WITHIN_S)
+        self._family.stop(*servers, within_s=_ENDS_WITHIN_S)
         self._hear_last_words()
 
     def _say_goodbye(self, folder: Path) -> None:
@@ -259,6 +254,3 @@ class Run:
         if proof.plot(picture, f"{self._settings.run_name}: learning", self._progress.tests, before, after):
             print(f"picture: {picture}", flush=True)
         return 0 if verdict.passed else TmrlLikeError.exit_code
-
-
-__all__ = ["Run", "main"]

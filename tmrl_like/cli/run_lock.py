@@ -72,6 +72,3 @@ def _in_use(run_name: str, file: Path) -> ConfigError:
         f"the run {run_name} is in use by `tmrl-like {part}`, process {process}, since {since.replace('.', ':')}: "
         "end it first, or choose another name with --run_name"
     )
-
-
-__all__ = ["use_run"]

@@ -14,8 +14,7 @@ def main(arguments: Arguments) -> int:
     """Serve until a stop is requested."""
     settings = load_settings(arguments.experiment, arguments.overrides)
     set_up_logging("server", arguments.log_level, arguments.supervised)
-    stopper = Stopper()
-    stopper.listen(arguments.supervised)
+    stopper = Stopper(arguments.supervised)
     with make_server(settings) as server:
         # Not an exception: one that is raised inside Thread.join leaves Python 3.11 taking the thread for ended.
         stopper.on_stop = server.close

@@ -22,24 +22,19 @@ ENDED_BY_FORCE = 130
 class Stopper:
     """Turns every way of stopping into one: `on_stop`, else KeyboardInterrupt in the main thread."""
 
-    def __init__(self, within_s: float = 5.0) -> None:
-        """Prepare.
-
-        Args:
-            within_s: time to end in; after that the process is ended.
-        """
-        self.requested = False
-        self.on_stop: Callable[[], None] | None = None
-        self._within_s = within_s
-        self._requested_at = 0.0
-
-    def listen(self, supervised: bool = False) -> None:
+    def __init__(self, supervised: bool, within_s: float = 5.0, on_stop: Callable[[], None] | None = None) -> None:
         """Start to listen. Main thread only.
 
         Args:
             supervised: the process was started by `run`, and ends when its standard input does: so nothing
                 outlives a `run` that was killed.
+            within_s: time to end in; after that the process is ended.
+            on_stop: what a stop calls.
         """
+        self.requested = False
+        self.on_stop = on_stop
+        self._within_s = within_s
+        self._requested_at = 0.0
         for name in ("SIGINT", "SIGTERM", "SIGBREAK"):
             if hasattr(signal, name):
                 signal.signal(getattr(signal, name), self._on_signal)

@@ -101,7 +101,8 @@ class Family:
     def ask_to_end(self, *children: Child) -> None:
         """Ask children to end; does not wait."""
         for child in children:
-            _ask_to_end(child.process)
+            with contextlib.suppress(OSError, ValueError):
+                child.process.send_signal(signal.SIGTERM if os.name == "posix" else signal.CTRL_BREAK_EVENT)  # type: ignore[attr-defined]
 
     def stop(self, *children: Child, within_s: float) -> None:
         """Ask children to end, all at once; end by force what is still alive after `within_s`."""
@@ -112,18 +113,15 @@ class Family:
                 child.process.wait(max(0.0, until - time.monotonic()))
             _end_group(child.process)
 
-    def close(self) -> None:
-        """End everything that is still alive, at once. Twice is fine."""
-        for child in self.children:
-            _end_group(child.process)
-        for reader in self._readers:
-            reader.join(_KILL_WAIT_S)
-
     def __enter__(self) -> Family:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.close()
+        """End everything that is still alive, at once."""
+        for child in self.children:
+            _end_group(child.process)
+        for reader in self._readers:
+            reader.join(_KILL_WAIT_S)
 
     def _read(self, child: Child, stream: IO[str], is_data: bool) -> None:
         with contextlib.suppress(ValueError, OSError), stream:
@@ -134,11 +132,6 @@ class Family:
                 if text.startswith(ERROR_PREFIX):
                     child.error = child.error or text.removeprefix(ERROR_PREFIX)
                 self._lines.put(Line(child, text, is_data))
-
-
-def _ask_to_end(process: subprocess.Popen[str]) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        process.send_signal(signal.SIGTERM if os.name == "posix" else signal.CTRL_BREAK_EVENT)  # type: ignore[attr-defined]
 
 
 def _end_group(process: subprocess.Popen[str]) -> None:

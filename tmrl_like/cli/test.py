@@ -10,8 +10,7 @@ import msgspec
 from tmrl_like.cli.app import INTERRUPTED
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.stopping import Stopper
-from tmrl_like.cli.summary import SUMMARY_COLUMNS, summary_row
-from tmrl_like.cli.tables import print_table
+from tmrl_like.cli.tables import SUMMARY_COLUMNS, print_table, summary_row
 from tmrl_like.cli.video import Video
 from tmrl_like.cli.worker import make_standalone, prepare
 from tmrl_like.config.experiment import Settings
@@ -22,8 +21,7 @@ from tmrl_like.worker.worker import RolloutWorker
 
 def main(arguments: Arguments) -> int:
     """Run test episodes, and show their returns."""
-    stopper = Stopper()
-    stopper.listen(arguments.supervised)
+    stopper = Stopper(arguments.supervised)
     experiment = prepare(arguments, "test", ("env", "actor", "obs_preprocessor"))
     policy = None if arguments.untrained else find_policy(experiment, arguments.policy)
     film = Video(arguments.video) if arguments.video else contextlib.nullcontext()

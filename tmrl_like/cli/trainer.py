@@ -25,8 +25,7 @@ _CHECKPOINT_WITHIN_S = 120.0
 
 def main(arguments: Arguments) -> int:
     """Train until the epochs or the minutes are over."""
-    stopper = Stopper(within_s=_CHECKPOINT_WITHIN_S)
-    stopper.listen(arguments.supervised)
+    stopper = Stopper(arguments.supervised, _CHECKPOINT_WITHIN_S)
     settings = load_settings(arguments.experiment, arguments.overrides)
     set_up_logging("trainer", arguments.log_level, arguments.supervised)
     threads = limit_threads(settings.trainer.torch_threads)

@@ -4,30 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from tmrl_like.cli.progress import Progress
 
 _PLAIN_EVERY_S = 10.0
 _COLOURS = {"server": "blue", "trainer": "magenta", "worker": "cyan", "run": "white"}
-
-
-class View(Protocol):
-    """Shows log lines and progress."""
-
-    def line(self, role: str, text: str) -> None:
-        """Show one line of a part."""
-
-    def show(self, state: str, progress: Progress) -> None:
-        """Show how it goes; `state` says what is going on. Called several times a second."""
-
-    def close(self) -> None:
-        """Leave the screen as it should stay."""
-
-
-def make_view(title: str) -> View:
-    """The view that fits standard output."""
-    return LiveView(title) if sys.stdout.isatty() else PlainView(title)
 
 
 class PlainView:
@@ -40,11 +22,11 @@ class PlainView:
         print(f"run {title}", flush=True)
 
     def line(self, role: str, text: str) -> None:
-        """See `View`; the text names its part already."""
+        """Show one line of a part; the text names the part already."""
         print(text, flush=True)
 
     def show(self, state: str, progress: Progress) -> None:
-        """See `View`: a line every 10 s at most, and when the state changes."""
+        """Print a line every 10 s at most, and when the state changes; `state` says what is going on."""
         if state != self._state:
             self._state = state
             print(state, flush=True)
@@ -56,7 +38,7 @@ class PlainView:
         print(f"{progress.times()}: {values}", flush=True)
 
     def close(self) -> None:
-        """See `View`."""
+        """There is nothing to leave."""
 
 
 class LiveView:
@@ -73,7 +55,7 @@ class LiveView:
         self._live.start()
 
     def line(self, role: str, text: str) -> None:
-        """See `View`."""
+        """Show one line of a part, in the part's colour."""
         from rich.text import Text
 
         style = _COLOURS.get(role.partition(" ")[0], "")
@@ -84,11 +66,11 @@ class LiveView:
         self._console.print(Text(text, style=style))
 
     def show(self, state: str, progress: Progress) -> None:
-        """See `View`."""
+        """Show how it goes; `state` says what is going on. Called several times a second."""
         self._live.update(self._page(state, progress))
 
     def close(self) -> None:
-        """See `View`."""
+        """Leave the screen as it should stay."""
         self._live.stop()
 
     def _page(self, state: str, progress: Progress) -> Any:
@@ -109,4 +91,9 @@ class LiveView:
         )
 
 
-__all__ = ["LiveView", "PlainView", "View", "make_view"]
+View: TypeAlias = PlainView | LiveView
+
+
+def make_view(title: str) -> View:
+    """The view that fits standard output."""
+    return LiveView(title) if sys.stdout.isatty() else PlainView(title)

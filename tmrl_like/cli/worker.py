@@ -20,8 +20,7 @@ PARTS = ("env", "actor", "sample_compressor", "obs_preprocessor")
 
 def main(arguments: Arguments) -> int:
     """Collect until a stop is requested."""
-    stopper = Stopper()
-    stopper.listen(arguments.supervised)
+    stopper = Stopper(arguments.supervised)
     experiment = prepare(arguments, "worker")
     with use_run(experiment.paths, "worker"), make_worker(experiment, name=arguments.name) as worker:
         stopper.on_stop = worker.stop

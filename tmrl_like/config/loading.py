@@ -12,12 +12,7 @@ import yaml
 
 from tmrl_like.base.factories import signature_of
 from tmrl_like.base.text import suggestion
-from tmrl_like.config.components import (
-    build,
-    is_component,
-    make_page,
-    resolve_component,
-)
+from tmrl_like.config.components import build, is_component, make_page, resolve_component
 from tmrl_like.config.derived import complete_memory
 from tmrl_like.config.document import Document, Keys, parse_value, read_document
 from tmrl_like.config.experiment import PARTS, SECTIONS, Experiment, Settings
@@ -71,11 +66,7 @@ def _load(document: Document, parts: Collection[str]) -> Experiment:
 
 
 def load_settings(path: str | Path, overrides: Overrides = ()) -> Settings:
-    """Read the plain values, without importing the code that the experiment names.
-
-    Raises:
-        ConfigError: see `load_experiment`.
-    """
+    """As `load_experiment`, the plain values only: code that the experiment names is not imported."""
     return _settings(open_experiment(path, overrides))
 
 
@@ -206,12 +197,3 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, list):
         return all(map(_is_plain, value))
     return value is None or type(value) in (bool, int, float, str)
-
-
-__all__ = [
-    "TOP_LEVEL",
-    "dump_experiment",
-    "load_experiment",
-    "load_settings",
-    "open_experiment",
-]

@@ -22,23 +22,10 @@ class Part(Protocol):
         """End them. Twice is fine."""
 
 
-_failures: dict[str, str] = {}
+failures: dict[str, str] = {}
+"""What the newest run that sends to a server (its address) has raised; empty: nothing, or it has just begun."""
+
 _open: weakref.WeakKeyDictionary[Part, int] = weakref.WeakKeyDictionary()
-
-
-def note_end_of_run(where: str, failure: str) -> None:
-    """Keep in mind how the newest run of this process's workers went.
-
-    Args:
-        where: address of the server that they send to.
-        failure: what the run raised; empty: nothing, or it has just begun.
-    """
-    _failures[where] = failure
-
-
-def failure_of_worker(where: str) -> str:
-    """Why the newest run that sent to the server at `where` failed; empty: it did not, or there was none."""
-    return _failures.get(where, "")
 
 
 def close_at_exit(part: Part, turn: int) -> None:

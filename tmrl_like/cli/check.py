@@ -47,13 +47,11 @@ class Traffic:
     Attributes:
         blocks: the samples.
         records: their packets, sealed, and the headers of these.
-        bytes_sent: how large they were.
         resets_s: how long each reset took.
     """
 
     blocks: list[SampleBlock] = field(default_factory=list)
     records: list[tuple[memoryview, m.SamplePacket]] = field(default_factory=list)
-    bytes_sent: int = 0
     resets_s: list[float] = field(default_factory=list)
 
     @property
@@ -75,7 +73,8 @@ def main(arguments: Arguments) -> int:
         _report_timing(worker, traffic)
         if arguments.delay_steps:
             report_delays(worker, arguments, experiment.seed or 0)
-        each = f"{traffic.bytes_sent / max(1, traffic.samples):.0f} bytes each (with the originals that are compared)"
+        size_bytes = sum(len(record) for record, _ in traffic.records)
+        each = f"{size_bytes / max(1, traffic.samples):.0f} bytes each (with the originals that are compared)"
         print(f"wire: {traffic.samples} samples in {len(traffic.blocks)} packets, {each}")
         memory = _filled(experiment, traffic)
         _report_training(experiment, worker, memory)
@@ -135,7 +134,6 @@ def collect_traffic(worker: RolloutWorker, episodes: int) -> Traffic:
     for traffic in traffic_of_episodes(worker, episodes):
         whole.blocks += traffic.blocks
         whole.records += traffic.records
-        whole.bytes_sent += traffic.bytes_sent
         whole.resets_s += traffic.resets_s
     return whole
 
@@ -164,7 +162,6 @@ def _delivered(worker: RolloutWorker) -> Traffic:
     worker.send_and_clear_buffer()
     worker._outbox.pump(lambda data: sent.append(data) or True, may_send=True)  # type: ignore[func-returns-value]
     for data in sent:
-        traffic.bytes_sent += len(data)
         for record, message in unseal(m.decode(data)[1]):
             packet, body = m.decode(message)
             assert isinstance(packet, m.SamplePacket)

@@ -11,13 +11,7 @@ from tmrl_like.base.text import one_line
 
 
 def set_up_logging(role: str, level: str, plain: bool = False) -> None:
-    """Show log lines on standard error.
-
-    Args:
-        role: who is speaking; stands in front of each line.
-        level: the least important lines to show.
-        plain: no colours, as where standard error is not a terminal.
-    """
+    """Show log lines of `level` and above on standard error, `role` in front; `plain`: no colours on a terminal."""
     if sys.stderr.isatty() and not plain:
         from rich.console import Console
         from rich.logging import RichHandler
@@ -41,14 +35,7 @@ def set_up_logging(role: str, level: str, plain: bool = False) -> None:
 
 
 def limit_threads(number: int | None) -> int:
-    """Say how many processor threads numerical libraries may start; before they are imported.
-
-    Args:
-        number: how many; None: all cores but one.
-
-    Returns:
-        The number.
-    """
+    """Let numerical libraries, not imported yet, start so many threads (None: all cores but one); returns it."""
     number = number or max(1, (os.cpu_count() or 1) - 1)
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[name] = str(number)

@@ -8,13 +8,12 @@ from tmrl_like.agents.process import tune_process
 from tmrl_like.base.files import write_atomically
 from tmrl_like.cli.app import INTERRUPTED
 from tmrl_like.cli.arguments import Arguments
-from tmrl_like.cli.logs import limit_threads, set_up_logging
 from tmrl_like.cli.run_lock import use_run
 from tmrl_like.cli.stopping import Stopper
-from tmrl_like.cli.worker import seed_everything
+from tmrl_like.cli.worker import prepare
 from tmrl_like.config.config_objects import training_factory
 from tmrl_like.config.experiment import Experiment
-from tmrl_like.config.loading import dump_experiment, load_experiment, load_settings, open_experiment
+from tmrl_like.config.loading import dump_experiment, open_experiment
 from tmrl_like.errors import ConfigError
 from tmrl_like.metrics.sinks import ConsoleSink, Sink, TensorBoardSink
 from tmrl_like.trainer.trainer import Trainer
@@ -26,13 +25,9 @@ _CHECKPOINT_WITHIN_S = 120.0
 def main(arguments: Arguments) -> int:
     """Train until the epochs or the minutes are over."""
     stopper = Stopper(arguments.supervised, _CHECKPOINT_WITHIN_S)
-    settings = load_settings(arguments.experiment, arguments.overrides)
-    set_up_logging("trainer", arguments.log_level, arguments.supervised)
-    threads = limit_threads(settings.trainer.torch_threads)
     document = open_experiment(arguments.experiment, arguments.overrides)
     parts = (*_PARTS, "spaces" if document.data.get("spaces") else "env")
-    experiment = load_experiment(arguments.experiment, arguments.overrides, parts)
-    seed_everything(experiment.seed, threads)
+    experiment = prepare(arguments, "trainer", parts)
     tune_process()
     section, paths = experiment.trainer, experiment.paths
     sinks: list[Sink] = [] if arguments.supervised else [ConsoleSink()]

@@ -44,15 +44,11 @@ class Video:
         if times > 1:
             picture = self._cv2.resize(picture, None, fx=times, fy=times, interpolation=self._cv2.INTER_NEAREST)
         if self._writer is None:
-            self._writer = self._open(picture.shape[1], picture.shape[0], _pictures_per_s(env))
+            codec, size = self._cv2.VideoWriter_fourcc(*"mp4v"), (picture.shape[1], picture.shape[0])
+            self._writer = self._cv2.VideoWriter(str(self.file), codec, _pictures_per_s(env), size)
+            if not self._writer.isOpened():
+                raise ConfigError(f"--video {self.file}: OpenCV cannot write there")
         self._writer.write(picture)
-
-    def _open(self, width: int, height: int, fps: float) -> Any:
-        codec = self._cv2.VideoWriter_fourcc(*"mp4v")
-        writer = self._cv2.VideoWriter(str(self.file), codec, fps, (width, height))
-        if not writer.isOpened():
-            raise ConfigError(f"--video {self.file}: OpenCV cannot write there")
-        return writer
 
     def __enter__(self) -> Video:
         return self

@@ -29,12 +29,19 @@ def main(arguments: Arguments) -> int:
 
 
 def prepare(arguments: Arguments, role: str, parts: tuple[str, ...] = PARTS) -> Experiment:
-    """Everything that comes before the first object: log lines, threads, the experiment, seeds."""
+    """Everything that comes before a role's first object: log lines, threads, the experiment, seeds."""
     settings = load_settings(arguments.experiment, arguments.overrides)
     set_up_logging(role, arguments.log_level, arguments.supervised)
-    threads = limit_threads(settings.worker.torch_threads)
+    threads = limit_threads((settings.trainer if role == "trainer" else settings.worker).torch_threads)
     experiment = load_experiment(arguments.experiment, arguments.overrides, parts)
-    seed_everything(experiment.seed, threads)
+    import numpy as np
+    import torch
+
+    torch.set_num_threads(threads)
+    if experiment.seed is not None:
+        random.seed(experiment.seed)
+        np.random.seed(experiment.seed)
+        torch.manual_seed(experiment.seed)
     return experiment
 
 
@@ -74,15 +81,3 @@ def collect(worker: RolloutWorker, experiment: Experiment, expert: bool, verbose
         )
     else:
         worker.run(test_episode_interval=section.test_episode_interval, verbose=verbose, expert=expert)
-
-
-def seed_everything(seed: int | None, torch_threads: int) -> None:
-    """Set torch's threads and, unless `seed` is None, all random generators."""
-    import numpy as np
-    import torch
-
-    torch.set_num_threads(torch_threads)
-    if seed is not None:
-        random.seed(seed)
-        np.random.seed(seed)
-        torch.manual_seed(seed)

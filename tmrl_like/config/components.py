@@ -132,15 +132,19 @@ def make_page(document: Document, keys: Keys, page: Callable[..., _Page], values
         raise ConfigError(f"{document.where((*keys, *field))}: {dotted((*keys, ''))}{error}") from None
 
 
-def build(document: Document, keys: Keys, component: Component) -> Any:
-    """Make the object that a class stands for, or return the function itself.
+def instantiate(document: Document, keys: Keys, component: Component) -> Any:
+    """Make the object that a component's class stands for.
 
     Raises:
         ConfigError: the class does not take what the file gives it.
     """
-    if not isinstance(component.target, type):
-        return component.factory()
-    return _instantiate(document, keys, component)
+    _refuse_missing(document, keys, component.target, component.arguments, ())
+    try:
+        return component.target(**component.arguments)
+    except ConfigError as error:
+        raise document.error(keys, f": {error}") from None
+    except (TypeError, ValueError) as error:
+        raise document.error(keys, f": {name_of(component.target)}: {one_line(str(error))}") from None
 
 
 def import_object(path: str) -> Any:
@@ -157,29 +161,26 @@ def import_object(path: str) -> Any:
         try:
             found = getattr(found, name)
         except AttributeError:
-            raise ConfigError(f"{name_of(found)} has no {name}; {suggestion(name, _public_names(found))}") from None
+            public = [known for known in getattr(found, "__all__", None) or dir(found) if not known.startswith("_")]
+            raise ConfigError(f"{name_of(found)} has no {name}; {suggestion(name, public)}") from None
     return found
 
 
 def _import_longest(names: list[str]) -> tuple[Any, int]:
     """Import as many of `names` as are modules; returns the module and their number."""
-    depth = len(names) - 1
-    while True:
+    for depth in range(len(names) - 1, 0, -1):
         module = ".".join(names[:depth])
         try:
             return importlib.import_module(module), depth
-        except ModuleNotFoundError as error:
-            if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-                raise ConfigError(_import_problem(module, error)) from None
-            depth = error.name.count(".")
-            if depth == 0:
-                raise ConfigError(
-                    f"there is no module {error.name!r} (looked in the experiment's folder and where Python looks)"
-                ) from None
         except TmrlLikeError:
             raise
         except Exception as error:
-            raise ConfigError(_import_problem(module, error)) from None
+            if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+                continue
+            where = f" ({error.filename}:{error.lineno})" if isinstance(error, SyntaxError) else place_of(error)
+            text = one_line(error.msg if isinstance(error, SyntaxError) else str(error))
+            raise ConfigError(f"importing {module} failed: {type(error).__name__}: {text}{where}") from None
+    raise ConfigError(f"there is no module {names[0]!r} (looked in the experiment's folder and where Python looks)")
 
 
 def type_name(annotation: Any) -> str:
@@ -258,7 +259,7 @@ def _with_components(document: Document, keys: Keys, annotation: Any, value: Any
     if is_component(value):
         component = _resolve(document, keys, value)
         if _wants_object(annotation) and isinstance(component.target, type):
-            return _instantiate(document, keys, component)
+            return instantiate(document, keys, component)
         return _factory(document, keys, annotation, component)
     inner = (typing.get_args(annotation) or (Any,))[-1 if isinstance(value, dict) else 0]
     if isinstance(value, dict):
@@ -272,16 +273,6 @@ def _factory(document: Document, keys: Keys, annotation: Any, component: Compone
     if _gives_nothing(annotation):
         _refuse_missing(document, keys, component.target, component.arguments, ())
     return component.factory()
-
-
-def _instantiate(document: Document, keys: Keys, component: Component) -> Any:
-    _refuse_missing(document, keys, component.target, component.arguments, ())
-    try:
-        return component.target(**component.arguments)
-    except ConfigError as error:
-        raise document.error(keys, f": {error}") from None
-    except (TypeError, ValueError) as error:
-        raise document.error(keys, f": {name_of(component.target)}: {one_line(str(error))}") from None
 
 
 def _refuse_missing(
@@ -334,14 +325,3 @@ def _kinds(annotation: Any) -> tuple[Any, ...]:
     """The alternatives of a union; of everything else itself."""
     is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     return typing.get_args(annotation) if is_union else (annotation,)
-
-
-def _public_names(holder: Any) -> list[str]:
-    names = getattr(holder, "__all__", None) or [n for n in dir(holder) if not n.startswith("_")]
-    return [n for n in names if not n.startswith("_")]
-
-
-def _import_problem(module_name: str, error: Exception) -> str:
-    where = f" ({error.filename}:{error.lineno})" if isinstance(error, SyntaxError) else place_of(error)
-    text = one_line(error.msg if isinstance(error, SyntaxError) else str(error))
-    return f"importing {module_name} failed: {type(error).__name__}: {text}{where}"

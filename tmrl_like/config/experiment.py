@@ -10,7 +10,7 @@ import ipaddress
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -212,12 +212,7 @@ class Experiment(Settings):
     spaces: Factory | None = None
 
 
-SECTIONS: dict[str, type] = {
-    "server": ServerSection,
-    "worker": WorkerSection,
-    "trainer": TrainerSection,
-    "proof": ProofSection,
-}
+SECTIONS = {page.name: page.default_factory for page in fields(Settings) if isinstance(page.default_factory, type)}
 """Keys of an experiment that are groups of plain values."""
 
 PARTS: dict[str, tuple[str, ...]] = {

@@ -12,7 +12,7 @@ import yaml
 
 from tmrl_like.base.factories import signature_of
 from tmrl_like.base.text import suggestion
-from tmrl_like.config.components import build, is_component, make_page, resolve_component
+from tmrl_like.config.components import instantiate, is_component, make_page, resolve_component
 from tmrl_like.config.derived import complete_memory
 from tmrl_like.config.document import Document, Keys, parse_value, read_document
 from tmrl_like.config.experiment import PARTS, SECTIONS, Experiment, Settings
@@ -157,9 +157,10 @@ def _written_out(data: dict[Any, Any], keys: Keys) -> Keys:
 
 def _part(document: Document, name: str) -> Any:
     component = resolve_component(document, (name,), PARTS[name])
+    is_class = isinstance(component.target, type)
     if name not in _FACTORIES:
-        return build(document, (name,), component)
-    if isinstance(component.target, type):
+        return instantiate(document, (name,), component) if is_class else component.factory()
+    if is_class:
         for method in _NEEDED_METHODS.get(name, ()):
             if not callable(getattr(component.target, method, None)):
                 raise document.error(

@@ -169,7 +169,7 @@ class TrainerLink:
         missing = self._fleet.describe() or "no worker has come"
         if not self._session.connected:
             missing = f"there is no connection to the server at {self._where}; before that: {missing}"
-        failure = script.failure_of_worker(self._where)
+        failure = script.failures.get(self._where)
         if failure and not self._fleet.is_driving():
             raise NoWorkerError(f"the worker of this script has failed, and no other one drives: {failure}")
         return missing

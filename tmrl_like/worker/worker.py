@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 import tmrl_like.config.config_constants as cfg
+from tmrl_like.base import script
 from tmrl_like.base.options import with_given
-from tmrl_like.base.script import close_at_exit, note_end_of_run
 from tmrl_like.base.text import one_line
 from tmrl_like.config.paths import RunPath
 from tmrl_like.delivery.folder import new_worker_name, open_folder
@@ -195,7 +195,7 @@ class RolloutWorker:
                 link = connect(transport, host, port, KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER)), limits)
                 self._session = self._joined(link, PolicyFiles(weights, history, options.model_history))
             undo.pop_all()
-        close_at_exit(self, turn=0)
+        script.close_at_exit(self, turn=0)
 
     def _joined(self, link: PeerLink, files: PolicyFiles) -> Session:
         return Session(
@@ -443,7 +443,7 @@ class RolloutWorker:
         """Let trainers know what ended a run, or that one begins: one elsewhere, and one in this script."""
         reason = "" if failure is None else one_line(failure, _MAX_REASON)
         self.loop.ended = reason
-        note_end_of_run(self._where, reason)
+        script.failures[self._where] = reason
 
     def run_env_benchmark(self, nb_steps: int, test: bool = False, verbose: bool = True) -> dict[str, Any]:
         """Measure the environment's time-steps with the actor in the loop.

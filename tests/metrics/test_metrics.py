@@ -80,8 +80,8 @@ def test_ages_and_staleness_are_of_the_samples_and_who_drove_is_a_share() -> Non
 
 def test_every_episode_of_every_worker_counts() -> None:
     metrics = RoundMetrics(0, 0)
-    metrics.add_episodes([episode("a", -1.0), episode("b", -3.0)])
-    metrics.add_episodes([episode("a", -10.0, test=False)])
+    metrics.episodes += [episode("a", -1.0), episode("b", -3.0)]
+    metrics.episodes += [episode("a", -10.0, test=False)]
     record = closed(metrics)
     assert record["return_test_mean"] == -2.0
     assert record["episodes_test"] == 2

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ class RoundMetrics:
     """Collects during one round, summarises at its end.
 
     Attributes:
-        episodes: reported in this round.
+        episodes: reported in this round, of whichever worker.
     """
 
     def __init__(self, epoch: int, round_: int) -> None:
@@ -62,7 +62,7 @@ class RoundMetrics:
 
         Args:
             buffer: what arrived.
-            published_at: Unix time at which a policy version was published, None where unknown.
+            published_at: see `TrainerInterface.published_at`.
             newest_version: the one published last; 0: none.
         """
         now, add = time.time(), self._of_samples
@@ -79,10 +79,6 @@ class RoundMetrics:
                 published_s = published_at(int(version))
                 if published_s is not None:
                     add["policy_age"].append(timing.observed_at_s[timing.policy_version == version] - published_s)
-
-    def add_episodes(self, episodes: Sequence[EpisodeStats]) -> None:
-        """Finished episodes, of whichever worker; each counts."""
-        self.episodes.extend(episodes)
 
     def close(
         self,

@@ -1,12 +1,9 @@
-"""How far training may run ahead of the environment, and when it says that it waits. No clock, no thread."""
+"""How far training may run ahead of the environment. No clock, no thread."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-
-_FIRST_REMINDER_S = 10.0
-_LONGEST_REMINDER_S = 600.0
 
 
 @dataclass
@@ -42,27 +39,3 @@ class Pacer:
         if samples == self.recorded_samples > 0:
             allowed = self.max_training_steps_per_env_step * samples
             self.unpaced_steps = max(0, training_steps - math.floor(min(allowed, training_steps)))
-
-
-class Reminder:
-    """Says when a wait is worth a line: after 10 s, and then each time after twice as long, at most 10 minutes.
-
-    Times are seconds of any clock.
-    """
-
-    def __init__(self, now: float) -> None:
-        self.restart(now)
-
-    def restart(self, now: float) -> None:
-        """The wait begins now."""
-        self._began = now
-        self._interval_s = _FIRST_REMINDER_S
-        self._due = now + self._interval_s
-
-    def overdue_s(self, now: float) -> float:
-        """How long the wait has lasted, if that is to be said now; else 0."""
-        if now < self._due:
-            return 0.0
-        self._interval_s = min(2 * self._interval_s, _LONGEST_REMINDER_S)
-        self._due = now + self._interval_s
-        return now - self._began

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import msgspec
 import torch
 
 from tmrl_like.agents.agent import TrainingAgent
@@ -19,11 +20,14 @@ from tmrl_like.policies.actor import ActorModule
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.trainer.freshness import FreshnessLimits, StoredAges
 from tmrl_like.trainer.options import Schedule
-from tmrl_like.trainer.pacing import Pacer, Reminder
+from tmrl_like.trainer.pacing import Pacer
 from tmrl_like.trainer.sample_check import check_data_set
-from tmrl_like.types import Batch, Delivery, EpisodeStats, Receipt
+from tmrl_like.types import Batch, Delivery, Receipt
 
 log = logging.getLogger("tmrl_like.trainer")
+
+_FIRST_REMINDER_S = 10.0
+_LONGEST_REMINDER_S = 600.0
 
 
 class TrainerInterface(Protocol):
@@ -59,16 +63,6 @@ class TrainerInterface(Protocol):
         """
 
 
-class Observer(Protocol):
-    """Told what happens while training."""
-
-    def on_round(self, record: dict[str, Any]) -> None:
-        """A round ended; its metrics."""
-
-    def on_episode(self, stats: EpisodeStats, env_steps_total: int) -> None:
-        """A worker reported a finished episode."""
-
-
 class StopTraining(Exception):  # noqa: N818 - not an error
     """Leave the schedule where it stands, keep what was learnt."""
 
@@ -84,6 +78,8 @@ class TrainingOffline(Schedule):
         memory_cls: makes the memory from `nb_steps` and `device`.
         training_agent_cls: makes the agent from `observation_space`, `action_space` and `device`.
         agent_scheduler: called as f(agent, epoch) at the start of each epoch.
+        observer: takes the records of rounds and of episodes as they end; docs/metrics.md says what is in them.
+        should_stop: asked between training steps.
     """
 
     env_cls: Any = None
@@ -126,24 +122,19 @@ class TrainingOffline(Schedule):
         self.total_samples = len(self.memory)
         self.pacer = Pacer(self.max_training_steps_per_env_step, self.start_training, self.total_samples)
         self.should_stop: Callable[[], bool] = lambda: False
+        self.observer: Callable[[dict[str, Any]], None] = lambda record: None
         self._stored_ages = StoredAges(self.memory.memory_size)
-        self._observer: Observer | None = None
         self._began_at = self.clock()
 
     # -- the schedule --------------------------------------------------------------------------------
 
-    def run_epoch(self, interface: TrainerInterface, observer: Observer | None = None) -> list[dict[str, Any]]:
+    def run_epoch(self, interface: TrainerInterface) -> list[dict[str, Any]]:
         """Train for `rounds` x `steps` training steps, or for what an epoch that was stopped has left of its rounds.
-
-        Args:
-            interface: the network.
-            observer: told of rounds and episodes as they end.
 
         Returns:
             The metrics of all rounds.
         """
         records = []
-        self._observer = observer
         if self.agent_scheduler is not None:
             self.agent_scheduler(self.agent, self.epoch)
         while self.round < self.rounds:
@@ -152,8 +143,7 @@ class TrainingOffline(Schedule):
                 self._run_round(interface, metrics)
                 self.round += 1
             records.append(self._close_round(interface, metrics))
-            if observer is not None:
-                observer.on_round(records[-1])
+            self.observer({"kind": "round", "time_s": self.elapsed_s, **records[-1]})
             if self.finished:
                 break
         if self.round >= self.rounds:
@@ -177,16 +167,16 @@ class TrainingOffline(Schedule):
         if self._may_train():
             self._check_stop()
             return
-        reminder, samples = Reminder(self.clock()), self.total_samples
+        silent_since, remind_after_s, samples = self.clock(), _FIRST_REMINDER_S, self.total_samples
         with metrics.idle():
             while not self._may_train():
                 self._check_stop()
                 self._update_buffer(interface, metrics, self.sleep_between_buffer_retrieval_attempts)
                 if self.total_samples > samples:
-                    samples = self.total_samples
-                    reminder.restart(self.clock())
-                elif silent_s := reminder.overdue_s(self.clock()):
+                    silent_since, remind_after_s, samples = self.clock(), _FIRST_REMINDER_S, self.total_samples
+                elif (silent_s := self.clock() - silent_since) >= remind_after_s:
                     log.warning("no samples for %.0f s: %s", silent_s, interface.who_is_missing())
+                    remind_after_s = silent_s + min(silent_s + _FIRST_REMINDER_S, _LONGEST_REMINDER_S)
 
     def _may_train(self) -> bool:
         return self.pacer.may_train(self.total_updates, self.total_samples) and self.memory.ready
@@ -219,10 +209,10 @@ class TrainingOffline(Schedule):
             self.total_samples += len(buffer)
             for block in buffer.blocks:
                 self._stored_ages.add(block.timing.observed_at_s)
-        metrics.add_episodes(delivery.episodes)
-        if self._observer is not None:
-            for stats in delivery.episodes:
-                self._observer.on_episode(stats, self.total_samples)
+        metrics.episodes += delivery.episodes
+        for stats in delivery.episodes:
+            record = {"kind": "episode", "time_s": self.elapsed_s, **msgspec.to_builtins(stats)}
+            self.observer({**record, "env_steps_total": self.total_samples})
 
     def _close_round(self, interface: TrainerInterface, metrics: RoundMetrics) -> dict[str, Any]:
         return metrics.close(
@@ -305,4 +295,4 @@ def _profiler() -> Any:
     return Profiler
 
 
-__all__ = ["Observer", "StopTraining", "TrainerInterface", "TrainingOffline"]
+__all__ = ["StopTraining", "TrainerInterface", "TrainingOffline"]

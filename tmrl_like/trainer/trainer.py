@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 import tmrl_like.config.config_constants as cfg
 from tmrl_like.base.options import with_given
 from tmrl_like.base.script import close_at_exit
@@ -29,7 +27,6 @@ from tmrl_like.trainer.options import TrainerOptions
 from tmrl_like.trainer.sample_check import SampleCheck
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.transport import KeyFolder, TransportOptions, connect
-from tmrl_like.types import EpisodeStats
 from tmrl_like.wire.spaces import describe_spaces
 
 log = logging.getLogger("tmrl_like.trainer")
@@ -190,17 +187,24 @@ class Trainer:
     # -- run -----------------------------------------------------------------------------------------
 
     def _run(self, sinks: list[Sink]) -> None:
-        observer = _Observer([JsonLinesSink(self._metrics_path), *sinks], self.training)
+        sinks = [JsonLinesSink(self._metrics_path), *sinks]
+
+        def write(record: dict[str, Any]) -> None:
+            for sink in sinks:
+                sink.write(record)
+
+        self.training.observer = write
         self._runner = threading.current_thread()
         self._idle.clear()
         try:
             with _interrupt_calls(self.stop):
-                self._run_epochs(observer)
+                self._run_epochs()
         finally:
-            observer.close()
+            for sink in sinks:
+                sink.close()
             self._idle.set()
 
-    def _run_epochs(self, observer: _Observer) -> None:
+    def _run_epochs(self) -> None:
         training = self.training
         self.link.broadcast_model(training.agent.get_actor())
         if training.epoch >= training.epochs or training.finished:
@@ -210,12 +214,10 @@ class Trainer:
                 *(training.epochs, training.max_minutes),
             )
         while training.epoch < training.epochs and not training.finished:
-            training.run_epoch(self.link, observer)
+            training.run_epoch(self.link)
             self.link.broadcast_model(training.agent.get_actor())
             self._checkpoints.save(training, self.link.newest_version)
         self._checkpoints.finish(training, self.link.newest_version)
-
-    # -- checkpoints ---------------------------------------------------------------------------------
 
     def save_checkpoint(self) -> None:
         """Write a checkpoint now, if this trainer keeps any, and wait until it is written.
@@ -223,29 +225,6 @@ class Trainer:
         A full disk is logged, and does not stop training.
         """
         self._checkpoints.save(self.training, self.link.newest_version, wait=True)
-
-
-class _Observer:
-    """Hands what happens in training to all sinks."""
-
-    def __init__(self, sinks: Sequence[Sink], training: TrainingOffline) -> None:
-        self._sinks = sinks
-        self._training = training
-
-    def on_round(self, record: dict[str, Any]) -> None:
-        self._write({"kind": "round", "time_s": self._training.elapsed_s, **record})
-
-    def on_episode(self, stats: EpisodeStats, env_steps_total: int) -> None:
-        record = {"kind": "episode", "time_s": self._training.elapsed_s, **msgspec.to_builtins(stats)}
-        self._write({**record, "env_steps_total": env_steps_total})
-
-    def _write(self, record: dict[str, Any]) -> None:
-        for sink in self._sinks:
-            sink.write(record)
-
-    def close(self) -> None:
-        for sink in self._sinks:
-            sink.close()
 
 
 @contextlib.contextmanager
@@ -281,11 +260,10 @@ def partial_to_dict(value: Any) -> dict[str, Any]:
             f"partial({name_of(value.func)}, …) holds positional arguments ({value.args!r:.80}); name them, so that "
             "the run's configuration can be logged"
         )
-    described: dict[str, Any] = {"__name__": name_of(value.func)}
-    for name, argument in value.keywords.items():
-        described[name] = partial_to_dict(argument) if isinstance(argument, functools.partial) else _plain(argument)
-    return described
+    return {"__name__": name_of(value.func)} | {name: _described(part) for name, part in value.keywords.items()}
 
 
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, bool | int | float | str | type(None)) else name_of(value)
+def _described(value: Any) -> Any:
+    if isinstance(value, functools.partial):
+        return partial_to_dict(value)
+    return value if isinstance(value, bool | int | float | str | None) else name_of(value)

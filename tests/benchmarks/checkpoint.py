@@ -251,7 +251,7 @@ def main() -> None:
             result |= {f"log_{kind}_bytes_per_sample": bytes_on_disk / count}
             result |= {f"resume_{kind}_floor_s": floor(folder / kind, held)}
         checkpoints = Checkpoints(folder / "drone")
-        one = checkpoints.build(partial(drone_training, size), "all").training
+        one = checkpoints.build(partial(drone_training, size), "all")
         checkpoints.close()
         saved = [save_beside_training(one, folder / "drone") for _ in range(arguments.repeats)]
         result |= {key: median([values[key] for values in saved]) for key in saved[0]}

@@ -177,7 +177,7 @@ def run_trainer(keys: Path, port: int, kind: Kind, pipe: Any) -> None:
         "t",
         describe_spaces(kind.observation, Clocked.action_space),
     )
-    link.wait_connected(20)
+    link.session.wait_connected(20)
     pipe.send("ready")
     publishing, published_at, samples = False, 0.0, 0
     while True:

@@ -112,7 +112,7 @@ def run_trainer(port: int, keys: Path, transport: str, rows: int, kept: Path | N
     server = connect(transport, "127.0.0.1", port, KeyFolder(keys))
     link = TrainerLink(server, "bench", "t", Spaces(*SPACES), receiver)
     memory, received = Columns(rows), 0
-    pipe.send(link.wait_connected(10))
+    pipe.send(link.session.wait_connected(10))
     while True:
         deliveries = link.retrieve(0.02)
         for delivery in deliveries:

@@ -119,7 +119,7 @@ def measure(width: int, repeats: int, transport: str) -> dict[str, float]:
         spaces_ = describe_spaces(Pulse.observation_space, Pulse.action_space)
         link = TrainerLink(connect(transport, "127.0.0.1", port, KeyFolder(keys)), "bench", "t", spaces_)
         worker_pipe.recv()
-        link.wait_connected(10)
+        link.session.wait_connected(10)
         latencies_s, held_s, blocked_s = [], [], []
         for _ in range(repeats + 2):
             started = time.time()

@@ -312,7 +312,7 @@ class Rig:
         with contextlib.suppress(AssertionError):  # the audit says what is missing
             wait_until(lambda: self.arrived(trainer) >= sum(made.values()), within_s, "everything arrives")
         time.sleep(0.5)  # what would come twice
-        trainer.link.check()
+        trainer.link.session.check()
         return audit(trainer.training.memory.rows(), made)
 
 

@@ -82,8 +82,8 @@ def run(folder: Path, say: Say) -> None:
     say("resuming")
     kept = checkpoints.Checkpoints(folder)
     memory = partial(RecordingMemory, memory_size=SIZE, batch_size=4)
-    built = kept.build(partial(TrainingOffline, CountingEnv, memory, CountingAgent), "all")
-    training, receiver = built.training, built.receiver
+    training = kept.build(partial(TrainingOffline, CountingEnv, memory, CountingAgent), "all")
+    receiver = kept.receiver
     resumed = check_resumed(training, receiver, say)
     segments = segments_in(folder)
     first = max(1, resumed + 1 - RESENT)

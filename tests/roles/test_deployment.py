@@ -60,7 +60,7 @@ def test_a_trainer_goes_on_waiting_while_another_worker_drives_or_is_started_aga
     with pytest.raises(ZeroDivisionError):
         broken.run()
     house.worker(name="fine")
-    until(lambda: len(trainer.link.worker_versions()) == 2)
+    until(lambda: len(trainer.link.workers.versions()) == 2)
     running = house.start(trainer.run)
     until(lambda: "worker broken no longer drives (ZeroDivisionError" in caplog.text)
     assert "worker fine is here, and sends none" in caplog.text
@@ -72,7 +72,7 @@ def test_a_trainer_goes_on_waiting_while_another_worker_drives_or_is_started_aga
 def test_a_worker_that_was_closed_says_so(house, until):
     house.server()
     trainer, worker = house.trainer(), house.worker(name="arm")
-    until(lambda: trainer.link.worker_versions())
+    until(lambda: trainer.link.workers.versions())
     worker.close()
     until(lambda: "worker arm no longer drives (it was closed)" in trainer.link.who_is_missing())
 

@@ -67,7 +67,7 @@ def test_construction_collects_nothing(house):
     house.server()
     worker, trainer = house.worker(), house.trainer()
     assert worker.wait_connected(60)
-    assert trainer.link.wait_connected(60)
+    assert trainer.link.session.wait_connected(60)
     assert worker.env.total_steps == 0
     assert trainer.link.retrieve(0.2) == []
 
@@ -79,7 +79,7 @@ def test_parts_started_before_the_server_find_it(zmq_house, until):
     house_port = zmq_house.port
     zmq_house.server(port=house_port)
     assert worker.wait_connected(8)
-    assert trainer.link.wait_connected(8)
+    assert trainer.link.session.wait_connected(8)
 
 
 def test_samples_are_what_the_environment_produced(house):
@@ -305,7 +305,7 @@ def _batch():
 def test_a_late_joiner_gets_the_newest_weights_at_once(house, until):
     server = house.server()
     trainer = house.trainer()
-    trainer.link.wait_connected(60)
+    trainer.link.session.wait_connected(60)
     trainer.link.broadcast_model(trainer.training.agent.get_actor())
     until(lambda: server.counters.policies == 1)
     trainer.close()
@@ -442,9 +442,9 @@ def test_what_a_full_outbox_dropped_is_a_break_and_not_a_wrong_transition(house,
     worker = house.worker(partial(CountingEnv, step_s=0.001), outbox=tight)
     house.start(worker.run)
     streams = {d.buffer.stream for d in first.link.retrieve(0.5)}
-    first.link._session._role = IdleRole()  # takes nothing for a while
+    first.link.session._role = IdleRole()  # takes nothing for a while
     until(lambda: worker._outbox.lost_samples > 50)
-    first.link._session._role = first.link
+    first.link.session._role = first.link
     deliveries = []
     until(lambda: deliveries.extend(first.link.retrieve(0.05)) or "lost for good" in caplog.text)
     until(
@@ -628,12 +628,12 @@ def test_custom_dump_and_load_functions_are_used(tmp_path, zmq_house):
 def test_a_second_trainer_says_who_is_there_and_takes_the_seat_when_it_is_free(zmq_house, caplog, until):
     zmq_house.server()
     first = zmq_house.trainer(name="first")
-    assert first.link.wait_connected(60)
+    assert first.link.session.wait_connected(60)
     second = zmq_house.trainer(name="second")
     until(lambda: "a trainer is connected already (first)" in caplog.text)
-    assert not second.link.wait_connected(0)
+    assert not second.link.session.wait_connected(0)
     first.close()
-    until(lambda: second.link.wait_connected(0.1))
+    until(lambda: second.link.session.wait_connected(0.1))
 
 
 def test_a_worker_with_other_spaces_is_refused_with_both_named(house, caplog, until):
@@ -645,7 +645,7 @@ def test_a_worker_with_other_spaces_is_refused_with_both_named(house, caplog, un
             self.action_space = spaces.Box(-2.0, 2.0, (1,), np.float32)
 
     house.server()
-    assert house.trainer().link.wait_connected(60)
+    assert house.trainer().link.session.wait_connected(60)
     worker = house.worker(Other)
     until(lambda: re.search(r"action space is Box\(-2, 2.*the trainer's is Box\(-1, 1", caplog.text))
     assert not worker.wait_connected(0)
@@ -657,11 +657,11 @@ def test_a_worker_and_a_trainer_with_one_model_path_are_refused(house, tmp_path,
     path = tmp_path / "model"
     parts = {"worker": lambda: house.worker(model_path=path), "trainer": lambda: house.trainer(model_path=path)}
     early = parts.pop(first)()
-    assert (early if first == "worker" else early.link).wait_connected(60)
+    assert (early if first == "worker" else early.link.session).wait_connected(60)
     ((role, make),) = parts.items()
     late = make()
     with pytest.raises(RefusedError, match=f"this {role} and the {first} keep .* give each its own model_path"):
-        (late.link if first == "worker" else late).wait_connected(60)
+        (late.link.session if first == "worker" else late).wait_connected(60)
 
 
 def test_a_worker_can_run_again_after_stop():

@@ -49,9 +49,9 @@ class Run:
             TrainingOffline, CountingEnv, partial(memory_cls, batch_size=2, **memory), CountingAgent
         )
         self.checkpoints = Checkpoints(path, dump, load)
-        self.built = self.checkpoints.build(self.training_cls, resume)
+        self.training = self.checkpoints.build(self.training_cls, resume)
         self.alive.append(self.checkpoints)
-        self.training, self.receiver = self.built.training, self.built.receiver
+        self.receiver = self.checkpoints.receiver
         self.memory = self.training.memory
 
     def take(self, *sequences, worker="w", now=0.0, **samples):
@@ -103,7 +103,7 @@ def test_a_resumed_trainer_gives_any_memory_every_sample_that_was_acknowledged_i
     first.kill()
     second = Run(tmp_path, memory_cls)
     assert numbers(second.memory) == numbers(first.memory) == list(range(70))
-    assert (second.training.total_updates, second.training.total_samples, second.built.version) == (5, 70, 4)
+    assert (second.training.total_updates, second.training.total_samples, second.checkpoints.version) == (5, 70, 4)
     assert second.take(7, 8) == {"w": 8}  # the acknowledgement of 7 was lost: it comes again
     assert numbers(second.memory) == list(range(80))
     if memory_cls is ReplayMemory:
@@ -130,7 +130,11 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_keeps_its_samples(tmp
     first.take(1, 2)
     first.kill()
     second = Run(tmp_path)
-    assert (numbers(second.memory), second.training.total_samples, second.built.version) == (list(range(20)), 20, 0)
+    assert (numbers(second.memory), second.training.total_samples, second.checkpoints.version) == (
+        list(range(20)),
+        20,
+        0,
+    )
 
 
 @pytest.mark.parametrize("size", [0, 1, 20])
@@ -234,7 +238,7 @@ def test_with_the_memory_alone_its_samples_count_as_recorded_and_once(tmp_path):
     first.kill()
     second = Run(tmp_path, resume="memory")
     training = second.training
-    assert (len(second.memory), training.total_updates, second.built.version) == (19, 0, 0)
+    assert (len(second.memory), training.total_updates, second.checkpoints.version) == (19, 0, 0)
     assert training.pacer.recorded_samples == training.total_samples > 0
     before = training.total_samples
     second.take(3)
@@ -259,7 +263,7 @@ def test_with_the_memory_alone_the_agent_before_stays_away_after_a_kill_as_well(
     Run(tmp_path, resume="memory").kill()  # before its first checkpoint
     second = Run(tmp_path)
     assert (numbers(second.memory), second.training.total_updates) == (list(range(20)), 0)
-    assert (second.training.total_samples, second.built.version) == (20, 0)
+    assert (second.training.total_samples, second.checkpoints.version) == (20, 0)
 
 
 def one_line(caught, path):

@@ -24,7 +24,7 @@ def make_link():
     def make(**options):
         receiver = Receiver(limits=WorkerLimits(turn_s=1.0))
         links.append(TrainerLink(DeadLink(), "nowhere", "t", m.Spaces("o", "a"), receiver, **options))
-        links[-1]._session.close(0.0)
+        links[-1].session.close(0.0)
         return links[-1]
 
     yield make

@@ -130,15 +130,10 @@ def test_what_the_memorys_own_compressor_leaves_is_expected():
 
 @pytest.fixture
 def link():
-    link = TrainerLink(
-        DeadLink(),
-        "nowhere",
-        "t",
-        m.Spaces("o", "a"),
-        Receiver(limits=WorkerLimits(turn_s=60.0)),
-        sample_check=SampleCheck(*SPACES, ReplayMemory()),
-    )
-    link._session.close(0.0)
+    receiver = Receiver(limits=WorkerLimits(turn_s=60.0))
+    receiver.check = SampleCheck(*SPACES, ReplayMemory())
+    link = TrainerLink(DeadLink(), "nowhere", "t", m.Spaces("o", "a"), receiver)
+    link.session.close(0.0)
     yield link
     link.close()
 

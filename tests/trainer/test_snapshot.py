@@ -16,7 +16,7 @@ from tmrl_like.base.functional import partial
 from tmrl_like.errors import CheckpointError
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
 from tmrl_like.trainer.schedule import TrainingOffline
-from tmrl_like.trainer.snapshot import FORMAT, load_checkpoint, new_run, read_manifest, take_snapshot
+from tmrl_like.trainer.snapshot import FORMAT, load_checkpoint, read_manifest, take_snapshot
 from tmrl_like.types import Buffer, Info, Sample
 
 
@@ -211,10 +211,6 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before_and_no_draft(
     two = training()
     load_checkpoint(two, tmp_path)
     assert steps_of(two) == (2, 2)
-
-
-def test_a_name_of_a_run_is_never_used_twice() -> None:
-    assert new_run() != new_run()
 
 
 def test_writing_in_another_thread_does_not_need_the_training(tmp_path: Path) -> None:

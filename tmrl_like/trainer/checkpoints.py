@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import logging
+import secrets
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.errors import CheckpointError, MemoryContractError
 from tmrl_like.policies.weights import refuse_diverged
 from tmrl_like.trainer.schedule import TrainingOffline
-from tmrl_like.trainer.snapshot import give_up_checkpoint, load_checkpoint, new_run, read_manifest, take_snapshot
+from tmrl_like.trainer.snapshot import give_up_checkpoint, load_checkpoint, read_manifest, take_snapshot
 from tmrl_like.types import Receipt
 from tmrl_like.wire.messages import WireVersionError
 
@@ -33,21 +33,6 @@ Load = Callable[[Any], TrainingOffline]
 Updater = Callable[[TrainingOffline, Any], TrainingOffline]
 
 _SEGMENT_BYTES = 16 << 20
-
-
-@dataclass(frozen=True)
-class Built:
-    """A training that was made, or brought back.
-
-    Attributes:
-        training: its memory holds what the log did.
-        receiver: knows what the memory holds.
-        version: of the policy published last; 0: none.
-    """
-
-    training: TrainingOffline
-    receiver: Receiver
-    version: int = 0
 
 
 class _Sidecar(msgspec.Struct):
@@ -74,6 +59,10 @@ class Checkpoints:
     """Keeps one training in a folder: samples in a log, as they arrive, and what was learnt in checkpoints.
 
     The training thread takes snapshots; another thread writes them.
+
+    Attributes:
+        receiver: knows what the memory of the training that `build` made holds.
+        version: of the policy that this training published last; 0: none.
     """
 
     def __init__(self, path: Path | None, dump: Dump | None = None, load: Load | None = None) -> None:
@@ -88,7 +77,8 @@ class Checkpoints:
         self._dump = dump
         self._load = load
         self._log: PacketLog | None = None
-        self._receiver = Receiver()
+        self.receiver = Receiver()
+        self.version = 0
         self._writer = ThreadPoolExecutor(1, "tmrl-checkpoint")
         self._writing: Future[None] | None = None
         self._uncounted_samples = 0  # total_samples is so many more than were ever written to the log
@@ -99,14 +89,14 @@ class Checkpoints:
 
     def build(
         self, training_cls: Callable[[], TrainingOffline], resume: Resume, updater: Updater | None = None
-    ) -> Built:
+    ) -> TrainingOffline:
         """Make the training, or bring it back and have `updater` patch it; then give its memory what the log holds.
 
         Raises:
             CheckpointError: the checkpoint is damaged, lacks its manifest, is of another training, or in use.
         """
         if self.path is None:
-            return Built(training_cls(), self._receiver)
+            return training_cls()
         own_format = self._dump is not None or self._load is not None
         folder = self.path.with_name(f"{self.path.name}.log") if own_format else self.path / "log"
         try:
@@ -131,7 +121,7 @@ class Checkpoints:
         training_cls: Callable[[], TrainingOffline],
         resume: Resume,
         updater: Updater | None,
-    ) -> Built:
+    ) -> TrainingOffline:
         segments = packet_log.segments
         head = next((head for segment in reversed(segments) if (head := head_of(segment)) is not None), None)
         manifest = None if self._load is not None else read_manifest(path)
@@ -145,8 +135,8 @@ class Checkpoints:
             for segment in segments:
                 packet_log.remove(segment)
             self._uncounted_samples = training.total_samples
-            self._receiver = Receiver(packet_log, new_run(), training.memory.memory_size)
-            return Built(training, self._receiver)
+            self.receiver = Receiver(packet_log, secrets.token_hex(8), training.memory.memory_size)
+            return training
         if self._load is not None and sidecar is not None and has_checkpoint:
             training = self._load(path)
         else:
@@ -156,19 +146,17 @@ class Checkpoints:
                 extra = load_checkpoint(training, path)
                 sidecar = _Sidecar(int(extra["version"]), uncounted_samples=extra.get("uncounted_samples"))
         training = training if updater is None else updater(training, training_cls)
-        run = head.run if head is not None else manifest.run if manifest is not None else new_run()
-        self._receiver = Receiver(packet_log, run, training.memory.memory_size)
+        run = head.run if head is not None else manifest.run if manifest is not None else secrets.token_hex(8)
+        self.receiver = Receiver(packet_log, run, training.memory.memory_size)
         self._replay(training, path, sidecar, counts=resume == "all")
         if manifest is not None and resume == "memory":
             self._give_up(path)
         log.info(
             "resumed from %s: epoch %d, %d training steps, %d samples",
-            path,
-            training.epoch,
-            training.total_updates,
-            training.total_samples,
+            *(path, training.epoch, training.total_updates, training.total_samples),
         )
-        return Built(training, self._receiver, sidecar.version)
+        self.version = sidecar.version
+        return training
 
     def _give_up(self, path: Path) -> None:
         """Give up the checkpoint there before anything of its training is removed.
@@ -189,7 +177,7 @@ class Checkpoints:
     def _replay(self, training: TrainingOffline, path: Path, sidecar: _Sidecar, counts: bool) -> None:
         """Give the memory what the log holds; `counts`: all samples that ever came count, not only those."""
         try:
-            for buffer in self._receiver.replay(known=sidecar.receipts):
+            for buffer in self.receiver.replay(known=sidecar.receipts):
                 training.memory.append(buffer)
         except MemoryContractError as error:
             raise CheckpointError(
@@ -198,11 +186,11 @@ class Checkpoints:
             ) from None
         if not counts:
             training.total_samples = training.pacer.recorded_samples = len(training.memory)
-            self._uncounted_samples = training.total_samples - self._receiver.samples
+            self._uncounted_samples = training.total_samples - self.receiver.samples
             return
         of_checkpoint = sidecar.uncounted_samples
         self._uncounted_samples = training.pacer.recorded_samples if of_checkpoint is None else of_checkpoint
-        samples = self._uncounted_samples + self._receiver.samples
+        samples = self._uncounted_samples + self.receiver.samples
         if samples > training.total_samples:
             training.pacer.before_samples(training.total_updates, training.total_samples)
             training.total_samples = samples
@@ -232,11 +220,11 @@ class Checkpoints:
         self._wait()
         started = time.monotonic()
         if self._dump is not None:
-            sidecar = _Sidecar(version, tuple(self._receiver.receipts), self._uncounted_samples)
+            sidecar = _Sidecar(version, tuple(self.receiver.receipts), self._uncounted_samples)
             self._try(functools.partial(self._dump_as_asked, self._dump, training, sidecar))
             return
         extra = {"version": version, "uncounted_samples": self._uncounted_samples}
-        snapshot = take_snapshot(training, extra, self._receiver.run)
+        snapshot = take_snapshot(training, extra, self.receiver.run)
         log.debug("training was held for %.1f ms by a checkpoint", 1e3 * (time.monotonic() - started))
         write = functools.partial(self._try, functools.partial(snapshot.write, self.path))
         try:

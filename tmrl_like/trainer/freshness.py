@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import deque
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +14,6 @@ from tmrl_like.wire.messages import SamplePacket
 
 log = logging.getLogger("tmrl_like.trainer")
 
-_ENTRIES = 512
 _SAY_AGAIN_S = 600.0
 _MAX_SAID = 100
 
@@ -43,13 +40,7 @@ class FreshnessLimits:
         self.dropped_samples = 0
 
     def admit(self, packet: SamplePacket, now_s: float, newest_version: int) -> bool:
-        """Whether a packet may enter the memory.
-
-        Args:
-            packet: its header.
-            now_s: Unix time.
-            newest_version: the version published last.
-        """
+        """Whether a packet with this header may enter the memory at the Unix time `now_s`."""
         age_s = now_s - packet.observed_at_s
         lag = newest_version - packet.policy_version if packet.policy_version else 0
         if not packet.samples or (age_s <= self._max_age_s and lag <= self._max_lag_versions):
@@ -67,46 +58,26 @@ class FreshnessLimits:
         return False
 
 
-@dataclass(slots=True)
-class _Entry:
-    samples: int
-    mean_s: float  # Unix time of the observations
-    oldest_s: float
-
-
 class StoredAges:
-    """How old the newest `capacity` samples are, from a record of at most about 512 entries."""
+    """How old the newest `capacity` samples are."""
 
     def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self._entries: deque[_Entry] = deque()
+        self._observed_at_s = np.empty(capacity)  # a ring; Unix times
         self._samples = 0
 
     def add(self, observed_at_s: np.ndarray[Any, Any]) -> None:
         """Samples enter the memory: Unix times [N] of their observations."""
-        if not len(observed_at_s):
-            return
-        new = _Entry(len(observed_at_s), float(observed_at_s.mean()), float(observed_at_s.min()))
-        self._samples += new.samples
-        last = self._entries[-1] if self._entries else None
-        if last is not None and last.samples + new.samples <= self._capacity // _ENTRIES:
-            total = last.samples + new.samples
-            last.mean_s += (new.mean_s - last.mean_s) * new.samples / total
-            last.oldest_s = min(last.oldest_s, new.oldest_s)
-            last.samples = total
-        else:
-            self._entries.append(new)
-        while self._samples - self._entries[0].samples >= self._capacity:
-            self._samples -= self._entries.popleft().samples
+        capacity = len(self._observed_at_s)
+        self._observed_at_s[np.arange(self._samples, self._samples + len(observed_at_s)) % capacity] = observed_at_s
+        self._samples += len(observed_at_s)
 
     def metrics(self) -> dict[str, float]:
         """Median and largest age now; nothing when there are no samples."""
-        if not self._entries:
+        known = self._observed_at_s[: self._samples]
+        if not len(known):
             return {}
         now = time.time()
-        entries = sorted(self._entries, key=lambda entry: entry.mean_s)
-        halfway = np.searchsorted(np.cumsum([entry.samples for entry in entries]), self._samples / 2)
         return {
-            "memory_age_p50_s": now - entries[int(halfway)].mean_s,
-            "memory_age_max_s": now - min(entry.oldest_s for entry in entries),
+            "memory_age_p50_s": now - float(np.median(known)),
+            "memory_age_max_s": now - float(known.min()),
         }

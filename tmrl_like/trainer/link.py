@@ -11,7 +11,7 @@ from pathlib import Path
 from tmrl_like.base import script
 from tmrl_like.base.budgets import Turns
 from tmrl_like.base.files import write_atomically
-from tmrl_like.delivery.receiver import Receiver, SampleCheck
+from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.delivery.session import Session
 from tmrl_like.errors import NoWorkerError
 from tmrl_like.policies.actor import ActorModule
@@ -52,7 +52,13 @@ class _Publication:
 
 
 class TrainerLink:
-    """Implements `training_offline.TrainerInterface` over a session with the server."""
+    """Implements `TrainerInterface` over a session with the server.
+
+    Attributes:
+        session: keeps the connection; raises what ended it.
+        workers: their condition.
+        newest_version: the policy published last; 0: none.
+    """
 
     def __init__(
         self,
@@ -65,12 +71,11 @@ class TrainerLink:
         model_path: Path | None = None,
         version: int = 0,
         worker_stalled_after_s: float = 30.0,
-        sample_check: SampleCheck | None = None,
     ) -> None:
         """Connect, without waiting for the server.
 
         Args:
-            link: an open connection.
+            link: an open connection; it and what follows it are as in `Session`.
             where: the server's address, for messages.
             name: this trainer's name.
             spaces: compared with the workers'.
@@ -80,11 +85,9 @@ class TrainerLink:
             version: of the policy published last, by an earlier process of this training.
             worker_stalled_after_s: after so long with one version, while newer ones are published, a worker is named
                 in the log.
-            sample_check: what samples must be; None: nothing is compared before they reach the memory.
         """
         self._where = where
         self._receiver = receiver or Receiver()
-        self._receiver.check = sample_check
         limits = self._receiver.limits
         self._unread: Turns[Delivery] = Turns(limits.unread_bytes, limits.total_bytes)
         self._turn_left_s = limits.turn_s
@@ -92,24 +95,24 @@ class TrainerLink:
         self._inbox: list[Delivery] = []
         self._arriving: list[Delivery] = []  # the connection's thread collects here, and hands over per turn
         self._arrived = threading.Condition()
-        self._fleet = Fleet(worker_stalled_after_s)
+        self.workers = Fleet(worker_stalled_after_s)
         self._next_publication: _Publication | None = None
         self._publication: _Publication | None = None
         self._last_publication: _Publication | None = None
         self._published: dict[int, float] = {}
-        self._version = version
+        self.newest_version = version
         self._saver = _Saver(model_path)
-        self._session = Session(link, where, self, "trainer", name, spaces, model_path)
+        self.session = Session(link, where, self, "trainer", name, spaces, model_path)
 
     # -- the training thread -------------------------------------------------------------------------
 
     def retrieve(self, timeout_s: float = 0.0) -> list[Delivery]:
-        """Take what has arrived, oldest first; waits up to `timeout_s` for something.
+        """Take what has arrived, oldest first.
 
         Raises:
             RefusedError, CredentialsError: the connection ended for good.
         """
-        self._session.check()
+        self.session.check()
         with self._arrived:
             if not self._inbox and timeout_s > 0:
                 self._arrived.wait(timeout_s)
@@ -119,17 +122,14 @@ class TrainerLink:
     def confirm(self, deliveries: Sequence[Delivery]) -> None:
         """The memory has stored the samples of these; the log follows, and the acknowledgement."""
         self._receiver.confirm([delivery.receipt for delivery in deliveries if delivery.receipt is not None])
-        self._session.wake()
+        self.session.wake()
 
     def reject(self, receipt: Receipt, reason: str) -> None:
-        """See `Receiver.reject`."""
         self._receiver.reject(receipt, reason)
-        self._session.wake()
+        self.session.wake()
 
     def broadcast_model(self, model: ActorModule) -> int:
-        """Publish the weights as they are now; copies them, and does not wait.
-
-        A version that is not sent yet when the next one is published is skipped.
+        """Publish a copy of the weights; a version that is not sent yet when the next one is published is skipped.
 
         Raises:
             DivergedError: they are not finite; nothing is published.
@@ -138,58 +138,34 @@ class TrainerLink:
         refuse_diverged(snapshot)
         pieces = serialize_weights(snapshot)
         with self._arrived:
-            self._version += 1
-            publication = _Publication(self._version, time.time(), pieces)
-            self._published[self._version] = publication.published_at_s
-            self._published.pop(self._version - _VERSIONS_KEPT, None)
-            self._next_publication = publication
-        self._session.wake()
-        return publication.version
-
-    @property
-    def newest_version(self) -> int:
-        """The version published last; 0: none."""
-        return self._version
+            version = self.newest_version + 1
+            self._next_publication = _Publication(version, time.time(), pieces)
+            self._published[version] = self._next_publication.published_at_s
+            self._published.pop(version - _VERSIONS_KEPT, None)
+            self.newest_version = version
+        self.session.wake()
+        return version
 
     def published_at(self, version: int) -> float | None:
-        """Unix time of a version's publication; None where unknown."""
         return self._published.get(version)
 
     def fleet(self) -> dict[str, float]:
-        """The workers' condition, from their latest signs of life, and what they did since the last call."""
         stale = {"dropped_stale_samples_total": self._freshness.dropped_samples}
-        return self._fleet.metrics(self._version) | self._receiver.metrics() | stale
+        return self.workers.metrics(self.newest_version) | self._receiver.metrics() | stale
 
     def who_is_missing(self) -> str:
-        """Why no samples come, for people.
-
-        Raises:
-            NoWorkerError: a worker of this very script has failed, and no worker drives.
-        """
-        missing = self._fleet.describe() or "no worker has come"
-        if not self._session.connected:
+        missing = self.workers.describe() or "no worker has come"
+        if not self.session.connected:
             missing = f"there is no connection to the server at {self._where}; before that: {missing}"
         failure = script.failures.get(self._where)
-        if failure and not self._fleet.is_driving():
+        if failure and not self.workers.is_driving():
             raise NoWorkerError(f"the worker of this script has failed, and no other one drives: {failure}")
         return missing
 
-    def worker_versions(self) -> dict[str, int]:
-        """The version of the policy that drives now, of each living worker by its name."""
-        return self._fleet.versions()
-
     def close(self, flush_s: float = 1.0) -> None:
         """Send what waits, leave. Twice is fine."""
-        self._session.close(flush_s)
+        self.session.close(flush_s)
         self._saver.close()
-
-    def wait_connected(self, timeout_s: float) -> bool:
-        """Wait until the server let this trainer in; raises what it refused it for."""
-        return self._session.wait_connected(timeout_s)
-
-    def check(self) -> None:
-        """Raise what ended the connection for good, if anything did."""
-        self._session.check()
 
     # -- the connection's thread (`session.Role`) ----------------------------------------------------
 
@@ -205,7 +181,7 @@ class TrainerLink:
             self._unread.add(message.worker, deliveries, len(body))
             self._read_unread()
         elif isinstance(message, m.Beat):
-            self._fleet.on_beat(message, self._version)
+            self.workers.on_beat(message, self.newest_version)
 
     def _read_unread(self) -> None:
         """Read packets, for what is left of the turn; those beyond wait for the next one."""
@@ -213,7 +189,7 @@ class TrainerLink:
             self._turn_left_s -= self._unread.work(self._arriving.append, self._turn_left_s)
 
     def _admit(self, packet: m.SamplePacket) -> bool:
-        return self._freshness.admit(packet, time.time(), self._version)
+        return self._freshness.admit(packet, time.time(), self.newest_version)
 
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
         """Read what waits, hand it over, log what is in the memory; send acknowledgements and policy frames."""
@@ -248,11 +224,9 @@ class TrainerLink:
         return self._next_publication is None
 
     def pending(self) -> bool:
-        """Whether acknowledgements or a policy wait to be sent."""
         return bool(self._receiver.pending or self._publication or self._next_publication)
 
     def beat(self) -> m.Beat:
-        """A trainer's sign of life."""
         return m.Beat()
 
 

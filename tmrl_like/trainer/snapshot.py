@@ -18,7 +18,6 @@ import io
 import json
 import logging
 import random
-import secrets
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -171,11 +170,6 @@ def give_up_checkpoint(path: Path) -> None:
     """
     write_atomically(path / "manifest.json", msgspec.json.encode(Manifest(FORMAT, 0)))
     sync_folder(path)
-
-
-def new_run() -> str:
-    """A name for a training that starts over."""
-    return secrets.token_hex(8)
 
 
 def object_state(holder: Any) -> dict[str, Any]:

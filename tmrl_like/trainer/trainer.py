@@ -101,24 +101,22 @@ class Trainer:
         self._idle = threading.Event()
         self._idle.set()
         self._runner: threading.Thread | None = None
-        built = self._checkpoints.build(training_cls, options.resume, updater_fn)
-        self.training = built.training
+        self.training = training = self._checkpoints.build(training_cls, options.resume, updater_fn)
         try:
-            self.training.should_stop = self._stop.is_set
+            training.should_stop = self._stop.is_set
+            receiver = self._checkpoints.receiver
+            receiver.check = SampleCheck(training.observation_space, training.action_space, training.memory)
             host, port = server_ip or cfg.SERVER_IP_FOR_TRAINER, cfg.PORT if server_port is None else server_port
             self.link = TrainerLink(
                 connect(transport, host, port, KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER)), limits),
                 f"{host}:{port}",
                 name or f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(2)}",
-                describe_spaces(self.training.observation_space, self.training.action_space),
-                built.receiver,
-                self.training.freshness,
+                describe_spaces(training.observation_space, training.action_space),
+                receiver,
+                training.freshness,
                 cfg.path_of_run(model_path, "MODEL_PATH_TRAINER"),
-                built.version,
-                worker_stalled_after_s=options.worker_stalled_after_s,
-                sample_check=SampleCheck(
-                    self.training.observation_space, self.training.action_space, self.training.memory
-                ),
+                self._checkpoints.version,
+                options.worker_stalled_after_s,
             )
         except BaseException:
             self._checkpoints.close()
@@ -182,7 +180,7 @@ class Trainer:
     @property
     def worker_versions(self) -> dict[str, int]:
         """The version of the policy that drives now, of each living worker by its name; twice a second."""
-        return self.link.worker_versions()
+        return self.link.workers.versions()
 
     # -- run -----------------------------------------------------------------------------------------
 

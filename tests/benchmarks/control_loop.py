@@ -232,11 +232,11 @@ def run_flat(kind: Kind, episodes: int, file: Path, pipe: Any) -> None:
 
 def run_bare(kind: Kind, seconds: float, priority: int | None, file: Path, pipe: Any) -> None:
     """The environment alone, scheduled like the worker."""
-    from tmrl_like.worker.realtime import RealTime
+    from tmrl_like.worker.realtime import real_time
 
     record = Record()
     env = Clocked(kind, record)
-    with RealTime(priority).applied(threading.get_native_id()):
+    with real_time(threading.get_native_id(), priority=priority):
         _step_alone(env, np.zeros(2, np.float32), seconds)
     record.save(file)
     pipe.send("done")
@@ -284,10 +284,10 @@ def run_drone_worker(port: int, keys: Path, hz: float, priority: int | None, fil
 
 
 def run_bare_drone(hz: float, seconds: float, priority: int | None, file: Path, pipe: Any) -> None:
-    from tmrl_like.worker.realtime import RealTime
+    from tmrl_like.worker.realtime import real_time
 
     env = RecordedDrone(hz)
-    with RealTime(priority).applied(threading.get_native_id()):
+    with real_time(threading.get_native_id(), priority=priority):
         _step_alone(env, np.zeros(2, np.float32), seconds)
     env.save(file)
     pipe.send("done")

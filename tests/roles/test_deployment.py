@@ -38,7 +38,7 @@ def test_worker_and_trainer_say_why_a_policy_does_not_drive_and_the_next_good_on
 
 
 def test_a_script_whose_worker_has_failed_ends(house, monkeypatch):
-    monkeypatch.setattr("tmrl_like.trainer.pacing._FIRST_REMINDER_S", 0.01)
+    monkeypatch.setattr("tmrl_like.trainer.schedule._FIRST_REMINDER_S", 0.01)
     house.server()
     trainer = house.trainer()
 
@@ -53,7 +53,7 @@ def test_a_script_whose_worker_has_failed_ends(house, monkeypatch):
 
 
 def test_a_trainer_goes_on_waiting_while_another_worker_drives_or_is_started_again(house, monkeypatch, until, caplog):
-    monkeypatch.setattr("tmrl_like.trainer.pacing._FIRST_REMINDER_S", 0.01)
+    monkeypatch.setattr("tmrl_like.trainer.schedule._FIRST_REMINDER_S", 0.01)
     house.server()
     trainer = house.trainer()
     broken = house.worker(sample_compressor=spoilt, name="broken")

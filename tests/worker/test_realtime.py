@@ -12,7 +12,7 @@ from tmrl_like.errors import ConfigError
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.worker.options import WorkerOptions
-from tmrl_like.worker.realtime import RealTime
+from tmrl_like.worker.realtime import real_time, refuse_missing_cores
 
 on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks the kernel of Linux")
 
@@ -26,7 +26,7 @@ def test_options_that_cannot_be_are_refused(wrong):
 @pytest.mark.parametrize("cpu_affinity", [[], [9999]])
 def test_processors_that_are_not_there_are_refused(cpu_affinity):
     with pytest.raises(ConfigError, match="expected"):
-        RealTime(cpu_affinity=cpu_affinity)
+        refuse_missing_cores(cpu_affinity)
 
 
 @on_linux
@@ -35,7 +35,7 @@ def test_what_is_not_permitted_is_reported_in_one_line_and_the_loop_runs(caplog,
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "sched_setscheduler", refuse)
-    with RealTime(priority=10).applied(threading.get_native_id(), [threading.get_native_id()]):
+    with real_time(threading.get_native_id(), [threading.get_native_id()], priority=10):
         pass
     assert [r.getMessage() for r in caplog.records] == [
         "real-time priority 10 is not granted (Operation not permitted); the control loop runs without: "
@@ -46,7 +46,7 @@ def test_what_is_not_permitted_is_reported_in_one_line_and_the_loop_runs(caplog,
 def test_a_system_without_such_calls_says_so(caplog, monkeypatch):
     monkeypatch.delattr(os, "sched_getscheduler", raising=False)
     monkeypatch.setattr(sys, "platform", "darwin")
-    with RealTime(priority=10).applied(threading.get_native_id()):
+    with real_time(threading.get_native_id(), priority=10):
         pass
     assert "this system has no such thing" in caplog.text
 
@@ -57,7 +57,7 @@ def test_the_control_thread_has_what_it_asked_for_and_only_while_it_runs(monkeyp
     monkeypatch.setattr(os, "sched_setscheduler", lambda *args: calls.append(("scheduler", *args)))
     monkeypatch.setattr(os, "sched_setaffinity", lambda *args: calls.append(("affinity", *args)))
     own, before = threading.get_native_id(), os.sched_getaffinity(0)
-    with RealTime(10, [0]).applied(own, [own]):
+    with real_time(own, [own], priority=10, cpu_affinity=[0]):
         assert calls == [
             ("scheduler", own, os.SCHED_FIFO, os.sched_param(10)),
             ("scheduler", own, os.SCHED_FIFO, os.sched_param(1)),
@@ -99,7 +99,7 @@ def test_a_worker_runs_with_the_priority_it_was_given(monkeypatch):
 
 
 def test_full_collections_leave_out_what_was_there_before_a_run():
-    with RealTime().applied(threading.get_native_id()):
+    with real_time(threading.get_native_id()):
         assert gc.get_freeze_count() > 1000
     assert gc.get_freeze_count() == 0
 
@@ -107,7 +107,7 @@ def test_full_collections_leave_out_what_was_there_before_a_run():
 @on_linux
 def test_the_kernel_grants_it_or_the_worker_says_why(caplog):
     own = threading.get_native_id()
-    with RealTime(priority=1).applied(own):
+    with real_time(own, priority=1):
         granted = os.sched_getscheduler(own) == os.SCHED_FIFO
         assert granted != ("is not granted" in caplog.text)
     assert os.sched_getscheduler(own) == os.SCHED_OTHER

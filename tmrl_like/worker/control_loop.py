@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -61,26 +60,15 @@ class ControlLoop:
         intake: PolicyIntake,
         outbox: Outbox,
         dead_man: DeadMan,
-        sample_compressor: SampleCompressor | None = None,
-        obs_preprocessor: ObsPreprocessor | None = None,
-        max_samples_per_episode: float = math.inf,
-        crc_debug: bool = False,
-        check: Callable[[], None] | None = None,
+        sample_compressor: SampleCompressor | None,
+        obs_preprocessor: ObsPreprocessor | None,
+        max_samples_per_episode: float,
+        crc_debug: bool,
+        check: Callable[[], None],
     ) -> None:
-        """Put the parts together.
+        """Put the parts together; the options are those of `RolloutWorker`.
 
-        Args:
-            env: where to act.
-            actor: what acts.
-            intake: where new weights come from.
-            outbox: where samples go.
-            dead_man: has the safe action, and knows when it must drive.
-            sample_compressor: runs before a sample is stored.
-            obs_preprocessor: applied to each observation right before the actor sees it; what is not finite in the
-                environment's is then its affair.
-            max_samples_per_episode: a longer episode is cut.
-            crc_debug: store the original with every sample.
-            check: raises what ended the connection, if anything did; called before each step.
+        `check` is called before each step, and raises what ended the connection, if anything did.
 
         Raises:
             MemoryContractError: the compressor does not take the items of a sample.
@@ -118,7 +106,7 @@ class ControlLoop:
             self._outbox.add_break()
         self._source = ActionSource.EXPERT if expert else ActionSource.POLICY
 
-    def act(self, obs: Any, test: bool = False) -> Any:
+    def act(self, obs: Any, test: bool) -> Any:
         """Choose an action for a raw observation."""
         if self.obs_preprocessor is not None:
             obs = self.obs_preprocessor(obs)
@@ -165,22 +153,12 @@ class ControlLoop:
     def step(
         self, obs: Any, test: bool, collect_samples: bool, last_step: bool = False
     ) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Act on `obs` and do one environment step.
-
-        Args:
-            obs: the newest observation.
-            test: passed to the actor.
-            collect_samples: whether the result becomes a sample.
-            last_step: cut the episode here (`truncated=True`) if it does not terminate by itself.
-
-        Returns:
-            As `gymnasium.Env.step`.
+        """See `RolloutWorker.step`.
 
         Raises:
             EnvironmentFaultError: it raised, gave what is not finite, or no number as reward.
         """
-        if self._check is not None:
-            self._check()
+        self._check()
         if self._intake.has_new and not self.expert:
             self.refresh_policy()
         started = time.perf_counter()
@@ -229,8 +207,7 @@ class ControlLoop:
             EnvironmentFaultError: the environment raised. What to do then: `end_in_fault`.
             StoppedError: a stop was requested.
         """
-        if self._check is not None:
-            self._check()
+        self._check()
         limit = self.max_samples_per_episode if max_samples is None else max_samples
         episode = self._episode = _Episode(test, time.monotonic())
         terminated = truncated = False

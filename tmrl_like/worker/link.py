@@ -16,12 +16,11 @@ _TICK_S = 0.01
 class WorkerRole:
     """Sends what the control loop left in the outbox, has new weights ready for it (see `session.Role`)."""
 
-    def __init__(self, loop: ControlLoop, outbox: Outbox, intake: PolicyIntake, files: PolicyFiles, name: str) -> None:
+    def __init__(self, loop: ControlLoop, outbox: Outbox, intake: PolicyIntake, files: PolicyFiles) -> None:
         self._loop = loop
         self._outbox = outbox
         self._intake = intake
         self._files = files
-        self._name = name
         self._feed = 0
         self._policy_received = 0
         self._beat_is_due = False
@@ -44,21 +43,18 @@ class WorkerRole:
             self._outbox.set_aside(message.incarnation, message.reason)
 
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
-        """Send what waits."""
         if self._beat_is_due and connected:
             self._beat_is_due = not send(m.encode(self.beat()))
         self._outbox.pump(send, may_send=connected and self._feed != 0)
         return _TICK_S
 
     def pending(self) -> bool:
-        """Whether there is a trainer that has not got everything."""
         return self._feed != 0 and self._outbox.pending()
 
     def beat(self) -> m.Beat:
-        """The worker's condition."""
         loop = self._loop
         return m.Beat(
-            worker=self._name,
+            worker=self._outbox.worker,
             policy_version=loop.policy_version,
             policy_age_s=time.time() - loop.policy_published_at_s if loop.policy_published_at_s else 0.0,
             policy_received=self._policy_received,

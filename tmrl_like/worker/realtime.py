@@ -22,53 +22,51 @@ _TIME_CRITICAL = 15  # THREAD_PRIORITY_TIME_CRITICAL
 _SET_THREAD = 0x0060  # THREAD_SET_INFORMATION | THREAD_QUERY_INFORMATION
 
 
-class RealTime:
-    """Real-time scheduling and processor affinity of the threads of a control loop."""
+def refuse_missing_cores(cpu_affinity: Sequence[int] | None) -> None:
+    """Raise ConfigError unless this machine has all these processors."""
+    cores = os.cpu_count() or 1
+    if cpu_affinity is not None and not (cpu_affinity and all(0 <= core < cores for core in cpu_affinity)):
+        raise ConfigError(f"cpu_affinity is {list(cpu_affinity)}; expected numbers from 0 to {cores - 1}, at least one")
 
-    def __init__(self, priority: int | None = None, cpu_affinity: Sequence[int] | None = None) -> None:
-        """Note what to ask for.
 
-        Args:
-            priority: of the real-time class (SCHED_FIFO on Linux, 1 to 99; on Windows "time critical", whatever
-                the number); None: the ordinary class.
-            cpu_affinity: the processors that the control thread may run on; None: all.
+@contextlib.contextmanager
+def real_time(
+    control: int,
+    helpers: Sequence[int] = (),
+    *,
+    priority: int | None = None,
+    cpu_affinity: Sequence[int] | None = None,
+) -> Iterator[None]:
+    """Within it, the threads have what was asked for, and garbage collections are short.
 
-        Raises:
-            ConfigError: a number that cannot be.
-        """
-        cores = os.cpu_count() or 1
-        if cpu_affinity is not None and not (cpu_affinity and all(0 <= core < cores for core in cpu_affinity)):
-            raise ConfigError(
-                f"cpu_affinity is {list(cpu_affinity)}; expected numbers from 0 to {cores - 1}, at least one"
-            )
-        self.priority = priority
-        self.cpu_affinity = None if cpu_affinity is None else sorted(set(cpu_affinity))
+    Threads and programs that the control thread starts meanwhile inherit it. Full collections do not look at what was
+    there before: with torch imported, that is some 100,000 objects and tens of milliseconds in the middle of a step.
 
-    @contextlib.contextmanager
-    def applied(self, control: int, helpers: Sequence[int] = ()) -> Iterator[None]:
-        """Within it, the threads have what was asked for.
-
-        Threads and programs that the control thread starts meanwhile inherit it.
-
-        Args:
-            control: native id of the thread that steps the environment.
-            helpers: native ids of threads that may hold the interpreter while the control thread waits for it.
-                They get a priority, too, else a busy processor would stop them, and with them the control thread.
-        """
-        undo: list[Callable[[], None]] = []
-        if self.priority is not None:
-            undo += _tried(f"real-time priority {self.priority}", _set_priority, control, self.priority)
-            for helper in helpers if undo else ():
-                undo += _tried("real-time priority 1", _set_priority, helper, 1)
-        if self.cpu_affinity is not None:
-            undo += _tried(f"cpu_affinity {self.cpu_affinity}", _set_affinity, control, self.cpu_affinity)
-        try:
-            with _older_objects_out_of_collections():
-                yield
-        finally:
-            for call in undo:
-                with contextlib.suppress(OSError):  # the thread has ended
-                    call()
+    Args:
+        control: native id of the thread that steps the environment.
+        helpers: native ids of threads that may hold the interpreter while the control thread waits for it.
+            They get a priority, too, else a busy processor would stop them, and with them the control thread.
+        priority: of the real-time class (SCHED_FIFO on Linux, 1 to 99; on Windows "time critical", whatever
+            the number); None: the ordinary class.
+        cpu_affinity: the processors that the control thread may run on; None: all.
+    """
+    undo: list[Callable[[], None]] = []
+    if priority is not None:
+        undo += _tried(f"real-time priority {priority}", _set_priority, control, priority)
+        for helper in helpers if undo else ():
+            undo += _tried("real-time priority 1", _set_priority, helper, 1)
+    if cpu_affinity is not None:
+        cores = sorted(set(cpu_affinity))
+        undo += _tried(f"cpu_affinity {cores}", _set_affinity, control, cores)
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        for call in undo:
+            with contextlib.suppress(OSError):  # the thread has ended
+                call()
 
 
 def _tried(what: str, call: Callable[..., Callable[[], None]], *args: Any) -> list[Callable[[], None]]:
@@ -110,17 +108,3 @@ def _windows_thread(thread: int, call: str, value: int, before: int) -> Callable
 
     change(value)
     return lambda: change(before)
-
-
-@contextlib.contextmanager
-def _older_objects_out_of_collections() -> Iterator[None]:
-    """Python's full garbage collections need not look at what was there before the loop began.
-
-    With torch imported, that is some 100,000 objects and tens of milliseconds in the middle of a step.
-    """
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()

@@ -31,17 +31,16 @@ from tmrl_like.errors import ConfigError, EnvironmentFaultError, TransportError
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.intake import PolicyFiles, PolicyIntake
 from tmrl_like.policies.probe import PolicyProbe
-from tmrl_like.transport import KeyFolder, PeerLink, TransportOptions, connect
+from tmrl_like.transport import KeyFolder, TransportOptions, connect
 from tmrl_like.types import EpisodeStats, ObsPreprocessor, SampleCompressor
 from tmrl_like.wire.spaces import describe_spaces
 from tmrl_like.worker.control_loop import ControlLoop
 from tmrl_like.worker.dead_man import DeadMan, to_action
 from tmrl_like.worker.link import WorkerRole
 from tmrl_like.worker.options import WorkerOptions
-from tmrl_like.worker.realtime import RealTime
+from tmrl_like.worker.realtime import real_time, refuse_missing_cores
 
 log = logging.getLogger("tmrl_like.worker")
-
 
 _T = TypeVar("_T")
 _STANDALONE_BYTES = 16 << 20  # of samples that are kept all the same
@@ -57,6 +56,14 @@ class _Order:
     verbose: bool = False
     max_samples: float | None = None
     after_step: Callable[[], None] | None = None
+
+
+def _orders(order: _Order, goes_on: Callable[[int], bool], test_episode_interval: int = 0) -> Iterator[_Order]:
+    """The same order while `goes_on(episodes so far)`, and a test before every k-th of them; 0: none."""
+    for episode in itertools.takewhile(goes_on, itertools.count()):
+        if test_episode_interval and episode % test_episode_interval == 0:
+            yield _Order(test=True, collect=False, verbose=True)
+        yield order
 
 
 class RolloutWorker:
@@ -140,7 +147,8 @@ class RolloutWorker:
         )
         weights = cfg.path_of_run(model_path, "MODEL_PATH_WORKER")
         history = cfg.path_of_run(model_path_history, "MODEL_PATH_SAVE_HISTORY")
-        self._realtime = RealTime(options.realtime_priority, options.cpu_affinity)
+        refuse_missing_cores(options.cpu_affinity)
+        self._real_time = partial(real_time, priority=options.realtime_priority, cpu_affinity=options.cpu_affinity)
         self._env = SupervisedEnv(env_cls, options.hang_timeout_s, options.own_thread)
         with contextlib.ExitStack() as undo:  # what a failure below must not leave behind
             undo.callback(self._env.close)
@@ -193,22 +201,20 @@ class RolloutWorker:
                 host, port = server_ip or cfg.SERVER_IP_FOR_WORKER, cfg.PORT if server_port is None else server_port
                 self._where = f"{host}:{port}"
                 link = connect(transport, host, port, KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER)), limits)
-                self._session = self._joined(link, PolicyFiles(weights, history, options.model_history))
+                files = PolicyFiles(weights, history, options.model_history)
+                self._session = Session(
+                    link,
+                    self._where,
+                    WorkerRole(self.loop, self._outbox, self._intake, files),
+                    "worker",
+                    self.name,
+                    describe_spaces(self.env.observation_space, self.env.action_space),
+                    weights,
+                    self._outbox.incarnation,
+                    self._outbox.takes_over,
+                )
             undo.pop_all()
         script.close_at_exit(self, turn=0)
-
-    def _joined(self, link: PeerLink, files: PolicyFiles) -> Session:
-        return Session(
-            link,
-            self._where,
-            WorkerRole(self.loop, self._outbox, self._intake, files, self.name),
-            "worker",
-            self.name,
-            describe_spaces(self.env.observation_space, self.env.action_space),
-            files.path,
-            self._outbox.incarnation,
-            self._outbox.takes_over,
-        )
 
     @property
     def env(self) -> Any:
@@ -250,16 +256,9 @@ class RolloutWorker:
             EnvironmentFaultError: the environment fails again and again.
         """
         self.loop.expert = expert
-
-        def orders() -> Iterator[_Order]:
-            for episode in itertools.count():
-                if episode >= nb_episodes:
-                    return
-                if test_episode_interval and episode % test_episode_interval == 0 and not expert:
-                    yield _Order(test=True, collect=False, verbose=True)
-                yield _Order(test=False, collect=True, verbose=verbose)
-
-        self._drive_until_stopped(orders())
+        order = _Order(test=False, collect=True, verbose=verbose)
+        orders = _orders(order, lambda episode: episode < nb_episodes, 0 if expert else test_episode_interval)
+        self._drive_until_stopped(orders)
 
     def run_episodes(
         self, max_samples_per_episode: float | None = None, nb_episodes: float = math.inf, train: bool = False
@@ -276,10 +275,7 @@ class RolloutWorker:
         """
         all_stats: list[EpisodeStats] = []
         order = _Order(test=not train, collect=False, verbose=True, max_samples=max_samples_per_episode)
-        self._drive_until_stopped(
-            itertools.repeat(order) if nb_episodes == math.inf else itertools.repeat(order, int(nb_episodes)),
-            all_stats.append,
-        )
+        self._drive_until_stopped(_orders(order, lambda episode: episode < nb_episodes), all_stats.append)
         return all_stats
 
     def run_episode(
@@ -346,18 +342,14 @@ class RolloutWorker:
                     raise StoppedError
             self.loop.refresh_policy()
 
-        after_step = None if end_episodes else wait_for_trainer
-
-        def orders() -> Iterator[_Order]:
-            for episode in itertools.count():
-                if self.loop.collected_steps - start >= nb_steps + initial_steps:
-                    return
-                if test_episode_interval and episode % test_episode_interval == 0:
-                    yield _Order(test=True, collect=False, verbose=True)
-                yield _Order(test=False, collect=True, verbose=verbose, after_step=after_step)
+        def goes_on(episode: int) -> bool:
+            if episode:
                 wait_for_trainer()
+            return self.loop.collected_steps - start < nb_steps + initial_steps
 
-        self._drive_until_stopped(orders())
+        after_step = None if end_episodes else wait_for_trainer
+        order = _Order(test=False, collect=True, verbose=verbose, after_step=after_step)
+        self._drive_until_stopped(_orders(order, goes_on, test_episode_interval))
 
     def _drive_until_stopped(
         self, orders: Iterator[_Order], on_episode: Callable[[EpisodeStats], None] | None = None
@@ -375,11 +367,8 @@ class RolloutWorker:
         Raises:
             EnvironmentFaultError: the environment raised, or did not come back in time.
         """
-        return self._in_control_thread(partial(call, self._env))
-
-    def _in_control_thread(self, call: Callable[[], _T]) -> _T:
         self._env.revive()
-        return self._env.run(call)
+        return self._env.run(partial(call, self._env))
 
     def _run_one(self, order: _Order) -> EpisodeStats:
         stats: list[EpisodeStats] = []
@@ -423,8 +412,7 @@ class RolloutWorker:
             while True:
                 try:
                     helpers = [threading.get_native_id(), *([self._session.thread_id] if self._session else [])]
-                    applied = self._realtime.applied(self._env.thread_id, helpers)
-                    with applied if tuned else contextlib.nullcontext():
+                    with self._real_time(self._env.thread_id, helpers) if tuned else contextlib.nullcontext():
                         return self._env.run(run_episodes)
                 except EnvironmentFaultError as error:
                     end(self.loop.end_in_fault(str(error)))
@@ -461,7 +449,7 @@ class RolloutWorker:
             raise ConfigError(f"nb_steps is {nb_steps}; it must be a positive number")
         overruns, times = self.loop.overruns, list[tuple[float, float, float]]()  # period, inference, env.step
 
-        def step() -> None:
+        def drive(env: SupervisedEnv) -> None:
             obs, _ = self.loop.reset(collect_samples=False)
             while len(times) < nb_steps:
                 before = self.loop.observed_at
@@ -470,7 +458,7 @@ class RolloutWorker:
                 if terminated or truncated:
                     obs, _ = self.loop.reset(collect_samples=False)
 
-        self._in_control_thread(step)
+        self.run_in_control_thread(drive)
         result: dict[str, Any] = {"steps": nb_steps, "overruns": self.loop.overruns - overruns}
         for name, column in zip(("period", "inference", "env_step"), np.array(times).T * 1e3, strict=True):
             for q in (50, 99, 99.9):
@@ -489,7 +477,7 @@ class RolloutWorker:
 
     def reset(self, collect_samples: bool) -> tuple[Any, dict[str, Any]]:
         """Start an episode, whose first observation becomes a sample if `collect_samples`; returns it and info."""
-        return self._in_control_thread(partial(self.loop.reset, collect_samples))
+        return self.run_in_control_thread(lambda _: self.loop.reset(collect_samples))
 
     def step(
         self, obs: Any, test: bool, collect_samples: bool, last_step: bool = False
@@ -502,7 +490,7 @@ class RolloutWorker:
             collect_samples: whether the result becomes a sample.
             last_step: cut the episode here (`truncated=True`) if it does not terminate by itself.
         """
-        return self._in_control_thread(partial(self.loop.step, obs, test, collect_samples, last_step))
+        return self.run_in_control_thread(lambda _: self.loop.step(obs, test, collect_samples, last_step))
 
     # -- weights and samples, by hand ----------------------------------------------------------------
 

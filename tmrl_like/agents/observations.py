@@ -134,12 +134,8 @@ class OneHot(nn.Module):
     is_categorical: Tensor  # [V] bool
 
     def __init__(self, rescale: Rescale, first: np.ndarray[Any, Any], num_categories: IntArray) -> None:
-        """Lay out the entries.
-
-        Args:
-            rescale: scales the other numbers.
-            first: float [R], the smallest category.
-            num_categories: int64 [R]; 0: it is not categorical.
+        """`rescale` scales the other numbers; `first`, float [R], is the smallest category; `num_categories` int64 [R],
+        0 where it is not categorical.
         """
         super().__init__()
         self.rescale = rescale

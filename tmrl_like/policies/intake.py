@@ -48,12 +48,7 @@ class PolicyIntake:
     """
 
     def __init__(self, make_actor: Callable[[], ActorModule], probe: PolicyProbe) -> None:
-        """Prepare.
-
-        Args:
-            make_actor: makes another instance of the actor, on its device.
-            probe: see the attribute.
-        """
+        """`make_actor` makes another instance of the actor, on its device; `probe`: see the attribute."""
         self._make_actor = make_actor
         self.probe = probe
         self._assembler = PolicyAssembler()

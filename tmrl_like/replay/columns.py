@@ -98,10 +98,12 @@ class FieldColumns:
             or prod(getattr(node, "shape", ())) != 1
             or dtype_of(node, self.name).kind not in _NUMBERS
         ):
-            raise MemoryContractError(f"{self.name} began as {self.node} and is now {node}: it must be a single number")
+            raise MemoryContractError(f"{self.name} is not a single number but {node}")
 
     def widen(self, node: Node) -> None:
         """Make a column of single numbers fit for those of `node`: fractions where there were whole numbers."""
+        if node == self.node:
+            return
         column = self.columns[0]
         dtype = np.result_type(column.array.dtype, dtype_of(node, self.name))  # type: ignore[arg-type]
         if column.array.dtype.kind != "f" and dtype != column.array.dtype:

@@ -101,7 +101,6 @@ class WithDemonstrations(MemoryDataloading):
         return None if memory is None else compressor_of(memory)
 
     def compressed(self, obs: Any) -> Any:
-        """What of an environment's observation arrives here."""
         return self.own.compressed(obs)
 
     def append_buffer(self, buffer: Buffer) -> None:
@@ -111,7 +110,6 @@ class WithDemonstrations(MemoryDataloading):
         (self.demonstrations if buffer.stream in self._experts else self.own).append(buffer)
 
     def flush(self, stream: str | None = None) -> None:
-        """See `MemoryDataloading`."""
         self.own.flush(stream)
         self.demonstrations.flush(stream)
 
@@ -120,7 +118,6 @@ class WithDemonstrations(MemoryDataloading):
         return len(self.own) + len(self.demonstrations)
 
     def get_transition(self, item: int) -> Transition | tuple[Any, ...]:
-        """Rebuild one transition."""
         own = len(self.own)
         return self.own.get_transition(item) if item < own else self.demonstrations.get_transition(item - own)
 
@@ -130,13 +127,11 @@ class WithDemonstrations(MemoryDataloading):
         return self.own.ready or self.demonstrations.ready
 
     def seed(self, seed: int) -> None:
-        """Make the draws from here on repeatable."""
         super().seed(seed)
         self.own.seed(seed)
         self.demonstrations.seed(seed + 1)
 
     def sample(self) -> Batch:
-        """Draw one batch; see `MemoryDataloading`."""
         demonstrated = round(self.share * self.batch_size) if self.own.ready else self.batch_size
         if not self.demonstrations.ready:
             demonstrated = 0
@@ -159,7 +154,6 @@ class WithDemonstrations(MemoryDataloading):
         return batch
 
     def feed_back(self, drawn: Any, td_error: Any) -> None:
-        """See `MemoryDataloading`."""
         of_own, parts = drawn
         waiting = list(parts)
         for memory, errors in ((self.own, td_error[:of_own]), (self.demonstrations, td_error[of_own:])):

@@ -86,11 +86,7 @@ class Lanes:
     ) -> None:
         """An empty index for transitions that need these histories; memory is taken up as rows are written.
 
-        Args:
-            capacity: rows.
-            histories: see `History`.
-            looks_ahead: whether `walk_ahead` is needed.
-            priorities: hear which rows end whole transitions.
+        `looks_ahead`: `walk_ahead` is needed; `priorities` hear which rows end whole transitions.
         """
         self.capacity = capacity
         self.written = 0

@@ -25,8 +25,7 @@ from tmrl_like.replay.lanes import History, Lanes
 from tmrl_like.replay.layout import DropHistory, FramePadding, FrameStack, largest_stack
 from tmrl_like.replay.nstep import NSteps
 from tmrl_like.replay.priorities import Priorities, Prioritised
-from tmrl_like.replay.samples import RowBlock, blocks_of
-from tmrl_like.replay.store import Slices, Store
+from tmrl_like.replay.store import REW, RowBlock, Slices, Store, blocks_of
 from tmrl_like.replay.views import AsStored, Rebuilder, Tensors
 from tmrl_like.types import Batch, Block, Buffer, Info, Transition
 
@@ -91,13 +90,11 @@ class ReplayMemory(MemoryDataloading):
         Raises:
             ConfigError: a number that cannot be, or no such folder.
         """
-        if act_buf_len < 0 or int(memory_size) > _INT32_MAX:
-            raise ConfigError(
-                f"act_buf_len is {act_buf_len} and memory_size {memory_size}; the first is 0 or more, the "
-                f"second at most {_INT32_MAX}"
-            )
+        if int(memory_size) > _INT32_MAX:
+            raise ConfigError(f"memory_size is {memory_size}; it is at most {_INT32_MAX}")
         self.act_buf_len = int(act_buf_len)
-        DropHistory(self.act_buf_len, frame_stack)  # checks both
+        self.frame_stack = frame_stack
+        self._compress = self.compressor(self.act_buf_len, frame_stack)  # checks both
         if frame_padding not in ("reset", "zero"):
             raise ConfigError(f"frame_padding is {frame_padding!r}; expected reset or zero")
         if n_steps < 1 or (n_steps > 1 and gamma is None) or not 0.0 <= (1.0 if gamma is None else gamma) <= 1.0:
@@ -105,11 +102,7 @@ class ReplayMemory(MemoryDataloading):
                 f"n_steps is {n_steps} and gamma {gamma}; the first is 1 or more, and above 1 it needs the agent's "
                 "gamma, 0 to 1"
             )
-        self.n_steps = int(n_steps)
-        self.prioritised = prioritised
         self.gamma = None if gamma is None else float(gamma)
-        self.frame_stack = frame_stack
-        self.frame_padding = frame_padding
         if scratch_dir is not None and not os.path.isdir(scratch_dir):
             raise ConfigError(f"there is no folder {scratch_dir}, which scratch_dir names")
         capacity = max(1, int(memory_size))
@@ -121,7 +114,7 @@ class ReplayMemory(MemoryDataloading):
         self._store = Store(capacity, self.act_buf_len, frame_stack, scratch_dir)
         self._originals: dict[int, Any] = {}  # CRC debugging: row -> what the environment produced
         rebuilder = Rebuilder(self._lanes, self._store, self.act_buf_len, frame_padding)
-        self._view = NSteps(rebuilder, self._originals, self.n_steps, self.gamma or 0.0)
+        self._view = NSteps(rebuilder, self._originals, int(n_steps), self.gamma or 0.0)
         self._resets_only: list[Buffer] = []  # what came before the first step: columns need its dtypes
         super().__init__(device, memory_size=memory_size, **options)
 
@@ -136,8 +129,7 @@ class ReplayMemory(MemoryDataloading):
         Raises:
             MemoryContractError: the observation is not what `act_buf_len` and `frame_stack` say.
         """
-        compress = self.compressor(act_buf_len=self.act_buf_len, frame_stack=self.frame_stack)
-        return obs if compress is None else compress(None, obs, 0.0, False, False, {})[1]
+        return obs if self._compress is None else self._compress(None, obs, 0.0, False, False, {})[1]
 
     # ---- appending
 
@@ -163,7 +155,8 @@ class ReplayMemory(MemoryDataloading):
     def _append_block(self, stream: str, block: Block | RowBlock, slices: Sequence[Slices]) -> None:
         """Store a block whose segments have been checked."""
         for of_fields in slices:
-            self._store.widen(of_fields.rew)
+            if of_fields.rew is not None:
+                self._store.fields[REW].widen(of_fields.rew)
         for first in range(0, len(block.is_reset), self._lanes.capacity):
             is_reset = block.is_reset[first : first + self._lanes.capacity]
             rows = self._lanes.extend(stream, is_reset)
@@ -177,7 +170,6 @@ class ReplayMemory(MemoryDataloading):
 
     @property
     def holds_samples(self) -> bool:
-        """See `MemoryDataloading`."""
         return self._lanes.written > 0
 
     # ---- drawing

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tmrl_like.replay.columns import Array, Rows
-from tmrl_like.replay.samples import REW
+from tmrl_like.replay.store import REW
 from tmrl_like.replay.views import Form, Rebuilder
 from tmrl_like.types import Batch
 
@@ -25,14 +25,7 @@ class NSteps:
     """A transition is one step of the environment, or up to n with the discounted sum of their rewards."""
 
     def __init__(self, rebuilder: Rebuilder, originals: Mapping[int, Any], steps: int, gamma: float) -> None:
-        """Look at a memory's rows.
-
-        Args:
-            rebuilder: reads them.
-            originals: CRC debugging: what the environment produced, by row.
-            steps: n.
-            gamma: discount per step.
-        """
+        """Look at a memory's rows; `steps` is n, `originals` what the environment produced, by row (CRC debugging)."""
         self._rebuilder = rebuilder
         self._originals = originals
         self._steps = steps

@@ -135,12 +135,7 @@ class Priorities:
         self._tree.put(rows, 0.0)
 
     def draw(self, rng: np.random.Generator, count: int, length: int) -> tuple[Rows, Array]:
-        """Draw rows, one out of each of `count` equal parts of the sum of priorities.
-
-        Args:
-            rng: where randomness comes from.
-            count: B.
-            length: N, how many rows have a priority.
+        """Draw B = `count` of the N = `length` rows with a priority, one out of each of B equal parts of their sum.
 
         Returns:
             The rows, int [B], and their importance weights, float32 [B], at most 1.

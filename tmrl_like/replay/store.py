@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import mmap
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,12 +15,37 @@ from tmrl_like.base.files import allocate
 from tmrl_like.errors import ConfigError, MemoryContractError
 from tmrl_like.replay.columns import Array, FieldColumns, Rows, field_slices
 from tmrl_like.replay.layout import FrameStack, stack_sizes
-from tmrl_like.replay.samples import NAMES, OBS, REW, RowBlock, nodes_of, with_resets
-from tmrl_like.types import Block
-from tmrl_like.wire.columns import Columns
-from tmrl_like.wire.schema import Node, TupleNode
+from tmrl_like.types import Block, Buffer, Sample
+from tmrl_like.wire.columns import Columns, columns_of
+from tmrl_like.wire.schema import Node, TupleNode, schema_of
 
+NAMES = ("act", "obs", "rew", "terminated", "truncated")  # a sample without its info
+ACT, OBS, REW = range(3)
 _CHECKED_STRUCTURES = 256
+
+
+class RowBlock:
+    """Single samples in the form of a packet's block."""
+
+    def __init__(self, samples: list[Sample]) -> None:
+        self._samples = samples
+        plain = [tuple(sample[: len(NAMES)]) for sample in samples]
+        self.segments = tuple(columns_of(list(run)) for _, run in groupby(plain, schema_of))
+        self.is_reset = np.array([getattr(sample.info, "is_reset", False) for sample in samples], np.bool_)
+
+    def samples(self) -> list[Sample]:
+        return self._samples
+
+
+def blocks_of(buffer: Buffer) -> Sequence[Block | RowBlock]:
+    """The samples as columns, whichever way they came."""
+    return buffer.blocks or (RowBlock(buffer.memory),)
+
+
+def nodes_of(schema: Node) -> Sequence[Node]:
+    """The structures of a sample's fields, without info."""
+    assert isinstance(schema, TupleNode)  # whatever comes over the wire has been checked there
+    return schema.items[: len(NAMES)]
 
 
 class Slices(NamedTuple):
@@ -35,7 +61,7 @@ class Store:
 
     Attributes:
         capacity: rows.
-        fields: as `samples.NAMES`; empty before the first step of an episode.
+        fields: as `NAMES`; empty before the first step of an episode.
         stacks: how many frames are stacked in each leaf of an observation; 0: it is not a stack.
     """
 
@@ -52,7 +78,7 @@ class Store:
     def fields_for(self, blocks: Sequence[Block | RowBlock]) -> list[FieldColumns]:
         """Columns for the structure of the first sample that is not a reset; none if there is none."""
         for block in blocks:
-            for segment, is_reset in with_resets(block):
+            for segment, is_reset in _with_resets(block):
                 if not is_reset.all():
                     self._checked.clear()
                     return self._columns_for(nodes_of(segment.schema))
@@ -66,17 +92,13 @@ class Store:
             )
         self.stacks = stack_sizes(self._frame_stack, nodes[OBS])
         try:
-            fields = [FieldColumns(name, node, self._reserve) for name, node in zip(NAMES, nodes, strict=False)]
+            return [FieldColumns(name, node, self._reserve) for name, node in zip(NAMES, nodes, strict=False)]
         except MemoryError as error:
             raise ConfigError(
                 f"memory_size {self.capacity:,} is more than fits here: {error}; make it smaller"
             ) from None
         except OSError as error:
             raise ConfigError(f"scratch_dir does not take memory_size {self.capacity:,}: {error}") from None
-        for field in fields[REW:]:
-            if len(field.columns) != 1 or field.columns[0].array.size != self.capacity:
-                raise MemoryContractError(f"{field.name} is not a single number but {field.node}")
-        return fields
 
     def _reserve(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
         whole = self.capacity, *shape
@@ -90,7 +112,7 @@ class Store:
     def check(self, fields: Sequence[FieldColumns], block: Block | RowBlock) -> list[Slices]:
         """The slices of each segment; checks a structure when it is met for the first time."""
         slices = []
-        for segment, is_reset in with_resets(block):
+        for segment, is_reset in _with_resets(block):
             key = id(segment.schema), bool(is_reset.all())
             if key not in self._checked:
                 if len(self._checked) >= _CHECKED_STRUCTURES:
@@ -98,12 +120,6 @@ class Store:
                 self._checked[key] = _check(fields, segment.schema, only_resets=key[1])
             slices.append(self._checked[key])
         return slices
-
-    def widen(self, rew: Node | None) -> None:
-        """Have the column of rewards hold those of this structure."""
-        field = self.fields[REW]
-        if rew is not None and rew != field.node:
-            field.widen(rew)
 
     def write(self, rows: Rows, start: int, segment: Columns, slices: list[slice]) -> None:
         """Write the part of a segment that falls on `rows`; its first sample is at position `start` of them."""
@@ -115,6 +131,14 @@ class Store:
             for column, leaf in zip(field.columns, segment.leaves[leaves], strict=True):
                 values = leaf[low:high]
                 column.array[target] = values if values.ndim == column.array.ndim else values.reshape(-1, *column.shape)
+
+
+def _with_resets(block: Block | RowBlock) -> Iterator[tuple[Columns, Array]]:
+    """Each segment with its part of `is_reset`."""
+    start = 0
+    for segment in block.segments:
+        yield segment, block.is_reset[start : start + segment.rows]
+        start += segment.rows
 
 
 def _check(fields: Sequence[FieldColumns], schema: Node, only_resets: bool) -> Slices:

@@ -15,8 +15,7 @@ from tmrl_like.replay.collate import to_tensor
 from tmrl_like.replay.columns import Array, Column, FieldColumns, Rows
 from tmrl_like.replay.lanes import Lanes
 from tmrl_like.replay.layout import FramePadding
-from tmrl_like.replay.samples import ACT, OBS
-from tmrl_like.replay.store import Store
+from tmrl_like.replay.store import ACT, OBS, Store
 
 
 class Tensors:

@@ -15,7 +15,7 @@ from tmrl_like.base import tree
 from tmrl_like.errors import ConfigError, MemoryContractError
 from tmrl_like.replay.columns import named_leaves, shape_of
 from tmrl_like.replay.contract import MemoryDataloading
-from tmrl_like.replay.samples import NAMES, nodes_of
+from tmrl_like.replay.store import NAMES, nodes_of
 from tmrl_like.wire.packet import SampleBlock
 from tmrl_like.wire.schema import Node, PlainLeaf, leaves_of, schema_of
 

@@ -132,7 +132,6 @@ class Graphed:
         self._graphs: dict[Any, tuple[list[Tensor], Callable[[], Metrics]]] = {}
 
     def __call__(self, batch: Batch, flag: bool) -> Metrics:
-        """Do the step."""
         if (seen := _fingerprint(self._optimizers)) != self._seen:
             self._seen = seen
             self._graphs.clear()
@@ -192,7 +191,6 @@ class Fastest:
         self.chosen: str | None = None
 
     def __call__(self, batch: Batch, flag: bool) -> Metrics:
-        """Do the step."""
         if self.chosen is not None:
             return self._candidates[self.chosen](batch, flag)
         name = min(self._took_s, key=lambda name: len(self._took_s[name]))

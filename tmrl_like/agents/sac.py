@@ -324,12 +324,10 @@ class Temperature(nn.Module):
         self.log_coef = nn.Parameter(torch.tensor(float(np.log(initial))))
 
     def forward(self) -> Tensor:
-        """Return alpha, with its gradient."""
         return self.log_coef.exp()
 
 
 def _descend(loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
-    """One gradient step."""
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()

@@ -27,7 +27,6 @@ class Column:
     """One leaf: `array` [capacity, *shape]."""
 
     def __init__(self, leaf: Leaf, array: Array) -> None:
-        """Keep values of the kind of `leaf` in `array`."""
         self.leaf = leaf
         self.shape = array.shape[1:]
         self.array = array

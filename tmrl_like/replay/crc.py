@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -17,6 +17,7 @@ _HINTS = {
     "terminated": "the order of terminated and truncated in the sample_compressor and in get_transition",
 }
 _HINTS["truncated"] = _HINTS["terminated"]
+Difference: TypeAlias = tuple[str, ...]  # where two values differ, and what each of them is there
 _HINT_OBSERVATION = (
     "the sample_compressor, the index arithmetic of get_transition, and that act_buf_len is the environment's"
 )
@@ -54,14 +55,6 @@ def check_transition(original: Sequence[Any] | None, rebuilt: Sequence[Any]) -> 
             )
 
 
-class Difference(NamedTuple):
-    """Where two values differ, and what they are there."""
-
-    place: str
-    one: str
-    other: str
-
-
 def first_difference(one: Any, other: Any, name: str) -> Difference | None:
     """Where two nested values first differ in type, dtype, shape, order or bits; None: nowhere.
 
@@ -69,15 +62,15 @@ def first_difference(one: Any, other: Any, name: str) -> Difference | None:
     as dict.
     """
     if _kind(one) is not _kind(other):
-        return Difference(name, *(f"{type(value)}, {value!r:.80}" for value in (one, other)))
+        return (name, *(f"{type(value)}, {value!r:.80}" for value in (one, other)))
     if isinstance(one, np.ndarray | np.generic):
         return _difference_of_arrays(np.asarray(one), np.asarray(other), name)
     if not isinstance(one, tuple | list | dict):
-        return None if _bits(one) == _bits(other) else Difference(name, repr(one), repr(other))
+        return None if _bits(one) == _bits(other) else (name, repr(one), repr(other))
     if isinstance(one, dict) and [(type(key), key) for key in one] != [(type(key), key) for key in other]:
-        return Difference(name, f"the keys {list(one)}", f"the keys {list(other)}")
+        return (name, f"the keys {list(one)}", f"the keys {list(other)}")
     if len(one) != len(other):
-        return Difference(name, f"{len(one)} items", f"{len(other)} items")
+        return (name, f"{len(one)} items", f"{len(other)} items")
     keys = one if isinstance(one, dict) else range(len(one))
     differences = (first_difference(one[key], other[key], f"{name}[{key!r}]") for key in keys)
     return next(filter(None, differences), None)
@@ -85,14 +78,14 @@ def first_difference(one: Any, other: Any, name: str) -> Difference | None:
 
 def _difference_of_arrays(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any], name: str) -> Difference | None:
     if one.dtype != other.dtype or one.shape != other.shape:
-        return Difference(name, *(f"{array.dtype.str} {array.shape}" for array in (one, other)))
+        return (name, *(f"{array.dtype.str} {array.shape}" for array in (one, other)))
     if one.tobytes() == other.tobytes():
         return None
     elements = [np.frombuffer(array.tobytes(), np.uint8).reshape(array.size, -1) for array in (one, other)]
     different = np.flatnonzero((elements[0] != elements[1]).any(axis=1))
     index = tuple(int(i) for i in np.unravel_index(different[0], one.shape))
     place = f"{name} at element {index} ({len(different)} of {one.size} elements differ)" if one.shape else name
-    return Difference(place, *(f"{array[index]!r} (bytes {array[index].tobytes().hex()})" for array in (one, other)))
+    return (place, *(f"{array[index]!r} (bytes {array[index].tobytes().hex()})" for array in (one, other)))
 
 
 def _kind(value: Any) -> type:

@@ -97,7 +97,6 @@ class WithDemonstrations(MemoryDataloading):
 
     @classmethod
     def compressor(cls, memory: Callable[..., Any] | None = None, **arguments: Any) -> SampleCompressor | None:
-        """The compressor of both."""
         return None if memory is None else compressor_of(memory)
 
     def compressed(self, obs: Any) -> Any:
@@ -123,7 +122,6 @@ class WithDemonstrations(MemoryDataloading):
 
     @property
     def ready(self) -> bool:
-        """True when one of the two is."""
         return self.own.ready or self.demonstrations.ready
 
     def seed(self, seed: int) -> None:

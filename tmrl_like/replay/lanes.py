@@ -77,6 +77,7 @@ class Lanes:
         written: samples ever stored; the next one goes to row `written % capacity`.
         parent: int32 [capacity], see above.
         is_reset: bool [capacity].
+        older_frame: as `parent`, but the row itself at each reset; None where no history is filled by one.
         following: int32 [capacity], the next row of the same episode, or the row itself where there is none (yet);
             None unless asked for.
     """
@@ -86,7 +87,7 @@ class Lanes:
     ) -> None:
         """An empty index for transitions that need these histories; memory is taken up as rows are written.
 
-        `looks_ahead`: `walk_ahead` is needed; `priorities` hear which rows end whole transitions.
+        `looks_ahead`: `following` is needed; `priorities` hear which rows end whole transitions.
         """
         self.capacity = capacity
         self.written = 0
@@ -95,7 +96,7 @@ class Lanes:
         self.is_reset = np.zeros(capacity, np.bool_)
         self.following = np.zeros(capacity, np.int32) if looks_ahead else None
         has_stacks = any(history.reset_fills for history in histories)
-        self._older_frame = np.zeros(capacity, np.int32) if has_stacks else None
+        self.older_frame = np.zeros(capacity, np.int32) if has_stacks else None
         self._priorities = priorities
         self._histories = histories
         self._longest = max(history.needed for history in histories)
@@ -106,7 +107,6 @@ class Lanes:
         self._lanes: dict[str, Lane] = {}
 
     def __len__(self) -> int:
-        """Number of whole transitions."""
         return self._count
 
     @property
@@ -122,19 +122,6 @@ class Lanes:
         """The sequence numbers of the samples that are in these rows now."""
         newest = self.written - 1
         return newest - (newest - rows) % self.capacity
-
-    def walk(self, rows: Rows, steps: int) -> Rows:
-        """Follow the parents: int [steps + 1, *rows.shape], `rows` themselves first."""
-        return _follow(self.parent, rows, steps)
-
-    def walk_frames(self, rows: Rows, steps: int) -> Rows:
-        """As `walk`, staying at the first row of each episode."""
-        return _follow(self.parent if self._older_frame is None else self._older_frame, rows, steps)
-
-    def walk_ahead(self, rows: Rows, steps: int) -> Rows:
-        """Follow each row to the next of its episode, `steps` times: int [steps + 1, *rows.shape]."""
-        assert self.following is not None
-        return _follow(self.following, rows, steps)
 
     def extend(self, stream: str, is_reset: np.ndarray[Any, np.dtype[np.bool_]]) -> Rows:
         """Make room for the next n <= capacity samples of a stream.
@@ -153,8 +140,8 @@ class Lanes:
         rows = np.arange(self.written, self.written + n) % self.capacity
         before = np.concatenate(([rows[0] if previous is None else previous], rows[:-1]))
         self.parent[rows] = before
-        if self._older_frame is not None:
-            self._older_frame[rows] = np.where(is_reset, rows, before)
+        if self.older_frame is not None:
+            self.older_frame[rows] = np.where(is_reset, rows, before)
         self.is_reset[rows] = is_reset
         if self.following is not None:
             continues = ~is_reset
@@ -245,7 +232,8 @@ class Lanes:
             self._priorities.discard(rows)
 
 
-def _follow(links: np.ndarray[Any, Any], rows: Rows, steps: int) -> Rows:
+def follow(links: np.ndarray[Any, Any], rows: Rows, steps: int) -> Rows:
+    """Follow `Lanes.parent`, `older_frame` or `following`: int [steps + 1, *rows.shape], `rows` themselves first."""
     walked = np.empty((steps + 1, *rows.shape), np.intp)
     walked[0] = rows
     for k in range(steps):

@@ -175,12 +175,10 @@ class ReplayMemory(MemoryDataloading):
     # ---- drawing
 
     def __len__(self) -> int:
-        """Number of whole transitions."""
         return len(self._lanes)
 
     @property
     def ready(self) -> bool:
-        """True when there is a whole transition."""
         return len(self) > 0
 
     def get_transition(self, item: int) -> Transition:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tmrl_like.replay.columns import Array, Rows
+from tmrl_like.replay.lanes import follow
 from tmrl_like.replay.store import REW
 from tmrl_like.replay.views import Form, Rebuilder
 from tmrl_like.types import Batch
@@ -57,7 +58,9 @@ class NSteps:
 
     def _look_ahead(self, rows: Rows) -> tuple[Rows, Rows]:
         """The rows that the steps from `rows`, int [B], end in, int [n, B], and how many of them count: k, int [B]."""
-        ahead = self._rebuilder.lanes.walk_ahead(rows, self._steps - 1)
+        following = self._rebuilder.lanes.following
+        assert following is not None
+        ahead = follow(following, rows, self._steps - 1)
         ended = np.logical_or(*(self._rebuilder.numbers(REW + k, ahead[:-1]) for k in (1, 2)))
         goes_on = (ahead[1:] != ahead[:-1]) & ~ended
         return ahead, 1 + np.logical_and.accumulate(goes_on).sum(axis=0)

@@ -53,7 +53,6 @@ class SumTree:
     """
 
     def __init__(self, size: int) -> None:
-        """All zero."""
         self._levels: list[Array] = []  # leaves first; the last has at most `_TOP` nodes
         while True:
             blocks = -(-size // _FAN_OUT)
@@ -61,19 +60,13 @@ class SumTree:
             if size <= _TOP:
                 break
             size = blocks
-
-    @property
-    def leaves(self) -> Array:
-        """The numbers: float64 [size or a few more], to be read."""
-        return self._levels[0]
+        self.leaves = self._levels[0]  # the numbers: float64 [size or a few more], to be read
 
     @property
     def total(self) -> float:
-        """Their sum."""
         return float(self._levels[-1].sum())
 
     def put(self, leaves: Rows, values: Array | float) -> None:
-        """Set numbers."""
         self._levels[0][leaves] = values
         for below, level in zip(self._levels, self._levels[1:], strict=False):
             leaves = leaves // _FAN_OUT
@@ -106,19 +99,15 @@ class Priorities:
         options: see `Prioritised`.
         batches: drawn so far.
         largest: the largest |TD error| + epsilon so far; new transitions get it.
+        powers: p^alpha of each row, float64 [capacity or a few more], to be read.
     """
 
     def __init__(self, capacity: int, options: Prioritised) -> None:
-        """No transitions yet."""
         self.options = options
         self.batches = 0
         self.largest = 1.0
         self._tree = SumTree(capacity)
-
-    @property
-    def powers(self) -> Array:
-        """p^alpha of each row, float64 [capacity or a few more], to be read."""
-        return self._tree.leaves
+        self.powers = self._tree.leaves
 
     @property
     def beta(self) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 
 from tmrl_like.replay.collate import to_tensor
 from tmrl_like.replay.columns import Array, Column, FieldColumns, Rows
-from tmrl_like.replay.lanes import Lanes
+from tmrl_like.replay.lanes import Lanes, follow
 from tmrl_like.replay.layout import FramePadding
 from tmrl_like.replay.store import ACT, OBS, Store
 
@@ -66,8 +66,8 @@ class Rebuilder:
             form: what they become.
         """
         length = self._act_buf_len
-        walk = self.lanes.walk(rows, max(1, length))
-        before, after = walk[1:], walk[:-1] if ends is rows else self.lanes.walk(ends, max(1, length) - 1)
+        walk = follow(self.lanes.parent, rows, max(1, length))
+        before, after = walk[1:], walk[:-1] if ends is rows else follow(self.lanes.parent, ends, max(1, length) - 1)
         last_obs, obs = self._gather(OBS, np.stack((before[0], after[0])), form)
         actions = rows[None] if not length else np.concatenate((rows[None], before[::-1], after[::-1]))
         act, *buffers = self._gather(ACT, actions, form)
@@ -90,7 +90,8 @@ class Rebuilder:
         if not any(stacks):
             leaves = [form.leaves(column, column.array.take(rows, axis=0)) for column in field.columns]
         else:
-            oldest_first = self.lanes.walk_frames(rows, max(stacks) - 1)[::-1].transpose(1, 2, 0)
+            older = self.lanes.parent if self.lanes.older_frame is None else self.lanes.older_frame
+            oldest_first = follow(older, rows, max(stacks) - 1)[::-1].transpose(1, 2, 0)
             for column, size in zip(field.columns, stacks, strict=True):
                 values = column.array.take(oldest_first[..., -size:] if size else rows, axis=0)
                 if size and self._pads_with_zeros:

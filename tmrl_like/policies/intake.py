@@ -53,7 +53,7 @@ class PolicyIntake:
         self.probe = probe
         self._assembler = PolicyAssembler()
         self._changed = threading.Condition()  # held for pointer swaps only
-        self._spares: list[ActorModule] = []
+        self._spares: list[ActorModule] = []  # any thread appends, the connection's pops
         self._ready: LoadedPolicy | None = None
         self._refused = 0
         self._reason = ""
@@ -82,15 +82,11 @@ class PolicyIntake:
 
     def _load(self, weights: memoryview) -> ActorModule:
         """Load into an instance that nobody uses; the policy that is ready stays ready if that fails."""
-        with self._changed:
-            actor = self._spares.pop() if self._spares else None
-        if actor is None:
-            actor = self._make_actor()
+        actor = self._spares.pop() if self._spares else self._make_actor()
         try:
             self._load_into(actor, weights)
         except PolicyError:
-            with self._changed:
-                self._spares.append(actor)
+            self._spares.append(actor)
             raise
         return actor
 
@@ -141,18 +137,17 @@ class PolicyIntake:
         """Swap the acting instance for the newest one (environment's thread)."""
         with self._changed:
             policy, self._ready = self._ready, None
-            if policy is not None:
-                self._spares.append(acting)
         if policy is not None:
             policy.actor.carry_over(acting)
+            self._spares.append(acting)
         return policy
 
     def drop(self) -> bool:
         """Forget a policy that is ready; whether there was one."""
         with self._changed:
             policy, self._ready = self._ready, None
-            if policy is not None:
-                self._spares.append(policy.actor)
+        if policy is not None:
+            self._spares.append(policy.actor)
         return policy is not None
 
     def wait_for_new(self, timeout_s: float) -> bool:

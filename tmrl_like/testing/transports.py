@@ -37,24 +37,24 @@ def until(condition: Callable[[], T], what: str = "the condition", deadline_s: f
     return result
 
 
-def receive_at(server: ServerLink, deadline_s: float = DEADLINE_S) -> Incoming:
+def receive_at(server: ServerLink) -> Incoming:
     """The next message at the server; an AssertionError if there is none in time."""
-    message = until(lambda: server.receive(0.2), "a message to the server", deadline_s)
+    message = until(lambda: server.receive(0.2), "a message to the server")
     assert message is not None
     return message
 
 
-def receive_of(peer: PeerLink, deadline_s: float = DEADLINE_S) -> bytes:
+def receive_of(peer: PeerLink) -> bytes:
     """The next message at a peer, maybe an empty one; an AssertionError if there is none in time."""
-    deadline = time.monotonic() + deadline_s
+    deadline = time.monotonic() + DEADLINE_S
     while (data := peer.receive(0.2)) is None:
-        assert time.monotonic() < deadline, f"no message to the peer within {deadline_s:g} s"
+        assert time.monotonic() < deadline, f"no message to the peer within {DEADLINE_S:g} s"
     return bytes(data)
 
 
-def send_of(peer: PeerLink, data: bytes, deadline_s: float = DEADLINE_S) -> None:
+def send_of(peer: PeerLink, data: bytes) -> None:
     """Send from a peer as soon as its link takes it; an AssertionError if it does not in time."""
-    until(lambda: peer.send(data), "a place for the peer's message", deadline_s)
+    until(lambda: peer.send(data), "a place for the peer's message")
 
 
 def introduce(server: ServerLink, peer: PeerLink) -> bytes:

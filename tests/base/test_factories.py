@@ -48,6 +48,8 @@ def test_a_factory_is_given_what_it_takes_and_has_not() -> None:
         (partial(Gym, gym_kwargs={"config": {"act_buf_len": 3}}), {"act_buf_len": 3, "reset_act_buf": True}),
         (partial(Gym, gym_kwargs={"config": {"act_in_obs": False}}), {"act_buf_len": 0, "reset_act_buf": True}),
         (Gym, {}),
+        (partial(Gym, gym_kwargs={"config": 3}), {}),
+        (partial(Env, lambda: Game(1)), {"act_buf_len": 2, "frame_stack": 0}),
         (("a pair", "of spaces"), {}),
     ],
 )

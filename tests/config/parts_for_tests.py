@@ -4,9 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from tmrl_like.errors import ConfigError
+
+
+class Net:
+    def __init__(self, width: int = 3) -> None:
+        self.width = width
+
+
+class Change(Protocol):
+    def __call__(self, number: int) -> int: ...
+
+
+class Doubled:
+    def __call__(self, number: int) -> int:
+        return 2 * number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,15 +28,11 @@ class Options:
     period_s: float = 0.1
     names: tuple[str, ...] = ()
     size: tuple[int, int] | None = None
+    net: Net | None = None
 
     def __post_init__(self) -> None:
         if not self.period_s > 0:
             raise ConfigError(f"period_s is {self.period_s}; it must be positive")
-
-
-class Net:
-    def __init__(self, width: int = 3) -> None:
-        self.width = width
 
 
 class Sized:
@@ -51,11 +61,12 @@ class Agent(Base):
         extra: Any = None,
         limit: int | None = None,
         options: Options | None = None,
+        change: Change | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.lr, self.sizes, self.betas, self.net_cls, self.net, self.extra = lr, sizes, betas, net_cls, net, extra
-        self.limit, self.options, self.make_net = limit, options, make_net
+        self.limit, self.options, self.make_net, self.change = limit, options, make_net, change
 
     def train(self) -> None: ...
     def get_actor(self) -> None: ...

@@ -58,6 +58,13 @@ def test_numbers_written_as_text_are_numbers() -> None:
         ({"options": {"size": [1]}}, "part.init_args.options.size: expected a list of a whole number or none, got [1]"),
         ({"options": 3}, "part.init_args.options: expected keys with values or none, got 3"),
         ({"mode": None}, "part.init_args.mode: expected one of a, b, got none"),
+        ({"change": f"{MODULE}.Nett"}, f"part.init_args.change.class_path: {MODULE} has no Nett; did you mean Net?"),
+        ({"change": 3}, "part.init_args.change: expected Change or none, got 3"),
+        ({"options": {"net": {"class_path": f"{MODULE}.Net"}, "period": 1}}, "options.period: there is no such key"),
+        (
+            {"options": {"net": {"class_path": f"{MODULE}.Net"}, "period_s": "x"}},
+            "period_s: expected a number, got 'x'",
+        ),
         ({"sizes": None}, "part.init_args.sizes: expected a list of a whole number, got none"),
         ({"net_cls": 3}, "part.init_args.net_cls: expected an import path, got 3"),
     ],
@@ -85,6 +92,13 @@ def test_keys_with_values_become_the_dataclass_that_the_annotation_names() -> No
     made = agent(options={"period_s": "1e-2", "names": ["a"], "size": [1, 2]})
     assert made.options == parts.Options(period_s=0.01, names=("a",), size=(1, 2))
     assert agent(options=None, limit=None).options is None
+
+
+def test_an_object_may_be_named_by_its_path_alone() -> None:
+    assert isinstance(agent(net=f"{MODULE}.Net").net, parts.Net)
+    assert isinstance(agent(options=f"{MODULE}.Options").options, parts.Options)
+    assert isinstance(agent(options={"net": f"{MODULE}.Net"}).options.net, parts.Net)
+    assert isinstance(agent(change=f"{MODULE}.Doubled").change, parts.Doubled)
 
 
 def test_a_callable_may_be_named_by_its_path_alone() -> None:

@@ -135,6 +135,8 @@ def test_an_environment_that_is_elsewhere_tells_what_the_file_has_of_it(file: Pa
     file.write_text(ENV_AND_MEMORY.replace("tmrl_like.envs.drone.DroneEnv", "not_on_this_machine.Env"))
     with pytest.raises(ConfigError, match=r"x.yaml:3: memory.init_args.frame_stack is missing: it is the env"):
         load_experiment(file, parts=TRAINERS_PARTS)
+    with pytest.raises(ConfigError, match=r"env.init_args: expected keys with values, got 3"):
+        load_experiment(file, [(("env", "init_args"), "3")], TRAINERS_PARTS)
     memory = load_experiment(file, [(("memory", "frame_stack"), "0")], TRAINERS_PARTS).memory
     assert memory.keywords == {"act_buf_len": 3, "frame_stack": 0, "gamma": 0.5, "n_steps": 2}
 
@@ -222,6 +224,8 @@ def test_the_plain_values_need_no_import_at_all(file: Path) -> None:
         (f"{MODULE}.Env", f"{MODULE}.Actor", ":3: env.class_path: Actor cannot be used here: it has no reset()"),
         ("lr: 0.5", "lr: fast", ":9: agent.init_args.lr: expected a number, got 'fast'"),
         ("lr: 0.5", "lrr: 0.5", ":9: agent.init_args.lrr: Agent has no such argument; did you mean lr?"),
+        ("port: 8000", f"limits: {{class_path: {MODULE}.Net}}", ":17: server: has a class_path, but its values are"),
+        ("  init_args: {size: 10}", "  init_args: 10", ":12: memory.init_args: expected keys with values, got 10"),
         ("{size: 10}", "{}", ":10: memory.init_args.size is missing: Memory needs it"),
         ("number: 2", "number: -2", ":13: sample_compressor: number is -2; it must be 0 or more"),
     ],

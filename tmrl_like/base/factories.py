@@ -105,17 +105,18 @@ def known_from_env(env_cls: Any) -> dict[str, Any]:
     """
     if not callable(env_cls):  # a pair of spaces
         return {}
-    config = (argument_of(env_cls, "gym_kwargs") or {}) if argument_of(env_cls, "gym_kwargs") is not MISSING else {}
-    if "config" in config:
-        known = {name: config["config"].get(name, default) for name, default in _RTGYM.items()}
-        if not config["config"].get("act_in_obs", True):
+    gym_kwargs = argument_of(env_cls, "gym_kwargs")
+    config = gym_kwargs.get("config") if isinstance(gym_kwargs, dict) else None
+    if isinstance(config, dict):
+        known = {name: config.get(name, default) for name, default in _RTGYM.items()}
+        if not config.get("act_in_obs", True):
             known["act_buf_len"] = 0
     else:
         known = {name: argument_of(env_cls, name) for name in _RTGYM}
     stacks = getattr(taken_apart(env_cls)[0], "frame_stacks", None)
     if stacks is not None:
         sizes = {item: argument_of(env_cls, size) if isinstance(size, str) else size for item, size in stacks.items()}
-        known["frame_stack"] = {item: size for item, size in sizes.items() if size > 1} or 0
+        known["frame_stack"] = {item: size for item, size in sizes.items() if size is not MISSING and size > 1} or 0
     return {name: value for name, value in known.items() if value is not MISSING}
 
 

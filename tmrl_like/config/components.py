@@ -14,6 +14,7 @@ from __future__ import annotations
 import collections.abc
 import contextlib
 import dataclasses
+import enum
 import functools
 import importlib
 import operator
@@ -91,6 +92,18 @@ def import_component(document: Document, keys: Keys, value: Any) -> Callable[...
     return target  # type: ignore[no-any-return]
 
 
+def arguments_written(document: Document, keys: Keys, value: Any) -> dict[Any, Any]:
+    """What `value`, which is at `keys` and names code, says about its arguments.
+
+    Raises:
+        ConfigError: they are not keys with values.
+    """
+    arguments = (value.get(_ARGUMENTS) if isinstance(value, dict) else None) or {}
+    if not isinstance(arguments, dict):
+        raise document.error((*keys, _ARGUMENTS), f": expected keys with values, got {arguments!r:.80}")
+    return arguments
+
+
 def check_value(document: Document, keys: Keys, annotation: Any, value: Any) -> Any:
     """Return `value` as the type that `annotation` names.
 
@@ -107,6 +120,8 @@ def check_value(document: Document, keys: Keys, annotation: Any, value: Any) -> 
                 try:
                     converted = msgspec.convert(value, kind, strict=strict)
                 except TypeError:  # a type that msgspec does not know
+                    if isinstance(kind, type):  # a Protocol, which no value of a file is
+                        continue
                     return value
                 return value if converted == value else converted
     got = "none" if value is None else f"{value!r:.80}"
@@ -220,9 +235,7 @@ def is_component(value: Any) -> bool:
 
 def _resolve(document: Document, keys: Keys, value: Any, supplied: tuple[str, ...] = ()) -> Component:
     target = import_component(document, keys, value)
-    arguments = (value.get(_ARGUMENTS) if isinstance(value, dict) else None) or {}
-    if not isinstance(arguments, dict):
-        raise document.error((*keys, _ARGUMENTS), f": expected keys with values, got {arguments!r:.80}")
+    arguments = arguments_written(document, keys, value)
     return Component(target, _check_arguments(document, (*keys, _ARGUMENTS), target, arguments, supplied))
 
 
@@ -246,27 +259,20 @@ def _check_arguments(
 
 
 def _argument(document: Document, keys: Keys, annotation: Any, value: Any) -> Any:
-    if _holds_component(value):
-        return _with_components(document, keys, annotation, value)
-    if isinstance(value, str) and _wants_code(annotation):
-        return _factory(document, keys, annotation, _resolve(document, keys, value))
-    if isinstance(value, dict) and (page := _dataclass_in(annotation)) is not None:
-        return make_page(document, keys, page, value)
-    return check_value(document, keys, annotation, value)
-
-
-def _with_components(document: Document, keys: Keys, annotation: Any, value: Any) -> Any:
-    if is_component(value):
+    is_code = is_component(value) or (isinstance(value, str) and _names_code(annotation, value))
+    if is_code:
         component = _resolve(document, keys, value)
         if _wants_object(annotation) and isinstance(component.target, type):
             return instantiate(document, keys, component)
         return _factory(document, keys, annotation, component)
-    inner = (typing.get_args(annotation) or (Any,))[-1 if isinstance(value, dict) else 0]
-    if isinstance(value, dict):
-        return {k: _with_components(document, (*keys, k), inner, v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_with_components(document, (*keys, i), inner, v) for i, v in enumerate(value)]
-    return value
+    if isinstance(value, dict) and (page := _dataclass_in(annotation)) is not None:
+        return make_page(document, keys, page, value)
+    inner = next((a[-1 if isinstance(value, dict) else 0] for a in map(typing.get_args, _kinds(annotation)) if a), Any)
+    if isinstance(value, dict) and holds_component(value):
+        return {k: _argument(document, (*keys, k), inner, v) for k, v in value.items()}
+    if isinstance(value, list) and holds_component(value):
+        return [_argument(document, (*keys, i), inner, v) for i, v in enumerate(value)]
+    return check_value(document, keys, annotation, value)
 
 
 def _factory(document: Document, keys: Keys, annotation: Any, component: Component) -> Callable[..., Any]:
@@ -286,15 +292,18 @@ def _refuse_missing(
             raise ConfigError(f"{document.where(keys)}: {missing} is missing: {name_of(target)} needs it")
 
 
-def _holds_component(value: Any) -> bool:
+def holds_component(value: Any) -> bool:
+    """Whether a value of the file names code, or holds one that does."""
     if isinstance(value, dict):
-        return is_component(value) or any(map(_holds_component, value.values()))
-    return isinstance(value, list) and any(map(_holds_component, value))
+        return is_component(value) or any(map(holds_component, value.values()))
+    return isinstance(value, list) and any(map(holds_component, value))
 
 
-def _wants_code(annotation: Any) -> bool:
-    """A Callable or a type: text is then an import path."""
-    return any((typing.get_origin(kind) or kind) in (collections.abc.Callable, type) for kind in _kinds(annotation))
+def _names_code(annotation: Any, text: str) -> bool:
+    """Whether text is an import path: for a Callable or a type, and with a dot for a class that is no value."""
+    kinds = [kind for kind in _kinds(annotation) if kind is not type(None)]
+    code = [(typing.get_origin(kind) or kind) in (collections.abc.Callable, type) for kind in kinds]
+    return any(code) or ("." in text and all(_wants_object(kind) and not _is_value(kind) for kind in kinds))
 
 
 def _gives_nothing(annotation: Any) -> bool:
@@ -309,6 +318,10 @@ def _wants_object(annotation: Any) -> bool:
     plain = (Any, object, type, dict, list, tuple, type(None), MISSING)
     classes = (kind for kind in _kinds(annotation) if isinstance(kind, type) and typing.get_origin(kind) is None)
     return any(cls not in plain for cls in classes)
+
+
+def _is_value(kind: type) -> bool:
+    return kind in (str, int, float, bool) or issubclass(kind, enum.Enum) or _is_path(kind)
 
 
 def _is_path(annotation: Any) -> bool:

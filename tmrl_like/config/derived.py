@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from tmrl_like.base.factories import MISSING, argument_of, known_from_env, signature_of
-from tmrl_like.config.components import import_component, resolve_component
+from tmrl_like.config.components import arguments_written, import_component, resolve_component
 from tmrl_like.config.document import Document, Keys
 from tmrl_like.config.experiment import PARTS
 from tmrl_like.errors import ConfigError
@@ -44,8 +44,7 @@ def _env(document: Document, parts: Collection[str]) -> Callable[..., Any]:
     except ConfigError:
         if "env" in parts:
             raise
-    written = document.data["env"]
-    return functools.partial(_away, **(written.get("init_args") or {} if isinstance(written, dict) else {}))
+    return functools.partial(_away, **arguments_written(document, ("env",), document.data["env"]))
 
 
 def _away(**arguments: Any) -> None:
@@ -59,7 +58,7 @@ def _complete(
     component = holder[keys[-1]]
     target = import_component(document, keys, component)
     taken = signature_of(target).parameters
-    given = dict(component.get("init_args") or {}) if isinstance(component, dict) else {}
+    given = arguments_written(document, keys, component)
     for name in unknown:
         if name in taken and name not in given:
             raise document.error(

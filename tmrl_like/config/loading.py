@@ -12,7 +12,7 @@ import yaml
 
 from tmrl_like.base.factories import signature_of
 from tmrl_like.base.text import suggestion
-from tmrl_like.config.components import instantiate, is_component, make_page, resolve_component
+from tmrl_like.config.components import holds_component, instantiate, is_component, make_page, resolve_component
 from tmrl_like.config.derived import complete_memory
 from tmrl_like.config.document import Document, Keys, parse_value, read_document
 from tmrl_like.config.experiment import PARTS, SECTIONS, Experiment, Settings
@@ -72,6 +72,9 @@ def load_settings(path: str | Path, overrides: Overrides = ()) -> Settings:
 
 def _settings(document: Document) -> Settings:
     written = {key: value for key, value in document.data.items() if key not in PARTS}
+    for key, value in written.items():
+        if holds_component(value):
+            raise document.error((key,), ": has a class_path, but its values are plain ones; name code in init_args")
     return make_page(document, (), Settings, {k: v for k, v in written.items() if v is not None or k not in SECTIONS})
 
 

@@ -599,6 +599,19 @@ def test_a_packet_larger_than_its_file_makes_the_next_files_larger(opened, tmp_p
     assert trainer.rows == {1: list(range(11))}
 
 
+def test_what_did_not_fit_into_a_packets_file_is_a_break_after_a_kill(opened):
+    folder = opened()
+    box = outbox(folder, 1, max_samples=4, max_packet_bytes=1 << 30)
+    fill(box, *range(6), size=100_000)  # the first packet is closed, and its file holds two of its four samples
+    kill(folder)
+    box, packets = outbox(opened(), 2), []
+    box.pump(
+        lambda data: packets.extend(m.decode(message)[0] for _, message in unseal(m.decode(data)[1])) or True, True
+    )
+    assert [(packet.sequence, packet.samples) for packet in packets] == [(1, 2), (2, 2)]
+    assert packets[0].breaks < packets[1].breaks
+
+
 def test_closing_meets_a_connections_thread_that_still_works(opened):
     box = outbox(opened())
     fill(box, 1)

@@ -73,6 +73,7 @@ class Outbox:
         self._sender = Sender(worker, self.incarnation, self.options, folder, clock())
         self._episodes: list[EpisodeStats] = []
         self._breaks = 0
+        self._cuts = 0  # packets that their files did not hold whole: after a kill the next one does not continue them
         self._sequence = 0
         self._started_at = 0.0
         self._closed_packets: deque[_Closed] = deque()
@@ -151,13 +152,14 @@ class Outbox:
         self.seal()
         self._breaks += 1
         if self._file is not None:
-            self._file.begin(self.incarnation, self._sequence + 1, self._breaks)
+            self._file.begin(self.incarnation, self._sequence + 1, self._breaks + self._cuts)
 
     def seal(self) -> None:
         """Close the packet, whatever it holds; the connection's thread seals it."""
         if self._writer.samples == 0 and not self._episodes:
             return
         self._sequence += 1
+        self._cuts += self._file is not None and self._file.needed_bytes > 0
         closed = _Closed(self._sequence, self._breaks, self._writer, tuple(self._episodes), self._file)
         self._closed_packets.append(closed)
         self._closed_bytes += closed.writer.size_bytes
@@ -168,7 +170,7 @@ class Outbox:
     def _begin_packet(self) -> None:
         file = self._file = None if self._unsealed is None else self._unsealed.take()
         if file is not None:
-            file.begin(self.incarnation, self._sequence + 1, self._breaks)
+            file.begin(self.incarnation, self._sequence + 1, self._breaks + self._cuts)
         self._writer = PacketWriter(self._with_originals, self._writer, None if file is None else file.add)
 
     def _drop_closed(self) -> None:

@@ -126,7 +126,7 @@ class TlspyoPeerLink:
     def close(self) -> None:
         with contextlib.suppress(TransportError):  # without a reactor there is nothing to close
             in_reactor(self._dialler.stopTrying)
-            close_all([self._connection] if self._connection else [])
+            close_all([connection] if (connection := self._connection) else [])
 
 
 class PeerConnection(Connection, ClientProtocol):  # type: ignore[misc]

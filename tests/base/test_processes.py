@@ -31,6 +31,13 @@ print(script.pid, other.pid, guard.pid, flush=True)
 time.sleep(3600)
 """
 
+CARELESS = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(3600)"])
+print(child.pid, flush=True)
+time.sleep(3600)
+"""
+
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(3600)"
 
 
@@ -73,6 +80,15 @@ def test_a_process_that_does_not_end_when_asked_is_killed(stubborn: psutil.Proce
     assert end_processes(family_of(stubborn.pid), 0.1, 60.0) == []
     assert not is_alive(stubborn)
     assert family_of(stubborn.pid) == []
+
+
+def test_a_process_has_ended_although_its_parent_takes_no_note_of_it() -> None:
+    command = [sys.executable, "-S", "-c", CARELESS]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as careless:
+        assert careless.stdout is not None
+        child = psutil.Process(int(careless.stdout.readline()))
+        assert end_processes([child], 5.0, 0.1) == []
+        careless.kill()
 
 
 def test_a_script_imports_what_its_parent_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

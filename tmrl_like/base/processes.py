@@ -21,6 +21,7 @@ import psutil
 log = logging.getLogger("tmrl_like")
 
 _LOOK_S = 0.25
+_WAIT_S = 0.02
 
 
 def start_script(script: Path, **streams: Any) -> subprocess.Popen[bytes]:
@@ -81,7 +82,9 @@ def end_processes(alive: Sequence[psutil.Process], term_within_s: float, kill_wi
         for process in alive:
             with contextlib.suppress(psutil.Error):
                 ask(process)
-        alive = psutil.wait_procs(alive, timeout=within_s)[1]
+        until = time.monotonic() + within_s
+        while alive and time.monotonic() < until:
+            alive = [process for process in psutil.wait_procs(alive, timeout=_WAIT_S)[1] if is_alive(process)]
     return list(alive)
 
 

@@ -63,7 +63,7 @@ def open_folder(root: Path, name: str | None, max_bytes: int) -> WorkerFolder:
                 lock = lock_folder(path)
                 if lock is not None:
                     return WorkerFolder(path, unquote(path.name), lock, max_bytes)
-        name = name or new_worker_name()
+        name = name or new_name()
         folder = quote(name, safe="").replace(".", "%2E")
         if not 0 < len(folder) <= _MAX_FOLDER_NAME:
             raise ConfigError(f"a worker that spools needs a shorter name than {name:.60}…, or one of plain letters")
@@ -78,6 +78,6 @@ def open_folder(root: Path, name: str | None, max_bytes: int) -> WorkerFolder:
     )
 
 
-def new_worker_name() -> str:
-    """A name that no other process has."""
+def new_name() -> str:
+    """A name for a worker or trainer that no other process has."""
     return f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(2)}"

@@ -18,7 +18,6 @@ log = logging.getLogger("tmrl_like.metrics")
 
 Record = dict[str, Any]
 
-
 _SHOWN = {
     "return_test_mean": "[green]test {:.2f}[/green]",
     "return_train_mean": "train {:.2f}",
@@ -37,7 +36,7 @@ _SHOWN_IF_ANY = {
 
 
 class Sink(Protocol):
-    """Takes records: flat dictionaries with a "kind" ("round", "episode", "run")."""
+    """Takes records: flat dictionaries with a "kind" ("round" or "episode")."""
 
     def write(self, record: Record) -> None:
         """Take one record; quick, and never raises."""
@@ -144,19 +143,9 @@ class WandbSink:
         config: dict[str, Any] | None = None,
         offline: bool = False,
     ) -> None:
-        """Start wandb in the background.
-
-        Args:
-            folder: where wandb keeps its files.
-            entity: wandb user or team.
-            project: wandb project.
-            run_id: name of the run; the same id continues a run.
-            key: API key; None: wandb's own settings.
-            config: shown with the run.
-            offline: do not contact wandb; `wandb sync` uploads later.
-        """
-        self._init = {"entity": entity, "project": project, "id": run_id, "config": config or {}}
-        self._folder = folder
+        """Start wandb in the background, with its files in `folder`; the rest is as in `Trainer.run_with_wandb`."""
+        settings = {"entity": entity, "project": project, "id": run_id, "config": config or {}}
+        self._init: dict[str, Any] = {"dir": str(folder), "resume": "allow", **settings}
         self._key = key
         self._offline = offline
         self._queue: queue.Queue[Record | None] = queue.Queue()
@@ -191,17 +180,16 @@ class WandbSink:
     def _start(self) -> Any:
         import wandb
 
-        self._folder.mkdir(parents=True, exist_ok=True)
+        os.makedirs(self._init["dir"], exist_ok=True)
         if self._key is not None:
             os.environ["WANDB_API_KEY"] = self._key
         settings = wandb.Settings(init_timeout=15, silent=True)
-        arguments: dict[str, Any] = {"dir": str(self._folder), "resume": "allow", "settings": settings, **self._init}
         if not self._offline:
             try:
-                return wandb.init(**arguments)
+                return wandb.init(settings=settings, **self._init)
             except Exception as error:
-                log.warning("wandb is not reachable (%s): keeping the run offline in %s", error, self._folder)
-        return wandb.init(mode="offline", **arguments)
+                log.warning("wandb is not reachable (%s): keeping the run offline in %s", error, self._init["dir"])
+        return wandb.init(mode="offline", settings=settings, **self._init)
 
 
 def describe_round(record: Record) -> str:

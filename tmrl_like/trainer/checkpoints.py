@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 import torch
@@ -20,6 +20,7 @@ from tmrl_like.delivery.log import PacketLog, head_of, lock_folder
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.errors import CheckpointError, MemoryContractError
 from tmrl_like.policies.weights import refuse_diverged
+from tmrl_like.trainer.options import Resume
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.trainer.snapshot import give_up_checkpoint, load_checkpoint, read_manifest, take_snapshot
 from tmrl_like.types import Receipt
@@ -27,7 +28,6 @@ from tmrl_like.wire.messages import WireVersionError
 
 log = logging.getLogger("tmrl_like.trainer")
 
-Resume = Literal["all", "memory", "none"]
 Dump = Callable[[TrainingOffline, Any], None]
 Load = Callable[[Any], TrainingOffline]
 Updater = Callable[[TrainingOffline, Any], TrainingOffline]
@@ -66,13 +66,7 @@ class Checkpoints:
     """
 
     def __init__(self, path: Path | None, dump: Dump | None = None, load: Load | None = None) -> None:
-        """Nothing happens yet.
-
-        Args:
-            path: the folder; None: nothing is kept.
-            dump: f(training, path), instead of our own format.
-            load: f(path) -> training, instead of our own format.
-        """
+        """Nothing happens yet; see `Trainer` for the arguments."""
         self.path = path
         self._dump = dump
         self._load = load

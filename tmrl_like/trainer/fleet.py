@@ -32,12 +32,7 @@ class Fleet:
     """Collects beats; says once what is wrong with a worker, and once that it is over."""
 
     def __init__(self, stalled_after_s: float) -> None:
-        """Start with no worker.
-
-        Args:
-            stalled_after_s: a worker that drives one version for so long while newer ones are published is
-                stalled. Experts, which ignore policies, never are.
-        """
+        """Start with no worker; `stalled_after_s`: see `TrainerOptions`. Experts, which ignore policies, never are."""
         self._stalled_after_s = stalled_after_s
         self._conditions: dict[str, _Condition] = {}
         self._forgotten = dict.fromkeys(_TOTALS, 0)  # of workers that are not among the conditions any more
@@ -46,12 +41,7 @@ class Fleet:
         self._steps = self._overruns = 0  # since `metrics` was called
 
     def on_beat(self, beat: m.Beat, newest: int) -> None:
-        """Take a worker's sign of life (connection's thread).
-
-        Args:
-            beat: the worker's.
-            newest: the version published last; 0: none.
-        """
+        """Take a worker's sign of life (connection's thread); `newest`: the version published last; 0: none."""
         now = time.monotonic()
         condition = _Condition(beat, now)
         known = self._conditions.get(beat.worker)
@@ -123,11 +113,7 @@ class Fleet:
         return {c.beat.worker: c.beat.policy_version for c in self._alive()}
 
     def metrics(self, newest: int) -> dict[str, float]:
-        """The workers' condition, and what they did since the last call.
-
-        Args:
-            newest: the version published last.
-        """
+        """The workers' condition, and what they did since the last call; `newest`: the version published last."""
         alive = self._alive()
         beats = [c.beat for c in alive]
         known = [c.beat for c in list(self._conditions.values())]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from tmrl_like.base import script
 from tmrl_like.base.budgets import Turns
@@ -29,26 +30,12 @@ _TICK_S = 0.05
 _VERSIONS_KEPT = 10_000
 
 
-class _Publication:
+class _Publication(NamedTuple):
     """A policy on its way out."""
 
-    def __init__(self, version: int, published_at_s: float, pieces: list[bytes | memoryview]) -> None:
-        self.version = version
-        self.published_at_s = published_at_s
-        self.pieces = pieces
-        self._frames = split_policy(pieces, version, published_at_s)
-        self._blocked: bytes | None = None
-
-    def again(self) -> _Publication:
-        return _Publication(self.version, self.published_at_s, self.pieces)
-
-    def send(self, send: Callable[[bytes], bool]) -> bool:
-        """Send frames until the connection takes no more; True when all are sent."""
-        while (frame := self._blocked or next(self._frames, None)) is not None:
-            self._blocked = None if send(frame) else frame
-            if self._blocked:
-                return False
-        return True
+    version: int
+    published_at_s: float
+    pieces: list[bytes | memoryview]
 
 
 class TrainerLink:
@@ -74,17 +61,9 @@ class TrainerLink:
     ) -> None:
         """Connect, without waiting for the server.
 
-        Args:
-            link: an open connection; it and what follows it are as in `Session`.
-            where: the server's address, for messages.
-            name: this trainer's name.
-            spaces: compared with the workers'.
-            receiver: knows what the memory holds already; None: nothing.
-            freshness: which samples come too late; None: none do.
-            model_path: where the newest weights are kept; None: nowhere.
-            version: of the policy published last, by an earlier process of this training.
-            worker_stalled_after_s: after so long with one version, while newer ones are published, a worker is named
-                in the log.
+        `receiver` knows what the memory holds already, and `version` is that of the policy published last, both by
+        an earlier process of this training. `worker_stalled_after_s` is as in `TrainerOptions`, the rest as in
+        `Session`.
         """
         self._where = where
         self._receiver = receiver or Receiver()
@@ -98,6 +77,8 @@ class TrainerLink:
         self.workers = Fleet(worker_stalled_after_s)
         self._next_publication: _Publication | None = None
         self._publication: _Publication | None = None
+        self._frames: Iterator[bytes] = iter(())  # of the publication, that are not sent yet
+        self._blocked: bytes | None = None  # the frame that the connection has not taken yet
         self._last_publication: _Publication | None = None
         self._published: dict[int, float] = {}
         self.newest_version = version
@@ -172,7 +153,8 @@ class TrainerLink:
     def on_welcome(self, welcome: m.Welcome, is_new: bool) -> None:
         """A server without a policy gets the last one again."""
         if welcome.policy_wanted and self._last_publication is not None and self._publication is None:
-            self._publication = self._last_publication.again()
+            with self._arrived:
+                self._next_publication = self._next_publication or self._last_publication
 
     def on_message(self, message: m.AnyMessage, body: memoryview) -> None:
         """Samples, to be read in turns, and signs of life."""
@@ -215,10 +197,14 @@ class TrainerLink:
         if self._publication is None:
             with self._arrived:
                 self._publication, self._next_publication = self._next_publication, None
-        if self._publication is None:
-            return True
-        if not self._publication.send(send):
-            return False
+            if self._publication is None:
+                return True
+            policy = self._publication
+            self._frames = split_policy(policy.pieces, policy.version, policy.published_at_s)
+        while (frame := self._blocked or next(self._frames, None)) is not None:
+            self._blocked = None if send(frame) else frame
+            if self._blocked:
+                return False
         self._saver.save(self._publication.pieces)
         self._last_publication, self._publication = self._publication, None
         return self._next_publication is None

@@ -9,6 +9,8 @@ from typing import Literal
 from tmrl_like.base.options import above_0, at_least
 from tmrl_like.errors import expect
 
+Resume = Literal["all", "memory", "none"]
+
 
 @dataclass(kw_only=True, eq=False)
 class Schedule:
@@ -67,7 +69,7 @@ class TrainerOptions:
             is named in the log and counted; .inf: never.
     """
 
-    resume: Literal["all", "memory", "none"] = "all"
+    resume: Resume = "all"
     worker_stalled_after_s: float = 30.0
 
     def __post_init__(self) -> None:

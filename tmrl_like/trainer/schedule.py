@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -105,8 +106,8 @@ class TrainingOffline(Schedule):
                 raise ConfigError(f"TrainingOffline needs {name}")
         assert self.memory_cls is not None
         assert self.training_agent_cls is not None
-        if self.profiling:
-            _profiler()
+        if self.profiling and importlib.util.find_spec("pyinstrument") is None:
+            raise MissingExtraError("profiling=True needs pyinstrument: pip install pyinstrument")
         self.device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
         self.freshness = FreshnessLimits(self.max_sample_age_s, self.max_policy_lag_versions)
         self.observation_space, self.action_space = _spaces_of(self.env_cls)
@@ -282,17 +283,11 @@ def _profiled(on: bool) -> Iterator[None]:
     if not on:
         yield
         return
-    with _profiler()() as profiler:
+    from pyinstrument import Profiler
+
+    with Profiler() as profiler:
         yield
     log.info("%s", profiler.output_text(unicode=True))
-
-
-def _profiler() -> Any:
-    try:
-        from pyinstrument import Profiler
-    except ImportError:
-        raise MissingExtraError("profiling=True needs pyinstrument: pip install pyinstrument") from None
-    return Profiler
 
 
 __all__ = ["StopTraining", "TrainerInterface", "TrainingOffline"]

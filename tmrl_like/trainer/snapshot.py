@@ -1,13 +1,7 @@
 """What was learnt, on disk, and back: no pickle, no code, whole or not at all.
 
-A checkpoint is a folder::
-
-    manifest.json         names the newest complete checkpoint, and the one before; replaced in one step
-    training-N.pt         agent, counters, random generators: tensors and plain values
-    log/                  the samples, as they arrive (`delivery.log`)
-
-A kill at any moment leaves the manifest of the last complete checkpoint and its files, and in log/ every sample that
-was acknowledged. `take_snapshot` belongs to the training thread; `Snapshot.write` to any.
+docs/architecture.md draws the checkpoint folder. A kill at any moment leaves the manifest of the last complete
+checkpoint and its files. `take_snapshot` belongs to the training thread; `Snapshot.write` to any.
 """
 
 from __future__ import annotations
@@ -102,13 +96,7 @@ class Snapshot:
 
 
 def take_snapshot(training: TrainingOffline, extra: Mapping[str, Any] | None = None, run: str = "") -> Snapshot:
-    """Copy what a checkpoint holds, between two training steps: all but the samples.
-
-    Args:
-        training: what to save.
-        extra: further plain values to keep with it.
-        run: which training it is.
-    """
+    """Copy what a checkpoint holds, between two training steps: all but the samples; `extra` values are plain."""
     state = map_leaves(
         lambda value: value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else value,
         _training_state(training, dict(extra or {})),

@@ -5,10 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import os
-import secrets
 import signal
-import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,11 +16,12 @@ from tmrl_like.base.options import with_given
 from tmrl_like.base.script import close_at_exit
 from tmrl_like.base.text import name_of
 from tmrl_like.config.paths import RunPath
+from tmrl_like.delivery.folder import new_name
 from tmrl_like.errors import ConfigError
 from tmrl_like.metrics.sinks import ConsoleSink, JsonLinesSink, Sink, WandbSink
-from tmrl_like.trainer.checkpoints import Checkpoints, Resume
+from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.link import TrainerLink
-from tmrl_like.trainer.options import TrainerOptions
+from tmrl_like.trainer.options import Resume, TrainerOptions
 from tmrl_like.trainer.sample_check import SampleCheck
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.transport import KeyFolder, TransportOptions, connect
@@ -110,7 +108,7 @@ class Trainer:
             self.link = TrainerLink(
                 connect(transport, host, port, KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER)), limits),
                 f"{host}:{port}",
-                name or f"{socket.gethostname()[:40]}-{os.getpid()}-{secrets.token_hex(2)}",
+                name or new_name(),
                 describe_spaces(training.observation_space, training.action_space),
                 receiver,
                 training.freshness,
@@ -131,7 +129,7 @@ class Trainer:
             MemoryContractError: the user's memory broke its contract.
             CheckpointError: training is over, and its last state could not be written.
         """
-        self._run([ConsoleSink()] if self._extra_sinks is None else list(self._extra_sinks))
+        self._run()
 
     def run_with_wandb(
         self,
@@ -155,9 +153,7 @@ class Trainer:
         """
         config = partial_to_dict(self._training_cls)
         folder = self._metrics_path.parent / "wandb"
-        sink = WandbSink(folder, entity, project, run_id, key, config, offline)
-        sinks = [ConsoleSink()] if self._extra_sinks is None else list(self._extra_sinks)
-        self._run([*sinks, sink])
+        self._run(WandbSink(folder, entity, project, run_id, key, config, offline))
 
     def stop(self) -> None:
         """End `run` after the current training step, with a checkpoint. Any thread, or a signal handler."""
@@ -184,8 +180,9 @@ class Trainer:
 
     # -- run -----------------------------------------------------------------------------------------
 
-    def _run(self, sinks: list[Sink]) -> None:
-        sinks = [JsonLinesSink(self._metrics_path), *sinks]
+    def _run(self, *further: Sink) -> None:
+        asked_for = [ConsoleSink()] if self._extra_sinks is None else self._extra_sinks
+        sinks: list[Sink] = [JsonLinesSink(self._metrics_path), *asked_for, *further]
 
         def write(record: dict[str, Any]) -> None:
             for sink in sinks:

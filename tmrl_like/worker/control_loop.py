@@ -14,13 +14,13 @@ import numpy as np
 from tmrl_like.delivery.outbox import Outbox
 from tmrl_like.envs.actions import actions_of_reset
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
-from tmrl_like.errors import MemoryContractError
+from tmrl_like.errors import EnvironmentFaultError, MemoryContractError
 from tmrl_like.policies.actions import is_finite
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.intake import PolicyIntake
 from tmrl_like.types import ActionSource, EpisodeStats, ObsPreprocessor, SampleCompressor, StepTiming
 from tmrl_like.worker.dead_man import DeadMan
-from tmrl_like.worker.returned import fault_of_policy, not_finite, refuse_no_number
+from tmrl_like.worker.returned import is_number, not_finite, outline
 
 log = logging.getLogger("tmrl_like.worker")
 
@@ -121,9 +121,13 @@ class ControlLoop:
         try:
             act = self.act(obs, test)
         except Exception as error:
-            if (fault := fault_of_policy(obs, self.env.env.observation_space, error)) is not None:
-                raise fault from error
-            raise
+            space = self.env.env.observation_space
+            if space.contains(obs):
+                raise
+            raise EnvironmentFaultError(
+                "the policy raised on an observation that is not in the environment's observation space: expected "
+                f"{space}, got {outline(obs)} ({type(error).__name__}: {error})"
+            ) from error
         if not is_finite(act):
             return dead_man.take_over(f"the policy's action is not finite: {act!r:.80}"), ActionSource.SAFE
         if dead_man.is_driving:
@@ -172,8 +176,8 @@ class ControlLoop:
         self.inference_s, self.env_s = acted - started, observed - acted
         if self.obs_preprocessor is None and not is_finite(new_obs):
             raise not_finite("observation", new_obs)
-        if type(rew) not in _REWARD_TYPES:
-            refuse_no_number(rew)
+        if type(rew) not in _REWARD_TYPES and not is_number(rew):
+            raise EnvironmentFaultError(f"the environment's reward is {rew!r:.80}; expected a number")
         if not is_finite(rew):
             raise not_finite("reward", rew)
         self.env_steps += 1

@@ -13,30 +13,15 @@ from tmrl_like.errors import EnvironmentFaultError
 from tmrl_like.policies.actions import is_finite
 
 
-def fault_of_policy(obs: Any, space: gymnasium.Space[Any], error: Exception) -> EnvironmentFaultError | None:
-    """The environment's part in it that a policy raised; None: the observation is one of its space."""
-    if space.contains(obs):
-        return None
-    return EnvironmentFaultError(
-        f"the policy raised on an observation that is not in the environment's observation space: expected {space}, "
-        f"got {outline(obs)} ({type(error).__name__}: {error})"
-    )
-
-
 def not_finite(name: str, value: Any) -> EnvironmentFaultError:
     """The error about an observation or a reward that holds NaN or infinity."""
     shown = " ".join(repr(value).split())[:200]
     return EnvironmentFaultError(f"the environment's {name} is not finite: {shown}; nothing can be learnt from it")
 
 
-def refuse_no_number(rew: Any) -> None:
-    """Look at a reward of an unusual type.
-
-    Raises:
-        EnvironmentFaultError: it is not a number.
-    """
-    if not isinstance(rew, int | float | np.number | np.bool_) and not (isinstance(rew, np.ndarray) and rew.ndim == 0):
-        raise EnvironmentFaultError(f"the environment's reward is {rew!r:.80}; expected a number")
+def is_number(rew: Any) -> bool:
+    """Whether a reward is one."""
+    return isinstance(rew, int | float | np.number | np.bool_) or (isinstance(rew, np.ndarray) and rew.ndim == 0)
 
 
 def observation_problem(

@@ -21,7 +21,7 @@ from tmrl_like.base import script
 from tmrl_like.base.options import with_given
 from tmrl_like.base.text import one_line
 from tmrl_like.config.paths import RunPath
-from tmrl_like.delivery.folder import new_worker_name, open_folder
+from tmrl_like.delivery.folder import new_name, open_folder
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.outbox import Outbox
 from tmrl_like.delivery.session import Session
@@ -176,7 +176,7 @@ class RolloutWorker:
                 outbox = with_given(outbox, max_bytes=_STANDALONE_BYTES)
             spool = cfg.RUN_FOLDER / "spool" if options.spool is True else options.spool
             folder = open_folder(Path(spool), name, outbox.spool_max_bytes) if spool and not standalone else None
-            self.name = name or (folder.worker if folder else new_worker_name())
+            self.name = name or (folder.worker if folder else new_name())
             self._outbox = Outbox(self.name, crc_debug, outbox, folder)
             undo.callback(self._outbox.close)
             self.loop = ControlLoop(

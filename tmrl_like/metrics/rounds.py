@@ -58,13 +58,7 @@ class RoundMetrics:
             self._steps[name].append(value)
 
     def add_samples(self, buffer: Buffer, published_at: Callable[[int], float | None], newest_version: int = 0) -> None:
-        """Samples that enter the memory now.
-
-        Args:
-            buffer: what arrived.
-            published_at: see `TrainerInterface.published_at`.
-            newest_version: the one published last; 0: none.
-        """
+        """Samples that enter the memory now; what is known of policies is as in `TrainerInterface`."""
         now, add = time.time(), self._of_samples
         self._samples += len(buffer)
         for block in buffer.blocks:
@@ -81,11 +75,7 @@ class RoundMetrics:
                     add["policy_age"].append(timing.observed_at_s[timing.policy_version == version] - published_s)
 
     def close(
-        self,
-        total_updates: int,
-        total_samples: int,
-        memory_transitions: int,
-        further: dict[str, float],
+        self, total_updates: int, total_samples: int, memory_transitions: int, further: dict[str, float]
     ) -> dict[str, Any]:
         """Summarise the round as one flat record; `further` metrics go into it as they are."""
         duration_s = max(time.monotonic() - self._started, 1e-9)

@@ -192,14 +192,10 @@ class Checkpoints:
     # -- keeping it ----------------------------------------------------------------------------------
 
     def save(self, training: TrainingOffline, version: int, wait: bool = False) -> None:
-        """Write a checkpoint; a full disk is logged, and stops nothing.
+        """Write a checkpoint, between two training steps; a full disk is logged, and stops nothing.
 
-        Without `wait` it is written meanwhile, or skipped where the one before is still being written.
-
-        Args:
-            training: between two training steps.
-            version: of the policy published last.
-            wait: until it is written.
+        Without `wait` it is written meanwhile, or skipped where the one before is still being written. `version` is
+        that of the policy published last.
 
         Raises:
             DivergedError: a module of the agent's has parameters that are not finite; nothing is written.

@@ -82,7 +82,7 @@ class TrainerLink:
         self._last_publication: _Publication | None = None
         self._published: dict[int, float] = {}
         self.newest_version = version
-        self._saver = _Saver(model_path)
+        self._saver = None if model_path is None else _Saver(model_path)
         self.session = Session(link, where, self, "trainer", name, spaces, model_path)
 
     # -- the training thread -------------------------------------------------------------------------
@@ -146,7 +146,8 @@ class TrainerLink:
     def close(self, flush_s: float = 1.0) -> None:
         """Send what waits, leave. Twice is fine."""
         self.session.close(flush_s)
-        self._saver.close()
+        if self._saver is not None:
+            self._saver.close()
 
     # -- the connection's thread (`session.Role`) ----------------------------------------------------
 
@@ -205,7 +206,8 @@ class TrainerLink:
             self._blocked = None if send(frame) else frame
             if self._blocked:
                 return False
-        self._saver.save(self._publication.pieces)
+        if self._saver is not None:
+            self._saver.save(self._publication.pieces)
         self._last_publication, self._publication = self._publication, None
         return self._next_publication is None
 
@@ -219,15 +221,13 @@ class TrainerLink:
 class _Saver:
     """Writes the newest weights to disk in a thread of its own; skips those it had no time for."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
         self._waiting: list[bytes | memoryview] | None = None
         self._ready = threading.Condition()
         self._closing = False
-        self._thread: threading.Thread | None = None
-        if path is not None:
-            self._thread = threading.Thread(target=self._run, name="tmrl-saver", daemon=True)
-            self._thread.start()
+        self._thread = threading.Thread(target=self._run, name="tmrl-saver", daemon=True)
+        self._thread.start()
 
     def save(self, pieces: list[bytes | memoryview]) -> None:
         with self._ready:
@@ -238,16 +238,13 @@ class _Saver:
         with self._ready:
             self._closing = True
             self._ready.notify()
-        if self._thread is not None:
-            self._thread.join(5.0)
+        self._thread.join(5.0)
 
     def _run(self) -> None:
-        assert self._path is not None
         failed = False
         while True:
             with self._ready:
-                while self._waiting is None and not self._closing:
-                    self._ready.wait()
+                self._ready.wait_for(lambda: self._waiting is not None or self._closing)
                 pieces, self._waiting = self._waiting, None
             if pieces is None:
                 return

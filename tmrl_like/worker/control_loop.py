@@ -275,11 +275,7 @@ _DONE = "; `done` is now two, `terminated` and `truncated`"
 
 
 def _check_compressor(compressor: SampleCompressor) -> None:
-    """Refuse one that does not take the six items of a sample.
-
-    Raises:
-        MemoryContractError: it takes another number.
-    """
+    """Raise MemoryContractError for one that does not take the six items of a sample."""
     try:
         signature = inspect.signature(compressor)
     except (TypeError, ValueError):  # built-ins without a signature

@@ -57,11 +57,7 @@ class DeadMan:
         self.expires_at = received_at + self._max_policy_age_s
 
     def take_over(self, why: str = "") -> Any:
-        """The action to send instead of the policy's.
-
-        Args:
-            why: what is wrong with the policy's action; empty: it is too old or missing.
-        """
+        """The action to send instead of the policy's, which is not finite (`why`), or too old or missing."""
         if not self.is_driving:
             self.is_driving = True
             self._steps_before = self.safe_steps

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 IMAGE_FEATURES = 64
 MAX_IMAGE_DIMS = 4  # a history of colour images
 SMALLEST_SIDE = 8
-_MAX_SCALE = 1e6  # wider bounds say nothing about the size of the values
+MAX_SCALE = 1e6  # wider bounds say nothing about the size of the values
 _COLOURS = (1, 3, 4)  # a last dimension of this size is an image's channels
 _LARGE_SIDE = 36
 _LARGE = ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0))  # channels, kernel, stride, padding
@@ -34,7 +34,7 @@ class ImageEncoder(nn.Module):
         super().__init__()
         self._shape = box.shape
         low, high = float(box.low.min()), float(box.high.max())
-        useful = 0.0 < high - low < _MAX_SCALE
+        useful = 0.0 < high - low < MAX_SCALE
         self._scale = 1.0 / (high - low) if useful else 1.0
         self._shift = -0.5 - low * self._scale if useful else 0.0
         channels, height, width = self._channels_first(torch.zeros(1, *box.shape)).shape[1:]

@@ -16,13 +16,12 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from tmrl_like.agents.images import IMAGE_FEATURES, MAX_IMAGE_DIMS, SMALLEST_SIDE, ImageEncoder, is_image
+from tmrl_like.agents.images import IMAGE_FEATURES, MAX_IMAGE_DIMS, MAX_SCALE, SMALLEST_SIDE, ImageEncoder, is_image
 from tmrl_like.base import tree
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import ConfigError
 
 OBS_RANGE = 3.0  # torch initialises layers small: inputs of this size give a first layer that resolves them
-_MAX_SCALE = 1e6  # wider bounds say nothing about the size of the values
 _MAX_DIMS = 2  # vectors and short histories of vectors; more is an image
 MAX_CATEGORIES = 10_000  # entries of a one-hot vector
 _EXACT = 1 << 24  # whole numbers up to here are exact in float32
@@ -113,7 +112,7 @@ class Rescale(nn.Module):
         """All arrays float [R]."""
         super().__init__()
         half = high.astype(np.float64) / 2 - low.astype(np.float64) / 2
-        useful = (half > 0) & (half < _MAX_SCALE) & np.isfinite(limit)
+        useful = (half > 0) & (half < MAX_SCALE) & np.isfinite(limit)
         scale = np.where(useful, limit / np.where(useful, half, 1.0), 1.0)
         shift = np.where(useful, -limit - np.where(useful, low, 0.0) * scale, 0.0)  # low goes to -limit
         self.size = len(low)

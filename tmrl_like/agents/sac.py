@@ -276,11 +276,13 @@ class SACAgent(TrainingAgent):
         act_BA, log_prob_B = self.actor.sample(obs)
         return act_BA, log_prob_B + self._log_half_sum
 
-    _log_half_sum = cached_property(lambda self: float(np.log(_half_widths(self.action_space)).sum()))
+    _log_half_sum = cached_property(
+        lambda self: float(np.log(action_bounds(self.action_space)[1], dtype=np.float64).sum())
+    )
 
     def _usual_entropy(self) -> float:
         """The target where none is given, in nats; raises ConfigError for an action space it cannot learn."""
-        return -float(_half_widths(self.action_space).size)
+        return -float(action_bounds(self.action_space)[1].size)
 
     @property
     def _draws_critics(self) -> bool:
@@ -331,8 +333,3 @@ def _descend(loss: Tensor, optimizer: torch.optim.Optimizer) -> None:
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()
-
-
-def _half_widths(space: gymnasium.Space[Any]) -> np.ndarray[Any, np.dtype[np.float64]]:
-    """Half the width of each action's bounds, [A]."""
-    return action_bounds(space)[1].astype(np.float64)

@@ -28,10 +28,8 @@ class DropHistory:
     `ReplayMemory.compressor(…)` makes one from the memory's own arguments.
 
     Attributes:
-        act_buf_len: how many actions the environment appends to its observations, as in rtgym's
-            configuration.
-        frame_stack: 4: the observation is a stack of 4 frames, an array [4, ...], newest last. {"camera": 4}
-            or {3: 4}: that item of a dict or tuple observation is one.
+        act_buf_len: how many actions the environment appends to its observations, as in rtgym's configuration.
+        frame_stack: see `ReplayMemory`.
     """
 
     act_buf_len: int = 0

@@ -23,10 +23,9 @@ from tmrl_like.replay.columns import Array, Rows
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.replay.lanes import History, Lanes
 from tmrl_like.replay.layout import DropHistory, FramePadding, FrameStack, largest_stack
-from tmrl_like.replay.nstep import NSteps
 from tmrl_like.replay.priorities import Priorities, Prioritised
 from tmrl_like.replay.store import REW, RowBlock, Slices, Store, blocks_of
-from tmrl_like.replay.views import AsStored, Rebuilder, Tensors
+from tmrl_like.replay.transitions import AsStored, Rebuilder, Tensors
 from tmrl_like.types import Batch, Block, Buffer, Info, Transition
 
 _INT32_MAX = 2**31 - 1
@@ -78,7 +77,7 @@ class ReplayMemory(MemoryDataloading):
                 item of a dict or tuple; 0: none.
             frame_padding: what the environment puts before an episode's first frame: "reset", that frame again,
                 or "zero".
-            n_steps: how many rewards a transition sums up (see `replay.nstep`). From 2 on `rew` is their
+            n_steps: how many rewards a transition sums up (see `replay.transitions`). From 2 on `rew` is their
                 discounted sum, next_obs, terminated and truncated are the last step's, and `Batch.discount`
                 says what the value of next_obs counts.
             gamma: discount per step; needed for n_steps above 1, and then the agent's.
@@ -113,8 +112,9 @@ class ReplayMemory(MemoryDataloading):
         self._lanes = Lanes(capacity, *histories, looks_ahead=n_steps > 1, priorities=self._priorities)
         self._store = Store(capacity, self.act_buf_len, frame_stack, scratch_dir)
         self._originals: dict[int, Any] = {}  # CRC debugging: row -> what the environment produced
-        rebuilder = Rebuilder(self._lanes, self._store, self.act_buf_len, frame_padding)
-        self._view = NSteps(rebuilder, self._originals, int(n_steps), self.gamma or 0.0)
+        self._rebuilder = Rebuilder(
+            self._lanes, self._store, self._originals, self.act_buf_len, frame_padding, int(n_steps), self.gamma or 0.0
+        )
         self._resets_only: list[Buffer] = []  # what came before the first step: columns need its dtypes
         super().__init__(device, memory_size=memory_size, **options)
 
@@ -190,8 +190,8 @@ class ReplayMemory(MemoryDataloading):
         if not 0 <= item < len(self):
             raise IndexError(f"item {item} of a memory with {len(self)} transitions")
         row = int(self._lanes.whole[item])
-        transition = self._view.transitions(np.array([row]), AsStored())
-        return Transition._make((*transition, Info(original=self._view.original(row))))
+        transition = self._rebuilder.transitions(np.array([row]), AsStored())
+        return Transition._make((*transition, Info(original=self._rebuilder.original(row))))
 
     def sample(self) -> Batch:
         """Draw one batch, by one gather per column unless it must go transition by transition.
@@ -226,7 +226,7 @@ class ReplayMemory(MemoryDataloading):
         self._priorities.update(drawn[is_there] % self._lanes.capacity, errors[is_there])
 
     def _batch(self, items: Rows) -> Batch:
-        batch = self._view.transitions(self._lanes.whole.take(items).astype(np.intp), Tensors(self.device))
+        batch = self._rebuilder.transitions(self._lanes.whole.take(items).astype(np.intp), Tensors(self.device))
         preprocessors = [f for f in (self.obs_preprocessor, self.sample_preprocessor) if f is not None]
         if self.crc_debug or not all(getattr(f, "batched", False) for f in preprocessors):
             one_by_one = self._batch_of([self[item] for item in items.tolist()])

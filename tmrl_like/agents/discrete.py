@@ -18,14 +18,7 @@ from torch import Tensor
 
 from tmrl_like.agents.ensemble import EnsembleMLP
 from tmrl_like.agents.models import MLPActor
-from tmrl_like.agents.observations import (
-    MAX_CATEGORIES,
-    IntArray,
-    OneHot,
-    Rescale,
-    categories_of,
-    is_categorical,
-)
+from tmrl_like.agents.observations import MAX_CATEGORIES, IntArray, OneHot, Rescale, categories_of, is_categorical
 from tmrl_like.agents.sac import SACAgent
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import ConfigError

@@ -6,7 +6,6 @@ tens of milliseconds in which no other thread runs, the control loop among them.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -43,22 +42,18 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
 
 def serialize_weights(snapshot: Mapping[str, torch.Tensor]) -> list[bytes | memoryview]:
     """Contiguous tensors on the CPU -> a safetensors file in pieces: its header, then each tensor's own memory."""
-    header: dict[str, Any] = {}
+    header: dict[str, _Entry] = {}
     pieces: list[bytes | memoryview] = []
     start = 0
     for name, tensor in snapshot.items():
         if tensor.dtype not in _NAMES:
             raise PolicyError(f"{name} has dtype {tensor.dtype}, which weights cannot have")
         end = start + tensor.numel() * tensor.element_size()
-        header[name] = {
-            "dtype": _NAMES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [start, end],
-        }
+        header[name] = _Entry(_NAMES[tensor.dtype], list(tensor.shape), (start, end))
         if end > start:
             pieces.append(tensor.reshape(-1).view(torch.uint8).numpy().data)
         start = end
-    text = json.dumps(header, separators=(",", ":")).encode()
+    text = msgspec.json.encode(header)
     text += b" " * (-len(text) % 8)
     return [len(text).to_bytes(8, "little") + text, *pieces]
 

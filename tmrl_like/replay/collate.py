@@ -13,7 +13,6 @@ from tmrl_like.base import tree
 from tmrl_like.errors import MemoryContractError
 from tmrl_like.types import Batch
 
-_FIELDS = 6
 _shape_of = attrgetter("shape")
 
 
@@ -26,8 +25,10 @@ def collate_batch(transitions: Sequence[Sequence[Any]], device: str) -> Batch:
         MemoryContractError: the transitions have not all the same structure, or hold something that no
             tensor can.
     """
-    if set(map(len, transitions)) != {_FIELDS}:
-        raise MemoryContractError(f"a transition to collate has {_FIELDS} items: (last_obs, act, rew, obs, …)")
+    if set(map(len, transitions)) != {len(Batch._fields)}:
+        raise MemoryContractError(
+            f"a transition to collate has {len(Batch._fields)} items: (last_obs, act, rew, obs, …)"
+        )
     last_obs, act, rew, obs, terminated, truncated = zip(*transitions, strict=True)
     return Batch(
         stack(last_obs, device, "last_obs"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise, repeat
 from typing import Any, TypeAlias
 
@@ -23,13 +24,12 @@ _NUMBERS = "biuf"  # numpy's kinds
 _PLAIN_DTYPE = {"bool": np.dtype(np.bool_), "int": np.dtype(np.int64), "float": np.dtype(np.float64)}
 
 
+@dataclass(eq=False)
 class Column:
-    """One leaf: `array` [capacity, *shape]."""
+    """One leaf of a sample, and its values: `array` [capacity, *shape of the leaf]."""
 
-    def __init__(self, leaf: Leaf, array: Array) -> None:
-        self.leaf = leaf
-        self.shape = array.shape[1:]
-        self.array = array
+    leaf: Leaf
+    array: Array
 
     def restored(self, values: Array) -> Any:
         """What `values` [1, ...], taken from here, were when they were stored; a stack is an array."""
@@ -80,9 +80,10 @@ class FieldColumns:
         casting = "safe" if is_lossless else "same_kind"
         for column, (path, leaf) in zip(self.columns, other, strict=True):
             shape, dtype = shape_of(leaf), dtype_of(leaf, path)
-            if shape != column.shape or not np.can_cast(dtype, column.array.dtype, casting):  # type: ignore[arg-type]
+            first_shape, first_dtype = column.array.shape[1:], column.array.dtype
+            if shape != first_shape or not np.can_cast(dtype, first_dtype, casting):  # type: ignore[arg-type]
                 raise MemoryContractError(
-                    f"{path} began as {column.array.dtype} {column.shape} and is now {dtype} {shape}: it must keep its "
+                    f"{path} began as {first_dtype} {first_shape} and is now {dtype} {shape}: it must keep its "
                     "dtype and shape; convert it in the environment or in the sample_compressor"
                 )
 

@@ -130,7 +130,9 @@ class Store:
         for field, leaves in zip(self.fields, slices, strict=False):
             for column, leaf in zip(field.columns, segment.leaves[leaves], strict=True):
                 values = leaf[low:high]
-                column.array[target] = values if values.ndim == column.array.ndim else values.reshape(-1, *column.shape)
+                column.array[target] = (
+                    values if values.ndim == column.array.ndim else values.reshape(-1, *column.array.shape[1:])
+                )
 
 
 def _with_resets(block: Block | RowBlock) -> Iterator[tuple[Columns, Array]]:

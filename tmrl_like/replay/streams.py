@@ -23,6 +23,7 @@ from tmrl_like.types import Buffer, Info, Sample
 
 _REMEMBERED_STREAMS = 256
 _MAX_HELD = 4096  # samples, of all streams
+_DATA_SET = "\0data set"  # no stream has this name
 
 
 class StreamSorter:
@@ -31,30 +32,27 @@ class StreamSorter:
     def __init__(self, append: Callable[[Buffer], None]) -> None:
         """Start with an empty memory, to which `append` appends."""
         self._append = append
-        self._current: str | None = None
-        self._started = False
+        self._current: str | None = None  # None: nothing has been appended yet
         self._to_mark = 0
         self._tails: dict[str, list[Sample]] = {}  # newest samples per stream, least recent stream first
         self._held: dict[str, list[Buffer]] = {}  # longest waiting stream first
 
     def start_behind_other_samples(self) -> None:
         """The memory holds samples (a data set) that belong to no stream to come."""
-        self._started = True
-        self._current = None
+        self._current = _DATA_SET
 
     def add(self, buffer: Buffer, context_length: int, min_run: int) -> None:
         """Take new samples."""
-        if not self._started:
-            self._started, self._current = True, buffer.stream
+        if self._current is None:
+            self._current = buffer.stream
         if buffer.stream == self._current:
             self._append(self._marked(buffer, context_length))
             return
         self._held.setdefault(buffer.stream, []).append(buffer)
         if self._is_worth_a_switch(buffer.stream, context_length, min_run):
             self._switch_to(buffer.stream, context_length)
-        while (
-            sum(len(held) for buffers in self._held.values() for held in buffers) > _MAX_HELD
-        ):  # the stream that has waited longest goes in
+        while sum(len(held) for buffers in self._held.values() for held in buffers) > _MAX_HELD:
+            # the stream that has waited longest goes in
             self._switch_to(next(iter(self._held)), context_length)
 
     def flush(self, context_length: int, stream: str | None = None) -> None:

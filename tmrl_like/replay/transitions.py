@@ -28,19 +28,19 @@ from tmrl_like.replay.store import ACT, OBS, REW, Store
 from tmrl_like.types import Batch
 
 
+@dataclass(frozen=True)
 class Tensors:
     """Tensors [B, ...] on a device, numbers as float32 [B]."""
 
-    def __init__(self, device: str) -> None:
-        self._device = device
+    device: str
 
     def leaves(self, column: Column, values: Array) -> Sequence[Any]:
         """`values` [K, B, ...] -> one leaf for each of the K."""
-        return to_tensor(values, self._device).unbind(0)
+        return to_tensor(values, self.device).unbind(0)
 
     def number(self, values: Array, column: Column | None = None) -> Any:
         """`values` [B, ...], one number each, of a column or (None) computed."""
-        return to_tensor(values.reshape(len(values)).astype(np.float32, copy=False), self._device)
+        return to_tensor(values.reshape(len(values)).astype(np.float32, copy=False), self.device)
 
 
 class AsStored:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -39,7 +40,7 @@ class More(Owner):
 
 
 def test_what_was_given_stands_in_for_what_the_page_says() -> None:
-    assert with_given(More(size=3, name="a"), size=None, rate_hz=5.0) == More(size=3, rate_hz=5.0, name="a")
+    assert with_given(More, More(size=3, name="a"), size=None, rate_hz=5.0) == More(size=3, rate_hz=5.0, name="a")
 
 
 @pytest.mark.parametrize(
@@ -48,7 +49,7 @@ def test_what_was_given_stands_in_for_what_the_page_says() -> None:
 )
 def test_a_value_that_cannot_be_is_named(wrong: dict[str, float], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
-        with_given(Owner(size=None), **wrong)
+        with_given(Owner, Owner(size=None), **wrong)
 
 
 def test_each_field_has_its_sentence_those_of_the_bases_too() -> None:
@@ -57,3 +58,9 @@ def test_each_field_has_its_sentence_those_of_the_bases_too() -> None:
         "rate_hz": "how often.",
         "name": "what it is called.",
     }
+
+
+@pytest.mark.parametrize("options", [Owner(), {"size": 3}])
+def test_options_of_another_page_are_refused(options: Any) -> None:
+    with pytest.raises(ConfigError, match=r"the type of options is .*; expected More"):
+        with_given(More, options)

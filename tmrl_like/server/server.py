@@ -60,7 +60,8 @@ class Server:
             ConfigError: an argument is out of range.
         """
         options = with_given(
-            options or ServerOptions(),
+            ServerOptions,
+            options,
             min_samples_per_server_packet=min_samples_per_server_packet,
             max_workers=max_workers,
         )

@@ -89,7 +89,7 @@ class Trainer:
             CredentialsError: this machine's key cannot be read.
             ConfigError: an argument is wrong.
         """
-        options = with_given(options or TrainerOptions(), resume=resume)
+        options = with_given(TrainerOptions, options, resume=resume)
         self._training_cls = training_cls
         path = cfg.path_of_run(checkpoint_path, "CHECKPOINT_PATH")
         self._checkpoints = Checkpoints(path, dump_run_instance_fn, load_run_instance_fn)

@@ -140,7 +140,8 @@ class RolloutWorker:
             MemoryContractError: the compressor does not take the six items of a sample.
         """
         options = with_given(
-            options or WorkerOptions(model_history=cfg.MODEL_HISTORY),
+            WorkerOptions,
+            WorkerOptions(model_history=cfg.MODEL_HISTORY) if options is None else options,
             device=device,
             max_samples_per_episode=max_samples_per_episode,
             model_history=model_history,
@@ -171,9 +172,9 @@ class RolloutWorker:
                 dead_man.renew(time.perf_counter())
                 log.info("loaded weights from %s", weights)
             self.standalone = standalone
-            outbox = with_given(options.outbox, min_samples=min_samples_per_worker_packet)
+            outbox = with_given(OutboxOptions, options.outbox, min_samples=min_samples_per_worker_packet)
             if standalone and outbox.max_bytes == OutboxOptions.max_bytes:  # nobody takes what it collects
-                outbox = with_given(outbox, max_bytes=_STANDALONE_BYTES)
+                outbox = with_given(OutboxOptions, outbox, max_bytes=_STANDALONE_BYTES)
             spool = cfg.RUN_FOLDER / "spool" if options.spool is True else options.spool
             folder = open_folder(Path(spool), name, outbox.spool_max_bytes) if spool and not standalone else None
             self.name = name or (folder.worker if folder else new_name())

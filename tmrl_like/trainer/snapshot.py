@@ -43,7 +43,6 @@ class Manifest(msgspec.Struct):
         number: counts checkpoints; 0: the first one is not complete yet.
         training: file of the agent's state.
         training_steps: done when it was taken.
-        samples: received when it was taken.
         run: which training it belongs to; samples of another one are not joined with its agent.
         checksum: CRC-32 of the agent's file.
         previous: the checkpoint of this training before, in case this one is damaged.
@@ -53,7 +52,6 @@ class Manifest(msgspec.Struct):
     number: int
     training: str = ""
     training_steps: int = 0
-    samples: int = 0
     run: str = ""
     checksum: int = 0
     previous: Manifest | None = None
@@ -101,7 +99,7 @@ def take_snapshot(training: TrainingOffline, extra: Mapping[str, Any] | None = N
         lambda value: value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else value,
         _training_state(training, dict(extra or {})),
     )
-    return Snapshot(state, Manifest(FORMAT, 0, "", training.total_updates, training.total_samples, run))
+    return Snapshot(state, Manifest(FORMAT, 0, "", training.total_updates, run))
 
 
 def load_checkpoint(training: TrainingOffline, path: Path) -> dict[str, Any]:

@@ -387,14 +387,10 @@ class RolloutWorker:
 
         def end(stats: EpisodeStats) -> None:
             if order.verbose:
-                log.info(
-                    "%s episode: return %.2f in %d steps%s (policy %d)",
-                    "test" if stats.test else "training",
-                    stats.return_,
-                    stats.steps,
-                    ", terminated" if stats.terminated else ", fault" if stats.fault else "",
-                    stats.policy_version,
-                )
+                kind = "test" if stats.test else "training"
+                how = ", terminated" if stats.terminated else ", fault" if stats.fault else ""
+                line = "%s episode: return %.2f in %d steps%s (policy %d)"
+                log.info(line, kind, stats.return_, stats.steps, how, stats.policy_version)
             if on_episode is not None:
                 on_episode(stats)
 

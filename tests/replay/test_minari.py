@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -136,6 +137,12 @@ def test_what_is_written_is_read_again_by_minari_and_by_us_in_its_own_dtypes(tmp
         for leaf, original in zip(one.obs["state"], other.obs["state"], strict=True):
             assert leaf.dtype == original.dtype
             assert np.array_equal(leaf, original)
+
+
+def test_a_folder_may_be_named_from_where_the_process_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    samples = [written(0, is_reset=True), written(1, terminated=True)]
+    assert write_minari(Path("new"), [Buffer(samples, "w")]) == (1, 1)
 
 
 def test_only_whole_episodes_are_written_each_of_one_worker_process(tmp_path):

@@ -116,7 +116,7 @@ def write_minari(folder: Path, buffers: Iterable[Buffer]) -> tuple[int, int]:
         raise CheckpointError("there is no whole episode to write")
     (folder / "data").mkdir(parents=True)
     spaces = [_space_of(getattr(episodes[0], name)) for name in ("observations", "actions")]
-    storage = MinariStorage.new(folder / "data", *spaces, data_format="hdf5", jpeg_encoding=False)
+    storage = MinariStorage.new((folder / "data").resolve(), *spaces, data_format="hdf5", jpeg_encoding=False)
     storage.update_episodes(episodes)
     name = re.sub(r"[^\w-]", "-", folder.name)
     name += "" if re.search(r"-v\d+$", name) else "-v0"

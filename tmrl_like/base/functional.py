@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 import traceback
+import weakref
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -58,8 +59,6 @@ class cached_property:  # noqa: N801 - the field's standard name
         return self._values[key]
 
     def __set__(self, instance: Any, value: Any) -> None:
-        import weakref
-
         key = id(instance)
         if key not in self._values:
             weakref.finalize(instance, self._values.pop, key, None).atexit = False

@@ -10,17 +10,6 @@ Each command has its module and is imported when it is used: a server starts wit
 ====  ==================================================================================================
 """
 
-from __future__ import annotations
+from tmrl_like.cli.app import main
 
-from collections.abc import Sequence
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code.
-
-    Args:
-        argv: the arguments; None: the process's own.
-    """
-    from tmrl_like.cli.app import run_command_line
-
-    return run_command_line(argv)
+__all__ = ["main"]

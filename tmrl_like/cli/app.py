@@ -17,8 +17,12 @@ FAILED = 1
 _ENDLESS = ("server", "worker")
 
 
-def run_command_line(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code (see the package's docstring)."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code (see the package's docstring).
+
+    Args:
+        argv: the arguments; None: the process's own.
+    """
     arguments: Arguments | int = 0
     try:
         arguments = parse(sys.argv[1:] if argv is None else argv)

@@ -27,15 +27,11 @@ def main(arguments: Arguments) -> int:
             folder.revoke(arguments.name)
             print(f"{arguments.name} may no longer connect")
         else:
-            _list(folder)
+            identities = sorted(AuthorizedKeys(folder).identities.values(), key=lambda identity: identity.name)
+            if not identities:
+                print(f"no keys in {folder.path}: the first server that starts here makes them")
+            for identity in identities:
+                print(f"{identity.name:<24} {', '.join(identity.roles)}")
     except CredentialsError as error:  # here always something that the user asked for
         raise ConfigError(str(error)) from None
     return 0
-
-
-def _list(folder: KeyFolder) -> None:
-    identities = sorted(AuthorizedKeys(folder).identities.values(), key=lambda identity: identity.name)
-    if not identities:
-        print(f"no keys in {folder.path}: the first server that starts here makes them")
-    for identity in identities:
-        print(f"{identity.name:<24} {', '.join(identity.roles)}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import warnings
 
@@ -32,11 +31,3 @@ def set_up_logging(role: str, level: str, plain: bool = False) -> None:
     warnings.formatwarning = lambda message, category, *_, **__: f"{category.__name__}: {one_line(str(message))}"
     warnings.filterwarnings("ignore", "Time-step timed out")  # rtgym's, of what the worker reports as an overrun
     logging.captureWarnings(True)
-
-
-def limit_threads(number: int | None) -> int:
-    """Let numerical libraries, not imported yet, start so many threads (None: all cores but one); returns it."""
-    number = number or max(1, (os.cpu_count() or 1) - 1)
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
-        os.environ[name] = str(number)
-    return number

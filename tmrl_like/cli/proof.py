@@ -6,7 +6,7 @@ import json
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import msgspec
@@ -60,12 +60,7 @@ def show(untrained: Sequence[EpisodeStats], trained: Sequence[EpisodeStats], ver
 
 def save(path: Path, untrained: Sequence[EpisodeStats], trained: Sequence[EpisodeStats], verdict: Verdict) -> None:
     """Write the numbers as JSON."""
-    groups = {"untrained": untrained, "trained": trained}
-    content = {
-        "passed": verdict.passed,
-        "reason": verdict.reason,
-        **{name: msgspec.to_builtins(group) for name, group in groups.items()},
-    }
+    content = asdict(verdict) | msgspec.to_builtins({"untrained": untrained, "trained": trained})
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=1), encoding="utf-8")
 

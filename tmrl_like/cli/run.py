@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import io
 import os
 import shlex
 import subprocess
@@ -73,8 +74,8 @@ class Run:
         self._state = "starting"
         self._progress = Progress(settings)
         self._tail: Tail | None = None
-        self._log: TextIO | None = None
-        self._early_lines: list[str] = []
+        self._early_lines = io.StringIO()  # until the run has a folder
+        self._log: TextIO = self._early_lines
         self._port = 0
         self._ready: set[Child] = set()
         self._episodes: dict[Child, list[EpisodeStats]] = {}
@@ -113,8 +114,7 @@ class Run:
             self._end_all()
             raise
         finally:
-            if self._log is not None:
-                self._log.close()
+            self._log.close()
 
     # -- starting ------------------------------------------------------------------------------------
 
@@ -134,8 +134,8 @@ class Run:
         elif self._settings.paths.checkpoint.exists() and self._settings.trainer.resume == "all":
             self._say(f"going on with the run in {folder}; --fresh starts over")
         folder.mkdir(parents=True, exist_ok=True)
-        self._log = (folder / "run.log").open("a", encoding="utf-8")
-        self._log.writelines(self._early_lines)
+        self._log = (folder / "run.log").open("a", encoding="utf-8", buffering=1)
+        self._log.write(self._early_lines.getvalue())
         self._tail = Tail(self._settings.paths.metrics)
         return folder
 
@@ -190,7 +190,7 @@ class Run:
         elif line.is_data and name == "episode":
             self._episodes[line.child].append(msgspec.json.decode(rest, type=EpisodeStats))
         elif not line.is_data:
-            self._keep(f"{line.text}\n")
+            self._log.write(f"{line.text}\n")
             if not line.text.startswith(ERROR_PREFIX):
                 self._view.line(line.child.role, line.text)
 
@@ -204,15 +204,8 @@ class Run:
                 return
 
     def _say(self, text: str) -> None:
-        self._keep(f"{text}\n")
+        self._log.write(f"{text}\n")
         self._view.line("run", text)
-
-    def _keep(self, text: str) -> None:
-        if self._log is None:
-            self._early_lines.append(text)
-        else:
-            self._log.write(text)
-            self._log.flush()
 
     # -- ending --------------------------------------------------------------------------------------
 

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 from tmrl_like.cli.arguments import Arguments
-from tmrl_like.cli.logs import limit_threads, set_up_logging
+from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.run_lock import use_run
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.config.experiment import Experiment
@@ -24,7 +28,16 @@ def main(arguments: Arguments) -> int:
     experiment = prepare(arguments, "worker")
     with use_run(experiment.paths, "worker"), make_worker(experiment, name=arguments.name) as worker:
         stopper.on_stop = worker.stop
-        collect(worker, experiment, arguments.expert, verbose=not arguments.supervised)
+        section, verbose = experiment.worker, not arguments.supervised
+        if section.synchronous and not arguments.expert:
+            worker.run_synchronous(
+                test_episode_interval=section.test_episode_interval,
+                initial_steps=max(1, experiment.trainer.start_training),
+                max_steps_per_update=section.max_steps_per_update,
+                verbose=verbose,
+            )
+        else:
+            worker.run(section.test_episode_interval, verbose=verbose, expert=arguments.expert)
     return 0
 
 
@@ -32,12 +45,11 @@ def prepare(arguments: Arguments, role: str, parts: tuple[str, ...] = PARTS) -> 
     """Everything that comes before a role's first object: log lines, threads, the experiment, seeds."""
     settings = load_settings(arguments.experiment, arguments.overrides)
     set_up_logging(role, arguments.log_level, arguments.supervised)
-    threads = limit_threads((settings.trainer if role == "trainer" else settings.worker).torch_threads)
-    experiment = load_experiment(arguments.experiment, arguments.overrides, parts)
-    import numpy as np
-    import torch
-
+    threads = (settings.trainer if role == "trainer" else settings.worker).torch_threads
+    threads = threads or max(1, (os.cpu_count() or 1) - 1)
     torch.set_num_threads(threads)
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+    experiment = load_experiment(arguments.experiment, arguments.overrides, parts)
     if experiment.seed is not None:
         random.seed(experiment.seed)
         np.random.seed(experiment.seed)
@@ -67,17 +79,3 @@ def make_worker(experiment: Experiment, **more: Any) -> RolloutWorker:
 def make_standalone(experiment: Experiment, policy: Path | None, **more: Any) -> RolloutWorker:
     """A worker without a server, driving with the weights of a file or, with None, untrained."""
     return make_worker(experiment, standalone=True, model_path=policy, **more)
-
-
-def collect(worker: RolloutWorker, experiment: Experiment, expert: bool, verbose: bool) -> None:
-    """Run episodes, in step with the trainer where the experiment says so."""
-    section = experiment.worker
-    if section.synchronous and not expert:
-        worker.run_synchronous(
-            test_episode_interval=section.test_episode_interval,
-            initial_steps=max(1, experiment.trainer.start_training),
-            max_steps_per_update=section.max_steps_per_update,
-            verbose=verbose,
-        )
-    else:
-        worker.run(test_episode_interval=section.test_episode_interval, verbose=verbose, expert=expert)

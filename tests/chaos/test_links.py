@@ -66,7 +66,7 @@ def test_a_silent_link_is_noticed_within_ten_seconds_by_worker_and_trainer(rigs,
     proxies = [rig.proxy(), rig.proxy()]
     trainer = rig.trainer(port=proxies[0].port)
     worker = rig.worker(1, port=proxies[1].port)
-    peers = {"trainer": trainer.link, "worker": worker}
+    peers = {"trainer": trainer.link.session, "worker": worker}
     took = {name: [] for name in peers}
     for _ in range(count):
         for peer in peers.values():

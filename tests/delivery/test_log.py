@@ -4,6 +4,7 @@ import errno
 
 import pytest
 
+from tmrl_like.base.files import write_whole
 from tmrl_like.delivery import log as log_module
 from tmrl_like.delivery.log import Head, PacketLog, entries_of, lock_folder, seal, unseal
 from tmrl_like.errors import DecodingError
@@ -170,16 +171,15 @@ def test_a_disk_that_stays_full_is_not_filled_with_files_that_hold_nothing(opene
     for number in (1, 2, 3):
         log.append(packet(number), 0.0, 3)
     before = sum(path.stat().st_size for path in tmp_path.glob("*.log"))
-    write = PacketLog._write
 
-    def full(log, segment, data):
+    def full(file, data):
         left = room - sum(path.stat().st_size for path in tmp_path.glob("*.log")) + before
-        write(log, segment, memoryview(data)[: max(0, left)])
+        write_whole(file, memoryview(data)[: max(0, left)])
         if left < len(data):
             raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(PacketLog, "_write", full)
+        patch.setattr("tmrl_like.delivery.log.write_whole", full)
         for hour in range(1, 6):
             assert log.append(packet(4, size=500), 3600.0 * hour, 3) is None
             assert len(list(tmp_path.glob("*.log"))) <= 2

@@ -344,7 +344,7 @@ def test_a_log_that_takes_nothing_shows_in_the_metrics_until_it_does(tmp_path, m
         raise OSError("full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(PacketLog, "_write", fail)
+        patch.setattr("tmrl_like.delivery.log.write_whole", fail)
         log.append(b"x", 0.0)
     assert receiver.metrics()["log_fails"] == 1
     log.append(b"x", 60.0)

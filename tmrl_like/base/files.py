@@ -78,12 +78,14 @@ def allocate(file: Any, size: int) -> None:
         os.posix_fallocate(file.fileno(), 0, size)
     else:
         for start in range(0, size, len(_PIECE)):
-            _write_whole(file, memoryview(_PIECE)[: size - start])
+            write_whole(file, _PIECE[: size - start])
 
 
-def _write_whole(file: Any, data: memoryview) -> None:
-    while len(data):
-        data = data[file.write(data) :]
+def write_whole(file: Any, data: bytes | memoryview) -> None:
+    """Write all of the data to a file without a buffer, which may take it in parts."""
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
 
 
 def map_file(path: Path, size: int) -> mmap.mmap:

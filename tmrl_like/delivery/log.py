@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import filelock
 import msgspec
 
+from tmrl_like.base.files import write_whole
 from tmrl_like.errors import DecodingError
 from tmrl_like.types import EpisodeStats, Receipt
 from tmrl_like.wire import messages as m
@@ -233,15 +234,9 @@ class PacketLog:
         return Place(segment, segment.size_bytes - len(record), len(record))
 
     def _extend(self, segment: Segment, data: bytes | memoryview) -> None:
-        self._write(segment, data)
+        write_whole(self._file, data)
         segment.size_bytes += len(data)
         self.size_bytes += len(data)
-
-    def _write(self, segment: Segment, data: bytes | memoryview) -> None:
-        assert self._file is not None
-        left = memoryview(data)
-        while left:
-            left = left[self._file.write(left) :]
 
     def begin_segment(self, now: float) -> None:
         """Let what comes next lie in a file of its own."""

@@ -64,7 +64,8 @@ class JsonLinesSink:
 
     def write(self, record: Record) -> None:
         try:
-            self._file.write(json.dumps(_finite(record), separators=(",", ":")) + "\n")
+            finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
+            self._file.write(json.dumps(finite, separators=(",", ":")) + "\n")
             self._file.flush()
             self._failed = False
         except OSError as error:
@@ -202,7 +203,3 @@ def describe_round(record: Record) -> str:
 
 def _numbers(record: Record) -> dict[str, float]:
     return {k: v for k, v in record.items() if isinstance(v, int | float) and not isinstance(v, bool)}
-
-
-def _finite(record: Record) -> Record:
-    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}

@@ -160,7 +160,9 @@ class TrainerLink:
     def on_message(self, message: m.AnyMessage, body: memoryview) -> None:
         """Samples, to be read in turns, and signs of life."""
         if isinstance(message, m.Bundle):
-            deliveries = self._receiver.take(message, body, time.monotonic(), self._admit)
+            deliveries = self._receiver.take(
+                message, body, time.monotonic(), lambda p: self._freshness.admit(p, time.time(), self.newest_version)
+            )
             self._unread.add(message.worker, deliveries, len(body))
             self._read_unread()
         elif isinstance(message, m.Beat):
@@ -170,9 +172,6 @@ class TrainerLink:
         """Read packets, for what is left of the turn; those beyond wait for the next one."""
         if self._turn_left_s > 0:
             self._turn_left_s -= self._unread.work(self._arriving.append, self._turn_left_s)
-
-    def _admit(self, packet: m.SamplePacket) -> bool:
-        return self._freshness.admit(packet, time.time(), self.newest_version)
 
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
         """Read what waits, hand it over, log what is in the memory; send acknowledgements and policy frames."""

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
+from tmrl_like.base.files import write_whole
 from tmrl_like.base.functional import partial
 from tmrl_like.delivery import receiver
-from tmrl_like.delivery.log import PacketLog, sealed_packet
+from tmrl_like.delivery.log import sealed_packet
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.errors import CheckpointError, ConfigError, DivergedError, EncodingError
 from tmrl_like.replay import Prioritised, ReplayMemory
@@ -305,13 +306,13 @@ def test_a_full_disk_is_logged_once_and_what_was_not_written_is_written_later(tm
     assert first.take(1) == {"w": 1}
     size = len(message(2)[1])
 
-    def full(self, segment, data):
+    def full(file, data):
         room = int(fits * size) if isinstance(fits, float) else fits
-        self._file.write(bytes(data)[:room])
+        file.write(bytes(data)[:room])
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(PacketLog, "_write", full)
+        patch.setattr("tmrl_like.delivery.log.write_whole", full)
         stored = {**first.take(2, 3, now=1.0), **first.take(4, now=2.0), **first.take(5, now=50.0)}
         assert stored == {"w": 1}
         assert first.training.total_samples == 50
@@ -329,16 +330,16 @@ def test_after_a_full_disk_the_log_takes_as_much_of_what_waited_as_there_is_room
     monkeypatch.setattr(receiver, "_WRITE_BYTES", 1)
     first = Run(tmp_path)
     first.take(1)
-    write, room = PacketLog._write, 0
+    room = 0
 
-    def full(log, segment, data):
+    def full(file, data):
         nonlocal room
         if room < len(data):
             raise OSError(errno.ENOSPC, "No space left on device")
         room -= len(data)
-        write(log, segment, data)
+        write_whole(file, data)
 
-    monkeypatch.setattr(PacketLog, "_write", full)
+    monkeypatch.setattr("tmrl_like.delivery.log.write_whole", full)
     assert first.take(*range(2, 50), now=1.0) == {"w": 1}
     room = sum(len(message(sequence)[1]) for sequence in (2, 3, 4))
     assert first.write(now=20.0) == {"w": 4}

@@ -1,5 +1,6 @@
 """A game in a window of its own, on a real screen: keys steer it, pictures of it come from the screen."""
 
+import contextlib
 import gc
 import os
 import re
@@ -138,8 +139,10 @@ def test_a_game_that_hangs_is_ended_and_its_worker_goes_on_with_a_new_one(
 
     class Actor(LinearActor):
         def act(self, obs: Any, test: bool = False) -> Any:
-            games = [p.pid for p in psutil.Process().children(recursive=True) if str(GAME) in p.cmdline()]
-            pids.extend(set(games) - set(pids))
+            for process in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.Error):  # the first game, which is ending
+                    if str(GAME) in process.cmdline() and process.pid not in pids:
+                        pids.append(process.pid)
             if len(pids) == 1:
                 os.kill(pids[0], signal.SIGSTOP)
             return STILL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import time
 from collections.abc import Sequence
@@ -53,7 +54,8 @@ class GameProcess:
         if self._process is None:
             return
         end_processes(family_of(self._process.pid), _TERM_WITHIN_S, _KILL_WITHIN_S)
-        self._process.poll()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # its last threads may end a moment later
+            self._process.wait(_KILL_WITHIN_S)
         self._process = None
 
 

@@ -93,7 +93,7 @@ def parse_weights(weights: bytes | bytearray | memoryview) -> dict[str, torch.Te
         data = memoryview(bytearray(data))
     try:
         return _tensors(data)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, msgspec.MsgspecError) as error:  # the last are ValueErrors from 0.21 on
         raise PolicyError(f"weights are not a safetensors file: {error}") from None
 
 

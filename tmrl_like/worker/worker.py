@@ -112,17 +112,17 @@ class RolloutWorker:
             actor_module_cls: makes the actor from `observation_space` and `action_space`.
             sample_compressor: (act, obs, rew, terminated, truncated, info) -> the same six, reduced; runs
                 before sending. None sends samples as they are.
-            device: as in `options`, in place of what is there; so are `max_samples_per_episode` and `model_history`.
+            device: as in `options`, in place of what is there.
             server_ip: the server's address; None: `cfg.SERVER_IP_FOR_WORKER`, which is this machine unless set.
             min_samples_per_worker_packet: as `outbox.min_samples` in `options`: no packet leaves with fewer samples.
-            max_samples_per_episode: a longer episode is cut with `truncated=True`.
+            max_samples_per_episode: likewise.
             model_path: weights are loaded from there now, if the file exists, and the newest are kept there; left out:
                 the run's file (`cfg.MODEL_PATH_WORKER`); None: neither.
             obs_preprocessor: applied to each observation right before the actor sees it.
             crc_debug: send the original with every sample, for a memory with `crc_debug=True` to compare.
             model_path_history: prefix of the files that `model_history` keeps; left out: the run's
                 (`cfg.MODEL_PATH_SAVE_HISTORY`); None: none are kept.
-            model_history: keep every k-th policy received; 0: none.
+            model_history: likewise.
             standalone: no connection; the actor acts with the weights from `model_path`.
             server_port: the server's port; None: `cfg.PORT`, which is 7790 unless set.
             transport: "zmq", "tlspyo" or "inproc"; the server's.

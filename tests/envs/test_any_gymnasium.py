@@ -33,14 +33,6 @@ NETS = {"hidden_sizes": (16,)}
 EPISODES = 2
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def through_everything(env_cls: Any, act_buf_len: int = 0, max_samples: float = 20) -> Batch:
     """Act, encode, decode, store, compare every transition, train a step, load the weights; returns a batch."""
     spaces_of = env_cls()

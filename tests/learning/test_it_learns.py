@@ -5,17 +5,8 @@ import dataclasses
 import gymnasium
 import numpy as np
 import pytest
-import torch
 from gymnasium import spaces
 from tasks import TASKS, Task, learn
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.learn

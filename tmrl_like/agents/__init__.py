@@ -1,15 +1,29 @@
-"""Learning algorithms and their networks."""
+"""Learning algorithms and their networks.
 
-from tmrl_like.agents.discrete import CategoricalActor, DiscreteEnsembleCritic, DiscreteSACAgent
-from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor
-from tmrl_like.agents.sac import REDQAgent, SACAgent
+Each is loaded when first used, so that a worker need not import torch.
+"""
 
-__all__ = [
-    "CategoricalActor",
-    "DiscreteEnsembleCritic",
-    "DiscreteSACAgent",
-    "EnsembleCritic",
-    "REDQAgent",
-    "SACAgent",
-    "SquashedGaussianActor",
-]
+from typing import TYPE_CHECKING
+
+from tmrl_like.base.lazy import names_from
+
+if TYPE_CHECKING:
+    from tmrl_like.agents.discrete import CategoricalActor as CategoricalActor
+    from tmrl_like.agents.discrete import DiscreteEnsembleCritic as DiscreteEnsembleCritic
+    from tmrl_like.agents.discrete import DiscreteSACAgent as DiscreteSACAgent
+    from tmrl_like.agents.models import EnsembleCritic as EnsembleCritic
+    from tmrl_like.agents.models import SquashedGaussianActor as SquashedGaussianActor
+    from tmrl_like.agents.sac import REDQAgent as REDQAgent
+    from tmrl_like.agents.sac import SACAgent as SACAgent
+
+_HOME_OF = {
+    "CategoricalActor": "tmrl_like.agents.discrete",
+    "DiscreteEnsembleCritic": "tmrl_like.agents.discrete",
+    "DiscreteSACAgent": "tmrl_like.agents.discrete",
+    "EnsembleCritic": "tmrl_like.agents.models",
+    "REDQAgent": "tmrl_like.agents.sac",
+    "SACAgent": "tmrl_like.agents.sac",
+    "SquashedGaussianActor": "tmrl_like.agents.models",
+}
+__all__ = [*_HOME_OF]
+__getattr__ = names_from(__name__, _HOME_OF)

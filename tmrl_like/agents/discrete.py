@@ -17,11 +17,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tmrl_like.agents.ensemble import EnsembleMLP
+from tmrl_like.agents.layout import action_categories
 from tmrl_like.agents.models import MLPActor
-from tmrl_like.agents.observations import MAX_CATEGORIES, IntArray, OneHot, Rescale, categories_of, is_categorical
+from tmrl_like.agents.observations import OneHot, Rescale
 from tmrl_like.agents.sac import SACAgent
-from tmrl_like.base.text import one_line
-from tmrl_like.errors import ConfigError
 
 _SHARE_OF_ENTROPY = 0.5  # the usual target, of the largest entropy
 
@@ -119,18 +118,3 @@ class DiscreteSACAgent(SACAgent):
         log_prob_BV = self.actor(obs)
         prob_BV = log_prob_BV.exp()
         return prob_BV, (prob_BV * log_prob_BV).sum(dim=-1)
-
-
-def action_categories(space: gymnasium.Space[Any]) -> tuple[IntArray, IntArray]:
-    """How many categories each variable of an action has, and the smallest of them; int64 [K] each.
-
-    Raises:
-        ConfigError: neither Discrete nor MultiDiscrete, or too many categories.
-    """
-    if not is_categorical(space):
-        raise ConfigError(
-            f"the action space is {one_line(space)}; this agent needs Discrete or MultiDiscrete, of at most "
-            f"{MAX_CATEGORIES:,} values: for a Box of floats take SACAgent with SquashedGaussianActor, convert another "
-            "one with gymnasium.wrappers.TransformAction"
-        )
-    return categories_of(space)

@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tmrl_like.agents.observations import OBS_RANGE, Encoder
+from tmrl_like.agents.layout import OBS_RANGE
+from tmrl_like.agents.observations import Encoder
 
 
 class EnsembleLinear(nn.Module):

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, TypeGuard
 
-import gymnasium
-import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from tmrl_like.agents.layout import channels_are_last
+from tmrl_like.policies.network import MAX_SCALE
+
 IMAGE_FEATURES = 64
-MAX_IMAGE_DIMS = 4  # a history of colour images
-SMALLEST_SIDE = 8
-MAX_SCALE = 1e6  # wider bounds say nothing about the size of the values
-_COLOURS = (1, 3, 4)  # a last dimension of this size is an image's channels
 _LARGE_SIDE = 36
 _LARGE = ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0))  # channels, kernel, stride, padding
 _SMALL = ((32, 3, 2, 1), (64, 3, 2, 1), (64, 3, 1, 1))
@@ -59,22 +55,6 @@ class ImageEncoder(nn.Module):
         """[B, ...] -> [B, C, height, width]; a history's images become channels."""
         if len(self._shape) == 2:
             return x.unsqueeze(1)
-        if _channels_are_last(self._shape):
+        if channels_are_last(self._shape):
             x = x.movedim(-1, -3)
         return x if len(self._shape) == 3 else x.flatten(1, 2)
-
-
-def is_image(box: gymnasium.Space[Any]) -> TypeGuard[spaces.Box]:
-    """Whether a leaf goes through convolutions: the other Boxes are vectors and short histories of vectors."""
-    if not isinstance(box, spaces.Box):
-        return False
-    dims = len(box.shape)
-    if dims == 2:
-        return box.dtype == np.uint8 and min(box.shape) >= SMALLEST_SIDE
-    if not 2 < dims <= MAX_IMAGE_DIMS:
-        return False
-    return min(box.shape[-3:-1] if _channels_are_last(box.shape) else box.shape[-2:]) >= SMALLEST_SIDE
-
-
-def _channels_are_last(shape: tuple[int, ...]) -> bool:
-    return shape[-1] in _COLOURS and min(shape[-3:-1]) > max(_COLOURS)

@@ -17,14 +17,15 @@ import gymnasium
 import numpy as np
 import torch
 import torch.nn.functional as F
-from gymnasium import spaces
 from torch import Tensor, nn
 
+from tmrl_like.agents import in_numpy
 from tmrl_like.agents.ensemble import EnsembleMLP
-from tmrl_like.agents.observations import OBS_RANGE, Encoder, Rescale, box_bounds
+from tmrl_like.agents.in_numpy import NumpyActor
+from tmrl_like.agents.layout import OBS_RANGE, action_bounds
+from tmrl_like.agents.observations import Encoder, Rescale
+from tmrl_like.base.factories import signature_of
 from tmrl_like.base.functional import cached_property
-from tmrl_like.base.text import one_line
-from tmrl_like.errors import ConfigError
 from tmrl_like.policies.actor import ActorModule
 
 
@@ -76,7 +77,7 @@ class MLPActor(ActorModule):
         super().__init__(observation_space, action_space)
         num_outputs = self.read_actions(action_space)
         self.encoder = Encoder(observation_space, obs_range)
-        self.hidden_sizes = tuple(hidden_sizes)
+        self.hidden_sizes, self.obs_range = tuple(hidden_sizes), obs_range
         widths = [self.encoder.size, *hidden_sizes]
         self.hidden = nn.ModuleList(nn.Linear(i, o) for i, o in itertools.pairwise(widths))
         self.norms = nn.ModuleList(nn.LayerNorm(width) for width in hidden_sizes if layer_norm)
@@ -107,6 +108,21 @@ class MLPActor(ActorModule):
             return super().act_(obs, test)
         with torch.inference_mode():
             return self.choose(self._outputs_for_one(self.encoder.one(obs)), test)
+
+    def in_numpy(self) -> NumpyActor | None:
+        """The actor of this name in numpy, on the same parameters; None: images, a subclass, or another device."""
+        twin_class: Any = getattr(in_numpy, type(self).__name__, None)
+        if (
+            self.device != "cpu"
+            or self.encoder.images
+            or twin_class is None
+            or type(self) is not twin_class.torch_class()
+        ):
+            return None
+        options = {name: getattr(self, name) for name in signature_of(twin_class).parameters if name != "layer_norm"}
+        twin: NumpyActor = twin_class(layer_norm=len(self.norms) > 0, **options)
+        twin.bind({name: parameter.numpy() for name, parameter in self.state_dict().items()})
+        return twin
 
     def outputs(self, x: Tensor) -> Tensor:
         """Features [B, F] -> [B, outputs]."""
@@ -232,26 +248,3 @@ def squashed_log_prob(u_BA: Tensor, noise_BA: Tensor, log_std_BA: Tensor) -> Ten
     log_jacobian_BA = torch.sub(u_BA, F.softplus(u_BA, beta=-2.0), alpha=2.0)  # torch divides softplus by its beta
     per_dimension_BA = torch.addcmul(log_jacobian_BA * 2.0 - log_std_BA, noise_BA, noise_BA, value=-0.5)
     return per_dimension_BA.sum(dim=-1) - u_BA.shape[-1] * (2.0 * math.log(2.0) + 0.5 * math.log(2.0 * math.pi))
-
-
-def action_bounds(space: gymnasium.Space[Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Center and half width of a Box, each float32 [A].
-
-    Raises:
-        ConfigError: not a Box of float32 or float64, no entries, or a bound that is infinite or empty.
-    """
-    if not isinstance(space, spaces.Box) or space.dtype not in (np.float32, np.float64):
-        raise ConfigError(
-            f"the action space is {one_line(space)}; this agent needs a Box of floats with finite bounds (float32 "
-            "or float64): for Discrete and MultiDiscrete take DiscreteSACAgent with CategoricalActor, convert another "
-            "one with gymnasium.wrappers.TransformAction"
-        )
-    low, high = box_bounds(space)
-    if not (len(low) and np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
-        raise ConfigError(
-            f"the action space {one_line(space)} has no finite bounds; give it entries, and each a low and a "
-            "higher high"
-        )
-    center, half = (low + high) / 2, (high - low) / 2
-    outside = (center + half > high) | (center - half < low)  # by rounding
-    return center, np.where(outside, half - np.spacing(np.maximum(abs(low), abs(high))), half)

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from tmrl_like.agents.acceleration import accelerate
 from tmrl_like.agents.agent import TrainingAgent
-from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor, action_bounds
+from tmrl_like.agents.layout import action_bounds
+from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor
 from tmrl_like.agents.sharing import copy_shared, no_grad
 from tmrl_like.base.factories import MISSING, completed
 from tmrl_like.base.functional import cached_property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,8 @@ import torch
 from tmrl_like.base import tree
 from tmrl_like.base.files import write_atomically
 from tmrl_like.errors import PolicyError
-from tmrl_like.policies.weights import parse_weights, serialize_weights
-
-_LISTED = 3
+from tmrl_like.policies.weight_file import Manifest, refuse_misfit
+from tmrl_like.policies.weights import manifest_of_tensors, parse_weights, serialize_weights
 
 
 class ActorModule(torch.nn.Module, ABC):
@@ -63,6 +61,14 @@ class ActorModule(torch.nn.Module, ABC):
         self.device = device
         return self.to(device)
 
+    def manifest(self) -> Manifest:
+        """What a file of its weights holds: of each parameter and buffer, by name, dtype and shape."""
+        return manifest_of_tensors(self.state_dict())
+
+    def in_numpy(self) -> Any:
+        """An actor that does the same without torch, on the same memory; None: there is none."""
+        return None
+
     def snapshot(self) -> dict[str, torch.Tensor]:
         """A copy of parameters and buffers on the CPU, as they are now."""
         return {name: t.detach().to("cpu", copy=True).contiguous() for name, t in self.state_dict().items()}
@@ -77,14 +83,8 @@ class ActorModule(torch.nn.Module, ABC):
         Raises:
             PolicyError: not safetensors, or names, shapes or dtypes differ from this actor's (the message says which).
         """
-        state = parse_weights(weights)
-        own = self.state_dict()
-        problem = _difference(own, state)
-        if problem:
-            raise PolicyError(
-                f"weights do not fit {type(self).__name__}: {problem}; start worker and trainer with the same "
-                "actor class and arguments"
-            )
+        state, own = parse_weights(weights), self.state_dict()
+        refuse_misfit(type(self).__name__, manifest_of_tensors(own), manifest_of_tensors(state))
         if own:
             with torch.no_grad():  # one call for all: each torch call may hand the interpreter to another thread
                 torch._foreach_copy_(list(own.values()), [state[name] for name in own])
@@ -138,21 +138,3 @@ def fit_action(action: Any, space: gymnasium.Space[Any]) -> Any:
         return action.reshape(shape)[()] if isinstance(space, gymnasium.spaces.Discrete) else action.reshape(shape)
     except ValueError:
         raise PolicyError(f"act() returned an array of shape {action.shape}; the action space wants {shape}") from None
-
-
-def _difference(own: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> str:
-    missing = [name for name in own if name not in other]
-    extra = [name for name in other if name not in own]
-    changed = [
-        f"{name} is {_form(other[name], tensor)} instead of {_form(tensor, other[name])}"
-        for name, tensor in own.items()
-        if name in other and (other[name].shape, other[name].dtype) != (tensor.shape, tensor.dtype)
-    ]
-    parts = [f"missing {', '.join(missing[:_LISTED])}"] * bool(missing)
-    parts += [f"unknown {', '.join(extra[:_LISTED])}"] * bool(extra)
-    return "; ".join(parts + changed[:_LISTED])
-
-
-def _form(tensor: torch.Tensor, other: torch.Tensor) -> str:
-    """What tells a tensor from another one: its shape, else its dtype."""
-    return str(tuple(tensor.shape)) if tensor.shape != other.shape else str(tensor.dtype).removeprefix("torch.")

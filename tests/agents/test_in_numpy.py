@@ -1,0 +1,270 @@
+"""The shipped actors in numpy: they answer as those in torch do."""
+
+import inspect
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from tmrl_like import agents
+from tmrl_like.agents import in_numpy
+from tmrl_like.base.factories import signature_of
+from tmrl_like.errors import ConfigError, PolicyError
+from tmrl_like.policies.network import Network, NetworkSpec
+
+TWINS = pytest.mark.parametrize("name", ["SquashedGaussianActor", "CategoricalActor"])
+
+
+def vector(bound, size, dtype=np.float32):
+    return spaces.Box(-bound, bound, (size,), dtype)
+
+
+DRONE = spaces.Tuple([vector(1, 1), vector(1, 1), vector(0.5, 1), vector(0.5, 1), *[vector(2, 2)] * 4])
+MIXED = spaces.Dict(
+    {
+        "gear": spaces.Discrete(3, start=-1),
+        "speed": spaces.Box(0.0, 10.0, (2, 2), np.float64),
+        "pair": spaces.Tuple((spaces.MultiDiscrete([2, 3], start=[5, 0]), spaces.MultiBinary(2))),
+        "free": spaces.Box(-np.inf, np.inf, (3,)),
+        "level": spaces.Box(0, 255, (2,), np.uint8),
+    }
+)
+ACTIONS = {
+    "SquashedGaussianActor": (spaces.Box(np.float32([-2, 0.5]), np.float32([2, 0.7])), spaces.Box(-1.0, 1.0, (1, 2))),
+    "CategoricalActor": (spaces.Discrete(4, start=-1), spaces.MultiDiscrete([[2], [5]], start=[[0], [3]])),
+}
+CASES = [
+    (name, obs_space, act_space, options)
+    for name, act_spaces in ACTIONS.items()
+    for obs_space, act_space, options in (
+        (DRONE, act_spaces[0], {"hidden_sizes": (64, 64)}),
+        (MIXED, act_spaces[1], {"hidden_sizes": (32, 24, 16), "layer_norm": True}),
+        (spaces.Discrete(5), act_spaces[0], {"hidden_sizes": ()}),
+        (vector(5, 6), act_spaces[1], {"hidden_sizes": (16,), "obs_range": 0.0, "layer_norm": True}),
+    )
+]
+EACH_CASE = pytest.mark.parametrize(("name", "obs_space", "act_space", "options"), CASES)
+
+
+def both(name, obs_space, act_space, **options):
+    """An actor in torch with random parameters, and its twin."""
+    torch.manual_seed(0)
+    np.random.seed(0)
+    obs_space.seed(0)
+    actor = getattr(agents, name)(obs_space, act_space, **options)
+    with torch.no_grad():
+        for parameter in actor.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    return actor, actor.in_numpy()
+
+
+@TWINS
+def test_the_two_take_the_same_arguments(name):
+    one, other = (signature_of(getattr(module, name)) for module in (agents, in_numpy))
+    assert {n: p.default for n, p in one.parameters.items()} == {n: p.default for n, p in other.parameters.items()}
+    assert not one.open_ended
+    assert not other.open_ended
+
+
+@EACH_CASE
+def test_the_parameters_have_the_same_names_and_forms(name, obs_space, act_space, options):
+    actor, twin = both(name, obs_space, act_space, **options)
+    assert list(twin.manifest().items()) == list(actor.manifest().items())
+    assert twin.weights() == actor.weights()
+
+
+@EACH_CASE
+def test_a_thousand_observations_get_the_same_action(name, obs_space, act_space, options):
+    actor, twin = both(name, obs_space, act_space, **options)
+    for _ in range(1000):
+        obs = obs_space.sample()
+        expected, action = actor.act_(obs, test=True), twin.act_(obs, test=True)
+        assert np.abs(action - expected).max() < 1e-6
+        assert type(action) is type(expected)
+        assert (action.dtype, action.shape) == (expected.dtype, expected.shape)
+        assert act_space.contains(action)
+
+
+def test_exploring_draws_from_the_same_gaussian():
+    actor, twin = both("SquashedGaussianActor", DRONE, vector(2, 2), hidden_sizes=(8,), log_std_min=-3.0)
+    obs = DRONE.sample()
+    drawn = [np.array([a.act_(obs) for _ in range(4000)]) for a in (actor, twin)]
+    assert np.allclose(drawn[0].mean(0), drawn[1].mean(0), atol=0.1)
+    assert np.allclose(drawn[0].std(0), drawn[1].std(0), rtol=0.05)
+    with torch.no_grad():
+        actor.head.bias[2:] = 100.0
+    for a in (actor, twin):  # the standard deviation has its bound
+        wide = np.arctanh(np.clip([a.act_(obs)[0] / 2 for _ in range(1000)], -0.9999999, 0.9999999))
+        assert np.quantile(np.abs(wide), 0.5) == pytest.approx(0.6745 * np.exp(2.0), rel=0.15)
+
+
+def test_exploring_draws_from_the_same_categories():
+    space = spaces.MultiDiscrete([2, 3], start=[0, 5])
+    actor, twin = both("CategoricalActor", DRONE, space, hidden_sizes=(8,))
+    obs = DRONE.sample()
+    for axis, values in enumerate(([0, 1], [5, 6, 7])):
+        shares = [
+            [np.mean([a.act_(obs)[axis] == value for _ in range(3000)]) for value in values] for a in (actor, twin)
+        ]
+        assert np.allclose(*shares, atol=0.04)
+
+
+def test_what_is_drawn_follows_from_numpys_seed():
+    def draw():
+        np.random.seed(3)
+        actor = in_numpy.SquashedGaussianActor(DRONE, vector(2, 2))
+        return [actor.act_(obs).tolist() for _ in range(3)]
+
+    obs = DRONE.sample()
+    assert draw() == draw()
+
+
+@TWINS
+def test_what_is_not_finite_is_seen_and_no_action_comes_of_it(name):
+    twin = getattr(in_numpy, name)(vector(np.inf, 3), ACTIONS[name][0])
+    assert twin.see(np.array([0.0, 1.0, 1e38], np.float32))
+    for bad in (np.nan, np.inf, -np.inf):
+        obs = np.array([0.0, bad, 1.0], np.float32)
+        assert not twin.see(obs)
+        assert np.isnan(twin.decide()).all()
+        assert np.isnan(twin.act_(obs, test=True)).all()
+
+
+def test_an_action_is_the_callers_own():
+    twin = in_numpy.SquashedGaussianActor(DRONE, vector(2, 2))
+    first = twin.act_(DRONE.sample())
+    kept = first.copy()
+    twin.act_(DRONE.sample())
+    assert (first == kept).all()
+
+
+@TWINS
+def test_untrained_it_begins_as_torch_does(name):
+    np.random.seed(0)
+    options = {"hidden_sizes": (200, 100), "layer_norm": True}
+    parts = getattr(in_numpy, name)(vector(1, 50), ACTIONS[name][0], **options).snapshot()
+    actor = getattr(agents, name)(vector(1, 50), ACTIONS[name][0], **options)
+    for key, values in actor.state_dict().items():
+        if values.numel() > 50:
+            assert parts[key].std() == pytest.approx(values.numpy().std(), rel=0.2)
+            assert abs(parts[key]).max() == pytest.approx(abs(values.numpy()).max(), rel=0.1)
+
+
+@TWINS
+def test_weights_go_from_one_to_the_other(name, tmp_path):
+    actor, _ = both(name, MIXED, ACTIONS[name][0], layer_norm=True)
+    own = getattr(in_numpy, name)(MIXED, ACTIONS[name][0], layer_norm=True)
+    actor.save(tmp_path / "policy")
+    obs = MIXED.sample()
+    assert np.allclose(own.load(tmp_path / "policy").act_(obs, test=True), actor.act_(obs, test=True), atol=1e-6)
+    own.save(tmp_path / "policy")
+    again, _ = both(name, MIXED, ACTIONS[name][0], layer_norm=True)
+    assert again.load(tmp_path / "policy").weights() == actor.weights() == own.weights()
+
+
+def test_weights_that_do_not_fit_change_nothing(tmp_path):
+    small, large = (in_numpy.SquashedGaussianActor(DRONE, vector(2, 2), hidden_sizes=(n,)) for n in (8, 9))
+    before = small.weights()
+    with pytest.raises(
+        PolicyError,
+        match=r"do not fit SquashedGaussianActor: hidden.0.weight is \(9, 12\) instead of \(8, 12\); "
+        r"hidden.0.bias is \(9,\).*same actor class",
+    ):
+        small.load_weights(large.weights())
+    large.save(tmp_path / "policy")
+    with pytest.raises(PolicyError, match=r"policy: weights do not fit"):
+        small.load(tmp_path / "policy")
+    assert small.weights() == before
+
+
+def test_a_twin_shares_the_torch_actors_memory():
+    actor, twin = both("SquashedGaussianActor", DRONE, vector(2, 2))
+    other = agents.SquashedGaussianActor(DRONE, vector(2, 2))
+    actor.load_weights(other.weights())
+    assert twin.weights() == other.weights()
+
+
+@TWINS
+def test_images_are_torchs(name):
+    seen = spaces.Tuple((vector(1, 2), spaces.Box(0, 255, (16, 16), np.uint8)))
+    actor = getattr(in_numpy, name)(seen, ACTIONS[name][0], hidden_sizes=(8,))
+    assert type(actor) is getattr(agents, name)
+    assert actor.hidden_sizes == (8,)
+    assert actor.in_numpy() is None
+
+
+@TWINS
+def test_another_device_is_torchs(name):
+    _, twin = both(name, DRONE, ACTIONS[name][0], layer_norm=True)
+    assert twin.to_device("cpu") is twin
+    there = twin.to_device("cpu:0")
+    assert type(there) is getattr(agents, name)
+    obs = DRONE.sample()
+    assert np.allclose(there.act_(obs, test=True), twin.act_(obs, test=True), atol=1e-6)
+    assert there.in_numpy() is None
+
+
+def test_a_subclass_acts_in_its_own_way():
+    class Careful(agents.SquashedGaussianActor):
+        def forward(self, obs):
+            mean, log_std = super().forward(obs)
+            return mean / 2, log_std
+
+    assert Careful(DRONE, vector(2, 2)).in_numpy() is None
+
+
+@TWINS
+def test_a_space_that_does_not_fit_is_refused_as_in_torch(name):
+    wrong = ACTIONS["CategoricalActor" if name == "SquashedGaussianActor" else "SquashedGaussianActor"][0]
+    for obs_space, act_space in (
+        (spaces.Text(3), ACTIONS[name][0]),
+        (DRONE, wrong),
+        (spaces.Tuple(()), ACTIONS[name][0]),
+    ):
+        messages = []
+        for module in (agents, in_numpy):
+            with pytest.raises(ConfigError) as caught:
+                getattr(module, name)(obs_space, act_space)
+            messages.append(str(caught.value))
+        assert messages[0] == messages[1]
+
+
+@EACH_CASE
+def test_another_process_computes_the_same_from_plain_data(name, obs_space, act_space, options):
+    _, twin = both(name, obs_space, act_space, **options)
+    spec = msgspec.msgpack.decode(msgspec.msgpack.encode(twin.spec), type=NetworkSpec)
+    assert spec == twin.spec
+    there = Network(spec)
+    there.bind(twin.network.parameters)
+    seen = [obs_space.sample() for _ in range(3)]
+    answers = there.answers(np.stack([twin.flatten(obs) for obs in seen]))
+    assert [np.asarray(a).tolist() for a in answers] == [twin.act_(obs, test=True).tolist() for obs in seen]
+
+
+@TWINS
+def test_an_answer_that_is_not_finite_is_refused(name):
+    _, twin = both(name, DRONE, ACTIONS[name][0])
+    inputs = np.stack([twin.flatten(DRONE.sample()) for _ in range(3)])
+    twin.network.check(inputs)
+    twin.network.parameters["head.bias"][:] = np.nan
+    with pytest.raises(PolicyError, match=r"a probe observation holds values that are not finite: .*nan"):
+        twin.network.check(inputs)
+
+
+def test_the_input_may_lie_in_memory_of_somebody_else():
+    _, twin = both("SquashedGaussianActor", DRONE, vector(2, 2))
+    obs = DRONE.sample()
+    expected = twin.act_(obs, test=True)
+    shared = np.zeros(20, np.float32)
+    twin.network.input = shared[4:16]
+    assert (twin.act_(obs, test=True) == expected).all()
+    assert (shared[4:16] == twin.flatten(obs)).all()
+
+
+def test_every_method_of_a_numpy_actor_that_a_worker_calls_is_one_of_torchs():
+    for name, method in inspect.getmembers(agents.SquashedGaussianActor, inspect.isfunction):
+        if name in ("act_", "carry_over", "to_device", "manifest", "weights", "load_weights", "save", "load"):
+            twin = getattr(in_numpy.SquashedGaussianActor, name)
+            assert list(inspect.signature(method).parameters) == list(inspect.signature(twin).parameters)

@@ -1,0 +1,211 @@
+"""The actors that ship, in numpy: they act in microseconds, and need no torch."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+
+from tmrl_like.agents.layout import OBS_RANGE, action_bounds, action_categories, numbers_of, read_leaves
+from tmrl_like.base import tree
+from tmrl_like.base.files import write_atomically
+from tmrl_like.errors import PolicyError
+from tmrl_like.policies.network import CategoricalSpec, GaussianSpec, Network, NetworkSpec
+from tmrl_like.policies.weight_file import Manifest, manifest_of, pieces_of_file, read_file, refuse_misfit
+
+_Array = np.ndarray[Any, Any]
+
+
+class NumpyActor(ABC):
+    """What the two have in common. Takes the arguments, and has the parameters, of the torch actor of its name.
+
+    One of observations with images is the torch actor itself.
+
+    Attributes:
+        spec: all of it but the parameters, as plain data.
+        network: does the arithmetic.
+        device: "cpu".
+        torch_name: of the torch actor in `tmrl_like.agents`.
+    """
+
+    torch_name: ClassVar[str]
+
+    def __new__(cls, observation_space: gymnasium.Space[Any], *args: Any, **options: Any) -> Any:
+        """Make it; with images among the observations, make the torch actor."""
+        if read_leaves(observation_space)[1]:
+            return cls.torch_class()(observation_space, *args, **options)
+        return super().__new__(cls)
+
+    def __init__(
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        *,
+        hidden_sizes: Sequence[int] = (256, 256),
+        layer_norm: bool = False,
+        obs_range: float = OBS_RANGE,
+    ) -> None:
+        """Build the network; the arguments are those of the torch actor.
+
+        Raises:
+            ConfigError: a space that this network cannot learn from, by name.
+        """
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self.device = "cpu"
+        leaves, _ = read_leaves(observation_space)
+        low, high, num_categories = (tuple(column.tolist()) for column in numbers_of(leaves))
+        action = self.read_actions(action_space)
+        self.spec = NetworkSpec(low, high, num_categories, obs_range, tuple(hidden_sizes), layer_norm, action)
+        self.network = Network(self.spec)
+        self._zeros = np.zeros_like(self.network.input)
+        self._paths = [path for path, _ in leaves]
+        self._is_flat = self._paths == [(i,) for i in range(len(leaves))]  # a Tuple of leaves, as most are
+
+    @abstractmethod
+    def read_actions(self, action_space: gymnasium.Space[Any]) -> GaussianSpec | CategoricalSpec:
+        """Take what is needed of the action space."""
+
+    @classmethod
+    def torch_class(cls) -> Any:
+        """The class in torch, imported now."""
+        return getattr(importlib.import_module("tmrl_like.agents"), cls.torch_name)
+
+    def _parts(self, obs: Any) -> Any:
+        return obs if self._is_flat else [tree.part_at(obs, path) for path in self._paths]
+
+    @np.errstate(all="ignore")
+    def see(self, obs: Any) -> bool:
+        """Take in a raw observation of arrays and numbers; whether all of them are finite."""
+        flat = self.network.input
+        np.concatenate(self._parts(obs), None, flat, casting="unsafe")
+        return bool(flat.dot(self._zeros) == 0.0)  # NaN and infinity times 0 are NaN
+
+    def decide(self, test: bool = False) -> Any:
+        """The action for the observation that `see` took in: a new array, or a number where the space is Discrete."""
+        return self.network.act(test)
+
+    def act_(self, obs: Any, test: bool = False) -> Any:
+        """Choose an action for one raw observation; one that is not finite makes the action NaN."""
+        np.concatenate(self._parts(obs), None, self.network.input, casting="unsafe")
+        return self.network.act(test)
+
+    act = act_
+
+    def flatten(self, obs: Any) -> _Array:
+        """A raw observation as the network sees it, float32 [R], in the order of the space."""
+        return np.concatenate(self._parts(obs), None, dtype=np.float32, casting="unsafe")
+
+    def carry_over(self, previous: Any) -> None:  # noqa: B027
+        """It has no state."""
+
+    def to_device(self, device: str) -> Any:
+        """Itself on the CPU; elsewhere the torch actor, with the same weights."""
+        if device == "cpu":
+            return self
+        actor = self.torch_class()(self.observation_space, self.action_space, **self._options())
+        actor.load_weights(self.weights())
+        return actor.to_device(device)
+
+    def _options(self) -> dict[str, Any]:
+        spec = self.spec
+        return {"hidden_sizes": spec.hidden_sizes, "layer_norm": spec.layer_norm, "obs_range": spec.obs_range}
+
+    def in_numpy(self) -> Any:
+        """Itself."""
+        return self
+
+    def manifest(self) -> Manifest:
+        """What a file of its weights holds: of each parameter, by name, dtype and shape."""
+        return self.network.manifest
+
+    def snapshot(self) -> dict[str, _Array]:
+        """A copy of the parameters, as they are now."""
+        return {name: values.copy() for name, values in self.network.parameters.items()}
+
+    def weights(self) -> bytes:
+        """The parameters as safetensors bytes."""
+        forms, parameters = self.manifest(), self.snapshot()
+        pieces = ((name, *form, parameters[name].data.cast("B")) for name, form in forms.items())
+        return b"".join(pieces_of_file(pieces))
+
+    def load_weights(self, weights: bytes | bytearray | memoryview) -> None:
+        """Replace the parameters, all of them or, when an error is raised, none.
+
+        Raises:
+            PolicyError: not safetensors, or names, shapes or dtypes differ from this actor's (the message says which).
+        """
+        new = read_file(weights)
+        refuse_misfit(type(self).__name__, self.manifest(), manifest_of(new))
+        for name, values in self.network.parameters.items():
+            np.copyto(values, new[name].array())
+
+    def bind(self, parameters: Mapping[str, _Array]) -> None:
+        """Act with these arrays from now on, without a copy; names, dtypes and shapes are the manifest's."""
+        self.network.bind(parameters)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the weights atomically: after a kill the file is the old one or the new one, whole."""
+        write_atomically(Path(path), self.weights())
+
+    def load(self, path: str | os.PathLike[str], device: str = "cpu") -> Any:
+        """Read weights written by `save`; returns what `to_device(device)` does.
+
+        Raises:
+            PolicyError: the file is damaged or belongs to another actor.
+            OSError: the file cannot be read.
+        """
+        try:
+            self.load_weights(Path(path).read_bytes())
+        except PolicyError as error:
+            raise PolicyError(f"{path}: {error}") from None
+        return self.to_device(device)
+
+
+class SquashedGaussianActor(NumpyActor):
+    """`tmrl_like.agents.SquashedGaussianActor` in numpy."""
+
+    torch_name = "SquashedGaussianActor"
+
+    def __init__(
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        *,
+        log_std_min: float = -10.0,
+        log_std_max: float = 2.0,
+        **options: Any,
+    ) -> None:
+        """Build the network; the arguments are those of the torch actor.
+
+        Raises:
+            ConfigError: a space that this network cannot learn from, by name.
+        """
+        self._log_std = {"log_std_min": log_std_min, "log_std_max": log_std_max}
+        super().__init__(observation_space, action_space, **options)
+
+    def read_actions(self, action_space: gymnasium.Space[Any]) -> GaussianSpec:
+        """A Box with finite bounds."""
+        center, half = action_bounds(action_space)
+        return GaussianSpec(action_space.shape or (), tuple(center.tolist()), tuple(half.tolist()), **self._log_std)
+
+    def _options(self) -> dict[str, Any]:
+        return super()._options() | self._log_std
+
+
+class CategoricalActor(NumpyActor):
+    """`tmrl_like.agents.CategoricalActor` in numpy."""
+
+    torch_name = "CategoricalActor"
+
+    def read_actions(self, action_space: gymnasium.Space[Any]) -> CategoricalSpec:
+        """Discrete or MultiDiscrete."""
+        values, first = action_categories(action_space)
+        shape = action_space.shape or ()
+        return CategoricalSpec(shape, str(action_space.dtype), tuple(values.tolist()), tuple(first.tolist()))

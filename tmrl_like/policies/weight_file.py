@@ -1,0 +1,154 @@
+"""A policy's parameters as bytes: the safetensors format, read and checked without torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, NamedTuple, TypeAlias
+
+import msgspec
+import numpy as np
+
+from tmrl_like.errors import PolicyError
+
+_MAX_HEADER_BYTES = 16 << 20
+_LISTED = 3
+DTYPES = {
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "I64": "int64",
+    "I32": "int32",
+    "I16": "int16",
+    "I8": "int8",
+    "U8": "uint8",
+    "BOOL": "bool",
+}
+"""The format's name of each dtype that a parameter may have, and the usual one."""
+
+_NUMPY = {name: np.dtype(usual.replace("bfloat16", "uint16")) for name, usual in DTYPES.items()}
+_EXPONENT = 0x7F80  # of a bfloat16: all ones in NaN and infinity
+_Size = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
+
+Manifest: TypeAlias = dict[str, tuple[str, tuple[int, ...]]]
+"""Of each parameter, by name: the format's name of its dtype, and its shape."""
+
+
+class Parameter(NamedTuple):
+    """One parameter in a file."""
+
+    dtype: str  # the format's name of it
+    shape: tuple[int, ...]
+    data: memoryview  # its bytes, a view of the file
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """A view of it; bfloat16 as uint16."""
+        return np.frombuffer(self.data, _NUMPY[self.dtype]).reshape(self.shape)
+
+
+class _Entry(msgspec.Struct, forbid_unknown_fields=True):
+    """How a file's header describes a parameter."""
+
+    dtype: str
+    shape: list[_Size]
+    data_offsets: tuple[_Size, _Size]
+
+
+def pieces_of_file(parameters: Iterable[tuple[str, str, Iterable[int], memoryview]]) -> list[bytes | memoryview]:
+    """Name, dtype, shape and bytes of each parameter -> a file in pieces: its header, then what was given."""
+    header: dict[str, _Entry] = {}
+    pieces: list[bytes | memoryview] = []
+    start = 0
+    for name, dtype, shape, data in parameters:
+        header[name] = _Entry(dtype, list(shape), (start, start + data.nbytes))
+        if data.nbytes:
+            pieces.append(data)
+        start += data.nbytes
+    text = msgspec.json.encode(header)
+    text += b" " * (-len(text) % 8)
+    return [len(text).to_bytes(8, "little") + text, *pieces]
+
+
+def read_file(weights: bytes | bytearray | memoryview) -> dict[str, Parameter]:
+    """The bytes of a safetensors file -> its parameters, by name, none of them copied.
+
+    Raises:
+        PolicyError: not a safetensors file, or its parameters do not lie in it one after the other.
+    """
+    try:
+        return _read(memoryview(weights).cast("B"))
+    except (ValueError, RecursionError, msgspec.MsgspecError) as error:  # the last are ValueErrors from 0.21 on
+        raise PolicyError(f"weights are not a safetensors file: {error}") from None
+
+
+def _read(data: memoryview) -> dict[str, Parameter]:
+    length = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or length > min(_MAX_HEADER_BYTES, len(data) - 8):
+        raise ValueError(f"a header of {length} bytes in a file of {len(data)}")
+    header = msgspec.json.decode(data[8 : 8 + length], type=dict[str, Any])
+    header.pop("__metadata__", None)
+    entries = msgspec.convert(header, dict[str, _Entry])
+    body = data[8 + length :]
+    parameters, position = {}, 0
+    for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
+        if entry.dtype not in _NUMPY:
+            raise ValueError(f"{name} has the dtype {entry.dtype!r:.40}, which this tmrl_like does not know")
+        start, end = entry.data_offsets
+        size = math.prod(entry.shape) * _NUMPY[entry.dtype].itemsize
+        if start != position or end > len(body) or end - start != size:
+            raise ValueError(f"{name} lies at {start} to {end}, which does not fit what comes before it or its shape")
+        parameters[name] = Parameter(entry.dtype, tuple(entry.shape), body[start:end])
+        position = end
+    if position != len(body):
+        raise ValueError(f"its tensors end after {position} of {len(body)} bytes")
+    return parameters
+
+
+def manifest_of(parameters: Mapping[str, Parameter]) -> Manifest:
+    """What a file holds."""
+    return {name: (parameter.dtype, parameter.shape) for name, parameter in parameters.items()}
+
+
+def refuse_misfit(actor: str, own: Manifest, other: Manifest) -> None:
+    """See that weights are those of an actor, which is called `actor` and has the parameters `own`.
+
+    Raises:
+        PolicyError: they are not; the message says what differs.
+    """
+    missing = [name for name in own if name not in other]
+    extra = [name for name in other if name not in own]
+    changed = [
+        f"{name} is {_form(other[name], form)} instead of {_form(form, other[name])}"
+        for name, form in own.items()
+        if other.get(name, form) != form
+    ]
+    parts = [f"missing {', '.join(missing[:_LISTED])}"] * bool(missing)
+    parts += [f"unknown {', '.join(extra[:_LISTED])}"] * bool(extra)
+    parts += changed[:_LISTED]
+    if parts:
+        raise PolicyError(
+            f"weights do not fit {actor}: {'; '.join(parts)}; start worker and trainer with the same actor class and "
+            "arguments"
+        )
+
+
+def _form(one: tuple[str, tuple[int, ...]], other: tuple[str, tuple[int, ...]]) -> str:
+    """What tells a parameter from another one: its shape, else its dtype."""
+    return str(one[1]) if one[1] != other[1] else DTYPES[one[0]]
+
+
+def first_not_finite(parameters: Mapping[str, Parameter]) -> str:
+    """The name of a parameter that holds NaN or infinity; empty: none does."""
+    return next((name for name, parameter in parameters.items() if not _is_finite(parameter)), "")
+
+
+@np.errstate(all="ignore")
+def _is_finite(parameter: Parameter) -> bool:
+    flat = parameter.array().reshape(-1)
+    if parameter.dtype == "BF16":
+        return not bool(((flat & _EXPONENT) == _EXPONENT).any())
+    if flat.dtype.kind != "f":
+        return True
+    # nan and inf survive the product, which is quick; large numbers overflow in it
+    return math.isfinite(flat.dot(flat)) or bool(np.isfinite(flat).all())

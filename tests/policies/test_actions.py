@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from tmrl_like.policies.actions import action_problem, is_finite
+from tmrl_like.policies.actions import action_problem, finite_check, is_finite
 
 BOX = spaces.Box(-1.0, 1.0, (2,), np.float32)
 
@@ -64,3 +64,23 @@ def test_what_is_not_finite_is_seen_and_what_is_large_is_not_mistaken_for_it(dty
     assert is_finite(np.array(0, dtype))
     assert not is_finite(float("nan"))
     assert is_finite("text")
+
+
+VECTORS = spaces.Tuple((BOX, spaces.Box(-1.0, 1.0, (3,))))
+IMAGE = spaces.Box(0, 255, (8, 8), np.uint8)
+
+
+@pytest.mark.parametrize("space", [BOX, VECTORS, IMAGE, spaces.Tuple((IMAGE, BOX)), BOTH, spaces.Dict(a=BOX)])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_the_check_of_a_space_finds_what_is_not_finite_in_whatever_it_is_given(space, bad):
+    is_fine = finite_check(space)
+    right = [np.zeros(2, np.float32), np.full(2, np.finfo(np.float64).max), np.arange(3), np.zeros((2, 2)), 0.5, 3]
+    for value in (*right, np.zeros(100), np.zeros(0), np.zeros((), np.float32), "text", None):
+        assert is_fine(value)
+        assert is_fine((value, value))
+        assert is_fine({"a": [value]})
+    wrong = [np.array([0, bad], np.float32), np.array([bad, -bad]), np.full((2, 2), bad), np.array(bad), bad]
+    for value in (*wrong, np.float32(bad), np.full(100, bad), np.array([bad], np.complex64)):
+        assert not is_fine(value)
+        assert not is_fine((np.zeros(2), value))
+        assert not is_fine({"a": [value]})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -12,11 +13,12 @@ from gymnasium import spaces
 from tmrl_like.base import tree
 from tmrl_like.base.text import one_line
 
+_SHORT = 40  # numbers; beyond, one dot product per array is faster
 _ROUNDING = 1e-5  # of a bound's size, and at least that much
 
 
 def is_finite(value: Any) -> bool:
-    """Whether no number in an action, or an observation, is NaN or infinite. Costs half a microsecond."""
+    """Whether no number in an action, or an observation, is NaN or infinite. Of one space: `finite_check`."""
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in "fc":
             return True
@@ -26,6 +28,30 @@ def is_finite(value: Any) -> bool:
     if isinstance(value, tuple | list):  # the control loop's: three times as fast as a walk
         return all(map(is_finite, value))
     return all(map(is_finite, value.values())) if isinstance(value, dict) else True
+
+
+def finite_check(space: gymnasium.Space[Any]) -> Callable[[Any], bool]:
+    """`is_finite` for values of a space, whatever they are: four times as fast for short vectors and tuples of them."""
+    parts = space.spaces if isinstance(space, spaces.Tuple) else (space,)
+    if not all(isinstance(part, spaces.Box) and len(part.shape) == 1 for part in parts):
+        return is_finite
+    if sum(math.prod(part.shape or ()) for part in parts) > _SHORT:
+        return is_finite
+    return _is_finite_vector if parts == (space,) else _are_finite_vectors
+
+
+def _is_finite_vector(value: Any) -> bool:
+    try:
+        return math.isfinite(math.hypot(*value.tolist())) or is_finite(value)
+    except (TypeError, AttributeError):  # not what the space says
+        return is_finite(value)
+
+
+def _are_finite_vectors(value: Any) -> bool:
+    try:
+        return math.isfinite(math.hypot(*[x for part in value for x in part.tolist()])) or is_finite(value)
+    except (TypeError, AttributeError):
+        return is_finite(value)
 
 
 def action_problem(action: Any, space: gymnasium.Space[Any]) -> str:

@@ -1,17 +1,21 @@
 """What the control loop measures, on a clock that only the environment and the actor move, and what it samples."""
 
+import threading
+import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from tmrl_like.agents import SquashedGaussianActor
+from tmrl_like.base.functional import partial
 from tmrl_like.envs.drone import DroneEnv
 from tmrl_like.errors import ConfigError
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.replay import DropHistory
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.worker import control_loop
+from tmrl_like.worker.options import WorkerOptions
 
 STEP_S = 0.05
 PERIODS_S = (0.05, 0.0625, 0.04)
@@ -78,6 +82,38 @@ def test_a_step_by_hand_is_sampled_where_it_is_collected_and_cut_where_it_is_the
         truncated = worker.step(obs, test=False, collect_samples=is_collected, last_step=is_last)[3]
     assert truncated is is_last
     assert taken == [is_last] * is_collected
+
+
+class Late(CountingEnv):
+    """Misses each deadline; in the fourth step it looks for log lines, and waits for them if it is to."""
+
+    time_step_s = 1e-9
+
+    def __init__(self, records, waits):
+        super().__init__(episode_steps=3)
+        self._records, self._waits = records, waits
+        self.seen = []
+
+    def step(self, action):
+        until = time.monotonic() + 30.0
+        while self.total_steps == 3 and self._waits and not self._records and time.monotonic() < until:
+            time.sleep(0.01)
+        self.seen.append(len(self._records))
+        return super().step(action)
+
+
+@pytest.mark.parametrize("own_thread", [True, False])
+def test_the_control_threads_lines_are_written_by_who_waits_for_it_or_between_episodes(own_thread, caplog):
+    env_cls = partial(Late, caplog.records, waits=own_thread)
+    with RolloutWorker(env_cls, LinearActor, standalone=True, options=WorkerOptions(own_thread=own_thread)) as worker:
+        worker.run(nb_episodes=2, verbose=False)
+        seen = worker.env.seen
+    assert {r.threadName for r in caplog.records} == {threading.current_thread().name}
+    assert len(caplog.records) == 6
+    assert "time-step overrun: " in caplog.text
+    assert seen[3] > 0
+    if not own_thread:
+        assert seen == [0, 0, 0, 3, 3, 3]
 
 
 def test_a_compressor_that_would_drop_more_than_the_action_buffer_is_refused():

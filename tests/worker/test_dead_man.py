@@ -175,7 +175,7 @@ def test_a_trainer_that_falls_silent_is_replaced_by_the_safe_action_until_it_is_
     house.start(worker.run)
     samples = until_driven_by(ActionSource.POLICY, publish=True)
     samples += until_driven_by(ActionSource.SAFE, publish=False)
-    assert "no new policy has been received for 0.3 s" in caplog.text
+    until(lambda: "no new policy has been received for 0.3 s" in caplog.text)
     samples += until_driven_by(ActionSource.POLICY, publish=True)
     steps = [s for s in samples if not s.info.is_reset]
     assert all((float(s.act[0]) == -1.0) == (s.info.timing.source is ActionSource.SAFE) for s in steps)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from tmrl_like.base.deferred_log import DeferredLog
 from tmrl_like.base.functional import place_of
 from tmrl_like.base.processes import ProcessGuard
 from tmrl_like.base.text import one_line
@@ -55,6 +56,8 @@ class SupervisedEnv:
         stopping: set it to end what `run` runs; what hangs is left after a second.
         faults: how often it broke off an episode, or could not be rebuilt, since construction.
         rebuilds: how often it was rebuilt since construction.
+        log: for lines of the control thread; who waits in `run` writes them, four times a second. Without a control
+            thread they are written between episodes.
     """
 
     def __init__(self, make_env: Callable[[], Any], hang_timeout_s: float = 30.0, own_thread: bool = True) -> None:
@@ -67,6 +70,7 @@ class SupervisedEnv:
                 call, and a hang can only be reported.
         """
         self.stopping = threading.Event()
+        self.log = DeferredLog(log)
         self._make_env = make_env
         self._hang_timeout_s = hang_timeout_s
         self._thread = ControlThread() if own_thread else None
@@ -123,8 +127,8 @@ class SupervisedEnv:
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """As the environment's; raises as `reset`."""
-        obs, rew, terminated, truncated, info = self._call(self.env.step, action)
-        return obs, rew, terminated, truncated, info
+        result: tuple[Any, Any, bool, bool, dict[str, Any]] = self._call(self.env.step, action)
+        return result
 
     def _call(self, call: Callable[..., Any], *args: Any) -> Any:
         if self._left and threading.get_ident() in self._left:
@@ -140,8 +144,10 @@ class SupervisedEnv:
             what = f"{one_line(error)}{place_of(error)}"
             raise EnvironmentFaultError(f"the environment raised in {call.__name__}(): {what}") from error
         finally:
-            if _take(token) is None:
-                raise _LeftBehindError
+            try:
+                token.pop(1)  # as `_take`, without the call
+            except IndexError:
+                raise _LeftBehindError from None
 
     # -- in the caller's thread ----------------------------------------------------------------------
 
@@ -153,7 +159,12 @@ class SupervisedEnv:
             StoppedError: `stopping` was set, and the call did not end.
         """
         thread = self._thread
-        if thread is None or thread.is_current:
+        if thread is None:
+            try:
+                return call()
+            finally:
+                self.log.write()
+        if thread.is_current:
             return call()
         if self._closed:
             raise StoppedError
@@ -167,6 +178,7 @@ class SupervisedEnv:
                 self._stop(job, thread)
             raise
         finally:
+            self.log.write()
             del job  # it holds what it raised, whose frames hold it
 
     def _stop(self, job: Future[Any], thread: ControlThread) -> None:
@@ -198,6 +210,7 @@ class SupervisedEnv:
             if now - token[0] >= self._hang_timeout_s and (hanging := _take(token)) is not None:
                 self._leave_thread()
                 raise EnvironmentFaultError(_describe_hang(hanging, self._hang_timeout_s))
+            self.log.write()
             if self._processes is not None:
                 self._processes.look()
 
@@ -216,6 +229,8 @@ class SupervisedEnv:
     def episode_ended_well(self) -> None:
         """Faults before this are forgiven."""
         self._faults_in_a_row = self._rebuilds_in_a_row = 0
+        if self._thread is None:
+            self.log.write()
 
     def revive(self) -> None:
         """Make the environment again if it was left in an earlier call; raises EnvironmentFaultError if that fails."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,16 +16,16 @@ from tmrl_like.delivery.outbox import Outbox
 from tmrl_like.envs.actions import actions_of_reset
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 from tmrl_like.errors import EnvironmentFaultError, MemoryContractError
-from tmrl_like.policies.actions import is_finite
+from tmrl_like.policies.actions import finite_check, is_finite
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.intake import PolicyIntake
 from tmrl_like.types import ActionSource, EpisodeStats, ObsPreprocessor, SampleCompressor, StepTiming
 from tmrl_like.worker.dead_man import DeadMan
+from tmrl_like.worker.realtime import collect_garbage
 from tmrl_like.worker.returned import is_number, not_finite, outline
 
-log = logging.getLogger("tmrl_like.worker")
-
 _REWARD_TYPES = (float, np.float32, np.float64, np.float16)
+_COLLECT_EVERY = 16  # steps
 
 
 @dataclass(slots=True)
@@ -93,7 +94,11 @@ class ControlLoop:
         self.dead_man = dead_man
         self._check = check
         self._episode = _Episode(False, 0.0)
-        self._no_reward: Any = 0.0  # of a reset: 0 in the type of the environment's rewards
+        self._reward: Any = 0.0  # the newest
+        self._is_finite_action = finite_check(env.env.action_space)
+        self._is_finite_obs = finite_check(env.env.observation_space)
+        if obs_preprocessor is not None:  # which may be there to replace what is not
+            self._is_finite_obs = lambda obs: True
 
     @property
     def expert(self) -> bool:
@@ -128,7 +133,7 @@ class ControlLoop:
                 "the policy raised on an observation that is not in the environment's observation space: expected "
                 f"{space}, got {outline(obs)} ({type(error).__name__}: {error})"
             ) from error
-        if not is_finite(act):
+        if not self._is_finite_action(act):
             return dead_man.take_over(f"the policy's action is not finite: {act!r:.80}"), ActionSource.SAFE
         if dead_man.is_driving:
             dead_man.hand_back()
@@ -145,13 +150,16 @@ class ControlLoop:
             Observation and info.
         """
         obs, info = self.env.reset()
-        if self.obs_preprocessor is None and not is_finite(obs):
+        if not self._is_finite_obs(obs):
             raise not_finite("observation after a reset", obs)
         self.observed_at = time.perf_counter()
         if collect_samples:
             timing = StepTiming(time.time(), 0.0, 0.0, self.policy_version, self._source)
+            kind = type(self._reward)
+            no_reward = kind(0) if kind in _REWARD_TYPES else 0.0  # in the type of the environment's rewards
             for act in actions_of_reset(self.env.env, obs):
-                self._store((act, obs, self._no_reward, False, False, info), None, timing, is_reset=True)
+                sample = self._compressed((act, obs, no_reward, False, False, info), None)
+                self._outbox.append(sample, timing, True)
         return obs, info
 
     def step(
@@ -165,38 +173,46 @@ class ControlLoop:
         self._check()
         if self._intake.has_new and not self.expert:
             self.refresh_policy()
-        started = time.perf_counter()
+        env, clock = self.env, time.perf_counter
+        started = clock()
         act, source = self._choose(obs, test, started)
-        acted = time.perf_counter()
-        new_obs, rew, terminated, truncated, info = self.env.step(act)
-        observed = time.perf_counter()
+        acted = clock()
+        new_obs, rew, terminated, truncated, info = env.step(act)
+        observed = clock()
         if last_step and not terminated:
             truncated = True
         period_s, self.observed_at = observed - self.observed_at, observed
         self.inference_s, self.env_s = acted - started, observed - acted
-        if self.obs_preprocessor is None and not is_finite(new_obs):
+        if not self._is_finite_obs(new_obs):
             raise not_finite("observation", new_obs)
-        if type(rew) not in _REWARD_TYPES and not is_number(rew):
+        is_float = type(rew) in _REWARD_TYPES
+        if not is_float and not is_number(rew):
             raise EnvironmentFaultError(f"the environment's reward is {rew!r:.80}; expected a number")
-        if not is_finite(rew):
+        if not (math.isfinite(rew) if is_float else is_finite(rew)):
             raise not_finite("reward", rew)
+        self._reward = rew
         self.env_steps += 1
-        self._no_reward = type(rew)(0) if type(rew) in _REWARD_TYPES else 0.0
-        if period_s >= self.env.overrun_after_s:
+        if period_s >= env.overrun_after_s:
             self._on_overrun(period_s)
         if collect_samples:
             self.collected_steps += 1
-            error_s = period_s - self.env.time_step_s
+            sample: tuple[Any, ...] = (act, new_obs, rew, terminated, truncated, info)
+            if self.sample_compressor is not None or self.crc_debug:
+                sample = self._compressed(sample, obs)
+            error_s = period_s - env.time_step_s
             timing = StepTiming(time.time(), acted - started, error_s, self.policy_version, source)
-            self._store((act, new_obs, rew, terminated, truncated, info), obs, timing)
+            self._outbox.append(sample, timing, False)
+        if self.env_steps % _COLLECT_EVERY == 0:
+            collect_garbage(is_between_episodes=False)
         return new_obs, rew, terminated, truncated, info
 
-    def _store(self, made: tuple[Any, ...], last_obs: Any, timing: StepTiming, is_reset: bool = False) -> None:
+    def _compressed(self, made: tuple[Any, ...], last_obs: Any) -> tuple[Any, ...]:
+        """What is sent of a sample; with `crc_debug`, the original behind it."""
         sample = made if self.sample_compressor is None else _checked_sample(self.sample_compressor(*made))
         if self.crc_debug:
             act, obs, rew, terminated, truncated, _ = made
             sample = (*sample, (last_obs, act, rew, obs, terminated, truncated))
-        self._outbox.append(sample, timing, is_reset)
+        return sample
 
     def run_episode(
         self,
@@ -213,6 +229,7 @@ class ControlLoop:
         """
         self._check()
         limit = self.max_samples_per_episode if max_samples is None else max_samples
+        collect_garbage(is_between_episodes=True)
         episode = self._episode = _Episode(test, time.monotonic())
         terminated = truncated = False
         obs, _ = self.reset(collect_samples)
@@ -256,7 +273,7 @@ class ControlLoop:
         self._episode.overruns += 1
         if self.overruns < 10 or self.overruns % 100 == 0:
             line = "time-step overrun: %.1f ms instead of %.1f ms (%d so far)"
-            log.warning(line, period_s * 1e3, self.env.time_step_s * 1e3, self.overruns)
+            self.env.log.add(logging.WARNING, line, period_s * 1e3, self.env.time_step_s * 1e3, self.overruns)
 
     def refresh_policy(self) -> bool:
         """Act with the newest weights from now on; False: there are none."""

@@ -35,16 +35,20 @@ class DeadMan:
         alarm: what the incident under way is about; empty: there is none.
     """
 
-    def __init__(self, max_policy_age_s: float, safe_action: Callable[[], Any]) -> None:
+    def __init__(
+        self, max_policy_age_s: float, safe_action: Callable[[], Any], write: Callable[..., None] = log.log
+    ) -> None:
         """Set up.
 
         Args:
             max_policy_age_s: for how long after it was received a policy may drive; `math.inf`: for ever, and
                 the actor may drive before any policy was received.
             safe_action: returns the safe action.
+            write: logs a line, called as `Logger.log` is.
         """
         self._max_policy_age_s = max_policy_age_s
         self._safe_action = safe_action
+        self._write = write
         self._last_at = 0.0
         self._steps_before = 0
         self.expires_at = math.inf if max_policy_age_s == math.inf else -math.inf
@@ -66,7 +70,7 @@ class DeadMan:
                 if self.expires_at == -math.inf:
                     why = "no policy has been received yet"
             self.alarm = f"the safe action drives: {why}"
-            log.error("%s", self.alarm)
+            self._write(logging.ERROR, "%s", self.alarm)
         self.safe_steps += 1
         self._last_at = time.perf_counter()
         return copy.deepcopy(self._safe_action())
@@ -74,7 +78,8 @@ class DeadMan:
     def hand_back(self) -> None:
         """The policy drives this step; ends an incident that is a second old."""
         if time.perf_counter() - self._last_at > _CALM_S:
-            log.info("the policy drives again; the safe action drove %d steps", self.safe_steps - self._steps_before)
+            steps = self.safe_steps - self._steps_before
+            self._write(logging.INFO, "the policy drives again; the safe action drove %d steps", steps)
             self.is_driving = False
             self.alarm = ""
 

@@ -11,6 +11,7 @@ import gc
 import logging
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ log = logging.getLogger("tmrl_like.worker")
 
 _TIME_CRITICAL = 15  # THREAD_PRIORITY_TIME_CRITICAL
 _SET_THREAD = 0x0060  # THREAD_SET_INFORMATION | THREAD_QUERY_INFORMATION
+_SWITCH_S = 0.0002  # for how long another thread that computes in Python may keep the control thread waiting
+_YOUNG = 700  # objects; as in Python's own rule, whose other thresholds are ten collections of the generation below
 
 
 def refuse_missing_cores(cpu_affinity: Sequence[int] | None) -> None:
@@ -37,10 +40,9 @@ def real_time(
     priority: int | None = None,
     cpu_affinity: Sequence[int] | None = None,
 ) -> Iterator[None]:
-    """Within it, the threads have what was asked for, and garbage collections are short.
+    """Within it, the threads have what was asked for, and Python interrupts the control loop as little as it can.
 
-    Threads and programs that the control thread starts meanwhile inherit it. Full collections do not look at what was
-    there before: with torch imported, that is some 100,000 objects and tens of milliseconds in the middle of a step.
+    Threads and programs that the control thread starts meanwhile inherit it. What of it is Python's: `_Interpreter`.
 
     Args:
         control: native id of the thread that steps the environment.
@@ -58,15 +60,64 @@ def real_time(
     if cpu_affinity is not None:
         cores = sorted(set(cpu_affinity))
         undo += _tried(f"cpu_affinity {cores}", _set_affinity, control, cores)
-    gc.collect()
-    gc.freeze()
     try:
-        yield
+        with _interpreter:
+            yield
     finally:
-        gc.unfreeze()
         for call in undo:
             with contextlib.suppress(OSError):  # the thread has ended
                 call()
+
+
+class _Interpreter:
+    """This process's Python while control loops run in it: the first one changes it, the last one changes it back.
+
+    Garbage is collected where nothing waits (`collect_garbage`), and without what was there before: with torch
+    imported that is some 100,000 objects, and tens of milliseconds in the middle of a step. Threads that compute in
+    Python hand over the interpreter sooner than by default.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._loops = 0
+        self._collected, self._switch_s = True, 0.005
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._loops:
+                self._collected, self._switch_s = gc.isenabled(), sys.getswitchinterval()
+                gc.disable()
+                sys.setswitchinterval(min(_SWITCH_S, self._switch_s))
+            self._loops += 1
+            gc.collect()
+            gc.freeze()
+
+    def __exit__(self, *exc: object) -> None:
+        with self._lock:
+            self._loops -= 1
+            if not self._loops:
+                gc.unfreeze()
+                sys.setswitchinterval(self._switch_s)
+                if self._collected:
+                    gc.enable()
+
+
+_interpreter = _Interpreter()
+
+
+def collect_garbage(is_between_episodes: bool) -> None:
+    """Collect what a control loop with `real_time` has left to be collected; nothing where Python does it by itself.
+
+    Within an episode, to be called right after a step: young objects, when there are as many as Python would wait for,
+    and all only in episodes that do not end. Between episodes: young objects, and all as often as Python would.
+    """
+    if gc.isenabled():
+        return
+    young, middle, old = gc.get_count()
+    if is_between_episodes:
+        gc.collect(2 if old > 10 else 1)
+    elif young > _YOUNG:
+        gc.collect(2 if old > 100 else 1 if middle > 10 else 0)
 
 
 def _tried(what: str, call: Callable[..., Callable[[], None]], *args: Any) -> list[Callable[[], None]]:

@@ -157,6 +157,7 @@ class RolloutWorker:
             dead_man = DeadMan(
                 math.inf if standalone else options.max_policy_age_s,
                 lambda: self._env.default_action if safe is None else safe,
+                self._env.log.add,
             )
 
             def make_actor() -> ActorModule:
@@ -390,7 +391,7 @@ class RolloutWorker:
                 kind = "test" if stats.test else "training"
                 how = ", terminated" if stats.terminated else ", fault" if stats.fault else ""
                 line = "%s episode: return %.2f in %d steps%s (policy %d)"
-                log.info(line, kind, stats.return_, stats.steps, how, stats.policy_version)
+                self._env.log.add(logging.INFO, line, kind, stats.return_, stats.steps, how, stats.policy_version)
             if on_episode is not None:
                 on_episode(stats)
 

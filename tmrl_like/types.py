@@ -253,12 +253,12 @@ class Receipt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What arrived at the trainer in one packet.
+    """What arrived at the trainer, in a packet or in several that follow each other.
 
     Attributes:
         buffer: the samples; may be empty.
         episodes: finished episodes, test episodes among them.
-        receipt: what an acknowledgement names; None where there is none to be sent.
+        receipt: of the last packet; None where there is none to be acknowledged.
     """
 
     buffer: Buffer

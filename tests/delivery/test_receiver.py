@@ -45,7 +45,7 @@ class Trainer:
     @property
     def taken(self):
         """(number, name of the stream) of what waits for the memory."""
-        return [(int(d.buffer.memory[0].obs), d.buffer.stream) for d in self.inbox]
+        return [(int(sample.obs), d.buffer.stream) for d in self.inbox for sample in d.buffer.memory]
 
     def due(self):
         return self.receiver.due()
@@ -138,6 +138,76 @@ def test_packets_of_another_worker_in_a_bundle_are_refused(trainer):
     assert trainer.receiver.malformed == 1
 
 
+# -- packets that follow each other ---------------------------------------------------------------------
+
+
+def of_two_steps(sequence, number, breaks=0):
+    """A packet of samples with these observations."""
+    writer = PacketWriter()
+    for k in range(2):
+        sample = (k, np.float32(number + k / 2), 0.0, False, False, {})
+        writer.append(sample, StepTiming(1e9 + sequence, 0.01 * sequence, 0.0, sequence), is_reset=not k)
+    return sealed_packet(Receipt("w", 7, sequence), breaks, writer, (), Compressor())
+
+
+def test_packets_of_one_form_arrive_as_one_block_with_the_samples_that_each_alone_would_bring(trainer):
+    records = [of_two_steps(sequence, sequence) for sequence in (1, 2, 3)]
+    trainer.give_bytes(m.Bundle("w", 7, 6), b"".join(records))
+    alone = Trainer()
+    for number, record in enumerate(records):
+        alone.give_bytes(m.Bundle("w", 7, 2, number), record)
+    (delivery,) = trainer.inbox
+    (block,) = delivery.buffer.blocks
+    assert delivery.receipt == Receipt("w", 7, 3)
+    samples = [sample for one in alone.inbox for sample in one.buffer.memory]
+    assert delivery.buffer.memory == samples
+    assert [s.info.timing for s in delivery.buffer.memory] == [s.info.timing for s in samples]
+    assert block.is_reset.tolist() == [True, False] * 3
+    trainer.store()
+    assert trainer.due() == [m.Ack("w", 7, 3, 3)]
+    assert trainer.receiver.samples == 6
+
+
+def test_samples_of_two_forms_and_behind_a_break_keep_their_order(trainer):
+    records = (of_two_steps(1, 1), of_two_steps(2, 2), of_two_steps(3, 3, breaks=1), packet_of_text(4))
+    trainer.give_bytes(m.Bundle("w", 7, 8), b"".join(records))
+    assert [d.buffer.stream for d in trainer.inbox] == ["w/7/0/1", "w/7/1/1", "w/7/0/1"]
+    assert [s.obs for d in trainer.inbox for s in d.buffer.memory] == [1, 1.5, 2, 2.5, 3, 3.5, "text"]
+
+
+def packet_of_text(sequence):
+    writer = PacketWriter()
+    writer.append((None, "text", 0.0, False, False, {}), StepTiming(1e9, 0.0, 0.0, 1))
+    return sealed_packet(Receipt("w", 7, sequence), 0, writer, (), Compressor())
+
+
+def test_of_packets_that_are_decoded_together_only_those_at_fault_are_lost(trainer):
+    header = m.SamplePacket("w", 7, 3, 0, 5, 3, False)
+    damaged = seal(m.frame_of(header), b"xyz")
+    records = [of_two_steps(1, 1), of_two_steps(2, 2), damaged, of_two_steps(4, 4)]
+    trainer.give_bytes(m.Bundle("w", 7, 11), b"".join(records))
+    assert [number for number, _ in trainer.taken] == [1, 1, 2, 2, 4, 4]
+    assert [stream for _, stream in trainer.taken] == ["w/7/0/1"] * 4 + ["w/7/0/4"] * 2
+    assert trainer.receiver.malformed == 1
+    trainer.store()
+    assert trainer.due() == [m.Ack("w", 7, 4, 4)]
+
+
+def test_of_packets_that_are_decoded_together_those_before_one_that_is_refused_are_taken(trainer):
+    class Check:
+        def structure(self, schema):
+            pass
+
+        def values(self, block):
+            if any(sample.obs == 3 for sample in block.samples()):
+                raise MemoryContractError("obs is 3")
+
+    trainer.receiver.check = Check()
+    trainer.give_bytes(m.Bundle("w", 7, 8), b"".join(of_two_steps(number, number) for number in (1, 2, 3, 4)))
+    assert [number for number, _ in trainer.taken] == [1, 1, 2, 2]
+    assert trainer.due() == [m.Dismissal("w", 7, "obs is 3")]
+
+
 # -- rejection -----------------------------------------------------------------------------------------
 
 
@@ -148,7 +218,8 @@ def test_a_packet_that_reports_an_episode_of_another_worker_is_refused(trainer):
 
 
 def test_of_a_rejected_process_nothing_more_is_taken_or_acknowledged(trainer, caplog):
-    trainer.give(1, 2, 3)
+    for sequence in (1, 2, 3):
+        trainer.give(sequence)
     second = trainer.inbox[1].receipt
     trainer.store(1)
     trainer.receiver.reject(second, "obs is float64,\nit was float32")
@@ -263,7 +334,8 @@ def test_what_waits_of_a_rejected_process_that_was_forgotten_is_dropped(trainer,
 
 
 def test_a_process_that_was_forgotten_may_still_be_rejected(trainer, few):
-    trainer.give(1, 2)
+    trainer.give(1)
+    trainer.give(2)
     trainer.receiver.reject(trainer.inbox[1].receipt, "the second does not fit")
     in_the_memorys_hands = trainer.inbox.pop(0)
     trainer.inbox.clear()
@@ -286,7 +358,7 @@ def test_packets_of_nothing_are_counted_and_leave_no_trace(trainer, caplog):
 
 def test_more_packets_than_a_bundle_may_hold_are_refused(trainer):
     trainer.give(*range(1, m.MAX_BUNDLE_PACKETS + 2))
-    assert len(trainer.inbox) == m.MAX_BUNDLE_PACKETS
+    assert len(trainer.taken) == m.MAX_BUNDLE_PACKETS
     assert trainer.receiver.malformed == 1
 
 

@@ -461,13 +461,12 @@ def test_a_packet_that_cannot_be_decoded_is_a_break_and_not_a_wrong_transition(h
 
     house.server()
     trainer, worker = house.trainer(), house.worker(partial(CountingEnv, step_s=0.001), outbox=SOON)
-    real, calls = receiver.decode_body, []
+    real = receiver.decode_bodies
 
-    def sometimes(packet, body, **options):
-        calls.append(packet.sequence)
-        return real(packet, b"damaged" if len(calls) == 10 else body, **options)
+    def sometimes(packets, **options):
+        return real([(packet, b"damaged" if packet.sequence == 10 else body) for packet, body in packets], **options)
 
-    monkeypatch.setattr(receiver, "decode_body", sometimes)
+    monkeypatch.setattr(receiver, "decode_bodies", sometimes)
     house.start(worker.run)
     by_stream = {}
 

@@ -90,8 +90,8 @@ def forged(
     buffers: bytes = b"",
     timing: bytes | None = None,
 ) -> bytes:
-    head = msgspec.msgpack.encode(([(rows, schema, sizes)], False, 0.0))
-    return struct.pack("<I", len(head)) + head + buffers + (bytes(18 * rows) if timing is None else timing)
+    head = msgspec.msgpack.encode(([(rows, schema, sizes)], False))
+    return struct.pack("<I", len(head)) + head + buffers + bytes(8) + (bytes(18 * rows) if timing is None else timing)
 
 
 def six(leaf: Any) -> Any:

@@ -17,9 +17,9 @@ from tmrl_like.base.budgets import Buckets, Lines
 from tmrl_like.base.text import one_line
 from tmrl_like.delivery.log import Head, PacketLog, Segment, entries_of, unseal
 from tmrl_like.errors import DecodingError, MemoryContractError
-from tmrl_like.types import Buffer, Delivery, Receipt
+from tmrl_like.types import Buffer, Delivery, EpisodeStats, Receipt
 from tmrl_like.wire import messages as m
-from tmrl_like.wire.packet import SampleBlock, decode_body
+from tmrl_like.wire.packet import SampleBlock, decode_bodies, decode_body
 from tmrl_like.wire.schema import Node
 
 log = logging.getLogger("tmrl_like.delivery")
@@ -29,6 +29,7 @@ _PACKET_BYTES = 1000  # about; what a packet counts for beside its record
 _MAX_PROCESSES = 4096
 _MERGED_SAMPLES = 10_000
 _WRITE_BYTES = 4 << 20
+_RUN_BYTES = 256 << 10  # of packets that are decoded together: beyond, joining them costs more than it saves
 _MAX_REASON = 2000
 
 Process = tuple[str, int]  # worker, incarnation
@@ -50,6 +51,10 @@ class _Progress:
         if sequence != self.received + 1:
             self.stretch = sequence
         self.received = sequence
+
+    def stream_of(self, packet: m.SamplePacket) -> str:
+        """The name of the stream that the newest packet belongs to."""
+        return f"{packet.worker}/{packet.incarnation}/{packet.breaks}/{self.stretch}"
 
     def may_ask(self, now: float) -> bool:
         """Whether it was not asked just now; from here on it was."""
@@ -90,17 +95,26 @@ class SampleCheck(Protocol):
         """Look at their numbers."""
 
 
-class _Waiting(NamedTuple):
-    """A packet between the wire and the log."""
+class _Arrived(NamedTuple):
+    """A packet that is new."""
 
     packet: m.SamplePacket
+    body: memoryview
     record: memoryview
-    progress: _Progress  # of its process
+
+
+class _Waiting(NamedTuple):
+    """Packets between the wire and the log, which follow each other."""
+
+    last: Receipt
+    samples: int
+    records: list[memoryview]
+    progress: _Progress  # of their process
     is_dropped: bool  # not in the memory, and not to be logged
 
     @property
     def size_bytes(self) -> int:
-        return len(self.record) + _PACKET_BYTES
+        return sum(map(len, self.records)) + _PACKET_BYTES * len(self.records)
 
 
 class Receiver:
@@ -187,7 +201,16 @@ class Receiver:
                 progress.advance(message.sequence)
                 progress.confirmed = progress.logged = message.sequence
                 if message.sequence > known.get(process, 0):
-                    yield self._buffer(message, entry.body, progress)
+                    yield self._replayed(message, entry.body, progress)
+
+    def _replayed(self, packet: m.SamplePacket, body: memoryview, progress: _Progress) -> Buffer:
+        """Decode; a packet that cannot be decoded is counted, and what follows does not continue what was before."""
+        blocks: tuple[SampleBlock, ...] = ()
+        try:
+            blocks = (decode_body(packet, body),) if packet.samples else ()
+        except DecodingError as error:
+            self._note_malformed(packet.worker, error)
+        return Buffer(stream=progress.stream_of(packet), blocks=blocks)
 
     def _note_stored(self, receipts: Sequence[Receipt]) -> None:
         for worker, incarnation, sequence in receipts:
@@ -201,7 +224,7 @@ class Receiver:
     def take(
         self, bundle: m.Bundle, body: memoryview, now: float, admit: Callable[[m.SamplePacket], bool]
     ) -> Iterator[Delivery]:
-        """Take what is new and in order, packet by packet.
+        """Take what is new and in order, small packets that follow each other in one piece.
 
         What does not decode is counted. Samples that `check` refuses make the process one that is rejected.
 
@@ -221,66 +244,76 @@ class Receiver:
             if not progress.rejection and progress.may_ask(now):
                 self._acks[process] = True
             return
+        for run, is_admitted in _runs(self._new_packets(process, body, progress), admit):
+            if not progress.rejection:
+                yield from self._take_run(run, is_admitted, progress, now)
+        if progress.rejection and progress.may_ask(now):
+            self._dismissals.add(process)
+
+    def _new_packets(self, process: Process, body: memoryview, progress: _Progress) -> Iterator[_Arrived]:
+        newest = progress.received
         try:
             for count, (record, message) in enumerate(unseal(body)):
                 packet, content = m.decode(message)
-                if not isinstance(packet, m.SamplePacket) or packet.receipt[:2] != process:
+                if not isinstance(packet, m.SamplePacket) or (packet.worker, packet.incarnation) != process:
                     raise DecodingError("a bundle holds something else than its worker's packets")
                 if count == m.MAX_BUNDLE_PACKETS or not (packet.samples or packet.episodes):
                     raise DecodingError("a bundle of too many packets, or a packet of neither samples nor episodes")
                 if any(episode.worker != packet.worker for episode in packet.episodes):
                     raise DecodingError("a packet reports an episode of another worker")
-                if progress.rejection:
-                    if progress.may_ask(now):
-                        self._dismissals.add(process)
-                    return
-                if packet.sequence <= progress.received:
+                if packet.sequence > newest:
+                    newest = packet.sequence
+                    yield _Arrived(packet, content, record)
+                else:
                     self._acks.setdefault(process, False)
-                    continue
-                try:
-                    yield self._take_packet(packet, record, content, progress, now, admit)
-                except MemoryContractError as error:
-                    self.reject(packet.receipt, str(error))
         except DecodingError as error:
-            self._note_malformed(bundle.worker, error)
+            self._note_malformed(process[0], error)
 
-    def _take_packet(
-        self,
-        packet: m.SamplePacket,
-        record: memoryview,
-        body: memoryview,
-        progress: _Progress,
-        now: float,
-        admit: Callable[[m.SamplePacket], bool],
-    ) -> Delivery:
-        if packet.sequence > progress.received + 1 and progress.received:
+    def _take_run(self, run: list[_Arrived], is_admitted: bool, progress: _Progress, now: float) -> Iterator[Delivery]:
+        """Take packets that follow each other; where one is at fault, each by itself."""
+        packets = [arrived.packet for arrived in run]
+        first, last = packets[0], packets[-1]
+        try:
+            blocks = self._blocks(run) if is_admitted else []
+        except (DecodingError, MemoryContractError) as error:
+            if len(run) > 1:
+                for arrived in run:
+                    if not progress.rejection:
+                        yield from self._take_run([arrived], is_admitted, progress, now)
+                return
+            if isinstance(error, MemoryContractError):
+                self.reject(first.receipt, str(error))
+                return
+            self._note_malformed(first.worker, error)
+            blocks = []
+        if first.sequence > progress.received + 1 and progress.received:
             line = "packets %d to %d of worker %s are lost for good"
-            gap = (progress.received + 1, packet.sequence - 1)
-            self.say(packet.worker, logging.WARNING, line, *gap, packet.worker)
-        progress.advance(packet.sequence)
-        buffer = self._buffer(packet, body, progress, self.check) if admit(packet) else Buffer()
-        is_dropped = len(buffer) < packet.samples
+            self.say(first.worker, logging.WARNING, line, progress.received + 1, first.sequence - 1, first.worker)
+        progress.advance(first.sequence)
+        progress.received = last.sequence
+        buffer = Buffer(stream=progress.stream_of(first), blocks=blocks)
+        samples = sum(packet.samples for packet in packets)
+        is_dropped = len(buffer) < samples
         if is_dropped:
-            progress.stretch = packet.sequence + 1
-        self._waiting.append(_Waiting(packet, record, progress, is_dropped))
-        self._waiting_bytes[packet.worker] += self._waiting[-1].size_bytes
-        uncovered = max(0, len(packet.episodes) - packet.samples)  # an episode has a sample, a test episode none
-        episodes = packet.episodes if self._reports.take(packet.worker, uncovered, now) else ()
-        return Delivery(buffer, episodes, packet.receipt)
+            progress.stretch = last.sequence + 1
+        records = [arrived.record for arrived in run]
+        self._waiting.append(_Waiting(last.receipt, samples, records, progress, is_dropped))
+        self._waiting_bytes[last.worker] += self._waiting[-1].size_bytes
+        episodes: list[EpisodeStats] = []
+        for packet in packets:
+            uncovered = max(0, len(packet.episodes) - packet.samples)  # an episode has a sample, a test episode none
+            if packet.episodes and self._reports.take(packet.worker, uncovered, now):
+                episodes += packet.episodes
+        yield Delivery(buffer, tuple(episodes), last.receipt)
 
-    def _buffer(
-        self, packet: m.SamplePacket, body: memoryview, progress: _Progress, check: SampleCheck | None = None
-    ) -> Buffer:
-        """Decode; a packet that cannot be decoded is counted, and what follows does not continue what was before."""
-        blocks: tuple[SampleBlock, ...] = ()
-        if packet.samples:
-            try:
-                blocks = (decode_body(packet, body, check=None if check is None else check.structure),)
-                if check is not None:
-                    check.values(blocks[0])
-            except DecodingError as error:
-                self._note_malformed(packet.worker, error)
-        return Buffer(stream=f"{packet.worker}/{packet.incarnation}/{packet.breaks}/{progress.stretch}", blocks=blocks)
+    def _blocks(self, run: list[_Arrived]) -> list[SampleBlock]:
+        check = self.check
+        bodies = ((arrived.packet, arrived.body) for arrived in run if arrived.packet.samples)
+        blocks = decode_bodies(bodies, check=None if check is None else check.structure)
+        if check is not None:
+            for block in blocks:
+                check.values(block)
+        return blocks
 
     def _is_full_of(self, worker: str) -> bool:
         """Whether what waits for memory and log is too much, and a worker has more than its share of it."""
@@ -358,14 +391,15 @@ class Receiver:
             return False
         records: list[memoryview] = []
         done = samples = size_bytes = 0
-        for packet, record, progress, is_dropped in self._waiting:
-            if size_bytes >= _WRITE_BYTES or (not progress.rejection and packet.sequence > progress.confirmed):
+        for waiting in self._waiting:
+            progress = waiting.progress
+            if size_bytes >= _WRITE_BYTES or (not progress.rejection and waiting.last.sequence > progress.confirmed):
                 break
             done += 1
-            if not (is_dropped or progress.rejection):
-                records.append(record)
-                samples += packet.samples
-                size_bytes += len(record)
+            if not (waiting.is_dropped or progress.rejection):
+                records += waiting.records
+                samples += waiting.samples
+                size_bytes += waiting.size_bytes
         if records and self._log is not None:
             if self._log.append(b"".join(records), now, samples, len(records)) is None:
                 return False
@@ -373,7 +407,7 @@ class Receiver:
         self.samples += samples
         for _ in range(done):
             waiting = self._waiting.popleft()
-            worker, incarnation, sequence = waiting.packet.receipt
+            worker, incarnation, sequence = waiting.last
             self._waiting_bytes[worker] -= waiting.size_bytes
             if not self._waiting_bytes[worker]:
                 del self._waiting_bytes[worker]
@@ -419,6 +453,31 @@ class Receiver:
             "rejected_workers_total": self._rejected,
             "log_fails": int(self._log is not None and bool(self._log.alarm)),
         }
+
+
+def _runs(
+    packets: Iterator[_Arrived], admit: Callable[[m.SamplePacket], bool]
+) -> Iterator[tuple[list[_Arrived], bool]]:
+    """Packets that follow each other as one run, up to a moderate size; those that are not admitted by themselves."""
+    run: list[_Arrived] = []
+    size_bytes = 0
+    for arrived in packets:
+        packet, is_admitted = arrived.packet, admit(arrived.packet)
+        if run and not (
+            is_admitted
+            and packet.sequence == run[-1].packet.sequence + 1
+            and packet.breaks == run[-1].packet.breaks
+            and size_bytes + packet.body_bytes <= _RUN_BYTES
+        ):
+            yield run, True
+            run, size_bytes = [], 0
+        if is_admitted:
+            run.append(arrived)
+            size_bytes += packet.body_bytes
+        else:
+            yield [arrived], False
+    if run:
+        yield run, True
 
 
 def _merged(buffers: Iterator[Buffer]) -> Iterator[Buffer]:

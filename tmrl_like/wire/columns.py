@@ -10,7 +10,6 @@ apart into rows again.
 
 from __future__ import annotations
 
-import itertools
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ import numpy as np
 
 from tmrl_like.base.functional import prod
 from tmrl_like.errors import DecodingError, EncodingError
+from tmrl_like.wire.messages import MAX_BODY_BYTES
 from tmrl_like.wire.schema import (
     MAX_DIMENSIONS,
     MAX_LEAVES,
@@ -228,7 +228,7 @@ class Columns:
     Attributes:
         schema: the structure of one sample.
         rows: N.
-        leaves: one per leaf of the schema: an array [N, *shape] (read-only, a view of the packet), a list
+        leaves: one per leaf of the schema: an array [N, *shape] (of a single packet read-only, a view of it), a list
             for text and bytes, None for None.
     """
 
@@ -260,31 +260,46 @@ class Layout:
         self.leaves = len(self._columns)
         self._plan_of = lru_cache(maxsize=64 if self.leaves <= _PLANNED_LEAVES else 0)(self._plan)
 
-    def columns(self, rows: int, sizes: Sequence[int], data: memoryview) -> tuple[Columns, int]:
-        """View the start of `data` as N = `rows` samples whose buffers have these sizes.
+    def is_fixed(self, rows: int, sizes: Sequence[int]) -> bool:
+        """Whether these are the sizes of so many rows whatever is in them: `columns` can join such packets."""
+        plan = self._plan_of(rows) if 0 <= rows <= MAX_ROWS else None
+        return plan is not None and plan.sizes == sizes
+
+    def columns(self, rows: int, sizes: Sequence[int], data: memoryview, packets: int = 1) -> tuple[Columns, int]:
+        """View the start of `data` as `rows` samples whose buffers have these sizes.
+
+        Args:
+            rows: of one packet.
+            sizes: of its buffers, in bytes.
+            data: the packet's bytes, or those of several one after the other, each as long as the others.
+            packets: how many; above 1 only where `is_fixed`.
 
         Returns:
-            The columns, and how many bytes they took.
+            The columns of N = `rows` x `packets` samples, and how many bytes of one packet they took.
 
         Raises:
             DecodingError: number or size of the buffers does not follow from structure and rows.
         """
         if len(sizes) != len(self._columns) or not 0 <= rows <= MAX_ROWS:
             raise DecodingError(f"{len(sizes)} buffers of {rows} rows for a structure of {len(self._columns)} leaves")
-        plan = self._plan_of(rows)
-        if plan and plan.sizes == tuple(sizes) and plan.total <= len(data):
-            leaves = [np.ndarray(shape, dtype, data, start) for shape, dtype, start in plan.views]
-            return Columns(self.schema, rows, tuple(leaves)), plan.total
+        plan, step = self._plan_of(rows), len(data) // packets
+        if plan and plan.sizes == tuple(sizes) and plan.dtype.itemsize <= step:
+            whole = np.ndarray(packets, plan.dtype, data, 0, (step,))
+            leaves = [whole[name].reshape(shape) for name, shape in plan.views]
+            return Columns(self.schema, rows * packets, tuple(leaves)), plan.dtype.itemsize
+        if packets > 1:
+            raise DecodingError(f"packets of {step} bytes each for buffers of {sum(sizes)}")
         return self._columns_one_by_one(rows, sizes, data)
 
     def _plan(self, rows: int) -> _Plan | None:
         """Where every column is, if that follows from the number of rows alone."""
         sizes = tuple(rows * column.row_bytes for column in self._columns)
-        if not all(sizes):  # something without a size, or without a fixed one
+        if not all(sizes) or sum(sizes) > MAX_BODY_BYTES:  # something without a size, or without a fixed one
             return None
-        starts = itertools.accumulate(sizes, initial=0)
-        views = [((rows, *c.shape), c.dtype, start) for c, start in zip(self._columns, starts, strict=False)]
-        return _Plan(sizes, sum(sizes), views)
+        names = [f"leaf {i}" for i in range(self.leaves)]
+        fields = [(name, c.dtype, (rows, *c.shape)) for name, c in zip(names, self._columns, strict=True)]
+        views = [(name, (-1, *c.shape)) for name, c in zip(names, self._columns, strict=True)]
+        return _Plan(sizes, np.dtype(fields), views)
 
     def _columns_one_by_one(self, rows: int, sizes: Sequence[int], data: memoryview) -> tuple[Columns, int]:
         start = 0
@@ -299,8 +314,8 @@ class Layout:
 
 class _Plan(NamedTuple):
     sizes: tuple[int, ...]
-    total: int
-    views: list[tuple[tuple[int, ...], np.dtype[Any] | None, int]]  # shape, dtype, start
+    dtype: np.dtype[Any]  # of the buffers one after the other
+    views: list[tuple[str, tuple[int, ...]]]  # name in the dtype, shape
 
 
 class _ColumnLayout:
@@ -311,7 +326,7 @@ class _ColumnLayout:
             self.dtype = np.dtype(_PLAIN_DTYPE[leaf.kind]) if leaf.kind in _PLAIN_DTYPE else None
         else:
             self.dtype = checked_dtype(leaf.dtype)
-        if len(self.shape) >= MAX_DIMENSIONS or any(n < 0 for n in self.shape):
+        if len(self.shape) > MAX_DIMENSIONS - 2 or any(n < 0 for n in self.shape):
             raise DecodingError(f"an array of shape {self.shape} is not possible")
         self.row_bytes = prod(self.shape) * self.dtype.itemsize if self.dtype else 0
 

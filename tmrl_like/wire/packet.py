@@ -5,18 +5,21 @@ Body, before compression::
     4 bytes   length of the head, little-endian
     head      `_Head` (msgpack): segments, sizes of all buffers
     buffers   one after the other, in the head's order
-    timing    one column after the other, `_TIMING`
+    timing    Unix time of the first observation (float64), then one column after the other, `_TIMING`
 
-A segment holds consecutive samples of one structure; most packets have one.
+A segment holds consecutive samples of one structure; most packets have one. Packets of as many samples of one structure
+have the same head, and where no size varies they are taken apart together: what Python does for each column it does
+once for all of them.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -38,6 +41,7 @@ _TIMING: dict[str, np.dtype[Any]] = {  # the columns of `StepTiming`, and whethe
     "is_reset": np.dtype("u1"),
 }
 _TIMING_BYTES = sum(dtype.itemsize for dtype in _TIMING.values())  # of a sample
+_START = np.dtype("<f8")
 _US = 1e6
 _MS = 1e3
 _MS_32 = np.float32(_MS)
@@ -66,7 +70,7 @@ class PacketLimits:
 
 
 LIMITS = PacketLimits()
-_CACHED_SCHEMA_BYTES = 16 << 10
+_CACHED_HEAD_BYTES = 16 << 10
 _AT_ONCE_BYTES = 1 << 20  # what is unpacked before its head is looked at
 
 
@@ -79,7 +83,14 @@ class _Segment(msgspec.Struct, frozen=True, array_like=True):
 class _Head(msgspec.Struct, frozen=True, array_like=True):
     segments: tuple[_Segment, ...]
     with_originals: bool  # CRC debugging: a seventh item per sample, the transition as produced
-    started_at_s: float  # Unix time of the first observation
+
+
+class _Form(NamedTuple):
+    """What a head says, with what reads it."""
+
+    segments: tuple[tuple[int, tuple[int, ...], Layout], ...]  # rows, sizes of the buffers
+    samples: int
+    with_originals: bool
 
 
 class _OfThread(threading.local):
@@ -268,10 +279,11 @@ class PacketWriter:
             own = writer.buffers()
             segments.append(_Segment(rows, _encode_schema(writer.schema), tuple(map(len, own))))
             buffers += own
-        head = _head_encoder.encode(_Head(tuple(segments), self._with_originals, self.observed_at_s))
+        head = _head_encoder.encode(_Head(tuple(segments), self._with_originals))
         return b"".join((len(head).to_bytes(4, "little"), head, *buffers, *self._timing_buffers()))
 
     def _timing_buffers(self) -> Iterator[bytes]:
+        yield np.array(self.observed_at_s, _START).tobytes()
         if not self._timing:
             return
         observed, inference, error, version, source = map(np.array, zip(*self._timing, strict=True))
@@ -330,45 +342,72 @@ def decode_body(
     limits: PacketLimits = LIMITS,
     check: Callable[[Node], None] | None = None,
 ) -> SampleBlock:
-    """Turn a packet's body back into columns.
+    """Turn one packet's body back into columns; see `decode_bodies`."""
+    return decode_bodies([(packet, body)], limits, check)[0]
 
-    The columns are views of the (decompressed) body: copy what outlives it. Of a body of more than 1 MiB nothing but
-    the head is decompressed before the head has passed the limits and `check`.
+
+def decode_bodies(
+    packets: Iterable[tuple[SamplePacket, bytes | memoryview]],
+    limits: PacketLimits = LIMITS,
+    check: Callable[[Node], None] | None = None,
+) -> list[SampleBlock]:
+    """Turn the bodies of packets that follow each other back into columns; neighbours of one form make one block.
+
+    The columns of a block of one packet are views of the (decompressed) body: copy what outlives it. Of a body of more
+    than 1 MiB nothing but the head is decompressed before the head has passed the limits and `check`.
 
     Args:
-        packet: the message that announces the body.
-        body: as it was sent.
-        limits: what the packet may cost.
+        packets: the messages that announce the bodies, and these as they were sent.
+        limits: what each packet may cost.
         check: called with the structure of each segment; raises what shall be raised.
 
     Raises:
-        OversizeError: it costs more than `limits`.
-        DecodingError: damaged, or not what the packet announces.
+        OversizeError: one costs more than `limits`.
+        DecodingError: damaged, or not what its packet announces.
     """
     try:
-        return _decoded(packet, _Source(packet, body, limits), limits, check)
+        opened = [_opened(packet, _Source(packet, body, limits), limits, check) for packet, body in packets]
     except zstandard.ZstdError as error:
         raise DecodingError(f"the packet does not decompress: {error}") from None
+    if len(opened) == 1:
+        return [_block(*opened[0], 1)]
+    blocks = []
+    for _, group in groupby(opened, lambda one: (id(one[0]), len(one[1]))):
+        (form, *_), bodies = zip(*group, strict=True)
+        if len(bodies) > 1 and len(form.segments) == 1 and form.segments[0][2].is_fixed(*form.segments[0][:2]):
+            blocks.append(_block(form, memoryview(b"".join(bodies)), len(bodies)))
+        else:
+            blocks += [_block(form, body, 1) for body in bodies]
+    return blocks
 
 
-def _decoded(
+def _opened(
     packet: SamplePacket, source: _Source, limits: PacketLimits, check: Callable[[Node], None] | None
-) -> SampleBlock:
-    head = _decode_head(source, limits)
-    layouts = _layouts(packet, head, limits)
-    for layout in layouts:
-        if type(layout.schema) is not TupleNode or len(layout.schema.items) != _FIELDS + head.with_originals:
-            raise DecodingError(f"a sample is not a tuple of {_FIELDS + head.with_originals} items")
-        if check is not None:
+) -> tuple[_Form, memoryview]:
+    """What a packet's head says, and what comes after it."""
+    length = int.from_bytes(source.read(4), "little")
+    if length > limits.head_bytes:
+        raise OversizeError(f"a packet head of {length} bytes; at most {limits.head_bytes} are allowed")
+    head = bytes(source.read(length))
+    form = (_cached_form if length <= _CACHED_HEAD_BYTES else _new_form)(head, limits)
+    if form.samples != packet.samples:
+        raise DecodingError(f"the packet announces {packet.samples} samples and holds another number")
+    if check is not None:
+        for _, _, layout in form.segments:
             check(layout.schema)
-    buffers = source.read(source.left)
+    return form, source.read(source.left)
+
+
+def _block(form: _Form, data: memoryview, packets: int) -> SampleBlock:
+    """The samples of so many packets of one form, whose buffers and timing lie one after the other in `data`."""
     segments = []
-    for segment, layout in zip(head.segments, layouts, strict=True):
-        columns, used = layout.columns(segment.rows, segment.sizes, buffers)
+    used = 0
+    for rows, sizes, layout in form.segments:
+        columns, end = layout.columns(rows, sizes, data[used:], packets)
         segments.append(columns)
-        buffers = buffers[used:]
-    timing, is_reset = _decode_timing(head.started_at_s, packet.samples, buffers)
-    return SampleBlock(tuple(segments), is_reset, timing, head.with_originals)
+        used += end
+    timing, is_reset = _decode_timing(form.samples, data, used, packets)
+    return SampleBlock(tuple(segments), is_reset, timing, form.with_originals)
 
 
 class _Source:
@@ -410,23 +449,15 @@ class _Source:
         return taken
 
 
-def _decode_head(source: _Source, limits: PacketLimits) -> _Head:
-    length = int.from_bytes(source.read(4), "little")
-    if length > limits.head_bytes:
-        raise OversizeError(f"a packet head of {length} bytes; at most {limits.head_bytes} are allowed")
+def _new_form(encoded: bytes, limits: PacketLimits) -> _Form:
+    """Decode a head; refuses a packet that would cost too much."""
     try:
-        return _head_decoder.decode(source.read(length))
+        head = _head_decoder.decode(encoded)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DecodingError(f"not a packet: {error}") from None
-
-
-def _layouts(packet: SamplePacket, head: _Head, limits: PacketLimits) -> list[Layout]:
-    """The layout of each segment; refuses a packet that would cost too much, or holds other samples than announced."""
     if min((segment.rows for segment in head.segments), default=1) < 1:
         raise DecodingError("a segment without samples")
-    if sum(segment.rows for segment in head.segments) != packet.samples:
-        raise DecodingError(f"the packet announces {packet.samples} samples and holds another number")
-    layouts = []
+    segments = []
     columns = values = 0
     for segment in head.segments:
         layout = _layout_of(segment.schema)
@@ -437,14 +468,19 @@ def _layouts(packet: SamplePacket, head: _Head, limits: PacketLimits) -> list[La
                 f"a packet of {columns} columns and {values} values or more; at most {limits.columns} and "
                 f"{limits.values} are allowed"
             )
-        layouts.append(layout)
-    return layouts
+        if type(layout.schema) is not TupleNode or len(layout.schema.items) != _FIELDS + head.with_originals:
+            raise DecodingError(f"a sample is not a tuple of {_FIELDS + head.with_originals} items")
+        segments.append((segment.rows, segment.sizes, layout))
+    return _Form(tuple(segments), sum(segment.rows for segment in head.segments), head.with_originals)
+
+
+_cached_form = lru_cache(maxsize=256)(_new_form)
 
 
 def _layout_of(schema: msgspec.Raw) -> Layout:
     """What reads this structure; large ones are not kept."""
     encoded = bytes(schema)
-    return _cached_layout(encoded) if len(encoded) <= _CACHED_SCHEMA_BYTES else _new_layout(encoded)
+    return _cached_layout(encoded) if len(encoded) <= _CACHED_HEAD_BYTES else _new_layout(encoded)
 
 
 def _new_layout(schema: bytes) -> Layout:
@@ -458,23 +494,26 @@ _cached_layout = lru_cache(maxsize=64)(_new_layout)
 
 
 def _decode_timing(
-    started_at_s: float, rows: int, data: memoryview
+    rows: int, data: memoryview, start: int, packets: int
 ) -> tuple[Timing, np.ndarray[Any, np.dtype[np.bool_]]]:
-    if len(data) != _TIMING_BYTES * rows:
-        raise DecodingError(f"{len(data)} bytes of timing for {rows} samples, which need {_TIMING_BYTES * rows}")
-    columns: dict[str, np.ndarray[Any, Any]] = {}
-    start = 0
-    for name, dtype in _TIMING.items():
-        columns[name] = np.ndarray(rows, dtype, data, start)
-        start += columns[name].nbytes
-    if rows and (columns["policy_version"].min() < 0 or columns["source"].max() >= len(_SOURCES)):
+    dtype, step = _timing_dtype(rows), len(data) // packets
+    if step - start != dtype.itemsize:
+        raise DecodingError(f"{step - start} bytes of timing for {rows} samples, which need {dtype.itemsize}")
+    columns = np.ndarray(packets, dtype, data, start, (step,))
+    version, source = columns["policy_version"].ravel(), columns["source"].ravel()
+    if rows and (version.min() < 0 or source.max() >= len(_SOURCES)):
         raise DecodingError("policy versions or sources of actions that do not exist")
     with np.errstate(invalid="ignore"):  # damaged, but only a number
         timing = Timing(
-            started_at_s + columns["observed_us"] * (1 / _US),
-            columns["inference_ms"].astype(np.float32) / _MS_32,
-            columns["period_error_ms"].astype(np.float32) / _MS_32,
-            columns["policy_version"],
-            columns["source"],
+            (columns["started_at_s"][:, None] + columns["observed_us"] * (1 / _US)).ravel(),
+            columns["inference_ms"].ravel().astype(np.float32) / _MS_32,
+            columns["period_error_ms"].ravel().astype(np.float32) / _MS_32,
+            version,
+            source,
         )
-    return timing, columns["is_reset"] != 0
+    return timing, columns["is_reset"].ravel() != 0
+
+
+@lru_cache(maxsize=256)
+def _timing_dtype(rows: int) -> np.dtype[Any]:
+    return np.dtype([("started_at_s", _START), *((name, dtype, (rows,)) for name, dtype in _TIMING.items())])

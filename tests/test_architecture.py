@@ -180,6 +180,33 @@ def test_a_server_and_a_supervisor_start_without_torch_gymnasium_and_numpy(way: 
     assert heavy.isdisjoint(json.loads(loaded))
 
 
+DRIVE = """
+from tmrl_like.cli.arguments import parse
+from tmrl_like.cli.worker import make_worker, prepare
+
+arguments = parse(["worker", "config/drone.yaml", "--server.port", "1"])
+with make_worker(prepare(arguments, "worker")) as worker:
+    obs, _ = worker.reset(collect_samples=True)
+    worker.step(obs, test=False, collect_samples=True)
+"""
+
+
+def test_a_worker_of_an_actor_that_ships_drives_without_torch(tmp_path: Path) -> None:
+    loaded = _run(f"{DRIVE}\nimport sys, json; print(json.dumps(sorted(sys.modules)))", tmp_path)
+    assert {"torch", "cv2", "wandb", "tlspyo", "twisted", "rich", "matplotlib"}.isdisjoint(json.loads(loaded))
+
+
+@pytest.mark.parametrize(
+    ("module", "missing"),
+    [("policies.network", "gymnasium"), ("policies.weight_file", "gymnasium"), ("agents", "numpy")],
+)
+def test_what_a_link_needs_of_an_actor_imports_neither_torch_nor_gymnasium(
+    module: str, missing: str, tmp_path: Path
+) -> None:
+    loaded = _run(f"import tmrl_like.{module}, sys, json; print(json.dumps(sorted(sys.modules)))", tmp_path)
+    assert {"torch", missing}.isdisjoint(json.loads(loaded))
+
+
 def test_importing_every_module_touches_neither_files_nor_logging_nor_the_environment(tmp_path: Path) -> None:
     names = [f"tmrl_like.{name}" for name, _ in _modules() if name not in ("__init__", "__main__")]
     code = f"""

@@ -8,6 +8,7 @@ import parts_for_tests as parts
 import pytest
 import yaml
 
+from tmrl_like.agents.in_numpy import SquashedGaussianActor
 from tmrl_like.base.options import sentences
 from tmrl_like.config.experiment import SECTIONS, Experiment, ServerSection, Settings, WorkerSection
 from tmrl_like.config.loading import TOP_LEVEL, dump_experiment, load_experiment, load_settings, open_experiment
@@ -69,6 +70,25 @@ def test_a_file_becomes_the_objects_that_a_script_would_make(file: Path) -> None
     assert experiment.server == ServerSection(port=8000)
     assert experiment.trainer.epochs == math.inf
     assert experiment.worker == WorkerSection()
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_something_else_can_be_imported_as_the_actor(file: Path, short: bool) -> None:
+    path = "tmrl_like.agents.SquashedGaussianActor"
+    twin = {path: "tmrl_like.agents.in_numpy.SquashedGaussianActor"}
+    text = f"actor: {path}\n" if short else f"actor:\n  class_path: {path}\n  init_args: {{hidden_sizes: [8]}}\n"
+    changed(file, f"actor:\n  class_path: {MODULE}.Actor\n", text)
+    actor = load_experiment(file, parts=["actor"], instead=twin).actor
+    assert getattr(actor, "func", actor) is SquashedGaussianActor
+    if not short:
+        assert actor.keywords == {"hidden_sizes": [8]}
+        mistaken = [(("actor", "hidden_size"), "8")]
+        messages = []
+        for instead in ({}, twin):
+            with pytest.raises(ConfigError) as caught:
+                load_experiment(file, mistaken, ["actor"], instead)
+            messages.append(str(caught.value))
+        assert messages[0] == messages[1]
 
 
 def test_a_memory_that_ships_needs_no_compressor_beside_it(file: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -74,8 +75,12 @@ class NumpyActor(ABC):
 
     @classmethod
     def torch_class(cls) -> Any:
-        """The class in torch, imported now."""
-        return getattr(importlib.import_module("tmrl_like.agents"), cls.torch_name)
+        """The class in torch. If torch is imported for that, what it draws follows from numpy's seed."""
+        is_new = "torch" not in sys.modules
+        found = getattr(importlib.import_module("tmrl_like.agents"), cls.torch_name)
+        if is_new:
+            sys.modules["torch"].manual_seed(np.random.randint(1 << 31))
+        return found
 
     def _parts(self, obs: Any) -> Any:
         return obs if self._is_flat else [tree.part_at(obs, path) for path in self._paths]

@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
+import sys
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import torch
+from typing import TYPE_CHECKING, Any
 
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.logs import set_up_logging
@@ -17,9 +15,17 @@ from tmrl_like.cli.run_lock import use_run
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.config.experiment import Experiment
 from tmrl_like.config.loading import load_experiment, load_settings
-from tmrl_like.worker.worker import RolloutWorker
+
+if TYPE_CHECKING:
+    from tmrl_like.worker.worker import RolloutWorker
 
 PARTS = ("env", "actor", "sample_compressor", "obs_preprocessor")
+
+
+_IN_NUMPY = {
+    f"tmrl_like.agents.{name}": f"tmrl_like.agents.in_numpy.{name}"
+    for name in ("CategoricalActor", "SquashedGaussianActor")
+}
 
 
 def main(arguments: Arguments) -> int:
@@ -47,13 +53,19 @@ def prepare(arguments: Arguments, role: str, parts: tuple[str, ...] = PARTS) -> 
     set_up_logging(role, arguments.log_level, arguments.supervised)
     threads = (settings.trainer if role == "trainer" else settings.worker).torch_threads
     threads = threads or max(1, (os.cpu_count() or 1) - 1)
-    torch.set_num_threads(threads)
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
-    experiment = load_experiment(arguments.experiment, arguments.overrides, parts)
+    instead = {} if "agent" in parts else _IN_NUMPY  # an agent trains in torch
+    experiment = load_experiment(arguments.experiment, arguments.overrides, parts, instead)
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(threads)
     if experiment.seed is not None:
+        import numpy as np
+
         random.seed(experiment.seed)
         np.random.seed(experiment.seed)
-        torch.manual_seed(experiment.seed)
+        if torch is not None:
+            torch.manual_seed(experiment.seed)
     return experiment
 
 
@@ -64,6 +76,8 @@ def make_worker(experiment: Experiment, **more: Any) -> RolloutWorker:
         experiment: what to run, and where the server is.
         more: further or other arguments of `RolloutWorker`.
     """
+    from tmrl_like.worker.worker import RolloutWorker
+
     section, paths = experiment.worker, experiment.paths
     usual = {
         "sample_compressor": experiment.sample_compressor,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -32,7 +33,12 @@ _NEEDED_METHODS = {
 }
 
 
-def load_experiment(path: str | Path, overrides: Overrides = (), parts: Collection[str] = tuple(PARTS)) -> Experiment:
+def load_experiment(
+    path: str | Path,
+    overrides: Overrides = (),
+    parts: Collection[str] = tuple(PARTS),
+    instead: Mapping[str, str] = MappingProxyType({}),
+) -> Experiment:
     """Read an experiment and import the code that it names.
 
     Modules beside the file can be named: its folder is put first where Python looks for modules.
@@ -42,11 +48,18 @@ def load_experiment(path: str | Path, overrides: Overrides = (), parts: Collecti
         overrides: keys and values (as text) that replace the file's.
         parts: what to import; the rest is None. A robot need not have the agent's packages, nor
             the trainer's machine the robot's.
+        instead: import paths that the actor may have, and what is imported in their place.
 
     Raises:
         ConfigError: anything wrong with the file; one line with file, line, key and what was expected.
     """
-    return _load(open_experiment(path, overrides), parts)
+    document = open_experiment(path, overrides)
+    actor = document.data["actor"]
+    written: dict[str, Any] = actor if isinstance(actor, dict) else {"class_path": actor}
+    named = written.get("class_path")
+    if isinstance(named, str) and named in instead:
+        document.data["actor"] = written | {"class_path": instead[named]}
+    return _load(document, parts)
 
 
 def _load(document: Document, parts: Collection[str]) -> Experiment:

@@ -14,14 +14,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tmrl_like.base.files import write_atomically
 from tmrl_like.errors import DecodingError, PolicyError
-from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.probe import PolicyProbe
-from tmrl_like.policies.weights import first_not_finite
+from tmrl_like.policies.weight_file import first_not_finite, read_file
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.policy import PolicyAssembler
+
+if TYPE_CHECKING:
+    from tmrl_like.policies.actor import ActorModule
 
 log = logging.getLogger("tmrl_like.worker")
 
@@ -93,7 +96,7 @@ class PolicyIntake:
     def _load_into(self, actor: ActorModule, weights: bytes | memoryview) -> None:
         self.probe.calibrate(actor)
         actor.load_weights(weights)
-        if name := first_not_finite(actor.state_dict()):
+        if name := first_not_finite(read_file(weights)):
             raise PolicyError(f"{name} holds values that are not finite")
         self.probe.check(actor)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -14,7 +14,9 @@ from tmrl_like.base import tree
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.actions import action_problem, is_finite
-from tmrl_like.policies.actor import ActorModule
+
+if TYPE_CHECKING:
+    from tmrl_like.policies.actor import ActorModule
 
 log = logging.getLogger("tmrl_like.worker")
 

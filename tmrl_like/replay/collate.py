@@ -1,17 +1,22 @@
-"""From a list of transitions to tensors: equal structures are stacked leaf by leaf."""
+"""From a list of transitions to tensors: equal structures are stacked leaf by leaf.
+
+torch is imported where tensors are made: a worker, which wants a memory's compressor, makes none.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from tmrl_like.base import tree
 from tmrl_like.errors import MemoryContractError
 from tmrl_like.types import Batch
+
+if TYPE_CHECKING:
+    import torch
 
 _shape_of = attrgetter("shape")
 
@@ -55,6 +60,8 @@ def stack(values: Sequence[Any], device: str, name: str = "value") -> Any:
 def _stacked(values: Sequence[Any], device: str, name: str) -> torch.Tensor:
     if not tree.is_leaf(values[0]):
         raise MemoryContractError(f"{name} has not the same structure in all transitions of a batch")
+    import torch
+
     try:
         if isinstance(values[0], torch.Tensor):
             return torch.stack(list(values)).to(device)
@@ -89,6 +96,8 @@ def to_tensor(array: np.ndarray[Any, Any], device: str) -> torch.Tensor:
     Raises:
         TypeError: torch has no such dtype.
     """
+    import torch
+
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     tensor = torch.from_numpy(array)

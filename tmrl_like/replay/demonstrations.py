@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 
 from tmrl_like.base import tree
 from tmrl_like.errors import ConfigError
@@ -142,6 +141,8 @@ class WithDemonstrations(MemoryDataloading):
         if len(batches) == 1:
             batch = batches[0]
         else:
+            import torch  # here, where tensors are made: see `collate`
+
             *six, discount, weight = tree.map_leaves(
                 lambda *parts: None if parts[0] is None else torch.cat(parts),
                 *((*b, b.discount, b.weight) for b in batches),

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from tmrl_like.errors import ConfigError, MemoryContractError
 from tmrl_like.replay.collate import to_tensor
@@ -217,7 +216,7 @@ class ReplayMemory(MemoryDataloading):
         """
         if self._priorities is None:
             return
-        errors = td_error.detach().cpu().numpy() if isinstance(td_error, torch.Tensor) else np.asarray(td_error)
+        errors = td_error.detach().cpu().numpy() if hasattr(td_error, "detach") else np.asarray(td_error)
         if errors.shape != drawn.shape:
             raise MemoryContractError(
                 f"td_error has the shape {errors.shape}; expected {drawn.shape}, one per transition"

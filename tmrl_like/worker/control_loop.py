@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,12 +17,14 @@ from tmrl_like.envs.actions import actions_of_reset
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 from tmrl_like.errors import EnvironmentFaultError, MemoryContractError
 from tmrl_like.policies.actions import finite_check, is_finite
-from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.intake import PolicyIntake
 from tmrl_like.types import ActionSource, EpisodeStats, ObsPreprocessor, SampleCompressor, StepTiming
 from tmrl_like.worker.dead_man import DeadMan
 from tmrl_like.worker.realtime import collect_garbage
 from tmrl_like.worker.returned import is_number, not_finite, outline
+
+if TYPE_CHECKING:
+    from tmrl_like.policies.actor import ActorModule
 
 _REWARD_TYPES = (float, np.float32, np.float64, np.float16)
 _COLLECT_EVERY = 16  # steps

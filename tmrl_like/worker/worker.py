@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -28,7 +28,6 @@ from tmrl_like.delivery.session import Session
 from tmrl_like.envs.actions import held_actions
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 from tmrl_like.errors import ConfigError, EnvironmentFaultError, TransportError
-from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.intake import PolicyFiles, PolicyIntake
 from tmrl_like.policies.probe import PolicyProbe
 from tmrl_like.transport import KeyFolder, TransportOptions, connect
@@ -39,6 +38,9 @@ from tmrl_like.worker.dead_man import DeadMan, to_action
 from tmrl_like.worker.link import WorkerRole
 from tmrl_like.worker.options import WorkerOptions
 from tmrl_like.worker.realtime import real_time, refuse_missing_cores
+
+if TYPE_CHECKING:
+    from tmrl_like.policies.actor import ActorModule
 
 log = logging.getLogger("tmrl_like.worker")
 

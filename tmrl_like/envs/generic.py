@@ -20,15 +20,61 @@ _FLOATS = (float, np.float32, np.float64, np.float16)
 RTGYM_IDS = ("real-time-gym-v1", "real-time-gym-ts-v1")
 
 
-class GenericGymEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+class Float32Env(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Wraps an environment: float64 observations become float32, rewards floats (numpy's stay), ends of episodes bools.
+
+    Attributes:
+        default_action: of a reset: the environment's own, or a neutral one (zeros, where the space has them).
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self._converts = any(space.dtype == np.float64 for space in tree.leaves(env.observation_space))
+        if self._converts:
+            self.observation_space = _space_to_float32(env.observation_space)
+        self.default_action = typed_action(default_action(env), env.action_space)
+
+    @property
+    def time_step_s(self) -> float | None:
+        """Nominal duration of a time-step in seconds; None where the environment does not run in real time."""
+        duration = getattr(self.env.unwrapped, "time_step_duration", None)
+        return float(duration) if duration else None
+
+    @property
+    def overrun_after_s(self) -> float | None:
+        """A step that takes at least this long broke its deadline; None where there is none."""
+        if self.time_step_s is None:
+            return None
+        return self.time_step_s * (1.0 + float(getattr(self.env.unwrapped, "time_step_timeout_factor", 1.0)))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode; see `gymnasium.Env.reset`."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        return self._convert(obs), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Do one step; see `gymnasium.Env.step`.
+
+        Raises:
+            EnvironmentFaultError: the reward is not a number.
+        """
+        obs, rew, terminated, truncated, info = self.env.step(action)
+        if type(rew) not in _FLOATS:
+            if not isinstance(rew, int | np.number | np.bool_ | np.ndarray) or np.ndim(rew):
+                raise EnvironmentFaultError(f"the environment's reward is {rew!r:.80}; expected a number")
+            rew = float(rew)
+        return self._convert(obs), rew, bool(terminated), bool(truncated), {} if info is None else info
+
+    def _convert(self, obs: Any) -> Any:
+        return tree.map_leaves(_to_float32, obs) if self._converts else obs
+
+
+class GenericGymEnv(Float32Env):
     """Wraps a registered Gymnasium environment.
 
     float64 observations become float32. The interface of an rtgym environment is guarded: where rtgym
     would block for ever after an exception in the interface, `step` and `reset` raise
     EnvironmentFaultError with the cause.
-
-    Attributes:
-        default_action: of a reset: rtgym's, or a neutral one (zeros, where the space has them).
     """
 
     def __init__(self, id: str = "Pendulum-v1", gym_kwargs: dict[str, Any] | None = None) -> None:
@@ -56,43 +102,22 @@ class GenericGymEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
                 self._end_rtgym_thread()
             self._close_interface()
             raise
-        self._converts = any(space.dtype == np.float64 for space in tree.leaves(self.env.observation_space))
-        if self._converts:
-            self.observation_space = _space_to_float32(self.env.observation_space)
-        self.default_action = typed_action(default_action(self.env), self.env.action_space)
-
-    @property
-    def time_step_s(self) -> float | None:
-        """Nominal duration of a time-step in seconds; None where the environment does not run in real time."""
-        duration = getattr(self.env.unwrapped, "time_step_duration", None)
-        return float(duration) if duration else None
-
-    @property
-    def overrun_after_s(self) -> float | None:
-        """A step that takes at least this long broke its deadline; None where there is none."""
-        if self.time_step_s is None:
-            return None
-        return self.time_step_s * (1.0 + float(getattr(self.env.unwrapped, "time_step_timeout_factor", 1.0)))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; see `gymnasium.Env.reset`."""
-        obs, info = self.env.reset(seed=seed, options=options)
+        obs, info = super().reset(seed=seed, options=options)
         self._raise_fault()
-        return self._convert(obs), info
+        return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Do one step; see `gymnasium.Env.step`. Rewards become floats (numpy's stay), the ends of episodes bools.
+        """Do one step; see `gymnasium.Env.step`.
 
         Raises:
             EnvironmentFaultError: the reward is not a number; the interface raised.
         """
-        obs, rew, terminated, truncated, info = self.env.step(action)
+        result = super().step(action)
         self._raise_fault()
-        if type(rew) not in _FLOATS:
-            if not isinstance(rew, int | np.number | np.bool_ | np.ndarray) or np.ndim(rew):
-                raise EnvironmentFaultError(f"the environment's reward is {rew!r:.80}; expected a number")
-            rew = float(rew)
-        return self._convert(obs), rew, bool(terminated), bool(truncated), {} if info is None else info
+        return result
 
     def close(self) -> None:
         """Close the environment, and an rtgym interface that has a `close` method; ends rtgym's thread."""
@@ -114,9 +139,6 @@ class GenericGymEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
             thread = threading.Thread(target=end, name="tmrl-rtgym-end", daemon=True)
             thread.start()
             thread.join(_RTGYM_ENDS_WITHIN_S)
-
-    def _convert(self, obs: Any) -> Any:
-        return tree.map_leaves(_to_float32, obs) if self._converts else obs
 
     def _raise_fault(self) -> None:
         if self._guard is not None:

@@ -22,20 +22,25 @@ from tmrl_like.envs.actions import typed_action
 from tmrl_like.errors import ConfigError, EnvironmentFaultError, TmrlLikeError
 
 
-def guard_interface(config: dict[str, Any]) -> tuple[dict[str, Any], GuardedInterface]:
-    """Return a copy of an rtgym configuration whose interface is guarded, and the guard.
+def check_rtgym_config(config: dict[str, Any]) -> None:
+    """Check rtgym's dictionary.
 
     Raises:
         ConfigError: there is no interface, or a number with which rtgym would fail later, or never come back.
     """
     if not callable(config.get("interface")):
         raise ConfigError(f"rtgym's config: interface is {config.get('interface')!r}; expected the interface's class")
-    for name, default in (("time_step_duration", 0.0), ("start_obs_capture", 0.0), ("time_step_timeout_factor", 1.0)):
-        if not 0 <= config.get(name, default) < math.inf:
+    for name in ("time_step_duration", "start_obs_capture", "time_step_timeout_factor", "spin_s"):
+        if not 0 <= config.get(name, 0) < math.inf:
             raise ConfigError(f"{name} is {config[name]}; it must be finite and not negative")
     for name in ("act_buf_len", "ep_max_length"):
         if not config.get(name, 1) >= 1:
             raise ConfigError(f"{name} is {config[name]}; rtgym needs 1 or more")
+
+
+def guard_interface(config: dict[str, Any]) -> tuple[dict[str, Any], GuardedInterface]:
+    """Return a copy of an rtgym configuration whose interface is guarded, and the guard; raises as the check."""
+    check_rtgym_config(config)
     args, kwargs = config.get("interface_args") or (), config.get("interface_kwargs") or {}
     guard = GuardedInterface(partial(config["interface"], *args, **kwargs))
     return {**config, "interface": guard.start, "interface_args": (), "interface_kwargs": {}}, guard

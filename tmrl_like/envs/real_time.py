@@ -1,16 +1,47 @@
-"""An rtgym interface as an environment with a clock."""
+"""An rtgym interface as an environment with a clock of its own: rtgym's semantics, without rtgym's threads."""
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+import math
+import warnings
+from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from rtgym import DEFAULT_CONFIG_DICT
+import gymnasium
+from gymnasium import spaces
 
-from tmrl_like.envs.generic import GenericGymEnv
+from tmrl_like.envs.actions import typed_action
+from tmrl_like.envs.clock import Clock
+from tmrl_like.envs.generic import Float32Env
+from tmrl_like.envs.guard import check_rtgym_config
 
 _Init = TypeVar("_Init", bound=Callable[..., None])
+
+SPIN_S = 0.2e-3
+_MAX_SPIN_SHARE = 0.25  # of a time-step
+
+_LEFT_OUT: dict[str, Any] = {  # what rtgym takes for a key that its dictionary does not have
+    "interface_args": (),
+    "interface_kwargs": {},
+    "time_step_duration": 0.0,
+    "start_obs_capture": 1.0,
+    "time_step_timeout_factor": 1.0,
+    "ep_max_length": math.inf,
+    "act_in_obs": True,
+    "act_buf_len": 1,
+    "reset_act_buf": True,
+    "last_act_on_reset": False,
+    "wait_on_done": False,
+    "act_prepro_func": None,
+    "obs_prepro_func": None,
+    "benchmark": False,
+    "benchmark_polyak": 0.1,
+    "benchmark_type": "polyak",
+    "spin_s": SPIN_S,
+}
 
 
 def also_takes(interface_cls: type) -> Callable[[_Init], _Init]:
@@ -32,8 +63,235 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     return list(inspect.signature(function, eval_str=True).parameters.values())
 
 
-class RealTimeEnv(GenericGymEnv):
-    """An rtgym interface in real time, with the last `act_buf_len` actions in its observation.
+class ClockedGym(gymnasium.Env[Any, Any]):
+    """What rtgym's `RealTimeEnvTS` does with an interface, in the thread that calls and with absolute deadlines.
+
+    Each time-step: the action is sent, the observation is taken `start_obs_capture` seconds after the time-step's
+    beginning, and the time-step ends `time_step_duration` seconds after it. `step(action)` waits for that end, sends
+    `action`, which begins the next time-step, and returns the observation that was taken. A time-step begins when the
+    one before was due to end, even if `step` comes later; beyond `time_step_timeout_factor` time-steps it begins when
+    `step` comes, with the warning "Time-step timed out".
+
+    Spaces, observations, rewards, `info`, warnings, and what is called of the interface with which arguments, in which
+    order and when, are rtgym's. What differs follows from there being one thread:
+
+    - An observation that falls due while the policy computes is taken when the policy is done. With the default, the
+      observation at the end of the time-step, that makes no difference.
+    - The policy waits while the interface sends an action. Let `send_control` hand over and return.
+    - An exception in the interface passes through to the caller; the episode has ended then.
+
+    Attributes:
+        interface: made of the dictionary's `interface`, with its arguments.
+        act_buf: the newest `act_buf_len` actions.
+        default_action: of a reset, and in the buffer before the first.
+        current_step: of the episode.
+        running: whether an episode is under way.
+        bench: rtgym's `Benchmark`, where `benchmark` is on.
+    """
+
+    def __init__(self, config: dict[str, Any], clock: Clock | None = None) -> None:
+        """Make the interface.
+
+        Args:
+            config: rtgym's dictionary (`rtgym.DEFAULT_CONFIG_DICT`), all of whose keys are attributes afterwards, but
+                for the interface's arguments. There is one more: `spin_s`, how many seconds before a deadline, at
+                most, it stops sleeping and looks at the time instead (0.0002; at most a quarter of a time-step).
+            clock: keeps the time; None: one that does that.
+
+        Raises:
+            ConfigError: there is no interface, or a number that makes no sense.
+        """
+        check_rtgym_config(config)
+        given = _LEFT_OUT | config
+        self.interface = given["interface"](*given["interface_args"], **given["interface_kwargs"])
+        with contextlib.ExitStack() as undo:
+            undo.callback(self.close)
+            default_action = self.interface.get_default_action()
+            self.action_space = self.interface.get_action_space()
+            self.default_action = typed_action(default_action, self.action_space)
+            observation_space = self.interface.get_observation_space()
+            undo.pop_all()
+        self.start_obs_capture = given["start_obs_capture"]
+        self.time_step_timeout_factor = given["time_step_timeout_factor"]
+        self.ep_max_length = given["ep_max_length"]
+        self.act_in_obs = given["act_in_obs"]
+        self.act_buf_len = given["act_buf_len"]
+        self.reset_act_buf = given["reset_act_buf"]
+        self.last_act_on_reset = given["last_act_on_reset"]
+        self.wait_on_done = given["wait_on_done"]
+        self.act_prepro_func = given["act_prepro_func"]
+        self.obs_prepro_func = given["obs_prepro_func"]
+        self.act_buf = deque([self.default_action] * self.act_buf_len, maxlen=self.act_buf_len)
+        actions = (self.action_space,) * self.act_buf_len
+        self.observation_space = spaces.Tuple((*observation_space, *actions)) if self.act_in_obs else observation_space
+        self.benchmark = given["benchmark"]
+        if self.benchmark:
+            from rtgym.envs.utils.benchmark import Benchmark, TraceBenchmark
+
+            kind = Benchmark if given["benchmark_type"].lower() == "polyak" else TraceBenchmark
+            self.bench = kind(run_avg_factor=given["benchmark_polyak"])
+        self.current_step = 0
+        self.running = self.is_waiting = False
+        self._spin_s = given["spin_s"]
+        self._clock = Clock(self._spin_s) if clock is None else clock
+        self._in_time_step = self._is_captured = False
+        self._captured: Any = None
+        self._capture_at = 0.0
+        self._end_at = math.nan  # of the newest time-step; before the first: of none
+        self.set_time_step_duration(given["time_step_duration"])
+
+    # -- episodes ------------------------------------------------------------------------------------
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """End the time-step under way, reset the interface, and begin a time-step with the default action.
+
+        With `last_act_on_reset` and without `reset_act_buf` it begins with the last action of the episode before.
+        """
+        if self.benchmark:
+            self.bench.start_reset_time()
+        self.running = False
+        self._end_time_step()
+        if self.benchmark:
+            self.bench.end_reset_join_time()
+        self.current_step = 0
+        if self.reset_act_buf:
+            self.act_buf.extend([self.default_action] * self.act_buf_len)
+        elif not self.last_act_on_reset:
+            self.act_buf[-1] = self.default_action
+        obs, info = self.interface.reset(seed=seed, options=options)
+        obs = [*obs, *self.act_buf] if self.act_in_obs else obs
+        if self.obs_prepro_func:
+            obs = self.obs_prepro_func(obs)
+        if math.isnan(self._end_at):
+            self._end_at = self._clock.now()
+        self._begin_time_step(self.act_buf[-1])
+        self.running = True
+        if self.benchmark:
+            self.bench.end_reset_time()
+        return tuple(obs), info
+
+    def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
+        """Wait for the end of the time-step under way, begin the next one with `action`; see the class.
+
+        At the end of an episode no time-step begins, and with `wait_on_done` the interface's `wait` is called.
+
+        Raises:
+            RuntimeError: no episode is under way.
+        """
+        if self.benchmark:
+            self.bench.start_step_time()
+        was_running, self.running = self.running, False  # for good if the interface raises
+        self._end_time_step()
+        if self.benchmark:
+            self.bench.end_step_join_time()
+        self.current_step += 1
+        self.act_buf.append(action)
+        if not was_running:
+            raise RuntimeError("The episode is terminated or truncated. Call reset before step.")
+        obs, rew, terminated, info = self._captured
+        truncated = self.current_step >= self.ep_max_length if not terminated else False
+        if not (terminated or truncated):
+            self._begin_time_step(action)
+            self.running = True
+        elif self.wait_on_done:
+            self.wait()
+        if self.act_in_obs:
+            obs = (*obs, *self.act_buf)
+        if self.benchmark:
+            self.bench.end_step_time()
+        return obs, rew, terminated, truncated, info
+
+    def wait(self) -> None:
+        """Pause: end the time-step under way, call the interface's `wait`, and let the next one begin when it may."""
+        self._end_time_step()
+        self.is_waiting = True
+        self.interface.wait()
+
+    def stop(self) -> None:
+        """Wait for the end of the time-step under way."""
+        self._end_time_step()
+
+    def close(self) -> None:
+        """Close the interface, if it has a `close`."""
+        if hasattr(self.interface, "close"):
+            self.interface.close()
+
+    # -- one time-step -------------------------------------------------------------------------------
+
+    def _begin_time_step(self, action: Any) -> None:
+        if self.benchmark:
+            self.bench.start_send_control_time()
+        self.interface.send_control(self.act_prepro_func(action) if self.act_prepro_func else action)
+        if self.benchmark:
+            self.bench.end_send_control_time()
+        now = self._clock.now()
+        begins_at = self._end_at
+        if now >= begins_at + self.time_step_duration * self.time_step_timeout_factor:
+            if not self.is_waiting:
+                warnings.warn(f"Time-step timed out. Elapsed since last time-step: {now - begins_at}", stacklevel=2)
+            self.is_waiting = False
+            begins_at = now
+        self._capture_at = begins_at + self.start_obs_capture
+        self._end_at = begins_at + self.time_step_duration
+        self._in_time_step, self._is_captured = True, False
+        if now >= self._capture_at:
+            self._capture()
+
+    def _end_time_step(self) -> None:
+        if not self._in_time_step:
+            return
+        self._in_time_step = False
+        if not self._is_captured:
+            self._clock.wait_until(self._capture_at)
+            self._capture()
+        self._clock.wait_until(self._end_at)
+
+    def _capture(self) -> None:
+        if self.benchmark:
+            self.bench.start_get_obs_time()
+        obs, rew, terminated, info = self.interface.get_obs_rew_terminated_info()
+        self._captured = tuple(self.obs_prepro_func(obs) if self.obs_prepro_func else obs), rew, terminated, info
+        self._is_captured = True
+        if self.benchmark:
+            self.bench.end_get_obs_time()
+
+    # -- rtgym's other methods -----------------------------------------------------------------------
+
+    def benchmarks(self) -> dict[str, Any]:
+        """What rtgym's benchmark measured: of each duration (average, average deviation) in seconds, or its trace."""
+        assert self.benchmark, "The benchmark option is not set. Set benchmark=True in the configuration dictionary"
+        benchmarks: dict[str, Any] = self.bench.get_benchmark_dict()
+        return benchmarks
+
+    def render(self) -> Any:
+        """What the interface renders."""
+        return self.interface.render()
+
+    def set_default_action(self, default_action: Any) -> None:
+        """Let resets send another action."""
+        self.default_action = default_action
+
+    def set_time_step_duration(self, time_step_duration: float, time_step_timeout_factor: float | None = None) -> None:
+        """Let time-steps take `time_step_duration` seconds from the next one on; change `start_obs_capture` with it."""
+        self._end_time_step()
+        if time_step_timeout_factor is not None:
+            self.time_step_timeout_factor = time_step_timeout_factor
+        self.time_step_duration = time_step_duration
+        self._clock.max_spin_s = min(self._spin_s, _MAX_SPIN_SHARE * time_step_duration)
+
+    def set_start_obs_capture(self, start_obs_capture: float) -> None:
+        """Let observations be taken that many seconds into a time-step, from the next one on."""
+        self._end_time_step()
+        self.start_obs_capture = start_obs_capture
+
+    def set_ep_max_length(self, ep_max_length: float) -> None:
+        """Let episodes take that many steps."""
+        self._end_time_step()
+        self.ep_max_length = ep_max_length
+
+
+class RealTimeEnv(Float32Env):
+    """An rtgym interface in real time (`ClockedGym`), with the last `act_buf_len` actions in its observation.
 
     A step is an overrun when it takes more than two time-steps. By default each reset also resets the
     action buffer.
@@ -48,6 +306,7 @@ class RealTimeEnv(GenericGymEnv):
         start_obs_capture: float | None = None,
         wait_on_done: bool = True,
         reset_act_buf: bool = True,
+        spin_s: float = SPIN_S,
     ) -> None:
         """Make the interface, and the environment around it.
 
@@ -60,9 +319,11 @@ class RealTimeEnv(GenericGymEnv):
             wait_on_done: call the interface's `wait` at the end of an episode, and stop the clock until the reset.
             reset_act_buf: fill the action buffer with default actions at each reset.
 
+            spin_s: seconds before a deadline, at most, from which on it looks at the time instead of sleeping; never
+                more than a quarter of a time-step.
+
         Raises:
             ConfigError: a number that makes no sense.
-            EnvironmentFaultError: the interface raised.
         """
         config = {
             "interface": interface,
@@ -73,5 +334,6 @@ class RealTimeEnv(GenericGymEnv):
             "act_buf_len": act_buf_len,
             "wait_on_done": wait_on_done,
             "reset_act_buf": reset_act_buf,
+            "spin_s": spin_s,
         }
-        super().__init__("real-time-gym-ts-v1", {"config": DEFAULT_CONFIG_DICT | config})
+        super().__init__(ClockedGym(config))

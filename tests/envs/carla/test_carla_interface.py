@@ -472,7 +472,7 @@ def test_nobody_who_looks_away_lets_the_queues_grow(
     env.reset()
     frame = simulator.frame
     until(lambda: simulator.frame > frame + 40)
-    rig = env._guard.interface._car.sensors
+    rig = env.unwrapped.interface._car.sensors
     assert len(rig._camera) == 1
     assert len(rig._lidar) == 16
     assert rig._camera.dropped > 20

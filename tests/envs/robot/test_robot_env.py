@@ -359,7 +359,7 @@ def short_env(made: list[RobotEnv]) -> RobotEnv:
 
 
 def arm_of(env: RobotEnv) -> Any:
-    return env._guard.interface._driver  # type: ignore[union-attr]
+    return env.unwrapped.interface._driver
 
 
 def test_reading_the_spaces_starts_no_arm() -> None:

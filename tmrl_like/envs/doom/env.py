@@ -179,7 +179,7 @@ class VizDoomEnv(RealTimeEnv):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Stop the clock and begin a new episode, which takes longer than a step."""
-        self.env.unwrapped.wait()  # type: ignore[attr-defined]
+        self.unwrapped.wait()  # type: ignore[attr-defined]
         return super().reset(seed=seed, options=options)
 
 

@@ -1,0 +1,270 @@
+"""`ClockedGym` does with an interface what rtgym's environments do with it, call by call and to the microsecond."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+from rtgym import DEFAULT_CONFIG_DICT, RealTimeGymInterface
+from rtgym.envs import real_time_env
+
+from tmrl_like.envs.clock import Clock
+from tmrl_like.envs.real_time import ClockedGym
+
+MS = 1 / 1024  # near enough, and sums of it are exact
+STEP = 16 * MS
+
+
+class Timeline:
+    """A time for each thread, which goes on when that thread sleeps; whoever waits for another is as late as it."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+
+    def now(self) -> float:
+        return getattr(self._local, "now", 1024.0)
+
+    def sleep(self, duration: float) -> None:
+        assert duration >= 0
+        self._local.now = self.now() + duration
+
+    def not_before(self, time: float) -> None:
+        self._local.now = max(self.now(), time)
+
+    def event(self) -> Any:
+        timeline = self
+
+        class Event(threading.Event):
+            set_at = 0.0
+
+            def set(self) -> None:
+                self.set_at = timeline.now()
+                super().set()
+
+            def wait(self, timeout: float | None = None) -> bool:
+                super().wait(timeout)
+                timeline.not_before(self.set_at)
+                return True
+
+        return Event()
+
+    def thread(self, target: Callable[..., None] | None, args: Any, kwargs: Any, daemon: bool) -> Any:
+        timeline = self
+
+        class Thread(threading.Thread):
+            began_at = ended_at = 0.0
+
+            def start(self) -> None:
+                self.began_at = timeline.now()
+                super().start()
+
+            def run(self) -> None:
+                timeline.not_before(self.began_at)
+                super().run()
+                self.ended_at = timeline.now()
+
+            def join(self, timeout: float | None = None) -> None:
+                super().join(timeout)
+                timeline.not_before(self.ended_at)
+
+        return Thread(target=target, args=args, kwargs=kwargs, daemon=daemon)
+
+
+@pytest.fixture
+def timeline(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Timeline]:
+    """Makes a timeline that rtgym goes by from now on."""
+
+    def make() -> Timeline:
+        timeline = Timeline()
+        fake = SimpleNamespace(perf_counter=timeline.now, sleep=timeline.sleep)
+        monkeypatch.setattr(real_time_env, "time", fake)
+        monkeypatch.setattr(real_time_env, "Event", timeline.event)
+        monkeypatch.setattr(real_time_env, "Thread", timeline.thread)
+        monkeypatch.setattr("rtgym.envs.utils.benchmark.time", fake)
+        return timeline
+
+    return make
+
+
+class Recorder(RealTimeGymInterface):
+    """Notes its calls and when they come; each takes its time; every fifth observation ends the episode.
+
+    Without `with_time` it does not say when an observation was taken.
+    """
+
+    def __init__(self, timeline: Timeline, calls: list[Any], with_time: bool, **takes: float) -> None:
+        self._timeline, self._calls, self._with_time, self._takes = timeline, calls, with_time, takes
+        self._count = 0
+
+    def _note(self, name: str, *args: Any) -> None:
+        now = self._timeline.now() if name != "get_obs" or self._with_time else None
+        self._calls.append((name, now, *args))
+        self._timeline.sleep(self._takes.get(name, 0.0))
+
+    def _observe(self) -> list[Any]:
+        self._count += 1
+        now = self._timeline.now() if self._with_time else 0.0
+        return [np.array([self._count, 0.5], np.float64), np.uint8(self._count), now]
+
+    def send_control(self, control: Any) -> None:
+        self._note("send_control", control)
+
+    def reset(self, seed: Any = None, options: Any = None) -> Any:
+        self._note("reset", seed, options)
+        return self._observe(), {"count": self._count}
+
+    def get_obs_rew_terminated_info(self) -> Any:
+        self._note("get_obs")
+        return self._observe(), np.float32(self._count), self._count % 5 == 4, {"count": self._count}
+
+    def wait(self) -> None:
+        self._note("wait")
+
+    def render(self) -> Any:
+        return self._count
+
+    def get_observation_space(self) -> Any:
+        return spaces.Tuple((spaces.Box(0, 99, (2,), np.float64), spaces.Discrete(99), spaces.Box(0, 1e9, ())))
+
+    def get_action_space(self) -> Any:
+        return spaces.Box(-1.0, 1.0, (2,))
+
+    def get_default_action(self) -> Any:
+        return np.full(2, 0.5, np.float32)
+
+
+def play(make: Callable[..., Any], timeline: Timeline, config: Any, pauses: Any, **interface_kwargs: Any) -> Any:
+    """What a script of all that one can ask for saw: results, errors, warnings, times, calls of the interface."""
+    calls, seen = list[Any](), list[Any]()
+    config = DEFAULT_CONFIG_DICT | {
+        "interface": Recorder,
+        "interface_args": (timeline, calls),
+        "interface_kwargs": interface_kwargs,
+        "time_step_duration": STEP,
+        "start_obs_capture": STEP,
+        **config,
+    }
+    actions, waits = np.random.default_rng(0), np.random.default_rng(1)
+
+    def note(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            result = call(*args, **kwargs)
+        except RuntimeError as error:
+            result = str(error)
+        seen.append((timeline.now(), result))
+        return result
+
+    def episode(seed: int) -> None:
+        note(env.reset, seed=seed, options={"seed": seed})
+        for _ in range(9):
+            timeline.sleep(float(waits.choice(pauses)))
+            result = note(env.step, actions.uniform(-1, 1, 2).astype(np.float32))
+            if isinstance(result, str):
+                return
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        env = make(config)
+        seen.append((env.observation_space, env.action_space, env.default_action, env.act_buf_len, env.act_in_obs))
+        for seed in range(4):
+            episode(seed)
+        note(env.wait)
+        timeline.sleep(9 * STEP)
+        episode(4)
+        env.set_default_action(np.full(2, 0.25, np.float32))
+        note(env.reset)
+        note(env.step, np.zeros(2, np.float32))
+        note(env.wait)
+        note(env.step, np.zeros(2, np.float32))
+        note(env.reset)
+        note(env.set_time_step_duration, 2 * STEP, 2.0)
+        note(env.set_start_obs_capture, 2 * STEP)
+        episode(5)
+        note(env.set_ep_max_length, 2)
+        episode(6)
+        note(env.stop)
+        seen.append(env.render())
+        if env.benchmark:
+            seen.append(env.benchmarks())
+        getattr(env, "__del__", env.close)()  # rtgym's thread ends
+    seen.append([str(warning.message) for warning in warned])
+    asked = [call for call in calls if not call[0].startswith("get_") or call[0] == "get_obs"]
+    return [*seen, asked]
+
+
+def assert_same(ours: Any, theirs: Any) -> None:
+    assert type(ours) is type(theirs)
+    if isinstance(ours, dict):
+        assert ours.keys() == theirs.keys()
+        ours, theirs = list(ours.values()), list(theirs.values())
+    if isinstance(ours, tuple | list):
+        assert len(ours) == len(theirs)
+        for one, other in zip(ours, theirs, strict=True):
+            assert_same(one, other)
+    else:
+        assert getattr(ours, "dtype", None) == getattr(theirs, "dtype", None)
+        assert np.array_equal(ours, theirs), (ours, theirs)
+
+
+def play_both(timeline: Callable[[], Timeline], rtgyms: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+    time = timeline()
+    theirs = play(rtgyms, time, *args, **kwargs)
+    time = timeline()
+    return play(lambda config: ClockedGym(config, Clock(0.0, time.now, time.sleep)), time, *args, **kwargs), theirs
+
+
+BOTH = pytest.mark.parametrize("rtgyms", [real_time_env.RealTimeEnv, real_time_env.RealTimeEnvTS])
+IN_TIME = [0.0, 4 * MS, 15 * MS]  # that the policy takes
+LATE = [*IN_TIME, 20 * MS, 40 * MS, 90 * MS]
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("config", "pauses", "takes"),
+    [
+        ({}, IN_TIME, {}),
+        ({}, [2 * MS], {"get_obs": 3 * MS, "reset": 5 * MS, "wait": 7 * MS}),
+        ({}, [2 * MS], {"get_obs": 18 * MS, "reset": 99 * MS}),
+        ({"ep_max_length": 3, "wait_on_done": True}, IN_TIME, {"wait": 50 * MS}),
+        ({"act_prepro_func": lambda act: -act, "obs_prepro_func": lambda obs: [7, *obs]}, IN_TIME, {}),
+        ({"benchmark": True}, IN_TIME, {"reset": 5 * MS}),
+        ({"benchmark": True, "benchmark_polyak": 0.5}, [MS], {"get_obs": MS}),
+        ({"benchmark": True, "benchmark_type": "trace"}, IN_TIME, {}),
+        ({"start_obs_capture": 9 * MS}, [0.0, 4 * MS, 8 * MS], {"get_obs": 2 * MS}),
+        ({"start_obs_capture": 9 * MS}, [0.0, 4 * MS], {"get_obs": 9 * MS}),
+        ({"start_obs_capture": 24 * MS}, IN_TIME, {}),
+        ({"start_obs_capture": 0.0}, IN_TIME, {}),
+        ({"time_step_duration": 0.0, "start_obs_capture": 0.0}, [0.0, MS], {}),
+    ],
+)
+def test_calls_times_observations_flags_and_warnings_are_rtgyms(
+    timeline: Any, rtgyms: Any, config: dict[str, Any], pauses: list[float], takes: Any
+) -> None:
+    assert_same(*play_both(timeline, rtgyms, config, pauses, with_time=True, **takes))
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "config",
+    [
+        {},
+        {"time_step_timeout_factor": 0.0},
+        {"time_step_timeout_factor": 5.0},
+        {"ep_max_length": 3, "act_buf_len": 3, "reset_act_buf": False},
+        {"act_buf_len": 4, "reset_act_buf": False, "last_act_on_reset": True},
+        {"act_buf_len": 2, "act_in_obs": False},
+        {"start_obs_capture": 9 * MS, "wait_on_done": True},
+    ],
+)
+def test_so_they_are_with_a_policy_that_is_late_but_for_when_observations_are_taken(
+    timeline: Any, rtgyms: Any, config: dict[str, Any]
+) -> None:
+    ours, theirs = play_both(timeline, rtgyms, config, LATE, with_time=False)
+    assert_same(ours, theirs)
+    assert any("Time-step timed out" in warning for warning in ours[-2])

@@ -1,0 +1,91 @@
+"""The clock that sleeps and spins, on a machine whose sleeps come back as late as the test says."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tmrl_like.envs.clock import Clock
+
+LOOK_S = 1e-6  # between two looks at the time
+
+
+class Machine:
+    """Time goes on by a look, and by sleeps, which come back late."""
+
+    def __init__(self, late_s: Iterator[float]) -> None:
+        self.time, self.slept, self._late_s = 1000.0, 0.0, late_s
+
+    def now(self) -> float:
+        self.time += LOOK_S
+        return self.time
+
+    def sleep(self, duration: float) -> None:
+        assert duration > 0
+        self.slept += duration
+        self.time += duration + next(self._late_s)
+
+
+def always(late_s: float) -> Iterator[float]:
+    while True:
+        yield late_s
+
+
+def at_random(worst_s: float) -> Iterator[float]:
+    random = np.random.default_rng(0)
+    while True:
+        yield float(random.uniform(0.0, worst_s))
+
+
+def wakes(machine: Machine, clock: Clock, period_s: float, periods: int) -> Any:
+    """How late a bare loop with absolute deadlines came back from each wait, seconds [periods]."""
+    began = machine.time
+    late = []
+    for period in range(1, periods + 1):
+        clock.wait_until(began + period * period_s)
+        late.append(machine.time - (began + period * period_s))
+    return np.array(late)
+
+
+@pytest.mark.parametrize("lateness", [lambda: always(60e-6), lambda: at_random(150e-6)])
+def test_a_loop_at_1_khz_keeps_its_deadlines_and_never_drifts(lateness: Callable[[], Iterator[float]]) -> None:
+    machine = Machine(lateness())
+    late = wakes(machine, Clock(200e-6, machine.now, machine.sleep), 1e-3, 20_000)
+    assert late.min() >= 0
+    assert np.median(late) <= 2 * LOOK_S
+    assert late[1:].max() <= 151e-6  # a sleep later than expected costs what it was later, and nothing afterwards
+    assert late[-100:].mean() <= 10e-6
+
+
+def test_it_spins_for_as_long_as_sleeps_are_late_and_no_longer() -> None:
+    machine = Machine(always(60e-6))
+    wakes(machine, Clock(200e-6, machine.now, machine.sleep), 10e-3, 1000)
+    assert machine.slept == pytest.approx(1000 * (10e-3 - 60e-6), rel=1e-3)
+
+
+def test_it_spins_for_no_longer_than_it_may() -> None:
+    machine = Machine(always(1e-3))
+    late = wakes(machine, Clock(200e-6, machine.now, machine.sleep), 10e-3, 100)
+    assert late[1:] == pytest.approx(np.full(99, 1e-3 - 200e-6), rel=1e-2)
+
+
+def test_one_sleep_that_was_very_late_is_forgotten() -> None:
+    machine = Machine(iter([50e-3, *(700 * [10e-6])]))
+    clock = Clock(200e-6, machine.now, machine.sleep)
+    wakes(machine, clock, 10e-3, 600)
+    slept = machine.slept
+    wakes(machine, clock, 10e-3, 1)
+    assert machine.slept - slept == pytest.approx(10e-3 - 10e-6, rel=1e-3)
+
+
+def test_a_deadline_that_has_passed_is_not_waited_for() -> None:
+    machine = Machine(always(0.0))
+    Clock(200e-6, machine.now, machine.sleep).wait_until(machine.time - 1.0)
+    assert machine.slept == 0.0
+
+
+def test_without_spinning_it_sleeps_for_the_whole_wait() -> None:
+    machine = Machine(always(60e-6))
+    Clock(0.0, machine.now, machine.sleep).wait_until(1001.0)
+    assert machine.slept == pytest.approx(1.0, abs=2 * LOOK_S)

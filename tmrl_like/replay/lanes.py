@@ -123,36 +123,42 @@ class Lanes:
         newest = self.written - 1
         return newest - (newest - rows) % self.capacity
 
-    def extend(self, stream: str, is_reset: np.ndarray[Any, np.dtype[np.bool_]]) -> Rows:
-        """Make room for the next n <= capacity samples of a stream.
+    @property
+    def room(self) -> int:
+        """How many samples the next `extend` takes: as far as the end of the ring."""
+        return self.capacity - self.written % self.capacity
+
+    def extend(self, stream: str, is_reset: np.ndarray[Any, np.dtype[np.bool_]]) -> int:
+        """Make room for the next n <= `room` samples of a stream.
 
         Args:
             stream: whose samples.
             is_reset: bool [n].
 
         Returns:
-            The rows they go to, int [n].
+            The first of the n rows that they go to.
         """
-        n = len(is_reset)
+        n, first = len(is_reset), self.written % self.capacity
+        rows = np.arange(first, first + n)
         self._evict(self.written + n - self.capacity)
         lane = self._lanes.get(stream)
         previous = (lane.runs[-1].end - 1) % self.capacity if lane else None
-        rows = np.arange(self.written, self.written + n) % self.capacity
-        before = np.concatenate(([rows[0] if previous is None else previous], rows[:-1]))
-        self.parent[rows] = before
+        before = rows - 1
+        before[0] = first if previous is None else previous
+        self.parent[first : first + n] = before
         if self.older_frame is not None:
-            self.older_frame[rows] = np.where(is_reset, rows, before)
-        self.is_reset[rows] = is_reset
+            self.older_frame[first : first + n] = np.where(is_reset, rows, before)
+        self.is_reset[first : first + n] = is_reset
         if self.following is not None:
             continues = ~is_reset
             continues[0] &= previous is not None
-            self.following[rows] = rows
+            self.following[first : first + n] = rows
             self.following[before[continues]] = rows[continues]
         if lane is None:
             lane = self._lanes[stream] = Lane(stream, [0] * len(self._histories))
         self._admit(rows[self._whole_ends(lane.known, previous is not None, is_reset)])
         self._note_run(lane, n)
-        return rows
+        return first
 
     def _whole_ends(self, known: list[int], has_previous: bool, is_reset: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Which of the next n rows of a lane end a whole transition, bool [n]; moves `known`, of the row before, on."""
@@ -180,8 +186,8 @@ class Lanes:
         """Forget all rows before sequence number `oldest`, and the transitions that need them."""
         if oldest <= self.oldest:
             return
-        gone = np.arange(self.oldest, oldest) % self.capacity
-        self._discard(gone[self._place[gone] > 0])
+        first = self.oldest % self.capacity
+        self._discard(first + np.flatnonzero(self._place[first : first + oldest - self.oldest]))
         self.oldest = oldest
         cut: dict[str, Lane] = {}
         while self._runs and self._runs[0].start < oldest:

@@ -156,16 +156,18 @@ class ReplayMemory(MemoryDataloading):
         for of_fields in slices:
             if of_fields.rew is not None:
                 self._store.fields[REW].widen(of_fields.rew)
-        for first in range(0, len(block.is_reset), self._lanes.capacity):
-            is_reset = block.is_reset[first : first + self._lanes.capacity]
-            rows = self._lanes.extend(stream, is_reset)
-            start = -first
+        start = 0
+        while start < len(block.is_reset):
+            is_reset = block.is_reset[start : start + self._lanes.room]
+            row, n = self._lanes.extend(stream, is_reset), len(is_reset)
+            first = 0  # sample of the segment
             for segment, of_fields in zip(block.segments, slices, strict=True):
-                self._store.write(rows, start, segment, of_fields.leaves)
-                start += segment.rows
+                self._store.write(row, n, segment, first - start, of_fields.leaves)
+                first += segment.rows
             if self.crc_debug:
-                originals = (getattr(sample.info, "original", None) for sample in block.samples()[first:])
-                self._originals.update(zip(rows.tolist(), originals, strict=False))
+                originals = (getattr(sample.info, "original", None) for sample in block.samples()[start:])
+                self._originals.update(zip(range(row, row + n), originals, strict=False))
+            start += n
 
     @property
     def holds_samples(self) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 
 from tmrl_like.base.files import allocate
 from tmrl_like.errors import ConfigError, MemoryContractError
-from tmrl_like.replay.columns import Array, FieldColumns, Rows, field_slices
+from tmrl_like.replay.columns import Array, FieldColumns, field_slices
 from tmrl_like.replay.layout import FrameStack, stack_sizes
 from tmrl_like.types import Block, Buffer, Sample
 from tmrl_like.wire.columns import Columns, columns_of
@@ -121,18 +121,15 @@ class Store:
             slices.append(self._checked[key])
         return slices
 
-    def write(self, rows: Rows, start: int, segment: Columns, slices: list[slice]) -> None:
-        """Write the part of a segment that falls on `rows`; its first sample is at position `start` of them."""
-        low, high = max(0, -start), min(segment.rows, len(rows) - start)
+    def write(self, row: int, n: int, segment: Columns, start: int, slices: list[slice]) -> None:
+        """Write the part of a segment that falls on n rows; its first sample belongs `start` rows behind the first."""
+        low, high = max(0, -start), min(segment.rows, n - start)
         if low >= high:
             return
-        target = rows[start + low : start + high]
         for field, leaves in zip(self.fields, slices, strict=False):
             for column, leaf in zip(field.columns, segment.leaves[leaves], strict=True):
-                values = leaf[low:high]
-                column.array[target] = (
-                    values if values.ndim == column.array.ndim else values.reshape(-1, *column.array.shape[1:])
-                )
+                target = column.array[row + start + low : row + start + high]
+                target[...] = leaf[low:high].reshape(target.shape)
 
 
 def _with_resets(block: Block | RowBlock) -> Iterator[tuple[Columns, Array]]:

@@ -158,7 +158,7 @@ class _Sender:
         while self.feed is not None and len(own.produced) < 50 and len(own.received) + len(own.in_flight) < 1000:
             _queue_encoded(self.outbox, next(self.feed))
         self.outbox.pump(lambda data: self._send(send, data), connected and self.stream != 0)
-        return 0.001
+        return 0.0 if self.feed is not None and len(own.received) + len(own.in_flight) < 1000 else 0.001
 
     def pending(self) -> bool:
         return False

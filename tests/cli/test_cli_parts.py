@@ -217,13 +217,6 @@ def test_a_finished_run_is_not_trained_on_by_accident(
     assert "the run tiny has done its 1 epochs" in capsys.readouterr().err
 
 
-def test_a_benchmark_shows_percentiles(command_line: CommandLine, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command_line("benchmark", TINY, "--steps", "50") == 0
-    out = capsys.readouterr().out
-    assert "50 steps, milliseconds" in out
-    assert "it does not run in real time" in out
-
-
 def test_a_check_passes_where_the_pipeline_keeps_everything(
     command_line: CommandLine, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+SPIN_S = 0.2e-3
+_MAX_SPIN_SHARE = 0.25  # of a time-step
 _FORGETS = 0.01  # per wait: of the difference between what was expected and a sleep that came back sooner
 
 
@@ -42,3 +44,8 @@ class Clock:
             self._late_s = max(late_s, self._late_s + _FORGETS * (late_s - self._late_s))
         while now < deadline:
             now = self.now()
+
+
+def bounded_spin_s(time_step_s: float, spin_s: float = SPIN_S) -> float:
+    """For how much of a time-step, at most, a `Clock` may spin: `spin_s`, but never more than a quarter of it."""
+    return min(spin_s, _MAX_SPIN_SHARE * time_step_s)

@@ -14,14 +14,11 @@ import gymnasium
 from gymnasium import spaces
 
 from tmrl_like.envs.actions import typed_action
-from tmrl_like.envs.clock import Clock
+from tmrl_like.envs.clock import SPIN_S, Clock, bounded_spin_s
 from tmrl_like.envs.generic import Float32Env
 from tmrl_like.envs.guard import check_rtgym_config
 
 _Init = TypeVar("_Init", bound=Callable[..., None])
-
-SPIN_S = 0.2e-3
-_MAX_SPIN_SHARE = 0.25  # of a time-step
 
 _LEFT_OUT: dict[str, Any] = {  # what rtgym takes for a key that its dictionary does not have
     "interface_args": (),
@@ -277,7 +274,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         if time_step_timeout_factor is not None:
             self.time_step_timeout_factor = time_step_timeout_factor
         self.time_step_duration = time_step_duration
-        self._clock.max_spin_s = min(self._spin_s, _MAX_SPIN_SHARE * time_step_duration)
+        self._clock.max_spin_s = bounded_spin_s(time_step_duration, self._spin_s)
 
     def set_start_obs_capture(self, start_obs_capture: float) -> None:
         """Let observations be taken that many seconds into a time-step, from the next one on."""

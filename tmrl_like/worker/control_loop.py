@@ -151,6 +151,7 @@ class ControlLoop:
         Returns:
             Observation and info.
         """
+        collect_garbage(is_between_episodes=True)
         obs, info = self.env.reset()
         if not self._is_finite_obs(obs):
             raise not_finite("observation after a reset", obs)
@@ -231,7 +232,6 @@ class ControlLoop:
         """
         self._check()
         limit = self.max_samples_per_episode if max_samples is None else max_samples
-        collect_garbage(is_between_episodes=True)
         episode = self._episode = _Episode(test, time.monotonic())
         terminated = truncated = False
         obs, _ = self.reset(collect_samples)

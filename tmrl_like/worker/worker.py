@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-
 import tmrl_like.config.config_constants as cfg
 from tmrl_like.base import script
 from tmrl_like.base.options import with_given
@@ -38,6 +36,7 @@ from tmrl_like.worker.dead_man import DeadMan, to_action
 from tmrl_like.worker.link import WorkerRole
 from tmrl_like.worker.options import WorkerOptions
 from tmrl_like.worker.realtime import real_time, refuse_missing_cores
+from tmrl_like.worker.timing import StepTimes, measure, percentiles
 
 if TYPE_CHECKING:
     from tmrl_like.policies.actor import ActorModule
@@ -447,27 +446,23 @@ class RolloutWorker:
         """
         if not 0 < nb_steps < math.inf:
             raise ConfigError(f"nb_steps is {nb_steps}; it must be a positive number")
-        overruns, times = self.loop.overruns, list[tuple[float, float, float]]()  # period, inference, env.step
-
-        def drive(env: SupervisedEnv) -> None:
-            obs, _ = self.loop.reset(collect_samples=False)
-            while len(times) < nb_steps:
-                before = self.loop.observed_at
-                obs, _, terminated, truncated, _ = self.loop.step(obs, test, collect_samples=False)
-                times.append((self.loop.observed_at - before, self.loop.inference_s, self.loop.env_s))
-                if terminated or truncated:
-                    obs, _ = self.loop.reset(collect_samples=False)
-
-        self.run_in_control_thread(drive)
-        result: dict[str, Any] = {"steps": nb_steps, "overruns": self.loop.overruns - overruns}
-        for name, column in zip(("period", "inference", "env_step"), np.array(times).T * 1e3, strict=True):
-            for q in (50, 99, 99.9):
-                result[f"{name}_p{q:g}_ms"] = round(float(np.percentile(column, q)), 3)
+        times = StepTimes(nb_steps, overrun_after_s=self._env.overrun_after_s)
+        self.measure(times, test=test)
+        result: dict[str, Any] = {"steps": nb_steps, "overruns": times.overruns}
+        columns = {"period": times.period_s, "inference": times.inference_s, "env_step": times.env_s}
+        for name, values_s in columns.items():
+            for q, value_s in zip((50, 99, 99.9), percentiles(values_s, (50, 99, 99.9)), strict=True):
+                result[f"{name}_p{q:g}_ms"] = round(value_s * 1e3, 3)
         if getattr(self.env.unwrapped, "benchmark", False):
             result["rtgym"] = self.env.unwrapped.benchmarks()
         if verbose:
             log.info("environment benchmark: %s", result)
         return result
+
+    def measure(self, times: StepTimes, floor: StepTimes | None = None, test: bool = False) -> None:
+        """Measure steps with the actor in the loop, and the machine's own floor in turns: see `timing.measure`."""
+        with self._real_time(self._env.thread_id, [threading.get_native_id()]):
+            self.run_in_control_thread(lambda _: measure(self.loop, times, floor, test))
 
     # -- one step ------------------------------------------------------------------------------------
 

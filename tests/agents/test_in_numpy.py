@@ -207,12 +207,12 @@ def test_another_device_is_torchs(name):
 
 
 def test_a_subclass_acts_in_its_own_way():
-    class Careful(agents.SquashedGaussianActor):
+    class SquashedGaussianActor(agents.SquashedGaussianActor):
         def forward(self, obs):
             mean, log_std = super().forward(obs)
             return mean / 2, log_std
 
-    assert Careful(DRONE, vector(2, 2)).in_numpy() is None
+    assert SquashedGaussianActor(DRONE, vector(2, 2)).in_numpy() is None
 
 
 @TWINS

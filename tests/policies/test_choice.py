@@ -8,16 +8,17 @@ from tmrl_like.policies.choice import faster
 
 
 class Timed:
-    """Takes a given time for an answer, the first one excepted."""
+    """Takes a given time for an answer, the first one excepted, and the fifth of one that is `disturbed`."""
 
-    def __init__(self, clock, seconds, twin=None):
+    def __init__(self, clock, seconds, twin=None, disturbed=False):
         self.clock, self.seconds, self.twin, self.asked = clock, seconds, twin, []
+        self.slow = (0, 4) if disturbed else (0,)
 
     def in_numpy(self):
         return self.twin
 
     def act_(self, obs, test):
-        self.clock.now += self.seconds if self.asked else 10.0
+        self.clock.now += 10.0 if len(self.asked) in self.slow else self.seconds
         self.asked.append((obs, test))
 
 
@@ -40,7 +41,7 @@ def test_the_faster_one_is_chosen_by_its_best_time(own_s, twins_s):
 
 def test_slow_actors_are_asked_more_than_once_all_the_same():
     clock = Clock()
-    twin = Timed(clock, 2.0)
+    twin = Timed(clock, 2.0, disturbed=True)
     actor = Timed(clock, 3.0, twin)
     assert faster(actor, None, 0.001, clock) is twin
     assert len(actor.asked) == 5

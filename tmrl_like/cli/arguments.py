@@ -223,6 +223,7 @@ def _add_keys(commands: Any) -> None:
 # -- help --------------------------------------------------------------------------------------------
 
 
+@functools.cache
 def _describe_keys() -> str:
     """All keys of an experiment, with type, default and meaning."""
     lines = ["keys of the experiment, each also an option:"]

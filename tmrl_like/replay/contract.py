@@ -19,7 +19,6 @@ import numpy as np
 from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError
 from tmrl_like.replay.collate import collate_batch
 from tmrl_like.replay.crc import check_transition
-from tmrl_like.replay.data_sets import read_data_set
 from tmrl_like.replay.streams import StreamSorter
 from tmrl_like.types import Batch, Buffer, Info, ObsPreprocessor, SampleCompressor, SamplePreprocessor, Transition
 
@@ -268,6 +267,8 @@ class MemoryDataloading(ABC):
         return batch if isinstance(batch, Batch) else Batch(*batch)
 
     def _load_data_set(self, path: Path) -> None:
+        from tmrl_like.replay.data_sets import read_data_set  # here: a worker's memory only makes its compressor
+
         try:
             for buffer in read_data_set(path):
                 self.append(buffer)

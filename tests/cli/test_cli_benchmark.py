@@ -12,7 +12,9 @@ import pytest
 from cli_commands import TINY
 
 from tmrl_like.cli import benchmark
+from tmrl_like.cli.histograms import draw_histogram
 from tmrl_like.networking import RolloutWorker
+from tmrl_like.worker.timing import StepTimes
 
 CommandLine = Callable[..., int]
 Output = pytest.CaptureFixture[str]
@@ -76,7 +78,7 @@ def test_without_matplotlib_the_numbers_are_shown_and_what_to_install(
 def test_ctrl_c_shows_what_there_is(
     steps: int, command_line: CommandLine, capsys: Output, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def measure(_: RolloutWorker, *both: benchmark.StepTimes) -> None:
+    def measure(_: RolloutWorker, *both: StepTimes) -> None:
         for times in both:
             for _step in range(steps):
                 times.add(0.002, 0.0, 0.001)
@@ -90,7 +92,7 @@ def test_ctrl_c_shows_what_there_is(
 
 
 def test_bars_are_logarithmic_and_in_the_bins_that_hold_anything() -> None:
-    lines = benchmark.draw_histogram("period", np.array([1.5e-6] * 999 + [30e-6]), np.array([3e-6]))
+    lines = draw_histogram("period", np.array([1.5e-6] * 999 + [30e-6]), np.array([3e-6]))
     bins = [line[:18].strip() for line in lines[1:-1]]
     assert bins == ["1 µs to 2 µs", "2 µs to 5 µs", "5 µs to 10 µs", "10 µs to 20 µs", "20 µs to 50 µs"]
     assert [line.count("#") for line in lines[1:-1]] == [24, 2, 0, 0, 2]

@@ -20,7 +20,7 @@ Seconds = np.ndarray[Any, np.dtype[np.float64]]
 EDGES_S = [mantissa * 10.0**exponent for exponent in range(-6, 1) for mantissa in (1, 2, 5)]
 """Borders of a histogram's bins, in seconds: below the first, between two, and from the last on."""
 
-_SLICE_S = 5.0  # the two loops take turns as often, at the end of an episode …
+_SLICE_S = 1.0  # the two loops take turns as often, at the end of an episode …
 _LONGEST_SLICE_S = 30.0  # … or in the middle of one that is longer
 
 

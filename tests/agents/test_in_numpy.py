@@ -1,6 +1,7 @@
 """The shipped actors in numpy: they answer as those in torch do."""
 
 import inspect
+import sys
 
 import msgspec
 import numpy as np
@@ -11,7 +12,7 @@ from gymnasium import spaces
 from tmrl_like import agents
 from tmrl_like.agents import in_numpy
 from tmrl_like.base.factories import signature_of
-from tmrl_like.errors import ConfigError, PolicyError
+from tmrl_like.errors import ConfigError, MissingExtraError, PolicyError
 from tmrl_like.policies.network import Network, NetworkSpec
 
 TWINS = pytest.mark.parametrize("name", ["SquashedGaussianActor", "CategoricalActor"])
@@ -193,6 +194,14 @@ def test_images_are_torchs(name):
     assert type(actor) is getattr(agents, name)
     assert actor.hidden_sizes == (8,)
     assert actor.in_numpy() is None
+
+
+@TWINS
+def test_without_torch_images_are_refused_with_what_to_install(name, monkeypatch):
+    monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match="needs torch: pip install torch"):
+        getattr(in_numpy, name)(spaces.Box(0, 255, (16, 16), np.uint8), ACTIONS[name][0])
 
 
 @TWINS

@@ -1,4 +1,5 @@
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -292,6 +293,17 @@ def test_a_check_shows_field_element_and_both_values_of_a_difference(
 def test_a_user_class_that_fails_keeps_its_traceback(command_line: CommandLine) -> None:
     with pytest.raises(ZeroDivisionError, match="the agent of this test fails"):
         command_line("check", TINY, "--episodes", "1", "--agent.fails", "true")
+
+
+@pytest.mark.usefixtures("command_line")
+@pytest.mark.parametrize(("has_rich", "kind"), [(True, "RichHandler"), (False, "StreamHandler")])
+def test_log_lines_have_colours_where_rich_is_installed(
+    has_rich: bool, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: has_rich or None)
+    set_up_logging("worker", "info")
+    assert [type(handler).__name__ for handler in logging.getLogger().handlers] == [kind]
 
 
 @pytest.mark.usefixtures("command_line")

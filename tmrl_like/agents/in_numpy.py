@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import sys
 from abc import ABC, abstractmethod
@@ -16,7 +17,7 @@ import numpy as np
 from tmrl_like.agents.layout import OBS_RANGE, action_bounds, action_categories, numbers_of, read_leaves
 from tmrl_like.base import tree
 from tmrl_like.base.files import write_atomically
-from tmrl_like.errors import PolicyError
+from tmrl_like.errors import MissingExtraError, PolicyError
 from tmrl_like.policies.network import CategoricalSpec, GaussianSpec, Network, NetworkSpec
 from tmrl_like.policies.weight_file import Manifest, manifest_of, pieces_of_file, read_file, refuse_misfit
 
@@ -75,8 +76,14 @@ class NumpyActor(ABC):
 
     @classmethod
     def torch_class(cls) -> Any:
-        """The class in torch. If torch is imported for that, what it draws follows from numpy's seed."""
+        """The class in torch. If torch is imported for that, what it draws follows from numpy's seed.
+
+        Raises:
+            MissingExtraError: torch is not installed.
+        """
         is_new = "torch" not in sys.modules
+        if is_new and importlib.util.find_spec("torch") is None:
+            raise MissingExtraError("an actor that sees images, or is not on the CPU, needs torch: pip install torch")
         found = getattr(importlib.import_module("tmrl_like.agents"), cls.torch_name)
         if is_new:
             sys.modules["torch"].manual_seed(np.random.randint(1 << 31))

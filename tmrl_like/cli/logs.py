@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import sys
 import warnings
@@ -11,7 +12,7 @@ from tmrl_like.base.text import one_line
 
 def set_up_logging(role: str, level: str, plain: bool = False) -> None:
     """Show log lines of `level` and above on standard error, `role` in front; `plain`: no colours on a terminal."""
-    if sys.stderr.isatty() and not plain:
+    if sys.stderr.isatty() and not plain and importlib.util.find_spec("rich"):  # which a small board may lack
         from rich.console import Console
         from rich.logging import RichHandler
 

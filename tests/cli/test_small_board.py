@@ -1,0 +1,83 @@
+"""The installation of a worker alone, which docs/guide/actors.md gives as one command."""
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[2]
+LEFT_OUT = {"torch", "wandb", "opencv-python", "tlspyo", "rich", "safetensors"}
+
+
+def command() -> str:
+    (line,) = re.findall(
+        "^pip install .* && pip install --no-deps tmrl_like$", (ROOT / "docs/guide/actors.md").read_text(), re.M
+    )
+    return line
+
+
+def test_the_command_installs_what_the_package_needs_but_for_what_a_worker_can_do_without() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed = {r.name: r.specifier for r in map(Requirement, project["dependencies"])}
+    given = {r.name: r.specifier for r in map(Requirement, shlex.split(command().partition(" && ")[0])[2:])}
+    assert given.keys() == needed.keys() - LEFT_OUT
+    for name, specifier in needed.items():
+        if any(s.operator == "<" for s in specifier) and name in given:
+            assert given[name] == specifier
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1500)
+def test_a_worker_that_was_installed_so_drives_by_what_a_trainer_elsewhere_makes_of_its_samples(
+    tmp_path: Path, free_port: int
+) -> None:
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    python = tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
+    for part in command().split("&&"):
+        arguments = [str(ROOT) if word == "tmrl_like" else word for word in shlex.split(part)[1:]]
+        limits = [] if "--no-deps" in arguments else ["-c", str(ROOT / "constraints.txt")]
+        subprocess.run([python, "-m", "pip", "-q", *arguments, *limits], check=True)
+    code = "import importlib.util as u, json; print(json.dumps([n for n in NAMES if u.find_spec(n)]))"
+    names = ["torch", "wandb", "cv2", "tlspyo", "twisted", "rich", "safetensors"]
+    done = subprocess.run(
+        [python, "-c", code.replace("NAMES", str(names))], cwd=tmp_path, check=True, capture_output=True
+    )
+    assert json.loads(done.stdout) == []
+
+    environment = {**os.environ, "TMRL_LIKE_HOME": str(tmp_path / "home")}
+    environment.pop("PYTHONPATH", None)
+    given = [str(ROOT / "config/drone.yaml"), "--server.port", str(free_port), "--worker.max_samples_per_episode", "20"]
+    training = ["--trainer.epochs", "1", "--trainer.rounds", "1", "--trainer.steps", "150"]
+    training += ["--trainer.start_training", "40"]
+
+    def start(interpreter: object, role: str, *more: str) -> subprocess.Popen[bytes]:
+        with (tmp_path / f"{role}.txt").open("wb") as output:
+            return subprocess.Popen(
+                [interpreter, "-m", "tmrl_like", role, *given, *more],
+                cwd=tmp_path,
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    parts = [start(sys.executable, "server"), start(python, "worker")]
+    try:
+        trainer = start(sys.executable, "trainer", *training)
+        parts.append(trainer)
+        assert trainer.wait(300) == 0, (tmp_path / "trainer.txt").read_text()
+        ends = time.monotonic() + 30
+        while not re.search(r"episode: return .*\(policy [1-9]", (tmp_path / "worker.txt").read_text()):
+            assert time.monotonic() < ends, (tmp_path / "worker.txt").read_text()
+            time.sleep(0.2)
+    finally:
+        for part in parts:
+            part.kill()
+            part.wait()

@@ -1,7 +1,7 @@
 """What the worker adds to a control loop, and which deadlines it misses while everything around it fails.
 
-    python tests/benchmarks/control_loop.py [--only flat small images slow drone] [--seconds 10] [--cut 30]
-                                            [--drone-minutes 10 1 1] [--realtime-priority 10]
+    python tests/benchmarks/control_loop.py [--only flat small images slow drone rate] [--seconds 10] [--cut 30]
+                                            [--drone-minutes 10 1 1] [--rate-minutes 5] [--realtime-priority 10]
 
 Server, trainer and worker are three processes on this machine, encrypted.
 
@@ -9,7 +9,9 @@ Server, trainer and worker are three processes on this machine, encrypted.
 200 Hz with 4x64x64 pictures, 20 Hz), while server and trainer are stopped, killed and started again, while the link
 is dead, and while 10 MB of weights arrive every second. The bare environment is stepped with a constant action,
 alone, before and after the run. *drone*: rtgym's drone at 20, 100 and 200 Hz, with a trainer that computes all the
-time; its bare environment runs beside an equally busy process.
+time; its bare environment runs beside an equally busy process. *rate*: our real-time environment at 500 and 1,000 Hz
+beside such a process, with a shipped actor, and once more with pictures while 10 MB of weights arrive every second; a
+bare loop that sleeps and spins takes turns with it, in the same thread, an episode each.
 
 A deadline is missed when an observation reaches the agent more than a fifth of a time-step after it was due, and lost
 when it is a whole one; the drone's overruns are rtgym's: a step that takes twice its time. *Outside* is what a step
@@ -45,10 +47,15 @@ import numpy as np
 import torch
 from _common import finish
 from gymnasium import spaces
+from rtgym import RealTimeGymInterface
 
+from tmrl_like.envs.clock import Clock, bounded_spin_s
 from tmrl_like.envs.drone import DroneEnv
+from tmrl_like.envs.real_time import RealTimeEnv
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.worker.options import WorkerOptions
+from tmrl_like.worker.timing import StepTimes
+from tmrl_like.worker.timing import run_bare as run_bare_loop
 
 sys.path.append(str(Path(__file__).parents[1]))
 from link_proxy import LinkProxy
@@ -142,7 +149,8 @@ class TimedActor(ActorModule):
         self.head = torch.nn.Linear(8, 2)
 
     def act(self, obs: Any, test: bool = False) -> Any:
-        return torch.tanh(self.head(obs.reshape(1, -1)[:, :8].float())).numpy()
+        pixels = obs[0] if isinstance(obs, tuple) else obs
+        return torch.tanh(self.head(pixels.reshape(1, -1)[:, :8].float())).numpy()
 
     def act_(self, obs: Any, test: bool = False) -> Any:
         started = time.perf_counter()
@@ -240,6 +248,114 @@ def run_bare(kind: Kind, seconds: float, priority: int | None, file: Path, pipe:
         _step_alone(env, np.zeros(2, np.float32), seconds)
     record.save(file)
     pipe.send("done")
+
+
+class Still(RealTimeGymInterface):  # type: ignore[misc]
+    """Takes no time, whatever it is asked."""
+
+    def __init__(self, observation: spaces.Box) -> None:
+        self._space = observation
+        self._observation = np.zeros(observation.shape, observation.dtype)
+
+    def get_observation_space(self) -> Any:
+        return spaces.Tuple((self._space,))
+
+    def get_action_space(self) -> Any:
+        return Clocked.action_space
+
+    def get_default_action(self) -> Any:
+        return np.zeros(2, np.float32)
+
+    def send_control(self, control: Any) -> None:
+        pass
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return [self._observation], {}
+
+    def get_obs_rew_terminated_info(self) -> Any:
+        return [self._observation], 0.0, False, {}
+
+
+def still_env(kind: Kind) -> RealTimeEnv:
+    assert isinstance(kind.observation, spaces.Box)
+    interface = partial(Still, kind.observation)
+    return RealTimeEnv(interface, 1 / kind.hz, kind.episode_steps, act_buf_len=1, wait_on_done=False)
+
+
+def run_rate_worker(
+    keys: Path, port: int, kind: Kind, with_weights: bool, seconds: float, priority: int | None, pipe: Any
+) -> None:
+    """A worker's episode, then as many steps of a bare loop, and so on; sends what is late of each."""
+    from tmrl_like.agents.in_numpy import SquashedGaussianActor
+    from tmrl_like.networking import RolloutWorker
+    from tmrl_like.worker.realtime import real_time
+
+    max_steps = 2 * round(seconds * kind.hz)
+    with RolloutWorker(
+        partial(still_env, kind),
+        TimedActor if with_weights else SquashedGaussianActor,
+        server_ip="127.0.0.1",
+        server_port=port,
+        keys_dir=keys,
+        model_path=None,
+        options=WorkerOptions(realtime_priority=priority),
+    ) as worker:
+        worker.wait_connected(20)
+        pipe.send("ready")
+        env, loop = worker.loop.env, worker.loop
+        times, floor = (StepTimes(max_steps, env.time_step_s, env.overrun_after_s) for _ in range(2))
+        observe, step = env.step, 0
+
+        def noted(action: Any) -> Any:
+            nonlocal step
+            before, called = loop.observed_at, time.perf_counter()
+            result = observe(action)
+            observed = time.perf_counter()
+            if step:  # the first period of an episode has a reset before it
+                times.add(observed - before, 0.0, observed - called)
+            step += 1
+            return result
+
+        env.step = noted  # type: ignore[method-assign]
+        clock = Clock(bounded_spin_s(env.time_step_s))
+
+        def run_floor(_: Any) -> None:
+            with real_time(env.thread_id, priority=priority):
+                run_bare_loop(clock, floor, step, lambda: False)
+
+        while times.steps < seconds * kind.hz:
+            step = 0
+            worker.run(nb_episodes=1, verbose=False)
+            worker.run_in_control_thread(run_floor)
+        pipe.send((times.period_error_s, times.overruns, floor.period_error_s, floor.overruns, worker.policy_version))
+
+
+def measure_rate(hz: float, minutes: float, priority: int | None, with_weights: bool = False) -> dict[str, Any]:
+    observation = KINDS["images" if with_weights else "small"].observation
+    kind = Kind(hz, observation, round(hz))
+    with tempfile.TemporaryDirectory() as home:
+        keys = Path(home) / "keys"
+        server, busy = Process(run_server, (keys, 0)), Process(run_busy, ())
+        port = server.answer()
+        seen = Kind(hz, still_env(kind).observation_space)
+        trainer = Process(run_trainer, (keys, port, seen))
+        trainer.answer()
+        busy.answer()
+        if with_weights:
+            trainer.pipe.send("publish")
+        worker = Process(run_rate_worker, (keys, port, kind, with_weights, 60 * minutes, priority))
+        worker.answer()
+        late, overruns, bare_late, bare_overruns, policies = worker.answer(180 * minutes + 60)
+        for process in (worker, trainer, busy, server):
+            process.end()
+    name = f"rate_{hz:g}Hz" + "_10MB_of_weights_a_second" * with_weights
+    result: dict[str, Any] = {f"{name}_steps": len(late), f"{name}_policies": policies}
+    for whose, errors, missed in (("", late, overruns), ("bare_", bare_late, bare_overruns)):
+        result[f"{name}_{whose}overruns_per_1000"] = 1e3 * missed / len(errors)
+        for q in (50, 99, 99.9):
+            result[f"{name}_{whose}period_error_p{q:g}_us"] = float(np.percentile(errors, q)) * 1e6
+        result[f"{name}_{whose}later_than_1ms_per_1000"] = 1e3 * float(np.mean(errors > 1e-3))
+    return result
 
 
 class RecordedDrone(DroneEnv):
@@ -561,7 +677,9 @@ def main() -> None:
     parser.add_argument("--cut", type=float, default=30.0, help="seconds for which the link is dead")
     parser.add_argument("--drone-minutes", type=float, nargs=3, default=[10, 1, 1], help="at 20, 100 and 200 Hz")
     parser.add_argument("--realtime-priority", type=int, default=None, help="of the worker's control thread")
-    parser.add_argument("--only", nargs="+", choices=["flat", *KINDS, "drone"], default=["flat", *KINDS, "drone"])
+    parser.add_argument("--rate-minutes", type=float, default=5.0, help="at 500 and 1,000 Hz, of the worker")
+    names = ["flat", *KINDS, "drone", "rate"]
+    parser.add_argument("--only", nargs="+", choices=names, default=names)
     arguments = parser.parse_args()
     priority = arguments.realtime_priority
     runs: list[Callable[[], dict[str, Any]]] = []
@@ -570,6 +688,9 @@ def main() -> None:
     if "drone" in arguments.only:
         for hz, minutes in zip((20.0, 100.0, 200.0), arguments.drone_minutes, strict=True):
             runs += [partial(measure_drone, hz, minutes, priority)] * bool(minutes)
+    if "rate" in arguments.only:
+        for hz, with_weights in ((500.0, False), (1000.0, False), (1000.0, True)):
+            runs += [partial(measure_rate, hz, arguments.rate_minutes, priority, with_weights)]
     result: dict[str, Any] = {}
     for run in runs:
         own = run()

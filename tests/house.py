@@ -6,7 +6,6 @@ from contextlib import ExitStack
 from typing import Any
 
 from tmrl_like.base.functional import partial
-from tmrl_like.delivery.log import unseal
 from tmrl_like.networking import RolloutWorker, Server, Trainer
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
@@ -14,6 +13,7 @@ from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.types import Buffer
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import decode_body
+from tmrl_like.worker.collector import Collector
 from tmrl_like.worker.options import WorkerOptions
 
 
@@ -84,20 +84,13 @@ class House:
         return thread
 
 
-def collected(worker: RolloutWorker) -> list[Buffer]:
-    """The samples that a worker without a connection has; the stream is the number of breaks before them."""
-    buffers = []
-
-    def take(data: bytes) -> bool:
-        for _, message in unseal(m.decode(data)[1]):
-            packet, body = m.decode(message)
-            if packet.samples:
-                buffers.append(Buffer(stream=str(packet.breaks), blocks=[decode_body(packet, body)]))
-        return True
-
-    worker.send_and_clear_buffer()
-    worker._outbox.pump(take, True)
-    return buffers
+def collected(collector: Collector) -> list[Buffer]:
+    """What it has taken; the stream is the number of breaks before the samples."""
+    return [
+        Buffer(stream=str(packet.breaks), blocks=[decode_body(packet, body)])
+        for _, packet, body in collector.take()
+        if packet.samples
+    ]
 
 
 class DeadLink:

@@ -126,13 +126,16 @@ class _Sender:
         from tmrl_like.delivery.folder import open_folder
         from tmrl_like.delivery.options import OutboxOptions
         from tmrl_like.delivery.outbox import Outbox
+        from tmrl_like.delivery.sample_log import SampleLog
         from tmrl_like.delivery.session import Session
         from tmrl_like.transport import KeyFolder, connect
         from tmrl_like.wire.messages import Spaces
 
         options = OutboxOptions(max_samples=PACKET, max_age_s=1e9)
-        folder = None if kept is None else open_folder(kept / "spool", "bench", options.spool_max_bytes)
-        self.outbox = Outbox("bench", options=options, folder=folder)
+        folder = open_folder(kept and kept / "spool", "bench")
+        self.log = SampleLog(folder)
+        self.outbox = Outbox(folder.path, "bench", self.log.incarnation, options)
+        self.sequence = 0  # of the newest packet that was encoded beforehand
         self.stream = 0
         self.feed: Iterator[Any] | None = None  # encoded bodies to send, by the connection's thread
         self.sent_bytes = 0
@@ -156,7 +159,8 @@ class _Sender:
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
         own = self.outbox._sender._own
         while self.feed is not None and len(own.produced) < 50 and len(own.received) + len(own.in_flight) < 1000:
-            _queue_encoded(self.outbox, next(self.feed))
+            _queue_encoded(self, next(self.feed))
+        self.log.refill()
         self.outbox.pump(lambda data: self._send(send, data), connected and self.stream != 0)
         return 0.0 if self.feed is not None and len(own.received) + len(own.in_flight) < 1000 else 0.001
 
@@ -195,17 +199,17 @@ def run_worker(port: int, keys: Path, transport: str, kind: str, seconds: float,
     count = 0
     if kind == "tuples":
         for sample, timing in itertools.cycle(zip(samples, timings, strict=True)):
-            outbox.append(sample, timing)
+            sender.log.append(sample, *timing)
             count += 1
-            if count % PACKET == 0 and (time.perf_counter() - started > seconds or _wait(outbox)):
+            if count % PACKET == 0 and (time.perf_counter() - started > seconds or _wait(outbox, count)):
                 break
-        outbox.seal()
+        sender.log.seal()
     else:
         sender.feed = itertools.cycle(bodies)
         time.sleep(seconds)
         sender.feed = None
         time.sleep(0.1)
-        count = outbox._sequence * per_packet
+        count = sender.sequence * per_packet
     pipe.send((count, started))
     while outbox.pending():
         time.sleep(0.001)
@@ -213,10 +217,13 @@ def run_worker(port: int, keys: Path, transport: str, kind: str, seconds: float,
     sender.session.close()
 
 
-def _wait(outbox: Any) -> bool:
+def _wait(outbox: Any, count: int) -> bool:
     """Do not run ahead of the link: a worker in real time would not either."""
     own = outbox._sender._own
-    while len(outbox._closed_packets) > 50 or len(own.produced) + len(own.in_flight) + len(own.received) > 400:
+    while (
+        count / PACKET - outbox._reader.sequence > 50
+        or len(own.produced) + len(own.in_flight) + len(own.received) > 400
+    ):
         time.sleep(0.0002)
     return False
 
@@ -225,21 +232,22 @@ def _pre_encode(outbox: Any, writers: list[Any]) -> list[tuple[int, int, bytes, 
     bodies = []
     for writer in writers:
         body = writer.encode()
-        data, compressed = outbox._compress(body)
+        data, compressed = outbox._reader._compress(body)
         bodies.append((writer.samples, len(body), data, compressed))
     return bodies
 
 
-def _queue_encoded(outbox: Any, encoded: tuple[int, int, bytes, bool]) -> None:
+def _queue_encoded(sender: _Sender, encoded: tuple[int, int, bytes, bool]) -> None:
     """Number an encoded body, seal it and queue it for sending, in the connection's thread's place."""
     from tmrl_like.delivery.log import record_head
     from tmrl_like.wire import messages as m
 
     samples, size, data, compressed = encoded
-    outbox._sequence += 1
-    header = m.SamplePacket("bench", outbox.incarnation, outbox._sequence, 1, samples, size, compressed)
+    sender.sequence += 1
+    header = m.SamplePacket("bench", sender.outbox.incarnation, sender.sequence, 1, samples, size, compressed)
     frame = m.frame_of(header)
-    outbox._sender.add(outbox._sequence, samples, (record_head(frame, data) + frame, data), outbox._clock())
+    record = record_head(frame, data) + frame, data
+    sender.outbox._sender.add(sender.sequence, samples, record, time.monotonic())
 
 
 def measure(kind: str, seconds: float, transport: str, is_kept: bool) -> dict[str, float]:

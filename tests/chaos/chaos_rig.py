@@ -130,7 +130,7 @@ def work(place: Place, number: int, options: dict) -> None:
 
 def note_appended(worker: RolloutWorker, folder: Path) -> None:
     """Count the samples that `append` returned from, as `NumberedEnv` counts those that it produced."""
-    append = worker._outbox.append
+    append = worker.loop.samples.append
     counters: dict[Path, mmap.mmap] = {}
 
     def append_and_count(sample, *args, **kwargs) -> None:
@@ -142,7 +142,7 @@ def note_appended(worker: RolloutWorker, folder: Path) -> None:
             counters[path] = counter(path)
         counters[path][:] = (number + 1).to_bytes(8, "little")
 
-    worker._outbox.append = append_and_count
+    worker.loop.samples.append = append_and_count
 
 
 def train(place: Place, options: dict) -> None:

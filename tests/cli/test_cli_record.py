@@ -12,7 +12,7 @@ from tiny import TinyActor, TinyEnv
 from tmrl_like.cli.check import collect_traffic
 from tmrl_like.cli.record import RandomActor
 from tmrl_like.delivery.options import OutboxOptions
-from tmrl_like.networking import RolloutWorker, WorkerOptions
+from tmrl_like.networking import RolloutWorker
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.replay.data_sets import read_data_set
 from tmrl_like.testing.fakes import CountingEnv
@@ -127,6 +127,6 @@ def test_an_episode_of_any_size_is_taken_whole() -> None:
         def _obs(self) -> Any:
             return np.zeros(1 << 20, np.uint8)
 
-    options = WorkerOptions(outbox=OutboxOptions(max_bytes=1 << 50, window_bytes=1 << 50))
-    with RolloutWorker(partial(Pictures, 30), RandomActor, standalone=True, model_path=None, options=options) as worker:
-        assert collect_traffic(worker, 1).samples == 31
+    tight = OutboxOptions(max_bytes=1 << 20, window_bytes=1 << 20)
+    with RolloutWorker(partial(Pictures, 30), RandomActor, standalone=True, model_path=None) as worker:
+        assert collect_traffic(worker, 1, tight).samples == 31

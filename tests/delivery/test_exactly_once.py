@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tmrl_like.delivery.folder import open_folder
 from tmrl_like.delivery.log import PacketLog, lock_folder, packet_pieces
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.receiver import Receiver
@@ -46,14 +45,16 @@ class World:
         self.up: list[bytes] = []
         self.down: list[bytes] = []
         self.sender = self.log = None
+        self.worker_logs: list[PacketLog] = []
         self.start_worker()
         self.start_trainer()
 
     def start_worker(self) -> None:
         self.incarnation += 1
         self.sequence = 0
-        self.folder = open_folder(self.root / "spool", "w", 1 << 30) if self.keeps_folder else None
-        self.sender = Sender("w", self.incarnation, self.options, self.folder, self.now)
+        folder = self.root / ("w" if self.keeps_folder else f"tmrl_like.{self.incarnation}")
+        self.worker_logs.append(PacketLog(folder, lock_folder(folder)))
+        self.sender = Sender("w", self.incarnation, self.options, self.worker_logs[-1], self.now)
 
     def start_trainer(self) -> None:
         self.log = PacketLog(self.root / "log", lock_folder(self.root / "log"), segment_bytes=700)
@@ -71,7 +72,7 @@ class World:
         for k in range(2):
             obs = np.array([self.incarnation, self.sequence, k], np.int64)
             writer.append((np.zeros(1), obs, 0.0, False, False, {}), StepTiming(1e9, 0.0, 0.0, 1))
-        record = packet_pieces(Receipt("w", self.incarnation, self.sequence), 0, writer, (), Compressor())
+        record = packet_pieces(Receipt("w", self.incarnation, self.sequence), 0, writer.rows(), (), Compressor())
         self.sender.add(self.sequence, 2, record, self.now)
         self.produced.append((self.incarnation, self.sequence))
 
@@ -134,9 +135,9 @@ class World:
         self.sender.retransmit(from_the_start=True)
 
     def kill_worker(self) -> None:
-        if self.folder is not None:
-            self.folder.log._end_segment()
-            self.folder.log._lock.release()
+        if self.keeps_folder:
+            self.worker_logs[-1]._end_segment()
+            self.worker_logs[-1]._lock.release()
             self.start_worker()
 
     def __enter__(self) -> "World":
@@ -144,8 +145,8 @@ class World:
 
     def __exit__(self, *error: object) -> None:
         self.log.close()
-        if self.folder is not None:
-            self.folder.close()
+        for log in self.worker_logs:
+            log.close()
 
     def settle(self) -> None:
         self.free_disk()

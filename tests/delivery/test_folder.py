@@ -7,20 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from both_ends import CLOCK, STATS, Clock, nothing, opened_ends
 
 from tmrl_like.delivery import folder as folder_module
 from tmrl_like.delivery.folder import open_folder
 from tmrl_like.delivery.log import unseal
-from tmrl_like.delivery.options import OutboxOptions
-from tmrl_like.delivery.outbox import Outbox
-from tmrl_like.delivery.unsealed import UnsealedFile
 from tmrl_like.errors import ConfigError
-from tmrl_like.types import EpisodeStats, StepTiming
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import decode_body
-
-TIMING = StepTiming(1e9, 0.0, 0.0, 1)
-MB = 1 << 20
 
 
 @pytest.fixture
@@ -28,8 +22,8 @@ def opened(tmp_path):
     """Open folders of tmp_path; those that a test leaves open are closed at its end."""
     folders = []
 
-    def make(name="w", max_bytes=100 * MB, root=tmp_path):
-        folders.append(open_folder(root, name, max_bytes))
+    def make(name="w", root=tmp_path):
+        folders.append(open_folder(root, name))
         return folders[-1]
 
     yield make
@@ -37,10 +31,13 @@ def opened(tmp_path):
         folder.close()
 
 
-def kill(folder):
-    """What is left of a folder whose process is killed: its files, and no lock."""
-    folder.log._end_segment()
-    folder.log._lock.release()
+@pytest.fixture
+def outbox(tmp_path):
+    """Both ends of the delivery of worker w in tmp_path."""
+    with opened_ends() as make:
+        yield lambda incarnation=1, clock=CLOCK, root=tmp_path, **options: make(
+            root, incarnation, clock, **({"max_samples": 1} | options)
+        )
 
 
 def segments(root, worker="w"):
@@ -54,7 +51,7 @@ def test_two_workers_of_one_name_do_not_share_a_folder(opened, tmp_path, monkeyp
     monkeypatch.setattr(folder_module, "_LOCK_WITHIN_S", 0.0)
     opened("arm")
     with pytest.raises(ConfigError, match=r"another process uses the spool of worker arm.*give this worker another"):
-        open_folder(tmp_path, "arm", MB)
+        open_folder(tmp_path, "arm")
 
 
 def test_a_worker_without_a_name_takes_the_first_folder_that_is_free(opened):
@@ -74,7 +71,7 @@ def test_any_name_gets_a_folder_of_its_own_and_comes_back(opened, tmp_path, name
 
 def test_a_name_too_long_for_a_folder_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="needs a shorter name"):
-        open_folder(tmp_path, "ü" * 150, MB)
+        open_folder(tmp_path, "ü" * 150)
 
 
 # -- with the outbox ---------------------------------------------------------------------------------
@@ -111,23 +108,6 @@ class Trainer:
                 box.on_ack(m.Ack("w", number, received if stored else 0, received))
 
 
-class Clock:
-    """Stands still until it is set."""
-
-    now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
-CLOCK = Clock()
-
-
-def outbox(folder, incarnation=1, clock=CLOCK, **options):
-    options = {"max_age_s": 1e9, "max_samples": 1} | options
-    return Outbox("w", options=OutboxOptions(**options), folder=folder, incarnation=incarnation, clock=clock)
-
-
 class Disk:
     """Stands in for `FileIO.write`: takes `room` bytes, then fails."""
 
@@ -155,7 +135,7 @@ def fill(box, *numbers, size=1):
     for number in numbers:
         obs = np.random.default_rng(number).random(size, np.float32)  # does not compress
         obs[0] = number
-        box.append((None, obs, 0.0, False, False, {}), TIMING)
+        box.append((None, obs, 0.0, False, False, {}))
 
 
 def produce(box, *numbers, size=1):
@@ -165,12 +145,8 @@ def produce(box, *numbers, size=1):
         box.pump(nothing, False)
 
 
-def nothing(data):
-    raise AssertionError("nothing may be sent")
-
-
-def test_a_packet_is_on_disk_before_it_is_sent(opened, tmp_path):
-    box = outbox(opened())
+def test_a_packet_is_on_disk_before_it_is_sent(outbox, tmp_path):
+    box = outbox()
     fill(box, 1)
 
     def send(data):
@@ -182,14 +158,13 @@ def test_a_packet_is_on_disk_before_it_is_sent(opened, tmp_path):
     assert not box.pending() or box.unacknowledged_samples() == 1
 
 
-def test_a_successor_sends_what_its_predecessors_left_under_their_numbers(opened, tmp_path):
+def test_a_successor_sends_what_its_predecessors_left_under_their_numbers(outbox, tmp_path):
     for incarnation in (1, 2):
-        folder = opened()
-        box = outbox(folder, incarnation)
+        box = outbox(incarnation)
         fill(box, *(100 * incarnation + i for i in range(3)))
         box.pump(nothing, False)
-        kill(folder)
-    box, trainer = outbox(opened(), 3), Trainer()
+        box.kill()
+    box, trainer = outbox(3), Trainer()
     assert box.takes_over == (1, 2)
     fill(box, 300)
     box.pump(trainer.send, True)
@@ -201,14 +176,13 @@ def test_a_successor_sends_what_its_predecessors_left_under_their_numbers(opened
     assert segments(tmp_path) == []
 
 
-def test_what_a_predecessor_left_and_the_trainer_refuses_stays_on_disk_and_is_reported_once(opened, tmp_path, caplog):
-    first = opened()
-    left = outbox(first, 1)
+def test_what_a_predecessor_left_and_the_trainer_refuses_stays_on_disk_and_is_reported_once(outbox, tmp_path, caplog):
+    left = outbox(1)
     fill(left, 1, 2)
     left.pump(nothing, False)
-    kill(first)
+    left.kill()
     trainer = Trainer()
-    box = outbox(opened(), 2)
+    box = outbox(2)
     box.pump(trainer.send, True)
     for _ in range(2):
         box.set_aside(1, "obs is float64")
@@ -233,18 +207,17 @@ def test_what_a_predecessor_left_and_the_trainer_refuses_stays_on_disk_and_is_re
     assert len([r for r in caplog.records if "do not fit" in r.message]) == 1
     box.close()
     third = Trainer()
-    outbox(opened(), 3).pump(third.send, True)
+    outbox(3).pump(third.send, True)
     assert third.rows == {1: [1, 2]}
 
 
-def test_what_the_trainer_has_already_is_not_sent_whole(opened):
-    folder = opened()
-    box, trainer = outbox(folder, 1, max_samples=100), Trainer()
+def test_what_the_trainer_has_already_is_not_sent_whole(outbox):
+    box, trainer = outbox(1, max_samples=100), Trainer()
     for start in range(0, 5000, 100):
         produce(box, *range(start, start + 100), size=100)
     box.pump(trainer.send, True)
-    kill(folder)
-    box = outbox(opened(), 2, window_bytes=1)
+    box.kill()
+    box = outbox(2, window_bytes=1)
     sent = []
     box.pump(lambda data: sent.append(data) or True, True)
     trainer.acknowledge(box, stored=False)
@@ -254,49 +227,47 @@ def test_what_the_trainer_has_already_is_not_sent_whole(opened):
     assert box.unacknowledged_samples() == 5000
 
 
-def test_beyond_its_memory_the_outbox_reads_back_from_the_disk(opened):
-    folder = opened()
-    box, trainer = outbox(folder, max_bytes=40_000, max_samples=10), Trainer()
+def test_beyond_its_memory_the_outbox_reads_back_from_the_disk(outbox):
+    box, trainer = outbox(max_bytes=40_000, max_samples=10), Trainer()
     for number in range(500):
         fill(box, number, size=100)
         box.pump(nothing, False)
-    assert box._sender._memory_bytes < 40_000 < 150_000 < folder.log.size_bytes
+    assert box._sender._memory_bytes < 40_000 < 150_000 < box._log.size_bytes
     box.pump(trainer.send, True)
     assert trainer.rows[1] == list(range(500))
     assert box.lost_samples == 0
 
 
-def test_packets_on_disk_take_a_little_memory_each_and_are_dropped_beyond_the_limit(opened):
-    box = outbox(opened(), max_bytes=4000)  # 400 bytes each
+def test_packets_on_disk_take_a_little_memory_each_and_are_dropped_beyond_the_limit(outbox):
+    box = outbox(max_bytes=4000)  # 400 bytes each
     produce(box, *range(20))
     assert box.unacknowledged_samples() == box.lost_samples == 10
 
 
 @pytest.mark.parametrize(("limit", "kept"), [(50, 50), (1, 10)])  # the newest packet always
-def test_the_limit_in_samples_counts_what_is_in_memory(limit, kept):
-    box = outbox(None, max_held_samples=limit, max_samples=10)
+def test_the_limit_in_samples_counts_what_is_in_memory(outbox, limit, kept):
+    box = outbox(root=None, max_held_samples=limit, max_samples=10)
     fill(box, *range(200))
     box.pump(nothing, False)
     assert box.unacknowledged_samples() == kept
     assert box.lost_samples == 200 - kept
 
 
-def test_a_full_spool_drops_the_oldest_and_counts_them(opened):
-    folder = opened(max_bytes=20_000)
-    box, trainer = outbox(folder, spool_max_bytes=20_000), Trainer()
+def test_a_full_spool_drops_the_oldest_and_counts_them(outbox):
+    box, trainer = outbox(spool_max_bytes=20_000), Trainer()
     produce(box, *range(200), size=100)
     assert 0 < box.lost_samples < 200
     assert box.lost_samples + box.unacknowledged_samples() == 200
-    assert folder.log.size_bytes <= 20_000
+    assert box._log.size_bytes <= 20_000
     box.pump(trainer.send, True)
     assert trainer.rows[1] == list(range(box.lost_samples, 200))
 
 
-def test_what_is_lost_is_counted_once_whoevers_packets_are_sent(opened, tmp_path):
-    folder = opened()
-    produce(outbox(folder, 1), 1, 2)
-    kill(folder)
-    box, lost = outbox(opened(), 2), {}
+def test_what_is_lost_is_counted_once_whoevers_packets_are_sent(outbox, tmp_path):
+    box = outbox(1)
+    produce(box, 1, 2)
+    box.kill()
+    box, lost = outbox(2), {}
     (path, _) = segments(tmp_path)
     path.write_bytes(path.read_bytes()[:-1])  # takes the second packet
     produce(box, 3)
@@ -311,11 +282,10 @@ def test_what_is_lost_is_counted_once_whoevers_packets_are_sent(opened, tmp_path
     assert sum(lost.values()) == box.lost_samples == 1
 
 
-def test_without_a_disk_the_outbox_goes_on_and_writes_later_what_it_kept(opened, monkeypatch):
+def test_without_a_disk_the_outbox_goes_on_and_writes_later_what_it_kept(outbox, monkeypatch):
     disk = Disk(monkeypatch)
-    folder = opened()
     clock = Clock()
-    box = outbox(folder, clock=clock)
+    box = outbox(clock=clock)
     disk.room = 0
     fill(box, 1, 2)
     box.pump(nothing, False)
@@ -326,18 +296,17 @@ def test_without_a_disk_the_outbox_goes_on_and_writes_later_what_it_kept(opened,
     clock.now = 11.0
     box.pump(nothing, False)
     assert box.alarm == ""
-    kill(folder)
-    box, trainer = outbox(opened(), 2), Trainer()
+    box.kill()
+    box, trainer = outbox(2), Trainer()
     box.pump(trainer.send, True)
     assert trainer.rows == {1: [1, 2]}
 
 
-def test_a_packet_that_the_disk_does_not_give_back_is_lost_and_a_break(opened, tmp_path, caplog):
-    folder = opened()
-    box = outbox(folder)
+def test_a_packet_that_the_disk_does_not_give_back_is_lost_and_a_break(outbox, tmp_path, caplog):
+    box = outbox()
     produce(box, 1, 2, 3)
-    kill(folder)
-    box, trainer = outbox(opened(), 2), Trainer()
+    box.kill()
+    box, trainer = outbox(2), Trainer()
     (path, _) = segments(tmp_path)
     damaged = bytearray(path.read_bytes())
     damaged[len(damaged) // 2] ^= 1
@@ -348,22 +317,21 @@ def test_a_packet_that_the_disk_does_not_give_back_is_lost_and_a_break(opened, t
     assert box.lost_samples == 1
 
 
-def test_what_is_sealed_when_a_worker_closes_is_left_to_the_next(opened):
-    box = outbox(opened(), max_samples=100)
+def test_what_is_sealed_when_a_worker_closes_is_left_to_the_next(outbox):
+    box = outbox(max_samples=100)
     fill(box, 1, 2)
     box.seal()
     box.close()
-    box, trainer = outbox(opened(), 2), Trainer()
+    box, trainer = outbox(2), Trainer()
     box.pump(trainer.send, True)
     assert trainer.rows == {1: [1, 2]}
 
 
-def test_backlogs_take_turns_when_the_connection_takes_little(opened):
-    folder = opened()
-    box = outbox(folder, 1)
+def test_backlogs_take_turns_when_the_connection_takes_little(outbox):
+    box = outbox(1)
     produce(box, *range(1000))
-    kill(folder)
-    box, trainer = outbox(opened(), 2), Trainer()
+    box.kill()
+    box, trainer = outbox(2), Trainer()
     produce(box, *range(1000))
     for _ in range(8):
         room = iter([True, False])
@@ -371,249 +339,86 @@ def test_backlogs_take_turns_when_the_connection_takes_little(opened):
     assert min(map(len, trainer.rows.values())) > 100
 
 
-def test_samples_of_a_packet_that_is_being_filled_survive_a_kill(opened, tmp_path):
-    folder = opened()
-    box = outbox(folder, 1, max_samples=100)
+def test_samples_of_a_packet_that_is_being_filled_survive_a_kill(outbox, tmp_path):
+    box = outbox(1, max_samples=100)
     fill(box, 1, 2)
     box.pump(nothing, False)
     box.seal()
     fill(box, 3)  # the packet before is closed, and not sealed yet
-    kill(folder)
-    box, trainer = outbox(opened(), 2), Trainer()
+    box.kill()
+    box, trainer = outbox(2), Trainer()
     assert box.takes_over == (1,)
     box.pump(trainer.send, True)
     assert trainer.rows == {1: [1, 2, 3]}
     trainer.acknowledge(box)
     box.close()
-    assert [path.name for path in (tmp_path / "w").iterdir()] == ["lock"]
+    assert sorted(path.name for path in (tmp_path / "w").iterdir()) == ["lock", "worker.lock"]
 
 
-def test_an_episode_that_was_reported_survives_a_kill_as_well(opened):
-    folder = opened()
-    box = outbox(folder, 1, min_samples=5, max_samples=100)
+def test_an_episode_that_was_reported_survives_a_kill_as_well(outbox):
+    box = outbox(1, min_samples=5, max_samples=100)
     fill(box, 1)
-    box.end_episode(EpisodeStats("w", True, -5.0, 10, True, False, 1e9, 1))
-    kill(folder)
-    box, packets = outbox(opened(), 2), []
+    box.end_episode(STATS)
+    box.kill()
+    box, packets = outbox(2, max_samples=100), []
     box.pump(
         lambda data: packets.extend(m.decode(message)[0] for _, message in unseal(m.decode(data)[1])) or True, True
     )
     assert [(packet.samples, [e.return_ for e in packet.episodes]) for packet in packets] == [(1, [-5.0])]
 
 
-def test_a_sample_whose_writing_was_cut_off_at_any_byte_is_not_there(opened, tmp_path):
-    folder = opened()
-    box = outbox(folder, 1, max_samples=100)
-    fill(box, 1, 2, size=3)
-    kill(folder)
-    (path,) = [p for p in (tmp_path / "w").glob("*.unsealed") if p.read_bytes()[16]]
-    whole = path.read_bytes()
-    used = len(whole.rstrip(b"\0"))
-    found = set()
-    for size in range(32, used + 1):
-        path.write_bytes(whole[:size] + bytes(len(whole) - size))
-        box, trainer = outbox(opened(), 2), Trainer()
-        box.pump(trainer.send, True)
-        found.add(tuple(trainer.rows.get(1, ())))
-        trainer.acknowledge(box)
-        box.close()
-    assert found == {(), (1,), (1, 2)}
-
-
-def test_closed_packets_come_back_in_their_order_whichever_file_each_is_in(opened):
-    folder = opened()
-    box = outbox(folder, 1, max_samples=100)
-    for number in (1, 2):  # files take turns: packet 3 is in a later one than packet 4
-        fill(box, number)
-        box.seal()
-        box.pump(nothing, False)
-    fill(box, 3)
-    box.seal()
-    fill(box, 4)
-    kill(folder)
-    box, trainer = outbox(opened(), 2), Trainer()
-    box.pump(trainer.send, True)
-    assert trainer.rows == {1: [1, 2, 3, 4]}
-
-
-@pytest.mark.parametrize("left", [b"", b"tmrlRW1\n"])
-def test_samples_survive_a_kill_although_another_kill_left_half_a_file(opened, tmp_path, left):
-    (tmp_path / "w").mkdir()
-    (tmp_path / "w" / "0.unsealed").write_bytes(left)
-    folder = opened()
-    box = outbox(folder, 2, max_samples=100)
-    fill(box, 1)
-    kill(folder)
-    box, trainer = outbox(opened(), 3), Trainer()
-    box.pump(trainer.send, True)
-    assert trainer.rows == {2: [1]}
-
-
-def test_what_cannot_be_taken_over_because_the_disk_is_full_is_there_for_the_next_process(opened, monkeypatch):
-    folder = opened()
-    fill(outbox(folder, 1, max_samples=100), 1, 2)
-    kill(folder)
+def test_what_cannot_be_taken_over_because_the_disk_is_full_is_there_for_the_next_process(outbox, monkeypatch):
+    box = outbox(1, max_samples=100)
+    fill(box, 1, 2)
+    box.kill()
     disk = Disk(monkeypatch)
     disk.room = 0
-    folder = opened()
-    box, trainer = outbox(folder, 2), Trainer()
+    box, trainer = outbox(2), Trainer()
     box.pump(trainer.send, True)
     assert trainer.rows == {1: [1, 2]}
-    kill(folder)  # before anything is acknowledged
+    box.kill()  # before anything is acknowledged
     disk.room = 10**9
-    box, trainer = outbox(opened(), 3), Trainer()
+    box, trainer = outbox(3), Trainer()
     box.pump(trainer.send, True)
     assert trainer.rows == {1: [1, 2]}
 
 
-def test_packets_that_cannot_be_read_for_a_while_stay_for_the_next_process(opened, monkeypatch):
-    folder = opened()
-    produce(outbox(folder, 1), 1, 2)
-    kill(folder)
+def test_packets_that_cannot_be_read_for_a_while_stay_for_the_next_process(outbox, monkeypatch):
+    box = outbox(1)
+    produce(box, 1, 2)
+    box.kill()
 
     def fail(path):
         raise OSError(errno.EMFILE, "Too many open files")
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_bytes", fail)
-        folder = opened()
-        assert outbox(folder, 2).unacknowledged_samples() == 0
-        folder.close()
-    box, trainer = outbox(opened(), 3), Trainer()
+        outbox(2).close()
+    box, trainer = outbox(3), Trainer()
     box.pump(trainer.send, True)
     assert trainer.rows == {1: [1, 2]}
 
 
-def test_samples_of_a_process_whose_packets_have_to_wait_wait_with_them(opened, monkeypatch):
+def test_samples_of_a_process_whose_packets_have_to_wait_wait_with_them(outbox, monkeypatch):
     monkeypatch.setattr(m, "MAX_TAKEN_OVER", 1)
     for incarnation in (1, 2):
-        folder = opened()
-        box = outbox(folder, incarnation, max_samples=100)
+        box = outbox(incarnation, max_samples=100)
         fill(box, 1)
         box.seal()
         box.pump(nothing, False)
         fill(box, 2)
-        kill(folder)
+        box.kill()
     trainer = Trainer()
     for incarnation in (3, 4):
-        box = outbox(opened(), incarnation)
+        box = outbox(incarnation)
         box.pump(trainer.send, True)
         trainer.acknowledge(box)
         box.close()
     assert trainer.rows == {1: [1, 2], 2: [1, 2]}
 
 
-def test_the_control_thread_may_take_a_file_while_others_are_made(opened, monkeypatch):
-    class Racing(UnsealedFile):
-        @property
-        def size_bytes(self):
-            files.take()  # the other thread does so just now
-            return self.size
-
-        @size_bytes.setter
-        def size_bytes(self, size):
-            self.size = size
-
-    monkeypatch.setattr("tmrl_like.delivery.unsealed.UnsealedFile", Racing)
-    files = opened().unsealed
-    files.refill()
-    files.refill()
-
-
-def test_a_packet_that_was_sealed_before_the_kill_is_not_there_twice(opened, tmp_path):
-    folder = opened()
-    box = outbox(folder, 1, max_samples=100)
-    fill(box, 1, 2)
-    (path,) = [p for p in (tmp_path / "w").glob("*.unsealed") if p.read_bytes()[16]]
-    unsealed = path.read_bytes()
-    box.seal()
-    box.pump(nothing, False)
-    kill(folder)
-    path.write_bytes(unsealed)  # killed between the two
-    box, trainer = outbox(opened(), 2), Trainer()
-    box.pump(trainer.send, True)
-    assert trainer.rows == {1: [1, 2]}
-    assert box.unacknowledged_samples() == 2
-
-
-def test_samples_survive_a_kill_while_the_connections_thread_stands_still(opened):
-    folder = opened()
-    box = outbox(folder, 1, max_samples=2)
-    fill(box, *range(20))
-    for _ in range(4):  # short episodes close packets as well
-        box.end_episode(EpisodeStats("w", False, -5.0, 10, True, False, 1e9, 1))
-        fill(box, 20)
-    kill(folder)
-    box, trainer = outbox(opened(), 2), Trainer()
-    box.pump(trainer.send, True)
-    assert trainer.rows == {1: [*range(20), 20, 20, 20, 20]}
-
-
-def test_packets_that_were_closed_are_found_in_their_order_whichever_files_they_lie_in(opened):
-    folder = opened()
-    box = outbox(folder, 1, max_samples=2)
-    produce(box, 1, 2)  # its file is free again, behind the others
-    fill(box, *range(3, 15))
-    kill(folder)
-    box, trainer = outbox(opened(), 2), Trainer()
-    box.pump(trainer.send, True)
-    assert trainer.rows == {1: list(range(1, 15))}
-
-
-def test_a_packet_that_waited_for_a_file_leaves_when_there_is_one(opened):
-    box, trainer = outbox(opened(), 1, max_samples=2), Trainer()
-    fill(box, *range(20))
-    box.pump(trainer.send, True)
-    fill(box, 20)
-    box.pump(trainer.send, True)
-    assert trainer.rows == {1: list(range(21))}
-
-
-def test_packets_leave_although_the_disk_takes_one_file_only(opened, monkeypatch):
-    folder = opened()
-    made = []
-
-    def make(path, size):
-        if made:
-            raise OSError("disk full")
-        made.append(UnsealedFile(path, size))
-        return made[0]
-
-    monkeypatch.setattr("tmrl_like.delivery.unsealed.UnsealedFile", make)
-    box, trainer = outbox(folder, 1, max_samples=2), Trainer()
-    fill(box, *range(6))
-    box.pump(trainer.send, True)
-    assert trainer.rows == {1: list(range(6))}
-
-
-def test_a_packet_larger_than_its_file_makes_the_next_files_larger(opened, tmp_path):
-    folder = opened()
-    box = outbox(folder, 1, max_samples=4, max_packet_bytes=1 << 30)
-    for first in (0, 4):
-        fill(box, *range(first, first + 4), size=100_000)
-        box.pump(nothing, False)
-    fill(box, *range(8, 11), size=100_000)
-    kill(folder)
-    box, trainer = outbox(opened(), 2), Trainer()
-    box.pump(trainer.send, True)
-    assert trainer.rows == {1: list(range(11))}
-
-
-def test_what_did_not_fit_into_a_packets_file_is_a_break_after_a_kill(opened):
-    folder = opened()
-    box = outbox(folder, 1, max_samples=4, max_packet_bytes=1 << 30)
-    fill(box, *range(6), size=100_000)  # the first packet is closed, and its file holds two of its four samples
-    kill(folder)
-    box, packets = outbox(opened(), 2), []
-    box.pump(
-        lambda data: packets.extend(m.decode(message)[0] for _, message in unseal(m.decode(data)[1])) or True, True
-    )
-    assert [(packet.sequence, packet.samples) for packet in packets] == [(1, 2), (2, 2)]
-    assert packets[0].breaks < packets[1].breaks
-
-
-def test_closing_meets_a_connections_thread_that_still_works(opened):
-    box = outbox(opened())
+def test_closing_meets_a_connections_thread_that_still_works(outbox):
+    box = outbox()
     fill(box, 1)
     inside, go_on = threading.Event(), threading.Event()
 
@@ -631,16 +436,3 @@ def test_closing_meets_a_connections_thread_that_still_works(opened):
     closer.join(5)
     box.pump(nothing, True)
     assert not closer.is_alive()
-
-
-def test_a_packet_of_nothing_but_an_episode_does_not_take_the_next_one_s_file_along(opened):
-    folder = opened()
-    box, trainer = outbox(folder, 1, max_samples=2), Trainer()
-    fill(box, 1, 2)  # closed by its last sample: the report travels alone
-    box.end_episode(EpisodeStats("w", False, -5.0, 2, True, False, 1e9, 1))
-    fill(box, 3)
-    box.pump(trainer.send, True)
-    kill(folder)
-    opened_again, trainer = outbox(opened(), 2), Trainer()
-    opened_again.pump(trainer.send, True)
-    assert trainer.rows == {1: [1, 2, 3]}

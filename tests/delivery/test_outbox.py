@@ -2,84 +2,44 @@
 
 import numpy as np
 import pytest
+from both_ends import CLOCK, STATS, TIMING, Clock, Wire, opened_ends, sample
 
-from tmrl_like.delivery.log import unseal
-from tmrl_like.delivery.options import OutboxOptions
-from tmrl_like.delivery.outbox import Outbox
 from tmrl_like.errors import EncodingError
-from tmrl_like.types import EpisodeStats, StepTiming
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import PacketWriter, decode_body
 
-TIMING = StepTiming(1e9, 0.0, 0.0, 1)
-STATS = EpisodeStats("w", True, -5.0, 10, True, False, 1e9, 1)
 
-
-def sample(i=0):
-    return (np.zeros(1, np.float32), np.full(3, i, np.float32), 0.0, False, False, {})
-
-
-class Clock:
-    """Stands still until it is set."""
-
-    now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
-CLOCK = Clock()
-
-
-def outbox(clock=CLOCK, **options):
-    return Outbox("w", options=OutboxOptions(**({"max_age_s": 1e9} | options)), incarnation=1, clock=clock)
+@pytest.fixture
+def outbox():
+    with opened_ends() as make:
+        yield lambda clock=CLOCK, **options: make(clock=clock, **options)
 
 
 def ack(box, stored, received, again=False):
     box.on_ack(m.Ack("w", 1, stored, received, again))
 
 
-class Wire:
-    """Takes what the outbox sends."""
-
-    def __init__(self, room=10**9):
-        self.room = room
-        self.packets = []
-        self.bundles = []
-
-    def send(self, data):
-        if len(self.bundles) >= self.room:
-            return False
-        bundle, body = m.decode(data)
-        self.bundles.append(bundle)
-        self.packets += [m.decode(message) for _, message in unseal(body)]
-        return True
-
-    @property
-    def sequences(self):
-        return [header.sequence for header, _ in self.packets]
-
-
 def fill(box, n):
     for i in range(n):
-        box.append(sample(i), TIMING)
+        box.append(sample(i))
 
 
-def test_a_packet_leaves_when_it_is_full():
+def test_a_packet_leaves_when_it_is_full(outbox):
     box, wire = outbox(max_samples=10), Wire()
     fill(box, 25)
     box.pump(wire.send, True)
     assert [h.samples for h, _ in wire.packets] == [10, 10]
 
 
-def test_a_packet_leaves_when_it_is_old():
+def test_a_packet_leaves_when_it_is_old(outbox):
     box, wire = outbox(max_age_s=0.0), Wire()
-    fill(box, 3)
-    box.pump(wire.send, True)
+    for _ in range(3):
+        fill(box, 1)
+        box.pump(wire.send, True)
     assert [h.samples for h, _ in wire.packets] == [1, 1, 1]
 
 
-def test_no_packet_leaves_with_fewer_samples_than_the_minimum():
+def test_no_packet_leaves_with_fewer_samples_than_the_minimum(outbox):
     box, wire = outbox(min_samples=5, max_age_s=0.0), Wire()
     fill(box, 4)
     box.end_episode(STATS)
@@ -91,7 +51,7 @@ def test_no_packet_leaves_with_fewer_samples_than_the_minimum():
     assert len(wire.packets[0][0].episodes) == 1
 
 
-def test_an_episode_that_ends_at_the_minimum_takes_its_samples_along():
+def test_an_episode_that_ends_at_the_minimum_takes_its_samples_along(outbox):
     box, wire = outbox(min_samples=3), Wire()
     fill(box, 3)
     box.end_episode(STATS)
@@ -99,7 +59,7 @@ def test_an_episode_that_ends_at_the_minimum_takes_its_samples_along():
     assert [(h.samples, len(h.episodes)) for h, _ in wire.packets] == [(3, 1)]
 
 
-def test_a_test_return_leaves_although_there_are_no_samples():
+def test_a_test_return_leaves_although_there_are_no_samples(outbox):
     box, wire = outbox(), Wire()
     box.end_episode(STATS)
     box.pump(wire.send, True)
@@ -108,7 +68,7 @@ def test_a_test_return_leaves_although_there_are_no_samples():
     assert header.episodes[0].return_ == -5.0
 
 
-def test_reports_of_more_episodes_than_a_packet_may_hold_make_several_packets():
+def test_reports_of_more_episodes_than_a_packet_may_hold_make_several_packets(outbox):
     box, wire = outbox(min_samples=1000), Wire()
     fill(box, 1)  # a packet is begun, and stays as small as that
     for _ in range(2 * m.MAX_EPISODES + 1):
@@ -119,7 +79,7 @@ def test_reports_of_more_episodes_than_a_packet_may_hold_make_several_packets():
     assert (max(episodes), sum(episodes)) == (m.MAX_EPISODES, 2 * m.MAX_EPISODES + 1)
 
 
-def test_every_episode_is_reported_when_several_end_before_a_packet_leaves():
+def test_every_episode_is_reported_when_several_end_before_a_packet_leaves(outbox):
     box, wire = outbox(min_samples=100), Wire()
     fill(box, 1)
     for _ in range(3):
@@ -129,7 +89,7 @@ def test_every_episode_is_reported_when_several_end_before_a_packet_leaves():
     assert len(wire.packets[0][0].episodes) == 3
 
 
-def test_nothing_is_sent_while_there_is_no_trainer_and_nothing_is_lost():
+def test_nothing_is_sent_while_there_is_no_trainer_and_nothing_is_lost(outbox):
     box, wire = outbox(max_samples=1), Wire()
     fill(box, 5)
     box.pump(wire.send, False)
@@ -138,7 +98,7 @@ def test_nothing_is_sent_while_there_is_no_trainer_and_nothing_is_lost():
     assert wire.sequences == [1, 2, 3, 4, 5]
 
 
-def test_what_is_not_acknowledged_is_sent_again_in_order():
+def test_what_is_not_acknowledged_is_sent_again_in_order(outbox):
     box, wire = outbox(max_samples=1), Wire()
     fill(box, 5)
     box.pump(wire.send, True)
@@ -148,7 +108,7 @@ def test_what_is_not_acknowledged_is_sent_again_in_order():
     assert wire.sequences == [1, 2, 3, 4, 5, 3, 4, 5]
 
 
-def test_what_has_arrived_is_not_sent_again():
+def test_what_has_arrived_is_not_sent_again(outbox):
     box, wire = outbox(max_samples=1), Wire()
     fill(box, 5)
     box.pump(wire.send, True)
@@ -157,7 +117,7 @@ def test_what_has_arrived_is_not_sent_again():
     assert wire.sequences == [1, 2, 3, 4, 5, 4, 5]
 
 
-def test_acknowledged_packets_are_forgotten():
+def test_acknowledged_packets_are_forgotten(outbox):
     box, wire = outbox(max_samples=1), Wire()
     fill(box, 5)
     box.pump(wire.send, True)
@@ -167,7 +127,7 @@ def test_acknowledged_packets_are_forgotten():
     assert box.unacknowledged_samples() == 0
 
 
-def test_the_window_limits_what_is_on_its_way():
+def test_the_window_limits_what_is_on_its_way(outbox):
     box, wire = outbox(max_samples=1, window_bytes=1), Wire()
     fill(box, 1)
     box.pump(wire.send, True)
@@ -180,7 +140,7 @@ def test_the_window_limits_what_is_on_its_way():
     assert box.unacknowledged_samples() == 2
 
 
-def test_what_was_dropped_on_its_way_counts_for_the_window_until_it_is_acknowledged_or_sent_again():
+def test_what_was_dropped_on_its_way_counts_for_the_window_until_it_is_acknowledged_or_sent_again(outbox):
     clock = Clock()
     box, wire = outbox(clock, max_samples=1, window_bytes=1, max_held_samples=2), Wire()
     for last in (1, 11):
@@ -198,7 +158,7 @@ def test_what_was_dropped_on_its_way_counts_for_the_window_until_it_is_acknowled
     assert wire.sequences == [1, 10, 11, 20, 21]
 
 
-def test_a_full_connection_is_tried_again():
+def test_a_full_connection_is_tried_again(outbox):
     box, wire = outbox(max_samples=1), Wire(room=1)
     fill(box, 2)
     box.pump(wire.send, True)
@@ -210,7 +170,7 @@ def test_a_full_connection_is_tried_again():
     assert wire.sequences == [1, 2, 3, 4]
 
 
-def test_packets_that_wait_together_travel_together_within_bounds():
+def test_packets_that_wait_together_travel_together_within_bounds(outbox):
     box, wire = outbox(max_samples=1), Wire()
     fill(box, 1000)
     box.pump(wire.send, True)
@@ -218,7 +178,7 @@ def test_packets_that_wait_together_travel_together_within_bounds():
     assert 1000 / 64 <= len(wire.bundles) < 50
 
 
-def test_beyond_its_limit_the_oldest_samples_are_dropped_and_counted(caplog):
+def test_beyond_its_limit_the_oldest_samples_are_dropped_and_counted(outbox, caplog):
     box, wire = outbox(max_samples=10, max_bytes=1000), Wire()
     fill(box, 200)
     box.pump(wire.send, False)
@@ -231,37 +191,7 @@ def test_beyond_its_limit_the_oldest_samples_are_dropped_and_counted(caplog):
     assert sum("outbox is full" in r.message for r in caplog.records) == 1
 
 
-def test_samples_that_nobody_seals_are_dropped_beyond_the_limit_and_counted():
-    box, wire = outbox(max_samples=1, max_bytes=2000), Wire()
-    fill(box, 200)
-    assert 100 < box.lost_samples < 200
-    box.pump(wire.send, True)
-    assert wire.sequences[-1] == 200
-    ack(box, 200, 200)
-    lost = box.lost_samples
-    fill(box, 3)
-    assert box.lost_samples == lost
-    fill(box, 200)
-    assert lost + 100 < box.lost_samples < lost + 200
-
-
-def test_packets_that_are_sealed_just_when_they_would_be_dropped_are_not_missed_by_the_control_thread():
-    class Racing:
-        """Options; when the control thread looks at the limit, the connection's thread takes all there is."""
-
-        def __getattr__(self, name):
-            if name == "max_bytes" and len(box._closed_packets) > 1:
-                box.pump(lambda data: True, False)
-                return 0
-            return getattr(OutboxOptions(max_samples=1), name)
-
-    box = Outbox("w", options=Racing())
-    fill(box, 2)
-    box.pump(lambda data: True, False)
-    assert (box.unacknowledged_samples(), box.lost_samples) == (2, 0)
-
-
-def test_a_packet_that_is_larger_than_the_limit_is_kept_until_there_is_another():
+def test_a_packet_that_is_larger_than_the_limit_is_kept_until_there_is_another(outbox):
     box, wire = outbox(max_samples=1, max_bytes=1), Wire()
     fill(box, 1)
     box.pump(wire.send, True)
@@ -269,24 +199,16 @@ def test_a_packet_that_is_larger_than_the_limit_is_kept_until_there_is_another()
     assert box.lost_samples == 0
 
 
-def test_of_packets_that_nobody_seals_the_newest_is_kept_whatever_its_size():
-    box, wire = outbox(max_samples=1, max_bytes=1), Wire()
-    fill(box, 2)
-    assert box.lost_samples == 1
-    box.pump(wire.send, True)
-    assert wire.sequences == [2]
-
-
-def test_the_age_of_a_packet_is_that_of_its_first_sample():
+def test_the_age_of_a_packet_is_that_of_its_first_sample(outbox):
     clock = Clock()
     box, wire = outbox(clock, max_age_s=1.0), Wire()
     for clock.now in (10.0, 10.9, 11.8, 12.0, 12.9, 13.0):
         fill(box, 1)
-    box.pump(wire.send, True)
+        box.pump(wire.send, True)
     assert [h.samples for h, _ in wire.packets] == [3, 3]
 
 
-def test_what_does_not_continue_what_came_before_is_a_break():
+def test_what_does_not_continue_what_came_before_is_a_break(outbox):
     box, wire = outbox(max_samples=2), Wire()
     for _ in range(3):
         fill(box, 3)
@@ -295,11 +217,7 @@ def test_what_does_not_continue_what_came_before_is_a_break():
     assert [(h.breaks, h.samples) for h, _ in wire.packets] == [(0, 2), (0, 1), (1, 2), (1, 1), (2, 2), (2, 1)]
 
 
-def test_each_process_is_an_incarnation_of_its_own():
-    assert len({Outbox("w").incarnation for _ in range(3)}) == 3
-
-
-def test_a_silence_after_the_last_packets_makes_them_go_out_again():
+def test_a_silence_after_the_last_packets_makes_them_go_out_again(outbox):
     clock = Clock()
     box, wire = outbox(clock, max_samples=1), Wire()
     fill(box, 2)
@@ -313,14 +231,14 @@ def test_a_silence_after_the_last_packets_makes_them_go_out_again():
     assert wire.sequences == [1, 2, 2], "patience grows"
 
 
-def test_a_minimum_above_the_usual_size_is_kept():
+def test_a_minimum_above_the_usual_size_is_kept(outbox):
     box, wire = outbox(min_samples=250, max_samples=100, max_age_s=0.0), Wire()
     fill(box, 300)
     box.pump(wire.send, True)
     assert [h.samples for h, _ in wire.packets] == [250]
 
 
-def test_what_is_in_the_trainers_memory_is_not_counted_as_lost():
+def test_what_is_in_the_trainers_memory_is_not_counted_as_lost(outbox):
     box, wire = outbox(max_samples=10, max_bytes=4000), Wire()
     fill(box, 50)
     box.pump(wire.send, True)
@@ -331,7 +249,7 @@ def test_what_is_in_the_trainers_memory_is_not_counted_as_lost():
     assert box.unacknowledged_samples() < 100
 
 
-def test_samples_come_out_as_they_went_in():
+def test_samples_come_out_as_they_went_in(outbox):
     box, wire = outbox(max_samples=3), Wire()
     fill(box, 3)
     box.pump(wire.send, True)
@@ -340,7 +258,7 @@ def test_samples_come_out_as_they_went_in():
     assert [row.obs.tolist() for row in rows] == [[i] * 3 for i in range(3)]
 
 
-def test_an_environment_that_reuses_its_arrays_does_no_harm():
+def test_an_environment_that_reuses_its_arrays_does_no_harm(outbox):
     box, wire = outbox(max_samples=3), Wire()
     obs = np.zeros(3, np.float32)
     for i in range(3):
@@ -351,13 +269,13 @@ def test_an_environment_that_reuses_its_arrays_does_no_harm():
     assert [row.obs[0] for row in decode_body(header, body).samples()] == [0, 1, 2]
 
 
-def test_what_cannot_be_sent_is_refused_by_name():
+def test_what_cannot_be_sent_is_refused_by_name(outbox):
     box = outbox()
     with pytest.raises(EncodingError, match=r"info\['car'\] is a builtins.object"):
         box.append((0, 0, 0.0, False, False, {"car": object()}), TIMING)
 
 
-def test_a_packet_leaves_when_it_is_large():
+def test_a_packet_leaves_when_it_is_large(outbox):
     box, wire = outbox(max_packet_bytes=100_000), Wire()
     for _ in range(7):
         box.append((np.zeros(1, np.float32), np.zeros((4, 64, 64), np.uint8), 0.0, False, False, {}), TIMING)
@@ -367,7 +285,7 @@ def test_a_packet_leaves_when_it_is_large():
     assert all(100_000 <= h.body_bytes < 150_000 for h, _ in wire.packets)
 
 
-def test_a_large_packet_waits_for_the_minimum():
+def test_a_large_packet_waits_for_the_minimum(outbox):
     box, wire = outbox(max_packet_bytes=1, min_samples=5), Wire()
     fill(box, 12)
     box.pump(wire.send, True)
@@ -382,19 +300,7 @@ def test_the_bytes_of_a_packet_are_known_while_it_is_filled():
     assert 0.6 < writer.size_bytes / len(writer.encode()) < 1.1
 
 
-def test_packets_dropped_before_they_were_sealed_are_a_gap_in_the_numbers(monkeypatch):
-    monkeypatch.setattr("tmrl_like.delivery.outbox._MAX_CLOSED", 3)
-    box, wire = outbox(max_samples=1), Wire()
-    fill(box, 1)
-    box.pump(wire.send, True)
-    fill(box, 5)
-    box.pump(wire.send, True)
-    assert wire.sequences == [1, 4, 5, 6]
-    assert [bundle.previous for bundle in wire.bundles] == [0, 1]
-    assert wire.bundles[-1].lost_samples == box.lost_samples == 2
-
-
-def test_a_packet_says_what_decides_whether_it_is_too_old():
+def test_a_packet_says_what_decides_whether_it_is_too_old(outbox):
     box, wire = outbox(max_samples=3), Wire()
     for version in (0, 7, 8):
         box.append(sample(), TIMING._replace(policy_version=version, observed_at_s=1e9 + version))

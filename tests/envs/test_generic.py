@@ -17,6 +17,7 @@ from tmrl_like.envs.actions import actions_of_reset, neutral_action
 from tmrl_like.errors import ConfigError, EnvironmentFaultError
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.testing.fakes import LinearActor
+from tmrl_like.worker.collector import Collector
 
 STEP_S = 0.01
 
@@ -267,12 +268,12 @@ def test_crc_debugging_passes_with_test_episodes_between_training_episodes(reset
 
     memory = ReplayMemory(act_buf_len=3, crc_debug=True, batch_size=200)
     worker = RolloutWorker(make_env, Actor, DropHistory(3), standalone=True, crc_debug=True)
-    for _ in range(4):
-        worker.collect_train_episode()
-        worker.run_episode()
-
-    for buffer in collected(worker):
-        memory.append(buffer)
+    with Collector(worker) as collector:
+        for _ in range(4):
+            worker.collect_train_episode()
+            worker.run_episode()
+        for buffer in collected(collector):
+            memory.append(buffer)
     assert len(memory) > 20
     for _ in range(5):
         memory.sample()

@@ -14,7 +14,7 @@ from tmrl_like import GenericGymEnv, MemoryDataloading, RolloutWorker, partial
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.replay import ReplayMemory
-from tmrl_like.worker.options import WorkerOptions
+from tmrl_like.worker.collector import Collector
 
 LENGTH = 4
 
@@ -119,13 +119,16 @@ def make_env(**keys):
 
 def fly(memories, episodes, **keys):
     """Fill the memories with training episodes; some test episodes are in between."""
-    options = {"standalone": True, "crc_debug": True, "options": WorkerOptions(outbox=OutboxOptions(max_samples=7))}
-    with RolloutWorker(partial(make_env, **keys), Explorer, get_local_buffer_sample, **options) as worker:
+    options = {"standalone": True, "crc_debug": True}
+    with (
+        RolloutWorker(partial(make_env, **keys), Explorer, get_local_buffer_sample, **options) as worker,
+        Collector(worker, OutboxOptions(max_samples=7)) as collector,
+    ):
         for episode in range(episodes):
             worker.collect_train_episode()
             if episode % 5 == 4:
                 worker.run_episode()
-        for buffer in collected(worker):
+        for buffer in collected(collector):
             for memory in memories:
                 memory.append(buffer)
 

@@ -69,7 +69,11 @@ def test_one_misconfigured_worker_ends_itself_and_not_the_trainer(house, is_dura
     bad.close()
     left = newest_in(tmp_path / "spool" / "bad")
     assert list(left) == [bad._outbox.incarnation]
-    assert len(list(packets_in(tmp_path / "spool" / "bad"))) == left[bad._outbox.incarnation] == bad._outbox._sequence
+    assert (
+        len(list(packets_in(tmp_path / "spool" / "bad")))
+        == left[bad._outbox.incarnation]
+        == bad._outbox._reader.sequence
+    )
 
     successor = house.worker(ENV, **spool)
     house.start(successor.run)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tmrl_like.errors import DecodingError, EncodingError
 from tmrl_like.replay.crc import first_difference
 from tmrl_like.types import ActionSource, StepTiming
-from tmrl_like.wire.columns import columns_of
 from tmrl_like.wire.packet import Compressor, PacketWriter, decode_body
+from tmrl_like.wire.rows import columns_of
 
 from .samples import SAMPLES, TIMING, VALUES, announce, drone_sample, packet_of
 
@@ -194,16 +194,6 @@ def test_original_transitions_travel_with_their_samples() -> None:
     assert first_difference(sample.info.original, original, "samples") is None
     assert sample.info == {"a": 1}
     assert sample.info.is_reset
-
-
-def test_a_packet_starts_with_the_structure_that_the_last_one_ended_with() -> None:
-    first = PacketWriter()
-    first.append((1, 0, 0, 0, 0, {}), TIMING)
-    second = PacketWriter(previous=first)
-    third = PacketWriter(previous=second)
-    third.append((2.0, 0, 0, 0, 0, {}), TIMING)
-    packet, body = packet_of(third)
-    assert decode_body(packet, body).samples()[0].act == 2.0
 
 
 @given(

@@ -14,10 +14,26 @@ from tmrl_like.errors import ConfigError
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.replay import DropHistory
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
+from tmrl_like.types import StepTiming
 from tmrl_like.worker import control_loop
 from tmrl_like.worker.options import WorkerOptions
 
 STEP_S = 0.05
+
+
+class Samples:
+    """Stands in for a sample log."""
+
+    def __init__(self):
+        self.taken = []  # the arguments of `append`
+
+    def append(self, *arguments):
+        self.taken.append(arguments)
+
+    def end_episode(self, stats):
+        pass
+
+
 PERIODS_S = (0.05, 0.0625, 0.04)
 INFERENCE_S = (0.003, 0.001, 0.002)
 
@@ -25,7 +41,6 @@ INFERENCE_S = (0.003, 0.001, 0.002)
 def test_timing_of_each_sample_is_the_duration_of_the_decision_and_what_the_period_missed_the_time_step_by(monkeypatch):
     now = 1000.0
     clock = SimpleNamespace(perf_counter=lambda: now, monotonic=lambda: now, time=lambda: 1e9 + now)
-    taken = []
 
     class Env(CountingEnv):
         time_step_s = STEP_S
@@ -43,8 +58,9 @@ def test_timing_of_each_sample_is_the_duration_of_the_decision_and_what_the_peri
 
     monkeypatch.setattr(control_loop, "time", clock)
     with RolloutWorker(Env, Actor, standalone=True, max_samples_per_episode=3) as worker:
-        worker._outbox.append = lambda sample, timing, is_reset: taken.append(timing)
+        worker.loop.samples = samples = Samples()
         stats = worker.collect_train_episode()
+    taken = [StepTiming(*arguments[1:6]) for arguments in samples.taken]
     reset, *steps = taken
     assert (reset.inference_s, reset.period_error_s) == (0.0, 0.0)
     assert [t.inference_s for t in steps] == pytest.approx(INFERENCE_S)
@@ -57,17 +73,16 @@ def test_timing_of_each_sample_is_the_duration_of_the_decision_and_what_the_peri
 
 @pytest.mark.parametrize(("type_", "of_reset"), [(float, float), (np.float32, np.float32), (int, float)])
 def test_the_reward_of_a_reset_is_zero_in_the_type_of_the_float_rewards_before_it(type_, of_reset):
-    rewards = []
-
     class Env(CountingEnv):
         def step(self, action):
             obs, rew, *rest = super().step(action)
             return obs, type_(rew), *rest
 
     with RolloutWorker(Env, LinearActor, standalone=True) as worker:
-        worker._outbox.append = lambda sample, timing, is_reset: rewards.append(sample[2]) if is_reset else None
+        worker.loop.samples = samples = Samples()
         worker.collect_train_episode()
         worker.collect_train_episode()
+    rewards = [sample[2] for sample, *timing in samples.taken if timing[5:] == [True]]
     assert rewards == [0.0, 0.0]
     assert [type(rew) for rew in rewards] == [float, of_reset]
 
@@ -75,13 +90,12 @@ def test_the_reward_of_a_reset_is_zero_in_the_type_of_the_float_rewards_before_i
 @pytest.mark.parametrize("is_collected", [False, True])
 @pytest.mark.parametrize("is_last", [False, True])
 def test_a_step_by_hand_is_sampled_where_it_is_collected_and_cut_where_it_is_the_last(is_collected, is_last):
-    taken = []
     with RolloutWorker(CountingEnv, LinearActor, standalone=True) as worker:
         obs, _ = worker.reset(collect_samples=False)
-        worker._outbox.append = lambda sample, timing, is_reset: taken.append(sample[4])
+        worker.loop.samples = samples = Samples()
         truncated = worker.step(obs, test=False, collect_samples=is_collected, last_step=is_last)[3]
     assert truncated is is_last
-    assert taken == [is_last] * is_collected
+    assert [sample[4] for sample, *_ in samples.taken] == [is_last] * is_collected
 
 
 class Late(CountingEnv):

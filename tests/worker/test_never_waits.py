@@ -12,7 +12,7 @@ from tmrl_like.policies.actor import ActorModule
 from tmrl_like.server.relay import Relay
 from tmrl_like.testing.fakes import CountingEnv
 from tmrl_like.trainer.link import TrainerLink
-from tmrl_like.wire.packet import PacketWriter
+from tmrl_like.wire.packet import PacketRows
 
 STEPS = 30  # three episodes
 FAR_S = 30.0  # never waited for where the code is right
@@ -162,7 +162,7 @@ def test_steps_go_on_while_weights_are_written_to_the_disk(start, clock, gate, u
 @pytest.mark.parametrize(
     ("owner", "name"),
     [
-        pytest.param(PacketWriter, "encode", id="packets are encoded"),
+        pytest.param(PacketRows, "encode", id="packets are encoded"),
         pytest.param(PacketLog, "append", id="packets are written to the disk"),
         pytest.param(Relay, "handle", id="the server stands still"),
         pytest.param(TrainerLink, "on_message", id="the trainer stands still"),

@@ -88,15 +88,16 @@ def write_whole(file: Any, data: bytes | memoryview) -> None:
         left = left[file.write(left) :]
 
 
-def map_file(path: Path, size: int) -> mmap.mmap:
-    """A file of `size` bytes as memory: what is written to it outlives this process, however it ends.
+def map_file(path: Path) -> mmap.mmap:
+    """A whole file as memory: what is written to it outlives this process, however it ends.
+
+    Its pages are there from the start, where the system can do that: the first write to each does not wait for it.
 
     Raises:
         OSError: it cannot be opened.
-        ValueError: it has another size.
+        ValueError: it is empty.
     """
     with path.open("r+b", buffering=0) as file:
-        found = os.fstat(file.fileno()).st_size
-        if found != size:
-            raise ValueError(f"{path.name} has {found} bytes instead of {size}")
-        return mmap.mmap(file.fileno(), size)
+        if hasattr(mmap, "MAP_POPULATE"):
+            return mmap.mmap(file.fileno(), 0, mmap.MAP_SHARED | mmap.MAP_POPULATE)
+        return mmap.mmap(file.fileno(), 0)

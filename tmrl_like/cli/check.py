@@ -23,7 +23,6 @@ from tmrl_like.cli.tables import print_table
 from tmrl_like.cli.worker import make_standalone, prepare
 from tmrl_like.config.config_objects import agent_factory, memory_factory
 from tmrl_like.config.experiment import Experiment
-from tmrl_like.delivery.log import unseal
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.errors import ConfigError, EnvironmentFaultError, MemoryContractError, TmrlLikeError
 from tmrl_like.policies.actions import is_finite
@@ -32,6 +31,7 @@ from tmrl_like.trainer.schedule import train_step
 from tmrl_like.types import Buffer
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import SampleBlock, decode_body
+from tmrl_like.worker.collector import Collector
 from tmrl_like.worker.returned import observation_problem
 from tmrl_like.worker.worker import RolloutWorker
 
@@ -63,13 +63,13 @@ class Traffic:
 def main(arguments: Arguments) -> int:
     """Run some episodes through everything, and report."""
     Stopper(arguments.supervised)
-    experiment = without_limits(prepare(arguments, "check", _PARTS))
+    experiment = prepare(arguments, "check", _PARTS)
     watched = partial(WatchedEnv, experiment.env, experiment.obs_preprocessor is None)
     experiment = dataclasses.replace(experiment, env=watched, crc_debug=True)
     longest = min(experiment.worker.max_samples_per_episode, _LONGEST_EPISODE)
     with make_standalone(experiment, None, max_samples_per_episode=longest) as worker:
         print(f"environment: observations {worker.env.observation_space}, actions {worker.env.action_space}")
-        traffic = collect_traffic(worker, arguments.episodes)
+        traffic = collect_traffic(worker, arguments.episodes, experiment.worker.outbox)
         _report_timing(worker, traffic)
         if arguments.delay_steps:
             report_delays(worker, arguments, experiment.seed or 0)
@@ -80,12 +80,6 @@ def main(arguments: Arguments) -> int:
         _report_training(experiment, worker, memory)
     print("check passed: every transition is what the environment produced")
     return 0
-
-
-def without_limits(experiment: Experiment) -> Experiment:
-    """Let the outbox hold whole episodes: what is sent is acknowledged after each."""
-    outbox = OutboxOptions(max_bytes=1 << 50, max_held_samples=1 << 50, window_bytes=1 << 50)
-    return dataclasses.replace(experiment, worker=dataclasses.replace(experiment.worker, outbox=outbox))
 
 
 class WatchedEnv:
@@ -128,48 +122,37 @@ class WatchedEnv:
             print(f"note: {where}: the observation is outside the bounds of the observation space", flush=True)
 
 
-def collect_traffic(worker: RolloutWorker, episodes: int) -> Traffic:
+def collect_traffic(worker: RolloutWorker, episodes: int, outbox: OutboxOptions | None = None) -> Traffic:
     """Run episodes; take the packets that would have left, and decode them."""
     whole = Traffic()
-    for traffic in traffic_of_episodes(worker, episodes):
+    for traffic in traffic_of_episodes(worker, episodes, outbox):
         whole.blocks += traffic.blocks
         whole.records += traffic.records
         whole.resets_s += traffic.resets_s
     return whole
 
 
-def traffic_of_episodes(worker: RolloutWorker, episodes: int) -> Iterator[Traffic]:
+def traffic_of_episodes(worker: RolloutWorker, episodes: int, outbox: OutboxOptions | None = None) -> Iterator[Traffic]:
     """The same, of each episode as soon as it has ended.
 
     Raises:
         EnvironmentFaultError: the environment broke an episode off; nothing of that one is given.
     """
-    for number in range(1, episodes + 1):
-        stats = worker.collect_train_episode()
-        if stats.fault:
-            raise EnvironmentFaultError(stats.fault)
-        traffic = _delivered(worker)
-        stepping_s = sum(periods_s(block, worker.loop.env.time_step_s).sum() for block in traffic.blocks)
-        traffic.resets_s.append(stats.duration_s - stepping_s)
-        cut = ", cut there: does it ever end?" if stats.steps == _LONGEST_EPISODE else ""
-        print(f"episode {number} of {episodes}: {stats.steps} steps{cut}, return {stats.return_:.3f}", flush=True)
-        yield traffic
-
-
-def _delivered(worker: RolloutWorker) -> Traffic:
-    """Do what server and trainer would: take what is sent, and acknowledge it."""
-    traffic, sent = Traffic(), list[bytes]()
-    worker.send_and_clear_buffer()
-    worker._outbox.pump(lambda data: sent.append(data) or True, may_send=True)  # type: ignore[func-returns-value]
-    for data in sent:
-        for record, message in unseal(m.decode(data)[1]):
-            packet, body = m.decode(message)
-            assert isinstance(packet, m.SamplePacket)
-            traffic.records.append((record, packet))
-            if packet.samples:
-                traffic.blocks.append(decode_body(packet, body))
-            worker._outbox.on_ack(m.Ack(packet.worker, packet.incarnation, packet.sequence, packet.sequence))
-    return traffic
+    with Collector(worker, outbox) as collector:
+        for number in range(1, episodes + 1):
+            stats = worker.collect_train_episode()
+            if stats.fault:
+                raise EnvironmentFaultError(stats.fault)
+            traffic = Traffic()
+            for record, packet, body in collector.take():
+                traffic.records.append((record, packet))
+                if packet.samples:
+                    traffic.blocks.append(decode_body(packet, body))
+            stepping_s = sum(periods_s(block, worker.loop.env.time_step_s).sum() for block in traffic.blocks)
+            traffic.resets_s.append(stats.duration_s - stepping_s)
+            cut = ", cut there: does it ever end?" if stats.steps == _LONGEST_EPISODE else ""
+            print(f"episode {number} of {episodes}: {stats.steps} steps{cut}, return {stats.return_:.3f}", flush=True)
+            yield traffic
 
 
 def periods_s(block: SampleBlock, time_step_s: float) -> np.ndarray[Any, Any]:

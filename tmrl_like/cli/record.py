@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tmrl_like.cli.arguments import Arguments
-from tmrl_like.cli.check import traffic_of_episodes, without_limits
+from tmrl_like.cli.check import traffic_of_episodes
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.test import find_policy
 from tmrl_like.cli.worker import make_standalone, prepare
@@ -30,7 +30,7 @@ class RandomActor(ActorModule):
 def main(arguments: Arguments) -> int:
     """Run episodes, and write the packets that a worker would have sent."""
     Stopper(arguments.supervised)
-    experiment = without_limits(prepare(arguments, "record", _PARTS))
+    experiment = prepare(arguments, "record", _PARTS)
     if arguments.random:
         experiment = dataclasses.replace(experiment, actor=RandomActor)
     is_stored = not (arguments.random or arguments.expert)
@@ -39,7 +39,7 @@ def main(arguments: Arguments) -> int:
     def records() -> Iterator[tuple[memoryview, int]]:
         with make_standalone(experiment, policy) as worker:
             worker.loop.expert = arguments.expert
-            for traffic in traffic_of_episodes(worker, arguments.episodes):
+            for traffic in traffic_of_episodes(worker, arguments.episodes, experiment.worker.outbox):
                 yield from ((record, packet.samples) for record, packet in traffic.records)
                 done.append(traffic.samples)
 

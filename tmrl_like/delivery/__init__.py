@@ -20,10 +20,11 @@ Both ends move on by one rule each. The sender sends in order, and says with eac
 before the first one: what is missing between two that it names never comes. The receiver takes the packet that
 follows the last one it took; it drops what it has, and takes nothing behind a gap that may still be filled.
 
+- `sample_log` the control thread appends samples to files that are mapped into memory (`segments`)
+- `reader`     another thread or process reads them, decides where packets end, and seals packets
 - `log`        the append-only log of packets: the worker's, the trainer's, and a data set
-- `unsealed`   the samples of the packet that is being filled, where they outlive the process
-- `outbox`     the worker's control thread appends samples here; its connection's thread seals packets
 - `sender`     the worker's packets until they are stored
+- `outbox`     reader, log and sender of one worker
 - `receiver`   the trainer's bookkeeping: what to take, what to acknowledge
 
 None of them has a thread or a clock: the time is an argument.

@@ -1,81 +1,154 @@
-"""A worker's folder on disk, where its packets outlive its process.
+"""A worker's folder, where its samples and packets outlive its processes.
 
 ::
 
     SPOOL/              what the user names; several workers may share it
-      WORKER/           the packets of one worker; locked by the process that uses it
-        lock
+      WORKER/           the samples of one worker
+        worker.lock     held by the process that drives the environment
+        lock            held by the process that sends
+        NUMBER.rows     samples that are in no sealed packet yet (`segments`)
         NUMBER.log      sealed packets, not stored by the trainer yet (`log`)
-        NUMBER.unsealed the samples of the packet that is being filled (`unsealed`)
+
+Without a spool the folder is a private one in the machine's shared memory: it outlives each of the two processes, but
+not both.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
+import shutil
 import socket
+import tempfile
+import time
 from pathlib import Path
 from urllib.parse import quote, unquote
 
 import filelock
 
-from tmrl_like.delivery.log import PacketLog, lock_folder
-from tmrl_like.delivery.unsealed import UnsealedFiles
+from tmrl_like.delivery.log import lock_folder
 from tmrl_like.errors import ConfigError
 
-_SEGMENT_BYTES = 4 << 20
+_WRITER = "worker.lock"
+_SHARED_MEMORY = Path("/dev/shm")
+_PRIVATE = "tmrl_like."  # no worker's folder has a dot in its name
 _LOCK_WITHIN_S = 2.0  # a process that was just killed may need a moment to end
+_READER_WITHIN_S = 5.0  # one whose environment's process was killed sends what is left
+_YOUNG_S = 60.0  # a private folder that was just made may not be locked yet
 _MAX_FOLDER_NAME = 200
 
 
 class WorkerFolder:
-    """The log of one worker, and the packet that is being filled."""
+    """The folder of one worker, for the process that drives the environment.
 
-    def __init__(self, path: Path, worker: str, lock: filelock.BaseFileLock, max_bytes: int) -> None:
+    Attributes:
+        path: of the folder.
+        worker: the worker's name.
+        is_private: whether it is removed when both processes have ended.
+    """
+
+    def __init__(self, path: Path, worker: str, lock: filelock.BaseFileLock) -> None:
         """Use `open_folder`, which locks it."""
         self.path = path
         self.worker = worker
-        self.max_bytes = max_bytes
-        self.log = PacketLog(path, lock, max(1, min(_SEGMENT_BYTES, max_bytes // 4)))
-        self.unsealed = UnsealedFiles(path)
+        self.is_private = is_private(path)
+        self._lock = lock
 
     def close(self) -> None:
         """Leave the folder to the next process. Twice is fine."""
-        self.unsealed.close()
-        self.log.close()
+        self._lock.release()
+        leave(self.path)
 
 
-def open_folder(root: Path, name: str | None, max_bytes: int) -> WorkerFolder:
+def open_folder(root: Path | None, name: str | None) -> WorkerFolder:
     """Lock a worker's folder.
 
     Args:
-        root: holds the folders of workers; made if it is not there.
+        root: holds the folders of workers; made if it is not there; None: a private folder is made.
         name: the worker's; None: that of the first folder that no process uses, or a new one.
-        max_bytes: what the folder may hold.
 
     Raises:
         ConfigError: a living process uses the folder of this name, or the folder cannot be used at all.
     """
     try:
+        if root is None:
+            return _private_folder(name or new_name())
         if name is None:
             root.mkdir(parents=True, exist_ok=True)
             for path in sorted(path for path in root.iterdir() if path.is_dir()):
-                lock = lock_folder(path)
+                lock = lock_folder(path, name=_WRITER)
+                if lock is not None and not _has_reader(path):
+                    return WorkerFolder(path, unquote(path.name), lock)
                 if lock is not None:
-                    return WorkerFolder(path, unquote(path.name), lock, max_bytes)
+                    lock.release()
         name = name or new_name()
         folder = quote(name, safe="").replace(".", "%2E")
         if not 0 < len(folder) <= _MAX_FOLDER_NAME:
             raise ConfigError(f"a worker that spools needs a shorter name than {name:.60}…, or one of plain letters")
         path = root / folder
-        lock = lock_folder(path, _LOCK_WITHIN_S)
+        lock = lock_folder(path, _LOCK_WITHIN_S, _WRITER)
         if lock is not None:
-            return WorkerFolder(path, name, lock, max_bytes)
+            return WorkerFolder(path, name, lock)
     except OSError as error:
+        if root is None:
+            raise ConfigError(f"cannot use this machine's shared memory: {error}; make room, or set a spool") from None
         raise ConfigError(f"cannot use the spool {root}: {error}; choose another folder, or spool nothing") from None
     raise ConfigError(
         f"another process uses the spool of worker {name} ({path}): end it, or give this worker another name"
     )
+
+
+def _private_folder(worker: str) -> WorkerFolder:
+    root = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+    for path in root.glob(f"{_PRIVATE}*"):
+        with contextlib.suppress(OSError):  # another user's
+            if path.stat().st_mtime < time.time() - _YOUNG_S:
+                leave(path)
+    path = Path(tempfile.mkdtemp(prefix=_PRIVATE, dir=root))
+    lock = lock_folder(path, name=_WRITER)
+    assert lock is not None
+    return WorkerFolder(path, worker, lock)
+
+
+def lock_for_reading(path: Path) -> filelock.BaseFileLock:
+    """Lock a worker's folder for the process that sends.
+
+    Raises:
+        ConfigError: another one has it, and keeps it.
+        OSError: it cannot be written to.
+    """
+    lock = lock_folder(path, _READER_WITHIN_S)
+    if lock is None:
+        raise ConfigError(f"another process still sends what is in {path}: end it")
+    return lock
+
+
+def is_private(path: Path) -> bool:
+    """Whether the folder belongs to one worker process, and goes with it."""
+    return path.name.startswith(_PRIVATE)
+
+
+def has_writer(path: Path) -> bool:
+    """Whether a process drives the environment of this folder."""
+    return _is_locked(path, _WRITER)
+
+
+def _has_reader(path: Path) -> bool:
+    return _is_locked(path, "lock")
+
+
+def _is_locked(path: Path, name: str) -> bool:
+    lock = lock_folder(path, name=name)
+    if lock is not None:
+        lock.release()
+    return lock is None
+
+
+def leave(path: Path) -> None:
+    """Remove a private folder that no process uses."""
+    if is_private(path) and path.is_dir() and not has_writer(path) and not _has_reader(path):
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def new_name() -> str:

@@ -38,7 +38,7 @@ from tmrl_like.types import EpisodeStats, Receipt
 from tmrl_like.wire import messages as m
 
 if TYPE_CHECKING:
-    from tmrl_like.wire.packet import Compressor, PacketWriter
+    from tmrl_like.wire.packet import Compressor, PacketRows, PacketWriter
 
 log = logging.getLogger("tmrl_like.delivery")
 T = TypeVar("T")
@@ -120,23 +120,23 @@ def sealed_packet(
     name: Receipt, breaks: int, writer: PacketWriter, episodes: tuple[EpisodeStats, ...], compress: Compressor
 ) -> bytes:
     """The record of a packet: it is never rewritten from here on."""
-    return b"".join(packet_pieces(name, breaks, writer, episodes, compress))
+    return b"".join(packet_pieces(name, breaks, writer.rows(), episodes, compress))
 
 
 def packet_pieces(
-    name: Receipt, breaks: int, writer: PacketWriter, episodes: tuple[EpisodeStats, ...], compress: Compressor
+    name: Receipt, breaks: int, rows: PacketRows, episodes: tuple[EpisodeStats, ...], compress: Compressor
 ) -> tuple[bytes, bytes]:
     """The record of a packet, in two pieces: copying a large body costs more than all the rest."""
-    body = writer.encode()
+    body = rows.encode()
     data, compressed = compress(body)
     header = m.SamplePacket(
         *name,
         breaks=breaks,
-        samples=writer.samples,
+        samples=rows.samples,
         body_bytes=len(body),
         compressed=compressed,
-        observed_at_s=writer.observed_at_s,
-        policy_version=writer.policy_version,
+        observed_at_s=rows.observed_at_s,
+        policy_version=rows.policy_version,
         episodes=episodes,
     )
     frame = m.frame_of(header)
@@ -418,14 +418,14 @@ def _message_at(data: memoryview, at: int) -> tuple[int, int] | None:
     return (start, size) if zlib.crc32(data[start : start + size]) == checksum else None
 
 
-def lock_folder(folder: Path, within_s: float = 0.0) -> filelock.BaseFileLock | None:
+def lock_folder(folder: Path, within_s: float = 0.0, name: str = "lock") -> filelock.BaseFileLock | None:
     """Lock a log's folder for this process; None where another one has it.
 
     Raises:
         OSError: it cannot be made or written to.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    lock = filelock.FileLock(folder / "lock", thread_local=False)
+    lock = filelock.FileLock(folder / name, thread_local=False)
     try:
         lock.acquire(timeout=within_s)
     except filelock.Timeout:

@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tmrl_like.delivery.folder import WorkerFolder
-from tmrl_like.delivery.log import Entry, Head, Place, entries_of
+from tmrl_like.delivery.folder import is_private
+from tmrl_like.delivery.log import Entry, Head, PacketLog, Place, entries_of
 from tmrl_like.delivery.options import OutboxOptions
-from tmrl_like.delivery.unsealed import recover
+from tmrl_like.delivery.reader import SampleReader, incarnations_in
 from tmrl_like.types import Receipt
 from tmrl_like.wire import messages as m
 
@@ -62,6 +62,12 @@ class _Backlog:
     @property
     def oldest(self) -> _Packet | None:
         return next(iter(self), None)
+
+    @property
+    def newest(self) -> int:
+        """Its sequence; 0: none is kept."""
+        queue = self.produced or self.in_flight or self.received
+        return queue[-1].sequence if queue else 0
 
     @property
     def newest_sent(self) -> int:
@@ -124,41 +130,41 @@ class Sender:
     """Delivers the packets of a worker, and those that earlier processes of it left on disk.
 
     Attributes:
-        lost_samples: dropped because the limits were reached, or because the disk did not give them back.
+        lost_samples: dropped because the limits were reached, or because the log did not give them back.
         lost_before: samples dropped before they were sealed; the trainer learns the sum.
         predecessors: incarnations of processes that are dead, whose packets are sent as well.
     """
 
-    def __init__(
-        self, worker: str, incarnation: int, options: OutboxOptions, folder: WorkerFolder | None, now: float
-    ) -> None:
-        """Take over what is in the folder; without one, packets are kept in memory alone."""
+    def __init__(self, worker: str, incarnation: int, options: OutboxOptions, log_: PacketLog, now: float) -> None:
+        """Take over what is in the folder of the log, whose owner closes it."""
         self.lost_samples = 0
         self.lost_before = 0
         self._worker = worker
         self._options = options
-        self._folder = folder
+        self._log = log_
+        self._is_private = is_private(log_.folder)
         self._in_memory: deque[_Packet] = deque()  # oldest first; may hold some that are gone
         self._memory_bytes = 0
         self._memory_samples = 0
         self._packets = 0
-        self._not_on_disk: deque[_Packet] = deque()
-        self._backlogs: dict[int, _Backlog] = {}  # oldest first
+        self._not_in_log: deque[_Packet] = deque()
         self._said_aside: set[int] = set()
         self._said_full = False
-        if folder is not None:
-            self._take_over(folder, incarnation, now)
+        self._own = _Backlog(incarnation, now)
+        self._backlogs: dict[int, _Backlog] = {}  # oldest first
+        self._take_over(now)
         self.predecessors = tuple(self._backlogs)
         self._backlogs = {key: backlog for key, backlog in self._backlogs.items() if backlog.oldest is not None}
-        self._own = self._backlogs[incarnation] = _Backlog(incarnation, now)
-        self._turns = deque(self._backlogs.values())  # without those set aside; the next to send comes first
         if self.samples:
-            log.info("sending %d samples that earlier processes left in %s", self.samples, folder and folder.path)
+            log.info("sending %d samples that earlier processes left in %s", self.samples, log_.folder)
+        self._backlogs[incarnation] = self._own
+        self._turns = deque(self._backlogs.values())  # without those set aside; the next to send comes first
 
     # -- what earlier processes left -----------------------------------------------------------------
 
-    def _take_over(self, folder: WorkerFolder, incarnation: int, now: float) -> None:
-        for segment in folder.log.segments:
+    def _take_over(self, now: float) -> None:
+        own, waits = self._own.incarnation, False
+        for segment in self._log.segments:
             try:
                 entries = list(entries_of(segment))
             except m.WireVersionError as error:
@@ -169,42 +175,72 @@ class Sender:
                 who = ", ".join(sorted(foreign))
                 log.error("%s holds packets of worker %s: start that one to send them, or remove it", segment.path, who)
                 continue
-            if len({*self._backlogs, *(name.incarnation for name in names)}) > m.MAX_TAKEN_OVER:
-                log.warning("%s holds packets of too many processes: the rest waits", folder.path)
-                break
+            dead = {name.incarnation for name in names} - {own}
+            if len({*self._backlogs, *dead}) > m.MAX_TAKEN_OVER:
+                waits = True
+                continue
             for name in names:
-                self._backlogs.setdefault(name.incarnation, _Backlog(name.incarnation, now))
+                if name.incarnation != own:
+                    self._backlogs.setdefault(name.incarnation, _Backlog(name.incarnation, now))
             for entry in entries:
                 self._adopt(entry)
             if segment.kept == 0 and (entries or not segment.size_bytes):  # else it cannot be read now
-                folder.log.remove(segment)
+                self._log.remove(segment)
+        if waits:
+            log.warning("%s holds packets of too many processes: the rest waits", self._log.folder)
         else:
-            self._take_over_unsealed(folder, now)
-        folder.log.make_head = lambda: Head(receipts=(Receipt(self._worker, incarnation, 0),))
-        folder.log.begin_segment(now)
+            for incarnation in sorted(incarnations_in(self._log.folder) - {own}):
+                self._take_over_unsealed(incarnation, now)
+        self._log.make_head = lambda: Head(receipts=(Receipt(self._worker, own, 0),))
+        self._log.begin_segment(now)
 
     def _adopt(self, entry: Entry) -> None:
         packet, size_bytes = entry.message, len(entry.record)
         if isinstance(packet, m.SamplePacket):
-            backlog = self._backlogs[packet.incarnation]
-            if not backlog.produced or packet.sequence > backlog.produced[-1].sequence:
+            backlog = self._own
+            if packet.incarnation != backlog.incarnation:
+                backlog = self._backlogs[packet.incarnation]
+            if packet.sequence > backlog.newest:
                 entry.place.segment.kept += 1
                 self._keep(backlog, _Packet(packet.sequence, packet.samples, size_bytes, None, entry.place))
 
-    def _take_over_unsealed(self, folder: WorkerFolder, now: float) -> None:
-        for name, samples, record, path in recover(folder.path, self._worker):
-            backlog = self._backlogs.setdefault(name.incarnation, _Backlog(name.incarnation, now))
-            if not backlog.produced or name.sequence > backlog.produced[-1].sequence:
-                place = folder.log.append(record, now)
-                kept = None if place else (record,)
-                self._keep(backlog, _Packet(name.sequence, samples, len(record), kept, place))
-                if place is None:  # the file stays for the next process: packets that come twice are taken once
-                    self._memory_bytes += len(record)
-                    self._memory_samples += samples
-                    continue
-            path.unlink(missing_ok=True)
+    def _take_over_unsealed(self, incarnation: int, now: float) -> None:
+        """Seal what a dead process left; its files stay where the log takes nothing: packets that come twice are taken
+        once.
+        """
+        backlog = self._backlogs.setdefault(incarnation, _Backlog(incarnation, now))
+        are_kept = True
+
+        def keep(sequence: int, samples: int, pieces: tuple[bytes, ...]) -> None:
+            nonlocal are_kept
+            record = b"".join(pieces)
+            place = self._log.append(record, now)
+            self._keep(backlog, _Packet(sequence, samples, len(record), None if place else (record,), place))
+            if place is None:
+                are_kept = False
+                self._memory_bytes += len(record)
+                self._memory_samples += samples
+
+        name = (self._worker, incarnation)
+        reader = SampleReader(self._log.folder, name, self._options, keep, backlog.newest, is_dead=True)
+        try:
+            reader.read(now, seal=True)
+        except Exception as error:  # whatever a damaged file leads to
+            log.error("cannot read what process %d left in %s: %s", incarnation, self._log.folder, error)
+            are_kept = False
+        reader.close(remove=are_kept)
 
     # -- keeping -------------------------------------------------------------------------------------
+
+    @property
+    def newest(self) -> int:
+        """The newest packet of this process that is kept; 0: none is."""
+        return self._own.newest
+
+    @property
+    def is_all_in_log(self) -> bool:
+        """Whether nothing is in memory alone."""
+        return all(packet.is_gone for packet in self._not_in_log)
 
     def _keep(self, backlog: _Backlog, packet: _Packet) -> None:
         self._packets += 1
@@ -217,38 +253,37 @@ class Sender:
         self._in_memory.append(packet)
         self._memory_bytes += packet.size_bytes
         self._memory_samples += samples
-        if self._folder is not None:
-            self._not_on_disk.append(packet)
-            self.write(now)
+        self._not_in_log.append(packet)
+        self.write(now)
         self._make_room(now)
 
     def write(self, now: float) -> None:
-        """Write to the disk what is not there yet, in order, as far as the disk takes it."""
-        while self._folder is not None and self._not_on_disk and self._folder.log.can_write(now):
-            packet = self._not_on_disk[0]
+        """Write to the log what is not there yet, in order, as far as the disk takes it."""
+        while self._not_in_log and self._log.can_write(now):
+            packet = self._not_in_log[0]
             if not packet.is_gone:
                 assert packet.record is not None
-                packet.place = self._folder.log.append(b"".join(packet.record), now)
+                packet.place = self._log.append(b"".join(packet.record), now)
                 if packet.place is None:
                     return
-            self._not_on_disk.popleft()
+            self._not_in_log.popleft()
 
     def _make_room(self, now: float) -> None:
-        """Leave packets to the disk, or drop them, until the limits hold."""
+        """Leave packets to the log, or drop them, until the limits hold."""
         lost, limits = self.lost_samples, self._options
-        while len(self._in_memory) > 1 and (
-            self._memory_bytes > limits.max_bytes - self._packets * _PACKET_BYTES
-            or self._memory_samples > limits.max_held_samples
-        ):
-            packet = self._in_memory.popleft()
+        while len(self._in_memory) > 1:
+            packet = self._in_memory[0]
+            max_bytes = limits.max_bytes - self._packets * _PACKET_BYTES
+            if packet.place is not None:  # what goes out (again) soon is not read from there
+                max_bytes = min(max_bytes, 2 * limits.window_bytes)
+            if self._memory_bytes <= max_bytes and self._memory_samples <= limits.max_held_samples:
+                break
+            self._in_memory.popleft()
             if packet.place is not None:
                 self._leave_memory(packet)
             elif not packet.is_gone:
                 self._drop(self._own, packet, now)
-        while self._packets > 1 and (
-            self._packets * _PACKET_BYTES > limits.max_bytes
-            or (self._folder is not None and self._folder.log.size_bytes > self._folder.max_bytes)
-        ):
+        while self._packets > 1 and self._is_full():
             backlog = next(b for b in self._backlogs.values() if b.oldest is not None)
             assert backlog.oldest is not None
             self._drop(backlog, backlog.oldest, now)
@@ -256,6 +291,13 @@ class Sender:
             self._said_full = True
             line = "the outbox is full (%d samples unacknowledged): the oldest samples are dropped and counted"
             log.warning(line, self.samples)
+
+    def _is_full(self) -> bool:
+        limits, log_bytes = self._options, self._log.size_bytes
+        if self._is_private:  # the log is in memory, too
+            is_full = self._packets * _PACKET_BYTES + log_bytes > limits.max_bytes
+            return is_full or self.samples > limits.max_held_samples
+        return self._packets * _PACKET_BYTES > limits.max_bytes or log_bytes > limits.spool_max_bytes
 
     def _leave_memory(self, packet: _Packet) -> None:
         if packet.record is not None:
@@ -273,8 +315,8 @@ class Sender:
         backlog.remove(packet)
         self._packets -= 1
         self._leave_memory(packet)
-        if packet.place is not None and self._folder is not None:
-            self._folder.log.forget(packet.place, now)
+        if packet.place is not None:
+            self._log.forget(packet.place, now)
         while self._in_memory and self._in_memory[0].is_gone:
             self._in_memory.popleft()
 
@@ -325,9 +367,8 @@ class Sender:
         return True
 
     def _read(self, packet: _Packet) -> tuple[bytes, ...] | None:
-        assert self._folder is not None
         assert packet.place is not None
-        record = self._folder.log.read(packet.place)
+        record = self._log.read(packet.place)
         return None if record is None else (record,)
 
     def retransmit(self, from_the_start: bool) -> None:

@@ -65,7 +65,7 @@ def write_data_set(folder: str | Path, buffers: Iterable[Buffer]) -> int:
                 writer.append(plain, info.timing or StepTiming(0.0, 0.0, 0.0, 0), info.is_reset)
                 if writer.size_bytes >= _PACKET_BYTES:
                     yield sealed(buffer.stream, writer)
-                    writer = PacketWriter(previous=writer)
+                    writer = PacketWriter()
             if writer.samples:
                 yield sealed(buffer.stream, writer)
 

@@ -16,7 +16,8 @@ from tmrl_like.errors import ConfigError, MemoryContractError
 from tmrl_like.replay.columns import Array, FieldColumns, field_slices
 from tmrl_like.replay.layout import FrameStack, stack_sizes
 from tmrl_like.types import Block, Buffer, Sample
-from tmrl_like.wire.columns import Columns, columns_of
+from tmrl_like.wire.columns import Columns
+from tmrl_like.wire.rows import columns_of
 from tmrl_like.wire.schema import Node, TupleNode, schema_of
 
 NAMES = ("act", "obs", "rew", "terminated", "truncated")  # a sample without its info

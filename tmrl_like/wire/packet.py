@@ -15,7 +15,7 @@ once for all of them.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
@@ -27,9 +27,10 @@ import zstandard
 
 from tmrl_like.errors import DecodingError, EncodingError, OversizeError
 from tmrl_like.types import ActionSource, Info, Sample, StepTiming
-from tmrl_like.wire.columns import Columns, ColumnWriter, Layout
+from tmrl_like.wire.columns import Columns, Layout
 from tmrl_like.wire.messages import MAX_BODY_BYTES, SamplePacket
-from tmrl_like.wire.schema import Node, TupleNode, schema_of
+from tmrl_like.wire.rows import RowColumns, RowFormat, format_of
+from tmrl_like.wire.schema import Node, TupleNode
 
 _FIELDS = 6
 _TIMING: dict[str, np.dtype[Any]] = {  # the columns of `StepTiming`, and whether a sample is one of a reset
@@ -158,51 +159,58 @@ def _to_sample(row: tuple[Any, ...], is_reset: bool, timing: StepTiming) -> Samp
     return Sample(act, obs, rew, terminated, truncated, info)
 
 
-class Structure(msgspec.Struct, array_like=True, tag="structure"):
-    """The samples that follow have this structure."""
+class PacketRows:
+    """The samples of a packet, as rows that become columns.
 
-    schema: Node
-    with_originals: bool
+    Attributes:
+        samples: how many.
+        observed_at_s: Unix time of the first observation; 0: there is none.
+        policy_version: the oldest published version that chose an action; 0: none did.
+    """
 
+    def __init__(self, segments: Sequence[RowColumns], with_originals: bool = False) -> None:
+        """Join segments; `with_originals`: samples have a seventh item (CRC debugging)."""
+        self._segments = segments
+        self._with_originals = with_originals
+        self.samples = sum(segment.rows for segment in segments)
+        columns = zip(*(segment.timing for segment in segments), strict=True)
+        self._timing = [column[0] if len(column) == 1 else np.concatenate(column) for column in columns]
+        self.observed_at_s, self.policy_version = 0.0, 0
+        if self.samples:
+            versions = self._timing[3]
+            self.observed_at_s = float(self._timing[0][0])
+            self.policy_version = int(min(versions[versions > 0], default=0))
 
-class Row(msgspec.Struct, array_like=True, tag="row"):
-    """A sample: its leaves, left to right, as `ColumnWriter.push` returns them."""
+    def encode(self) -> bytes:
+        """The body, uncompressed."""
+        segments = [
+            _Segment(segment.rows, _encode_schema(segment.format.schema), tuple(map(len, segment.buffers)))
+            for segment in self._segments
+        ]
+        head = _head_encoder.encode(_Head(tuple(segments), self._with_originals))
+        buffers = (buffer for segment in self._segments for buffer in segment.buffers)
+        return b"".join((len(head).to_bytes(4, "little"), head, *buffers, *self._timing_buffers()))
 
-    leaves: tuple[Any, ...]
-    timing: StepTiming
-    is_reset: bool
+    def _timing_buffers(self) -> Iterator[bytes]:
+        yield np.array(self.observed_at_s, _START).tobytes()
+        if not self.samples:
+            return
+        observed, inference, error, *rest = self._timing
+        observed_us = _between(0, (observed - self.observed_at_s) * _US, 2**32 - 1)
+        columns = (observed_us, _between(-6e4, inference * _MS, 6e4), _between(-6e4, error * _MS, 6e4), *rest)
+        for column, dtype in zip(columns, _TIMING.values(), strict=True):
+            yield column.astype(dtype).tobytes()
 
 
 class PacketWriter:
-    """Collects samples of one worker until they are sent.
+    """A packet of samples given one by one."""
 
-    `append` is made for the control loop: it checks the sample's structure and copies its bytes,
-    nothing else. `encode` does the rest, in another thread.
-    """
-
-    def __init__(
-        self,
-        with_originals: bool = False,
-        previous: PacketWriter | None = None,
-        keep: Callable[[Structure | Row], None] | None = None,
-    ) -> None:
-        """Start an empty packet.
-
-        Args:
-            with_originals: samples have a seventh item (CRC debugging).
-            previous: samples of the structure that it ended with are expected.
-            keep: is given each sample as well, in a form from which `restore` makes the same packet.
-        """
+    def __init__(self, with_originals: bool = False) -> None:
+        """Start empty; `with_originals`: samples have a seventh item (CRC debugging)."""
         self.samples = 0
         self.size_bytes = 0  # about, uncompressed
         self._with_originals = with_originals
-        self._keep = keep
-        self._row_bytes = 0
-        self._expected: Node | None = previous.last_schema if previous else None
-        self._writers: list[ColumnWriter] = []
-        self._rows: list[int] = []
-        self._resets: list[int] = []
-        self._timing: list[StepTiming] = []
+        self._segments: list[tuple[RowFormat, list[bytes | bytearray]]] = []
 
     def append(self, sample: tuple[Any, ...], timing: StepTiming, is_reset: bool = False) -> None:
         """Store one sample: (act, obs, rew, terminated, truncated, info[, original]).
@@ -210,90 +218,24 @@ class PacketWriter:
         Raises:
             EncodingError: it holds something that cannot travel; the message names the field.
         """
-        leaves = self._writers[-1].push(sample) if self._writers else None
-        if leaves is None:
-            leaves = self._start_segment(sample)
-        self._rows[-1] += 1
-        if is_reset:
-            self._resets.append(self.samples)
-        self._timing.append(timing)
+        row = self._segments[-1][0].row(sample, *timing, is_reset) if self._segments else None
+        if row is None:
+            form = format_of(sample)
+            row = form.row(sample, *timing, is_reset)
+            if row is None:
+                raise EncodingError("a sample does not match its own structure; is another thread changing it?")
+            self._segments.append((form, []))
+        self._segments[-1][1].append(row)
         self.samples += 1
-        self.size_bytes += self._row_bytes
-        if self._keep is not None:
-            self._keep(Row(leaves, timing, is_reset))
+        self.size_bytes += len(row)
 
-    def restore(self, kept: Structure | Row) -> None:
-        """Take what another writer gave to `keep`."""
-        if isinstance(kept, Structure):
-            self._with_originals = kept.with_originals
-            self._add_writer(ColumnWriter(kept.schema))
-            return
-        self._writers[-1].push_leaves(kept.leaves)
-        self._rows[-1] += 1
-        if kept.is_reset:
-            self._resets.append(self.samples)
-        self._timing.append(kept.timing)
-        self.samples += 1
-
-    @property
-    def last_schema(self) -> Node | None:
-        """The structure of the newest sample."""
-        return self._writers[-1].schema if self._writers else self._expected
-
-    def _start_segment(self, sample: tuple[Any, ...]) -> tuple[Any, ...]:
-        writer = ColumnWriter(self._expected) if self._expected and not self._writers else None
-        leaves = writer.push(sample) if writer else None
-        if writer is None or leaves is None:
-            try:
-                writer = ColumnWriter(schema_of(sample))
-            except EncodingError as error:
-                raise EncodingError(_name_fields(str(error))) from None
-            leaves = writer.push(sample)
-        if leaves is None:
-            raise EncodingError("a sample does not match its own structure; is another thread changing it?")
-        self._add_writer(writer)
-        self._row_bytes = writer.row_bytes() + _TIMING_BYTES
-        if self._keep is not None:
-            self._keep(Structure(writer.schema, self._with_originals))
-        return leaves
-
-    def _add_writer(self, writer: ColumnWriter) -> None:
-        self._writers.append(writer)
-        self._rows.append(0)
-
-    @property
-    def observed_at_s(self) -> float:
-        """Unix time of the first observation; 0: there is none."""
-        return self._timing[0].observed_at_s if self._timing else 0.0
-
-    @property
-    def policy_version(self) -> int:
-        """The oldest published version that chose an action; 0: none did."""
-        return min((timing.policy_version for timing in self._timing if timing.policy_version), default=0)
+    def rows(self) -> PacketRows:
+        """What was appended so far."""
+        return PacketRows([RowColumns(form, rows) for form, rows in self._segments], self._with_originals)
 
     def encode(self) -> bytes:
         """The body, uncompressed."""
-        buffers: list[bytes] = []
-        segments = []
-        for writer, rows in zip(self._writers, self._rows, strict=True):
-            own = writer.buffers()
-            segments.append(_Segment(rows, _encode_schema(writer.schema), tuple(map(len, own))))
-            buffers += own
-        head = _head_encoder.encode(_Head(tuple(segments), self._with_originals))
-        return b"".join((len(head).to_bytes(4, "little"), head, *buffers, *self._timing_buffers()))
-
-    def _timing_buffers(self) -> Iterator[bytes]:
-        yield np.array(self.observed_at_s, _START).tobytes()
-        if not self._timing:
-            return
-        observed, inference, error, version, source = map(np.array, zip(*self._timing, strict=True))
-        is_reset = np.zeros(self.samples)
-        is_reset[self._resets] = 1
-        observed_us = _between(0, (observed - self.observed_at_s) * _US, 2**32 - 1)
-        error_ms = _between(-6e4, error * _MS, 6e4)
-        columns = (observed_us, _between(-6e4, inference * _MS, 6e4), error_ms, version, source, is_reset)
-        for column, dtype in zip(columns, _TIMING.values(), strict=True):
-            yield column.astype(dtype).tobytes()
+        return self.rows().encode()
 
 
 def _between(low: float, values: np.ndarray[Any, Any], high: float) -> np.ndarray[Any, Any]:
@@ -304,12 +246,6 @@ def _between(low: float, values: np.ndarray[Any, Any], high: float) -> np.ndarra
 @lru_cache(maxsize=64)
 def _encode_schema(schema: Node) -> msgspec.Raw:
     return msgspec.Raw(_head_encoder.encode(schema))
-
-
-def _name_fields(text: str) -> str:
-    for i, field in enumerate((*Sample._fields, "original")):
-        text = text.replace(f"sample[{i}]", field)
-    return text
 
 
 class Compressor:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tmrl_like.delivery.outbox import Outbox
+from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.envs.actions import actions_of_reset
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 from tmrl_like.errors import EnvironmentFaultError, MemoryContractError
 from tmrl_like.policies.actions import finite_check, is_finite
 from tmrl_like.policies.intake import PolicyIntake
-from tmrl_like.types import ActionSource, EpisodeStats, ObsPreprocessor, SampleCompressor, StepTiming
+from tmrl_like.types import ActionSource, EpisodeStats, ObsPreprocessor, SampleCompressor
 from tmrl_like.worker.dead_man import DeadMan
 from tmrl_like.worker.realtime import collect_garbage
 from tmrl_like.worker.returned import is_number, not_finite, outline
@@ -46,6 +46,7 @@ class ControlLoop:
         env: the environment, supervised.
         actor: the instance that acts now; `PolicyIntake` has the other one.
         dead_man: what drives when the policy must not.
+        samples: where samples are appended to; None: nobody takes them.
         policy_version: of the weights that act now; 0: never updated.
         env_steps: steps since the start.
         collected_steps: those of them that became samples.
@@ -61,7 +62,7 @@ class ControlLoop:
         env: SupervisedEnv,
         actor: ActorModule,
         intake: PolicyIntake,
-        outbox: Outbox,
+        worker: str,
         dead_man: DeadMan,
         sample_compressor: SampleCompressor | None,
         obs_preprocessor: ObsPreprocessor | None,
@@ -92,7 +93,8 @@ class ControlLoop:
         self.inference_s = self.env_s = self.observed_at = 0.0
         self.ended = ""
         self._intake = intake
-        self._outbox = outbox
+        self._worker = worker
+        self.samples: SampleLog | None = None
         self.dead_man = dead_man
         self._check = check
         self._episode = _Episode(False, 0.0)
@@ -109,8 +111,8 @@ class ControlLoop:
 
     @expert.setter
     def expert(self, expert: bool) -> None:
-        if expert != self.expert and self.env_steps:
-            self._outbox.add_break()
+        if expert != self.expert and self.env_steps and self.samples is not None:
+            self.samples.add_break()
         self._source = ActionSource.EXPERT if expert else ActionSource.POLICY
 
     def act(self, obs: Any, test: bool) -> Any:
@@ -157,12 +159,12 @@ class ControlLoop:
             raise not_finite("observation after a reset", obs)
         self.observed_at = time.perf_counter()
         if collect_samples:
-            timing = StepTiming(time.time(), 0.0, 0.0, self.policy_version, self._source)
             kind = type(self._reward)
             no_reward = kind(0) if kind in _REWARD_TYPES else 0.0  # in the type of the environment's rewards
             for act in actions_of_reset(self.env.env, obs):
                 sample = self._compressed((act, obs, no_reward, False, False, info), None)
-                self._outbox.append(sample, timing, True)
+                if self.samples is not None:
+                    self.samples.append(sample, time.time(), 0.0, 0.0, self.policy_version, self._source, True)
         return obs, info
 
     def step(
@@ -203,8 +205,8 @@ class ControlLoop:
             if self.sample_compressor is not None or self.crc_debug:
                 sample = self._compressed(sample, obs)
             error_s = period_s - env.time_step_s
-            timing = StepTiming(time.time(), acted - started, error_s, self.policy_version, source)
-            self._outbox.append(sample, timing, False)
+            if self.samples is not None:
+                self.samples.append(sample, time.time(), acted - started, error_s, self.policy_version, source)
         if self.env_steps % _COLLECT_EVERY == 0:
             collect_garbage(is_between_episodes=False)
         return new_obs, rew, terminated, truncated, info
@@ -249,13 +251,14 @@ class ControlLoop:
     def end_in_fault(self, fault: str) -> EpisodeStats:
         """End the episode that the environment broke off; what follows does not continue it."""
         stats = self._end_episode(False, True, fault)
-        self._outbox.add_break()
+        if self.samples is not None:
+            self.samples.add_break()
         return stats
 
     def _end_episode(self, terminated: bool, truncated: bool, fault: str = "") -> EpisodeStats:
         episode = self._episode
         stats = EpisodeStats(
-            worker=self._outbox.worker,
+            worker=self._worker,
             test=episode.test,
             return_=episode.return_,
             steps=episode.steps,
@@ -267,7 +270,8 @@ class ControlLoop:
             overruns=episode.overruns,
             fault=fault,
         )
-        self._outbox.end_episode(stats)
+        if self.samples is not None:
+            self.samples.end_episode(stats)
         return stats
 
     def _on_overrun(self, period_s: float) -> None:

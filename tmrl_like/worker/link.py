@@ -6,18 +6,24 @@ import time
 from collections.abc import Callable
 
 from tmrl_like.delivery.outbox import Outbox
+from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.policies.intake import PolicyFiles, PolicyIntake
 from tmrl_like.wire import messages as m
 from tmrl_like.worker.control_loop import ControlLoop
 
 _TICK_S = 0.01
+_REFILL_S = 0.2
 
 
 class WorkerRole:
     """Sends what the control loop left in the outbox, has new weights ready for it (see `session.Role`)."""
 
-    def __init__(self, loop: ControlLoop, outbox: Outbox, intake: PolicyIntake, files: PolicyFiles) -> None:
+    def __init__(
+        self, loop: ControlLoop, samples: SampleLog, outbox: Outbox, intake: PolicyIntake, files: PolicyFiles
+    ) -> None:
         self._loop = loop
+        self._samples = samples
+        self._refill_at = 0.0
         self._outbox = outbox
         self._intake = intake
         self._files = files
@@ -45,6 +51,9 @@ class WorkerRole:
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
         if self._beat_is_due and connected:
             self._beat_is_due = not send(m.encode(self.beat()))
+        if time.monotonic() > self._refill_at:
+            self._refill_at = time.monotonic() + _REFILL_S
+            self._samples.refill()
         self._outbox.pump(send, may_send=connected and self._feed != 0)
         return _TICK_S
 
@@ -63,7 +72,9 @@ class WorkerRole:
             unacknowledged_samples=self._outbox.unacknowledged_samples(),
             expert=loop.expert,
             lost_samples=self._outbox.lost_samples,
-            alarm="; ".join(filter(None, (self._intake.alarm, loop.dead_man.alarm, self._outbox.alarm))),
+            alarm="; ".join(
+                filter(None, (self._intake.alarm, loop.dead_man.alarm, self._samples.alarm, self._outbox.alarm))
+            ),
             safe_steps=loop.dead_man.safe_steps,
             env_faults=loop.env.faults,
             env_rebuilds=loop.env.rebuilds,

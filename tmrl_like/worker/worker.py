@@ -22,6 +22,7 @@ from tmrl_like.config.paths import RunPath
 from tmrl_like.delivery.folder import new_name, open_folder
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.outbox import Outbox
+from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.delivery.session import Session
 from tmrl_like.envs.actions import held_actions
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("tmrl_like.worker")
 
 _T = TypeVar("_T")
-_STANDALONE_BYTES = 16 << 20  # of samples that are kept all the same
 _MAX_REASON = 1000
 
 
@@ -175,18 +175,16 @@ class RolloutWorker:
                 log.info("loaded weights from %s", weights)
             self.standalone = standalone
             outbox = with_given(OutboxOptions, options.outbox, min_samples=min_samples_per_worker_packet)
-            if standalone and outbox.max_bytes == OutboxOptions.max_bytes:  # nobody takes what it collects
-                outbox = with_given(OutboxOptions, outbox, max_bytes=_STANDALONE_BYTES)
             spool = cfg.RUN_FOLDER / "spool" if options.spool is True else options.spool
-            folder = open_folder(Path(spool), name, outbox.spool_max_bytes) if spool and not standalone else None
+            folder = None if standalone else open_folder(Path(spool) if spool else None, name)
             self.name = name or (folder.worker if folder else new_name())
-            self._outbox = Outbox(self.name, crc_debug, outbox, folder)
-            undo.callback(self._outbox.close)
+            self._outbox: Outbox | None = None
+            self._samples: SampleLog | None = None
             self.loop = ControlLoop(
                 self._env,
                 actor,
                 self._intake,
-                self._outbox,
+                self.name,
                 dead_man,
                 sample_compressor,
                 obs_preprocessor,
@@ -194,13 +192,20 @@ class RolloutWorker:
                 crc_debug,
                 self._check,
             )
+            self._folder = folder
+            if folder is not None:
+                undo.callback(folder.close)
+                self._samples = self.loop.samples = SampleLog(folder, crc_debug, outbox.max_bytes)
+                undo.callback(self._samples.close)
+                self._outbox = Outbox(folder.path, self.name, self._samples.incarnation, outbox)
+                undo.callback(self._outbox.close)
             self._closed = False
             self._idle = threading.Event()  # no run is under way
             self._idle.set()
             self._runner: threading.Thread | None = None
             self._session: Session | None = None
             self._where = ""
-            if not standalone:
+            if self._outbox is not None and self._samples is not None:
                 host, port = server_ip or cfg.SERVER_IP_FOR_WORKER, cfg.PORT if server_port is None else server_port
                 self._where = f"{host}:{port}"
                 link = connect(transport, host, port, KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER)), limits)
@@ -208,7 +213,7 @@ class RolloutWorker:
                 self._session = Session(
                     link,
                     self._where,
-                    WorkerRole(self.loop, self._outbox, self._intake, files),
+                    WorkerRole(self.loop, self._samples, self._outbox, self._intake, files),
                     "worker",
                     self.name,
                     describe_spaces(self.env.observation_space, self.env.action_space),
@@ -337,7 +342,8 @@ class RolloutWorker:
             return steps >= initial_steps and steps - initial_steps > max_steps_per_update * updates
 
         def wait_for_trainer() -> None:
-            self._outbox.seal()
+            if self._samples is not None:
+                self._samples.seal()
             while ahead():
                 self._check()
                 self._intake.wait_for_new(0.2)
@@ -491,7 +497,8 @@ class RolloutWorker:
 
     def send_and_clear_buffer(self) -> None:
         """Let the samples collected so far leave now; does not wait."""
-        self._outbox.seal()
+        if self.loop.samples is not None:
+            self.loop.samples.seal()
         if self._session is not None:
             self._session.wake()
 
@@ -535,10 +542,14 @@ class RolloutWorker:
         self.loop.ended = self.loop.ended or "it was closed"
         if threading.current_thread() is not self._runner:
             self._idle.wait(1.5)
-        self._outbox.seal()
+        if self._samples is not None:
+            self._samples.seal()
         if self._session is not None:
             self._session.close()
-        self._outbox.close()
+        if self._samples is not None and self._folder is not None and self._outbox is not None:
+            self._samples.close()
+            self._folder.close()
+            self._outbox.close()
         self._env.close()
 
     def __enter__(self) -> RolloutWorker:

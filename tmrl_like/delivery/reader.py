@@ -1,0 +1,353 @@
+"""Packets out of a sample log: which samples go together, and what is in the files after a kill.
+
+Where a packet ends is decided here, and written into the record that it ends with *before* the packet is sealed. So a
+reader that is killed at any point leaves its successor with the same packets, under the same names.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tmrl_like.delivery.log import packet_pieces
+from tmrl_like.delivery.options import OutboxOptions
+from tmrl_like.delivery.segments import (
+    BREAK,
+    BREAKS,
+    DROPPED,
+    END,
+    FREE_ROW,
+    FREED,
+    HEAD_BYTES,
+    INCARNATION,
+    LOST,
+    NEXT,
+    NUMBER,
+    RECORD_BYTES,
+    REPORT,
+    ROW,
+    SEAL,
+    SEALED,
+    STRUCTURE,
+    TAIL,
+    Segment,
+    Structure,
+    padded,
+    path_of,
+    segments_in,
+)
+from tmrl_like.types import EpisodeStats, Receipt
+from tmrl_like.wire import messages as m
+from tmrl_like.wire.packet import Compressor, PacketRows
+from tmrl_like.wire.rows import RowColumns, RowFormat, format_for
+
+log = logging.getLogger("tmrl_like.delivery")
+
+_structure_decoder = msgspec.msgpack.Decoder(Structure)
+_report_decoder = msgspec.msgpack.Decoder(EpisodeStats)
+
+Keep = Callable[[int, int, tuple[bytes, ...]], None]
+"""Takes a packet that was sealed: its sequence, how many samples, its record in pieces."""
+
+
+class SampleReader:
+    """Reads the samples of one worker process, and seals packets.
+
+    Attributes:
+        incarnation: of that process.
+        sequence: of the newest packet.
+        dropped_samples: what the readers before this one noted last.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        name: tuple[str, int],
+        options: OutboxOptions,
+        keep: Keep,
+        kept_up_to: int = 0,
+        is_dead: bool = False,
+    ) -> None:
+        """Go on where a reader before this one ended.
+
+        Args:
+            folder: where the files are.
+            name: worker and incarnation.
+            options: when a packet leaves.
+            keep: takes what is sealed.
+            kept_up_to: packets up to this one are kept already.
+            is_dead: the process has ended; what a power cut has damaged ends the samples.
+        """
+        self.worker, self.incarnation = name
+        self.sequence = self.dropped_samples = 0
+        self._folder = folder
+        self._options = options
+        self._full_at = max(options.max_samples, options.min_samples)
+        self._keep = keep
+        self._kept_up_to = kept_up_to
+        self._is_dead = is_dead
+        self._compress = Compressor()
+        self._now = 0.0
+        self._mapped: dict[int, Segment] = {}
+        self._segment: Segment | None = None
+        self._at = HEAD_BYTES
+        self._answered = 0  # the newest request in the segment that the packet shall leave
+        self._marks = 0  # ahead: what comes until there are none lies as the reader before this one decided
+        self._format: RowFormat | None = None
+        self._with_originals = False
+        self._breaks = 0
+        self._begin_packet()
+
+    def _begin_packet(self) -> None:
+        self._runs: list[tuple[RowFormat, list[Any]]] = []  # rows of one format that follow each other, in pieces
+        self._episodes: list[EpisodeStats] = []
+        self._samples = self._size_bytes = 0
+        self._started_at = self._now
+        self._newest: tuple[Segment, int] | None = None  # where the newest sample or report lies
+        self._passed: list[Segment] = []  # that were read whole, and hold something of this packet
+
+    @property
+    def lost_samples(self) -> int:
+        """Those that the process had no room for."""
+        return self._segment.words[LOST] if self._segment is not None else 0
+
+    def note_dropped(self, samples: int) -> None:
+        """Leave `dropped_samples` to the reader after this one."""
+        if self._segment is not None:
+            self._segment.words[DROPPED] = samples
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether something waits that was written, or asked for, since it was last read."""
+        segment = self._segment
+        return segment is not None and (segment.words[END] != self._at or segment.words[SEAL] != self._answered)
+
+    def read(self, now: float, seal: bool = False) -> None:
+        """Take what was written, and seal what shall leave: all of it, if `seal`; `now` in seconds, from any moment."""
+        self._now = now
+        if self._segment is None and not self.begin():
+            return
+        while self._read_segment():
+            pass
+        is_old = self._samples >= self._options.min_samples and now - self._started_at >= self._options.max_age_s
+        if not self._marks and (seal or is_old):
+            self._finish()
+
+    # -- where to begin ------------------------------------------------------------------------------
+
+    def begin(self) -> bool:
+        """Find the oldest segment that is not free; False: there is none yet."""
+        mapped = [self._map(int(path.stem)) for path in segments_in(self._folder)]
+        found = [segment for segment in mapped if segment is not None and not segment.is_free]
+        if not found:
+            return False
+        oldest = min(found, key=lambda segment: segment.words[NUMBER])
+        self._enter(oldest)
+        self.sequence = oldest.words[SEALED]
+        self._kept_up_to = max(self._kept_up_to, oldest.words[TAIL])
+        self._breaks = oldest.words[BREAKS]
+        following: Segment | None = oldest
+        while following is not None:
+            following = self._count_marks(following)
+        return True
+
+    def _map(self, file: int) -> Segment | None:
+        """A file of this process."""
+        if file not in self._mapped:
+            for gone in [number for number, segment in self._mapped.items() if not segment.path.exists()]:
+                self._mapped.pop(gone).close()
+            try:
+                segment = Segment(path_of(self._folder, file))
+            except (OSError, ValueError):
+                return None
+            if not segment.is_begun or segment.words[INCARNATION] != self.incarnation:
+                segment.close()
+                return None
+            self._mapped[file] = segment
+        return self._mapped[file]
+
+    def _count_marks(self, segment: Segment) -> Segment | None:
+        """Returns the segment that follows."""
+        self.dropped_samples = max(self.dropped_samples, segment.words[DROPPED])
+        for kind, at, size, count in segment.runs(HEAD_BYTES, segment.words[END], self._is_dead):
+            if kind == NEXT:
+                return self._map(int.from_bytes(segment.content(at, size), "little"))
+            if kind in (ROW, FREE_ROW, REPORT):
+                self._marks += int(np.count_nonzero(_marks(segment, at, size, count)))
+        return None
+
+    def _enter(self, segment: Segment) -> None:
+        self._segment = segment
+        self._at, self._answered = HEAD_BYTES, 0
+
+    # -- reading -------------------------------------------------------------------------------------
+
+    def _read_segment(self) -> bool:
+        """Returns whether another segment follows."""
+        segment = self._segment
+        assert segment is not None
+        asked, end = segment.words[SEAL], segment.words[END]
+        segment.release()
+        segment.acquire()
+        following = None
+        for kind, at, size, count in segment.runs(self._at, end, self._is_dead):
+            if kind == NEXT:
+                following = self._map(int.from_bytes(segment.content(at, size), "little"))
+                if following is None:  # not now
+                    break
+            elif kind in (ROW, FREE_ROW):
+                self._take_rows(segment, kind, at, size, count)
+            elif kind == STRUCTURE:
+                structure = _structure_decoder.decode(segment.content(at, size))
+                self._format, self._with_originals = format_for(structure.schema), structure.with_originals
+            elif kind == REPORT:
+                self._take_report(segment, at, size)
+            elif kind == BREAK:
+                self._finish()
+                self._breaks += 1
+            self._at = at + count * padded(size)
+        if asked != self._answered and not self._marks:
+            self._finish()
+            self._answered = asked
+        if following is not None:
+            self._pass(segment, following)
+        return following is not None
+
+    def _take_rows(self, segment: Segment, kind: int, at: int, size: int, count: int) -> None:
+        form = self._format
+        assert form is not None
+        while count:
+            rows = self._rows_until_full(segment, at, size, count)
+            taken = min(rows, count)
+            if not self._runs or self._runs[-1][0] is not form:
+                self._runs.append((form, []))
+            if kind == ROW:
+                piece: Any = np.ndarray(taken, form.fields, segment.map, at + RECORD_BYTES, size)
+            else:
+                piece = segment.content(at, size)
+            self._runs[-1][1].append(piece)
+            self._note(segment, at + (taken - 1) * size)
+            self._samples += taken
+            self._size_bytes += taken * (size - RECORD_BYTES)
+            if taken == rows:
+                self._finish()
+            at += taken * size
+            count -= taken
+
+    def _rows_until_full(self, segment: Segment, at: int, size: int, count: int) -> int:
+        """After how many more of these rows the packet ends."""
+        if self._marks:
+            marked = np.flatnonzero(_marks(segment, at, size, count))
+            return int(marked[0]) + 1 if len(marked) else count + 1
+        options = self._options
+        rows = -(-(options.max_packet_bytes - self._size_bytes) // (size - RECORD_BYTES))
+        return max(1, min(self._full_at - self._samples, max(rows, options.min_samples - self._samples)))
+
+    def _take_report(self, segment: Segment, at: int, size: int) -> None:
+        self._episodes.append(_report_decoder.decode(segment.content(at, size)))
+        self._note(segment, at)
+        if self._marks:
+            is_last = segment.words[at >> 3] > 0
+        else:
+            waits = 0 < self._samples < self._options.min_samples
+            is_last = len(self._episodes) >= m.MAX_EPISODES or not waits
+        if is_last:
+            self._finish()
+
+    def _note(self, segment: Segment, at: int) -> None:
+        if self._newest is None:
+            self._started_at = self._now
+        self._newest = segment, at
+
+    # -- packets -------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """End the packet, if there is anything in it, with what was read last."""
+        if self._newest is None:
+            return
+        segment, at = self._newest
+        mark, expected = segment.words[at >> 3], self.sequence + 1
+        if mark:
+            self._marks -= 1
+        else:
+            segment.words[at >> 3] = expected
+        self.sequence = mark or expected
+        if self.sequence > self._kept_up_to and self.sequence == expected:  # else a power cut took a mark
+            self._seal()
+        self._free_passed()
+        self._begin_packet()
+
+    def _seal(self) -> None:
+        segments = []
+        for form, pieces in self._runs:
+            joined = np.concatenate(pieces) if form.size_bytes and len(pieces) > 1 else pieces
+            segments.append(RowColumns(form, joined[0] if form.size_bytes and len(pieces) == 1 else joined))
+        rows = PacketRows(segments, self._with_originals)
+        name = Receipt(self.worker, self.incarnation, self.sequence)
+        record = packet_pieces(name, self._breaks, rows, tuple(self._episodes), self._compress)
+        self._keep(self.sequence, rows.samples, record)
+
+    def _pass(self, segment: Segment, following: Segment) -> None:
+        following.words[SEALED] = self.sequence
+        following.words[DROPPED] = max(segment.words[DROPPED], following.words[DROPPED])
+        self._enter(following)
+        self._passed.append(segment)
+        if self._newest is None:
+            self._free_passed()
+
+    def _free_passed(self) -> None:
+        """All that lies in the segments that were read whole is in sealed packets.
+
+        Whoever reads next begins with the segment that is read now, so that one says how far the packets are. The
+        newest segment is freed first: the control loop looks at the oldest alone.
+        """
+        if not self._passed:
+            return
+        assert self._segment is not None
+        ends_here = self._newest is not None and self._newest[0] is self._segment
+        self._segment.words[TAIL if ends_here else SEALED] = self.sequence
+        self._segment.release()
+        self._segment.acquire()
+        for passed in reversed(self._passed):
+            passed.words[FREED] = passed.words[NUMBER]
+        self._passed = []
+
+    # -- the end -------------------------------------------------------------------------------------
+
+    def close(self, remove: bool = False) -> None:
+        """Unmap the files; `remove`: all that are this process's are not needed any more."""
+        self._begin_packet()
+        self._segment = None
+        if remove:
+            for path in segments_in(self._folder):
+                self._map(int(path.stem))
+        for segment in self._mapped.values():
+            with contextlib.suppress(BufferError):  # an error's traceback may hold rows
+                segment.remove() if remove else segment.close()
+        self._mapped.clear()
+
+
+def _marks(segment: Segment, at: int, size: int, count: int) -> np.ndarray[Any, Any]:
+    return np.ndarray(count, np.uint64, segment.map, at, padded(size))
+
+
+def incarnations_in(folder: Path) -> set[int]:
+    """Of the processes that left samples in a folder."""
+    found = set()
+    for path in segments_in(folder):
+        try:
+            segment = Segment(path)
+        except (OSError, ValueError) as error:
+            if path.stat().st_size:  # else it is just made
+                log.error("cannot read %s, which is left as it is: %s", path, error)
+            continue
+        if segment.is_begun:
+            found.add(segment.words[INCARNATION])
+        segment.close()
+    return found

@@ -1,0 +1,314 @@
+"""The control loop's end of delivery: samples into mapped files, which another process reads (`outbox`)."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import secrets
+import threading
+from collections import deque
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tmrl_like.base.files import reserve
+from tmrl_like.delivery.folder import WorkerFolder
+from tmrl_like.delivery.segments import (
+    BREAK,
+    END,
+    FREE_ROW,
+    HEAD_BYTES,
+    LOST,
+    MAX_RECORD_BYTES,
+    NEXT,
+    NEXT_BYTES,
+    RECORD_BYTES,
+    REPORT,
+    ROW,
+    SEAL,
+    STRUCTURE,
+    Segment,
+    Structure,
+    padded,
+    path_of,
+    segments_in,
+)
+from tmrl_like.errors import EncodingError
+from tmrl_like.types import EpisodeStats
+from tmrl_like.wire.rows import RowFormat, format_of
+
+log = logging.getLogger("tmrl_like.delivery")
+
+_SEGMENT_BYTES = 1 << 20
+_MAX_SEGMENT_BYTES = 8 << 20
+_ROWS = 64  # a segment has room for, within these limits
+_SPARE = 3  # segments that wait to be filled
+_MAX_SPARE = 16
+_encoder = msgspec.msgpack.Encoder()
+
+
+class SampleLog:
+    """Samples, reports and breaks of one process, in a folder: what `append` returned from outlives the process.
+
+    One thread, the control thread, appends. It never waits and makes no system call, but for a new file where `refill`
+    comes too late. Beyond the limit, or on a disk that is full, new samples are dropped and counted, and what comes
+    after them begins with a break.
+
+    Attributes:
+        incarnation: of this process.
+        lost_samples: those that were dropped here.
+        alarm: what the worker's user should know; empty: all is well.
+    """
+
+    def __init__(
+        self,
+        folder: WorkerFolder,
+        with_originals: bool = False,
+        max_bytes: int = 512 << 20,
+        incarnation: int = 0,
+    ) -> None:
+        """Make the first files; the folder stays its owner's to close.
+
+        Args:
+            folder: where they are.
+            with_originals: samples have a seventh item (CRC debugging).
+            max_bytes: of samples that nobody has read; at least two files' worth is kept.
+            incarnation: of this process; 0: a random one.
+        """
+        self.incarnation = incarnation or secrets.randbits(62) + 1
+        self.lost_samples = 0
+        self.alarm = ""
+        self._folder = folder.path
+        self._is_checked = not folder.is_private
+        self._with_originals = with_originals
+        self._max_bytes = max_bytes
+        self._segment_bytes = max(_SEGMENT_BYTES // 16, min(_SEGMENT_BYTES, max_bytes // 8)) & ~7
+        for path in segments_in(folder.path):
+            _remove_if_never_filled(path)
+        self._files = count(1 + max((int(path.stem) for path in segments_in(folder.path)), default=0))
+        self._numbers = count(1)
+        self._spare: deque[Segment] = deque()
+        self._used: deque[Segment] = deque()  # oldest first; the one that is being filled comes last
+        self._making = threading.Lock()
+        self._breaks = 0
+        self._is_gap = False  # what comes next does not continue what is there
+        self._is_closed = False
+        self._segment: Segment | None = None  # that is being filled
+        self._format: RowFormat | None = None  # of the newest sample
+        self._structure = b""  # its record
+        self._described: RowFormat | None = None  # whose structure is the newest in the segment
+        self._at = self._row_bytes = self._word = 0  # where the next row goes, its size, and size and kind
+        self._limit = -1  # a row that would end behind it is stored in `_append`, which works in every case
+        self.refill()
+        self._next_segment(0)
+        self._go_on()
+
+    # -- the control thread --------------------------------------------------------------------------
+
+    def append(
+        self,
+        sample: tuple[Any, ...],
+        observed_at_s: float,
+        inference_s: float,
+        period_error_s: float,
+        policy_version: int,
+        source: int,
+        is_reset: bool = False,
+    ) -> None:
+        """Store a sample: (act, obs, rew, terminated, truncated, info[, original]), with its timing (`StepTiming`).
+
+        It outlives this process from here on.
+
+        Raises:
+            EncodingError: it holds something that cannot travel; the message names it. Nothing is stored.
+        """
+        at = self._at
+        end = at + self._row_bytes
+        if end <= self._limit and self._pack(
+            self._map,
+            at + RECORD_BYTES,
+            sample,
+            observed_at_s,
+            inference_s,
+            period_error_s,
+            policy_version,
+            source,
+            is_reset,
+        ):
+            words = self._words
+            words[at >> 3] = 0
+            words[(at >> 3) + 1] = self._word
+            if self._is_checked:
+                self._check(at, end - at)
+            self._release()
+            self._acquire()
+            words[END] = self._at = end
+        else:
+            self._append(sample, observed_at_s, inference_s, period_error_s, policy_version, source, is_reset)
+
+    def _append(self, sample: tuple[Any, ...], *timing: Any) -> None:
+        form = self._format
+        row = None if form is None else form.row(sample, *timing)
+        if form is None or row is None:
+            form = format_of(sample)
+            row = form.row(sample, *timing)
+            if row is None:
+                raise EncodingError("a sample does not match its own structure; is another thread changing it?")
+            self._format, self._structure = form, _encoder.encode(Structure(form.schema, self._with_originals))
+        if not self._write(ROW if form.size_bytes else FREE_ROW, row, form):
+            self.lost_samples += 1
+            if self._segment is not None:
+                self._segment.words[LOST] = self.lost_samples
+
+    def end_episode(self, stats: EpisodeStats) -> None:
+        """Report a finished episode (control thread)."""
+        self._write(REPORT, _encoder.encode(stats))
+
+    def add_break(self) -> None:
+        """What follows does not continue what came before: the environment was built again, say (control thread)."""
+        self._is_gap = True
+        self._write_break()
+        self._go_on()
+
+    def _write_break(self) -> None:
+        if self._has_room(RECORD_BYTES) and self._segment is not None:
+            self._segment.write(BREAK, b"")
+            self._breaks += 1
+            self._is_gap = False
+
+    def _write(self, kind: int, content: bytes | bytearray, form: RowFormat | None = None) -> bool:
+        """Append a record, and before it what it needs; False where there is no room."""
+        needed = 3 * RECORD_BYTES + padded(len(self._structure)) + padded(len(content))
+        segment = self._segment if self._has_room(needed) else None
+        if segment is not None:
+            if self._is_gap:
+                self._write_break()
+            if form is not None and form is not self._described:
+                segment.write(STRUCTURE, self._structure)
+                self._described = form
+            segment.write(kind, content)
+        else:
+            self._is_gap = True
+        self._go_on()
+        return segment is not None
+
+    def _has_room(self, needed: int) -> bool:
+        segment = self._segment
+        if segment is not None and segment.words[END] + needed + NEXT_BYTES <= segment.size_bytes:
+            return True
+        return needed <= MAX_RECORD_BYTES and self._next_segment(needed)
+
+    def _next_segment(self, needed: int) -> bool:
+        """Go on in a segment that is free and has room; False: there is none."""
+        while len(self._used) > 1 and self._used[0].is_free:
+            self._spare.append(self._used.popleft())
+        segment = self._take(HEAD_BYTES + needed + NEXT_BYTES)
+        if segment is None:
+            return False
+        segment.begin(self.incarnation, next(self._numbers), self._breaks, self.lost_samples, self._is_checked)
+        if self._segment is not None:
+            self._segment.write(NEXT, int(segment.path.stem).to_bytes(8, "little"))
+        self._used.append(segment)
+        self._segment, self._described = segment, None
+        return True
+
+    def _take(self, size_bytes: int) -> Segment | None:
+        for _ in range(len(self._spare)):
+            segment = self._spare.popleft()
+            if segment.size_bytes >= size_bytes:
+                return segment
+            self._spare.append(segment)
+        rows = padded(min(_ROWS * size_bytes, _MAX_SEGMENT_BYTES))
+        if rows > _SEGMENT_BYTES:
+            self._segment_bytes = max(self._segment_bytes, rows)
+        size_bytes = max(self._segment_bytes, padded(size_bytes))
+        used_bytes = sum(segment.size_bytes for segment in self._used)
+        if self._is_closed or self.alarm or (len(self._used) > 1 and used_bytes + size_bytes > self._max_bytes):
+            return None
+        return self._make(size_bytes)
+
+    def _go_on(self) -> None:
+        """Let `append` know what it needs to store a sample like the newest."""
+        segment, form = self._segment, self._described
+        self._limit = -1
+        if segment is None or form is None or not form.size_bytes or self._is_gap or self._is_closed:
+            return
+        self._map, self._words, self._check = segment.map, segment.words, segment.check
+        self._release, self._acquire = segment.release, segment.acquire
+        self._pack = form.pack
+        self._row_bytes = RECORD_BYTES + form.size_bytes
+        self._word = self._row_bytes << 3 | ROW
+        self._at = segment.words[END]
+        self._limit = segment.size_bytes - NEXT_BYTES
+
+    # -- any thread ----------------------------------------------------------------------------------
+
+    def seal(self) -> None:
+        """Ask that what was appended so far leaves now, whatever it holds."""
+        asked = None
+        while asked is not self._segment and not self._is_closed:
+            asked = self._segment
+            if asked is not None:
+                asked.words[SEAL] = asked.words[END]
+
+    def refill(self) -> None:
+        """Have files ready. To be called a few times a second, from another thread than the control thread."""
+        with self._making:
+            if self._is_closed:
+                return
+            for _ in range(len(self._spare)):
+                with contextlib.suppress(IndexError):  # the control thread has just taken the last one
+                    segment = self._spare.popleft()
+                    if segment.size_bytes < self._segment_bytes or len(self._spare) >= _MAX_SPARE:
+                        segment.remove()
+                    else:
+                        self._spare.append(segment)
+            while len(self._spare) < _SPARE and not self._is_full():
+                made = self._make(self._segment_bytes)
+                if made is None:
+                    return
+                self._spare.append(made)
+            self.alarm = ""
+
+    def _is_full(self) -> bool:
+        segments = [*self._used, *self._spare]
+        return len(segments) > _SPARE and sum(segment.size_bytes for segment in segments) > self._max_bytes
+
+    def _make(self, size_bytes: int) -> Segment | None:
+        path = path_of(self._folder, next(self._files))
+        try:
+            reserve(path, size_bytes)
+            return Segment(path)
+        except OSError as error:
+            if not self.alarm:
+                self.alarm = f"cannot write to {self._folder}: {error.strerror or error}; samples may be lost"
+                log.error("%s", self.alarm)
+            return None
+
+    def close(self) -> None:
+        """Unmap the files, which stay for the one that reads them. Twice is fine."""
+        with self._making:
+            self._is_closed = True
+            self._limit = -1
+            self._segment = None
+            for segment in self._used:
+                segment.close()
+            for segment in self._spare:
+                segment.remove()
+            self._used.clear()
+            self._spare.clear()
+
+
+def _remove_if_never_filled(path: Path) -> None:
+    """Processes that were killed left it; those that live have the folder's lock, and that is this one."""
+    try:
+        segment = Segment(path)
+    except (OSError, ValueError):  # just made: without a size
+        path.unlink(missing_ok=True)
+        return
+    if segment.is_begun:
+        segment.close()
+    else:
+        segment.remove()

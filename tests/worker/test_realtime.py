@@ -12,7 +12,7 @@ from tmrl_like.errors import ConfigError
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.worker.options import WorkerOptions
-from tmrl_like.worker.realtime import real_time, refuse_missing_cores
+from tmrl_like.worker.realtime import collect_garbage, real_time, refuse_missing_cores
 
 on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks the kernel of Linux")
 
@@ -98,16 +98,32 @@ def test_a_worker_runs_with_the_priority_it_was_given(monkeypatch):
     assert max(asked) == 10
 
 
+def state_of_python():
+    return gc.isenabled(), gc.get_threshold(), sys.getswitchinterval(), gc.get_freeze_count()
+
+
 def test_python_is_as_it_was_when_the_last_of_the_loops_in_a_process_has_ended():
-    before = gc.isenabled(), sys.getswitchinterval(), gc.get_freeze_count()
+    before = state_of_python()
     first, second = real_time(threading.get_native_id()), real_time(threading.get_native_id())
     with first:
         with second:
             pass
-        assert not gc.isenabled()
-        assert sys.getswitchinterval() < before[1]
+        assert gc.get_threshold()[0] > before[1][0]
+        assert sys.getswitchinterval() < before[2]
         assert gc.get_freeze_count() > 1000
-    assert (gc.isenabled(), sys.getswitchinterval(), gc.get_freeze_count()) == before
+    assert state_of_python() == before
+
+
+@pytest.mark.parametrize("control_loop_stands_still", [True, False])
+def test_what_other_threads_leave_to_be_collected_does_not_wait_for_ever(control_loop_stands_still, monkeypatch):
+    monkeypatch.setattr(CyclicEnv, "most_alive", 0)
+    with real_time(threading.get_native_id()):
+        for number in range(100_000):
+            Cycle()
+            if number % 1000 == 0 and not control_loop_stands_still:
+                collect_garbage(is_between_episodes=False)
+    assert (CyclicEnv.most_alive < 10_000) is not control_loop_stands_still
+    assert CyclicEnv.most_alive < 100_000
 
 
 class CyclicEnv(CountingEnv):

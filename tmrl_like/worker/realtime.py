@@ -23,6 +23,7 @@ _TIME_CRITICAL = 15  # THREAD_PRIORITY_TIME_CRITICAL
 _SET_THREAD = 0x0060  # THREAD_SET_INFORMATION | THREAD_QUERY_INFORMATION
 _SWITCH_S = 0.0002  # for how long another thread that computes in Python may keep the control thread waiting
 _YOUNG = 700  # objects; as in Python's own rule, whose other thresholds are ten collections of the generation below
+_MANY = 100_000  # young objects, for which Python may interrupt the control loop: other threads make some, too
 
 
 def refuse_missing_cores(cpu_affinity: Sequence[int] | None) -> None:
@@ -80,13 +81,13 @@ class _Interpreter:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loops = 0
-        self._collected, self._switch_s = True, 0.005
+        self._thresholds, self._switch_s = gc.get_threshold(), sys.getswitchinterval()
 
     def __enter__(self) -> None:
         with self._lock:
             if not self._loops:
-                self._collected, self._switch_s = gc.isenabled(), sys.getswitchinterval()
-                gc.disable()
+                self._thresholds, self._switch_s = gc.get_threshold(), sys.getswitchinterval()
+                gc.set_threshold(_MANY, *self._thresholds[1:])
                 sys.setswitchinterval(min(_SWITCH_S, self._switch_s))
             self._loops += 1
             gc.collect()
@@ -98,8 +99,7 @@ class _Interpreter:
             if not self._loops:
                 gc.unfreeze()
                 sys.setswitchinterval(self._switch_s)
-                if self._collected:
-                    gc.enable()
+                gc.set_threshold(*self._thresholds)
 
 
 _interpreter = _Interpreter()
@@ -111,7 +111,7 @@ def collect_garbage(is_between_episodes: bool) -> None:
     Within an episode, to be called right after a step: young objects, when there are as many as Python would wait for,
     and all only in episodes that do not end. Between episodes: young objects, and all as often as Python would.
     """
-    if gc.isenabled():
+    if not gc.isenabled() or gc.get_threshold()[0] != _MANY:
         return
     young, middle, old = gc.get_count()
     if is_between_episodes:

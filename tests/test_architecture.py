@@ -176,7 +176,7 @@ assert main(["server", "config/drone.yaml", "--server.port", "0"]) == 0
 )
 def test_a_server_and_a_supervisor_start_without_torch_gymnasium_and_numpy(way: str, tmp_path: Path) -> None:
     loaded = _run(f"{way}\nimport sys, json; print(json.dumps(sorted(sys.modules)))", tmp_path)
-    heavy = {"torch", "gymnasium", "numpy", "cv2", "rtgym", "wandb", "matplotlib"}
+    heavy = {"torch", "gymnasium", "numpy", "cv2", "rtgym", "wandb", "matplotlib", "asyncio"}
     assert heavy.isdisjoint(json.loads(loaded))
 
 
@@ -193,7 +193,9 @@ with make_worker(prepare(arguments, "worker")) as worker:
 
 def test_a_worker_of_an_actor_that_ships_drives_without_torch(tmp_path: Path) -> None:
     loaded = _run(f"{DRIVE}\nimport sys, json; print(json.dumps(sorted(sys.modules)))", tmp_path)
-    assert {"torch", "cv2", "wandb", "tlspyo", "twisted", "rich", "matplotlib"}.isdisjoint(json.loads(loaded))
+    assert {"torch", "cv2", "wandb", "tlspyo", "twisted", "rich", "matplotlib", "asyncio"}.isdisjoint(
+        json.loads(loaded)
+    )
 
 
 @pytest.mark.parametrize(

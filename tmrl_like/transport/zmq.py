@@ -13,12 +13,12 @@ import contextlib
 import logging
 import math
 import socket
+import sys
 import time
 from collections import deque
 from typing import Any
 
 import zmq
-import zmq.utils.monitor
 
 from tmrl_like.errors import TransportError
 from tmrl_like.transport.base import REVOKED, Incoming, TransportOptions, cannot_listen, key_refused, other_server
@@ -207,7 +207,7 @@ class ZmqPeerLink(_ZmqLink):
 
     def _watch_connection(self) -> None:
         while self._monitor.poll(0):
-            event: Any = zmq.utils.monitor.recv_monitor_message(self._monitor)["event"]
+            event = int.from_bytes(self._monitor.recv_multipart()[0][:2], sys.byteorder)  # pyzmq's way loads asyncio
             if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 raise key_refused(self._where)
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:

@@ -1,0 +1,187 @@
+"""Environments and an actor that note their times; without torch. Each process has one `RECORD`."""
+
+from __future__ import annotations
+
+import math
+import time
+from array import array
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from tmrl_like.agents.in_numpy import SquashedGaussianActor
+from tmrl_like.envs.clock import SPIN_S, Clock, bounded_spin_s
+from tmrl_like.envs.drone import DroneEnv
+from tmrl_like.envs.drone.env import DroneInterface
+from tmrl_like.envs.real_time import RealTimeEnv
+
+EPISODE_S = 5.0
+PICTURES = spaces.Box(0, 255, (4, 64, 64), np.uint8)
+_MAX_STEPS = 1 << 20
+_FLAT_STEP_S = 1e-4
+
+
+class Record:
+    """The times of a loop's steps and resets, in memory that is there from the start.
+
+    Attributes:
+        rows: how many of both there were.
+        called, returned: `time.perf_counter`, the same clock in all processes, [rows].
+        act_s: of the decision before a step; NaN: it is a reset, [rows].
+        newest_act_s: of the newest decision.
+        on_reset: called in each reset, whose time has begun by then.
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.called, self.returned, self.act_s = (array("d", bytes(8 * _MAX_STEPS)) for _ in range(3))
+        self.newest_act_s = 0.0
+        self.on_reset: Callable[[], None] = lambda: None
+
+    def save(self, file: Path) -> None:
+        times = {name: np.array(getattr(self, name)[: self.rows]) for name in ("called", "returned", "act_s")}
+        np.savez(file, **times)
+
+
+RECORD = Record()
+
+
+class Recorded(gymnasium.Env[Any, Any]):
+    """Beside an environment's class: its resets and steps are in the record. Nothing comes after the last look."""
+
+    def reset(self, **options: Any) -> Any:
+        called = time.perf_counter()
+        RECORD.on_reset()
+        result = super().reset(**options)
+        self._note(called, math.nan)
+        return result
+
+    def step(self, action: Any) -> Any:
+        called = time.perf_counter()
+        result = super().step(action)
+        self._note(called, RECORD.newest_act_s)
+        return result
+
+    def _note(self, called: float, act_s: float) -> None:
+        row = RECORD.rows
+        RECORD.called[row], RECORD.act_s[row], RECORD.rows = called, act_s, row + 1
+        RECORD.returned[row] = time.perf_counter()
+
+
+class Timed:
+    """Beside an actor's class: its decisions are in the record."""
+
+    def act_(self, obs: Any, test: bool = False) -> Any:
+        started = time.perf_counter()
+        action = super().act_(obs, test)  # type: ignore[misc]
+        RECORD.newest_act_s = time.perf_counter() - started
+        return action
+
+
+class TimedGaussian(Timed, SquashedGaussianActor):
+    """The shipped actor."""
+
+
+# -- environments with the drone's spaces ----------------------------------------------------------
+
+
+class RecordedDrone(Recorded, DroneEnv):
+    def __init__(self, hz: float) -> None:
+        super().__init__(time_step_duration=1 / hz, ep_max_length=int(EPISODE_S * hz))
+
+
+class _Still(DroneInterface):
+    """Says where the drone is, or shows a picture, without a drone."""
+
+    def __init__(self, pictures: bool) -> None:
+        super().__init__()
+        space = spaces.Tuple((PICTURES,)) if pictures else super().get_observation_space()
+        self._space, self._observations, self._steps = space, [list(space.sample()) for _ in range(16)], 0
+
+    def get_observation_space(self) -> spaces.Tuple:
+        return self._space
+
+    def send_control(self, control: Any) -> None:
+        pass
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return self._observations[0], {}
+
+    def get_obs_rew_terminated_info(self) -> Any:
+        self._steps += 1
+        return self._observations[self._steps % 16], np.float32(-1.0), False, {}
+
+
+class _StillEnv(RealTimeEnv):
+    def __init__(self, hz: float, pictures: bool = False) -> None:
+        interface, episode_steps = partial(_Still, pictures), int(EPISODE_S * hz)
+        super().__init__(interface, 1 / hz, episode_steps, act_buf_len=4, wait_on_done=False, reset_act_buf=False)
+
+
+class _FlatEnv(_StillEnv):
+    """Without a clock: its step computes for 0.1 ms."""
+
+    def reset(self, **options: Any) -> Any:
+        result = super().reset(**options)
+        self._obs, self._until = result[0], time.perf_counter() + EPISODE_S
+        return result
+
+    def step(self, action: Any) -> Any:
+        until = time.perf_counter() + _FLAT_STEP_S
+        while time.perf_counter() < until:
+            pass
+        return self._obs, np.float32(-1.0), False, until > self._until, {}
+
+
+class Clocked(Recorded, _StillEnv):
+    """Our real-time environment around an interface that takes no time."""
+
+
+class Flat(Recorded, _FlatEnv):
+    """An environment that computes for 0.1 ms, and never waits."""
+
+
+# -- environments on a clock of their own ----------------------------------------------------------
+
+
+class Kind(NamedTuple):
+    """An environment on a clock of its own."""
+
+    hz: float
+    observation: spaces.Space[Any] = spaces.Box(-1.0, 1.0, (8,), np.float32)
+    episode_steps: int = 1000
+    spins: bool = False
+
+
+class _TickingEnv(gymnasium.Env[Any, Any]):
+    action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def __init__(self, kind: Kind) -> None:
+        self.observation_space = kind.observation
+        self.time_step_s = 1.0 / kind.hz
+        self._episode_steps = kind.episode_steps
+        self._clock = Clock(bounded_spin_s(self.time_step_s, SPIN_S if kind.spins else 0.0))
+        values = np.random.default_rng(0).integers(0, 255, (16, *(kind.observation.shape or ())))
+        self._observations = list(values.astype(kind.observation.dtype))
+
+    def reset(self, **_: Any) -> Any:
+        self._step, self._due = 0, self._clock.now()
+        return self._observations[0], {}
+
+    def step(self, action: Any) -> Any:
+        self._due += self.time_step_s
+        self._clock.wait_until(self._due)
+        now = self._clock.now()
+        if now >= self._due + self.time_step_s:
+            self._due = now
+        self._step += 1
+        return self._observations[self._step % 16], 0.0, self._step >= self._episode_steps, False, {}
+
+
+class Ticking(Recorded, _TickingEnv):
+    """Comes back when its clock ticks; around nothing but that, it is the bare loop."""

@@ -70,7 +70,10 @@ VECTORS = spaces.Tuple((BOX, spaces.Box(-1.0, 1.0, (3,))))
 IMAGE = spaces.Box(0, 255, (8, 8), np.uint8)
 
 
-@pytest.mark.parametrize("space", [BOX, VECTORS, IMAGE, spaces.Tuple((IMAGE, BOX)), BOTH, spaces.Dict(a=BOX)])
+NESTED = spaces.Dict({"a": spaces.Tuple((BOX,)), "'": IMAGE})
+
+
+@pytest.mark.parametrize("space", [BOX, VECTORS, IMAGE, spaces.Tuple((IMAGE, BOX)), BOTH, spaces.Dict(a=BOX), NESTED])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_the_check_of_a_space_finds_what_is_not_finite_in_whatever_it_is_given(space, bad):
     is_fine = finite_check(space)
@@ -83,4 +86,12 @@ def test_the_check_of_a_space_finds_what_is_not_finite_in_whatever_it_is_given(s
     for value in (*wrong, np.float32(bad), np.full(100, bad), np.array([bad], np.complex64)):
         assert not is_fine(value)
         assert not is_fine((np.zeros(2), value))
+        assert not is_fine((np.zeros(2), np.zeros(2), value))
         assert not is_fine({"a": [value]})
+        assert not is_fine({"a": np.zeros(2), "b": value})
+
+
+@pytest.mark.parametrize("space", [BOX, VECTORS, IMAGE, BOTH, spaces.Dict(a=BOX), NESTED])
+def test_the_check_of_a_space_takes_its_own_values(space):
+    space.seed(0)
+    assert finite_check(space)(space.sample())

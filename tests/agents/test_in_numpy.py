@@ -258,7 +258,7 @@ def test_an_answer_that_is_not_finite_is_refused(name):
     inputs = np.stack([twin.flatten(DRONE.sample()) for _ in range(3)])
     twin.network.check(inputs)
     twin.network.parameters["head.bias"][:] = np.nan
-    with pytest.raises(PolicyError, match=r"a probe observation holds values that are not finite: .*nan"):
+    with pytest.raises(PolicyError, match=r"not in the action space: it holds values that are not finite: .*nan"):
         twin.network.check(inputs)
 
 

@@ -164,7 +164,10 @@ class Network:
         for answer in self.answers(inputs):
             if not np.isfinite(answer).all():
                 text = one_line(np.array2string(np.asarray(answer), threshold=8, precision=3))
-                raise PolicyError(f"its action on a probe observation holds values that are not finite: {text}")
+                raise PolicyError(
+                    "its action on a probe observation is not in the action space: it holds values that are not "
+                    f"finite: {text}"
+                )
 
     def answers(self, inputs: _Array) -> list[Any]:
         """float32 [N, R], flat observations -> the best action for each."""

@@ -137,6 +137,7 @@ def measure(width: int, repeats: int, transport: str) -> dict[str, float]:
         server.join(10)
     return {
         "latency_ms": median(latencies_s[2:]) * 1e3,
+        "latency_min_ms": min(latencies_s[2:]) * 1e3,
         "latency_max_ms": max(latencies_s[2:]) * 1e3,
         "trainer_held_ms": median(held_s[2:]) * 1e3,
         "worker_swap_ms": median(blocked_s[2:]) * 1e3,

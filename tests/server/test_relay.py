@@ -58,7 +58,7 @@ def packet(name="w1", session=1, sequence=1, samples=5):
 
 
 def frame(version=1, index=0, frames=1):
-    return m.PolicyFrame(version, index, frames, 10, 0, 0.0)
+    return m.PolicyFrame(version, index, frames, 10, 0.0)
 
 
 def test_an_unknown_connection_is_asked_to_introduce_itself(relay, link):

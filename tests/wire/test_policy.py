@@ -51,10 +51,10 @@ def test_the_rest_of_an_unfinished_policy_is_skipped() -> None:
 
 
 @pytest.mark.parametrize("size", [10, 3 * FRAME_BYTES])
-def test_a_damaged_frame_is_refused(size: int) -> None:
-    frame, body = frames_of([b"a" * size])[0]
+def test_a_policy_with_a_damaged_frame_is_refused(size: int) -> None:
+    (frame, body), *rest = frames_of([b"a" * size])
     with pytest.raises(DecodingError, match="damaged"):
-        PolicyAssembler().add(frame, b"b" + bytes(body[1:]))
+        assembled([(frame, memoryview(b"b" + bytes(body[1:]))), *rest])
 
 
 def test_frames_that_do_not_add_up_are_refused() -> None:

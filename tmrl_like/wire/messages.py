@@ -162,7 +162,6 @@ class PolicyFrame(Message):
     index: Count
     frames: Count
     total_bytes: Count
-    checksum: Count  # CRC-32 of the body
     published_at_s: float
     digest: bytes = b""  # of the last piece: SHA-256 of the whole policy
 

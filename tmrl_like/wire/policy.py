@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import zlib
 from collections.abc import Iterable, Iterator
 
 import numpy as np
@@ -30,7 +29,7 @@ def split_policy(pieces: Iterable[bytes | memoryview], version: int, published_a
     for index, body in enumerate(_chunks(views)):
         digest.update(body)
         whole = digest.digest() if index == frames - 1 else b""
-        header = m.PolicyFrame(version, index, frames, total, zlib.crc32(body), published_at_s, whole)
+        header = m.PolicyFrame(version, index, frames, total, published_at_s, whole)
         yield m.encode(header, body)
 
 
@@ -71,13 +70,10 @@ class PolicyAssembler:
 
         Raises:
             OversizeError: the policy claims to be larger than allowed.
-            DecodingError: a frame is damaged, or the frames do not add up to what was announced.
+            DecodingError: the frames do not add up to what was announced, or one is damaged.
         """
         if frame.total_bytes > self._max_bytes:
             raise OversizeError(f"a policy of {frame.total_bytes} bytes; at most {self._max_bytes} are allowed")
-        if zlib.crc32(body) != frame.checksum:
-            self._version = -1
-            raise DecodingError("a piece of a policy is damaged")
         if frame.index == 0:
             self._begin(frame)
         if frame.version != self._version or frame.index != self._next:
@@ -105,5 +101,7 @@ class PolicyAssembler:
         if self._filled != len(self._memory):
             raise DecodingError(f"a policy of {len(self._memory)} bytes ended after {self._filled}")
         if self._digest.digest() != frame.digest:
-            raise DecodingError("the policy's hash differs from the trainer's: its pieces belong to different policies")
+            raise DecodingError(
+                "the policy's hash differs from the trainer's: damaged, or its pieces belong to different policies"
+            )
         return self._memory

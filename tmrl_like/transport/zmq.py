@@ -31,7 +31,7 @@ _BROKEN_HANDSHAKES = 3  # before it is asked whether anybody speaks there; and a
 _REDIAL_AFTER_S = 0.3
 _BACKLOG = 1024
 _PART_BYTES = 1 << 20
-_COPY_BELOW_BYTES = 1 << 16
+_COPY_BELOW_BYTES = 1 << 18  # at a server; what is not copied wakes a thread when it has left
 _CURVE_BYTES = 33  # what encryption adds to a message; libzmq compares the sum with its limit
 
 
@@ -255,7 +255,7 @@ class ZmqPeerLink(_ZmqLink):
     def send(self, data: bytes) -> bool:
         self._options.check_size(len(data))
         try:
-            _send(self._socket, data)
+            _send(self._socket, data, copy_below=_PART_BYTES + 1)
         except zmq.Again:
             return False
         return True
@@ -286,7 +286,9 @@ class _Waiting:
         self._size_bytes += size_bytes
 
 
-def _send(sock: zmq.Socket[bytes], data: bytes | memoryview) -> zmq.MessageTracker | None:
+def _send(
+    sock: zmq.Socket[bytes], data: bytes | memoryview, copy_below: int = _COPY_BELOW_BYTES
+) -> zmq.MessageTracker | None:
     """Send a message; once its first part is taken, libzmq takes the others, too.
 
     Returns what tells when the message has left, unless it was small and copied.
@@ -296,7 +298,7 @@ def _send(sock: zmq.Socket[bytes], data: bytes | memoryview) -> zmq.MessageTrack
     for start in range(0, max(1, len(view)), _PART_BYTES):
         part = view[start : start + _PART_BYTES]
         more = zmq.SNDMORE if start + _PART_BYTES < len(view) else 0
-        if len(part) < _COPY_BELOW_BYTES:
+        if len(part) < copy_below:
             sock.send(part, zmq.NOBLOCK | more)
         else:
             sent = sock.send(part, zmq.NOBLOCK | more, copy=False, track=True)

@@ -9,6 +9,7 @@ from house import DeadLink
 
 from tmrl_like.delivery.log import sealed_packet
 from tmrl_like.delivery.receiver import Receiver, WorkerLimits
+from tmrl_like.errors import DivergedError
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.trainer.link import TrainerLink
 from tmrl_like.types import Receipt, StepTiming
@@ -117,6 +118,56 @@ def test_what_is_published_does_not_change_with_the_network_in_training(link):
     actor.layer.bias.data.fill_(2.0)
     link.on_tick(lambda data: sent.append(data) or True, connected=True)
     assert received(sent) == [(1, 1.0)]
+
+
+def test_a_policy_keeps_its_weights_while_it_is_sent_and_may_be_asked_for_again(link, monkeypatch):
+    monkeypatch.setattr("tmrl_like.wire.policy.FRAME_BYTES", 16)
+    sent, publishing = [], iter((2.0, 3.0, 4.0))
+
+    def send(data):
+        if len(sent) == 2 and (bias := next(publishing, None)):
+            link.broadcast_model(policy(bias))
+            return False
+        sent.append(data)
+        return True
+
+    link.broadcast_model(policy(1.0))
+    while link.pending():
+        link.on_tick(send, connected=True)
+    assert received(sent) == [(1, 1.0), (4, 4.0)]
+    link.broadcast_model(policy(5.0))
+    with pytest.raises(DivergedError):
+        link.broadcast_model(policy(np.nan))
+    link.on_tick(lambda data: sent.append(data) or True, connected=True)
+    assert received(sent)[-1] == (5, 5.0)
+
+
+def test_a_policy_keeps_its_weights_while_it_is_saved(make_link, tmp_path, monkeypatch):
+    begun, go_on, saved = threading.Semaphore(0), threading.Event(), []
+
+    def slowly(path, *pieces):
+        begun.release()
+        assert go_on.wait(20.0)
+        saved.append(b"".join(pieces))
+
+    monkeypatch.setattr("tmrl_like.trainer.link.write_atomically", slowly)
+    link = make_link(model_path=tmp_path / "policy")
+    for bias in (1.0, 2.0, 3.0, 4.0):
+        link.broadcast_model(policy(bias))
+        link.on_tick(lambda data: True, connected=True)
+        assert bias > 1.0 or begun.acquire(timeout=20.0)
+    go_on.set()
+    link.close()
+    assert saved == [policy(1.0).weights(), policy(4.0).weights()]
+
+
+def test_policies_are_copied_into_memory_that_is_not_needed_any_more(link):
+    memory = set()
+    for bias in range(6):
+        link.broadcast_model(policy(float(bias)))
+        memory |= {link._publications[-1].snapshot["layer.bias"].data_ptr()}
+        link.on_tick(lambda data: True, connected=True)
+    assert len(memory) == 2
 
 
 def test_a_policy_that_the_connection_does_not_take_at_once_arrives_whole_and_soon(link, monkeypatch):

@@ -69,9 +69,18 @@ class ActorModule(torch.nn.Module, ABC):
         """An actor that does the same without torch, on the same memory; None: there is none."""
         return None
 
-    def snapshot(self) -> dict[str, torch.Tensor]:
-        """A copy of parameters and buffers on the CPU, as they are now."""
-        return {name: t.detach().to("cpu", copy=True).contiguous() for name, t in self.state_dict().items()}
+    def snapshot(self, into: dict[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
+        """A copy of parameters and buffers on the CPU, as they are now.
+
+        `into`: an earlier one that nobody needs any more. Where it has the same tensors they are written over: to make
+        new memory takes longer than to copy.
+        """
+        own = {name: t.detach() for name, t in self.state_dict().items()}
+        if into is None or _forms(into) != _forms(own):
+            into = {name: torch.empty(t.shape, dtype=t.dtype) for name, t in own.items()}
+        if own:
+            torch._foreach_copy_(list(into.values()), list(own.values()))
+        return into
 
     def weights(self) -> bytes:
         """The parameters and buffers as safetensors bytes."""
@@ -138,3 +147,7 @@ def fit_action(action: Any, space: gymnasium.Space[Any]) -> Any:
         return action.reshape(shape)[()] if isinstance(space, gymnasium.spaces.Discrete) else action.reshape(shape)
     except ValueError:
         raise PolicyError(f"act() returned an array of shape {action.shape}; the action space wants {shape}") from None
+
+
+def _forms(tensors: dict[str, torch.Tensor]) -> list[tuple[str, torch.Size, torch.dtype]]:
+    return [(name, t.shape, t.dtype) for name, t in tensors.items()]

@@ -40,8 +40,8 @@ def serialize_weights(snapshot: Mapping[str, torch.Tensor]) -> list[bytes | memo
 def first_not_finite(tensors: Mapping[str, torch.Tensor]) -> str:
     """The name of a tensor that holds NaN or infinity; empty: none does. One pass, and one answer to wait for."""
     floats = {name: t for name, t in tensors.items() if t.is_floating_point() and t.numel()}
-    if not floats or bool(torch.isfinite(torch.stack([t.sum().float() for t in floats.values()])).all()):
-        return ""  # nan and inf survive a sum
+    if not floats or bool(torch.isfinite(torch.stack(torch._foreach_norm(list(floats.values())))).all()):
+        return ""  # nan and inf survive a norm
     return next((name for name, t in floats.items() if not bool(torch.isfinite(t).all())), "")
 
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
 from tmrl_like.base import script
 from tmrl_like.base.budgets import Turns
 from tmrl_like.base.files import write_atomically
@@ -35,7 +37,8 @@ class _Publication(NamedTuple):
 
     version: int
     published_at_s: float
-    pieces: list[bytes | memoryview]
+    snapshot: dict[str, torch.Tensor]
+    pieces: list[bytes | memoryview]  # views of the snapshot
 
 
 class TrainerLink:
@@ -80,6 +83,7 @@ class TrainerLink:
         self._frames: Iterator[bytes] = iter(())  # of the publication, that are not sent yet
         self._blocked: bytes | None = None  # the frame that the connection has not taken yet
         self._last_publication: _Publication | None = None
+        self._publications: list[_Publication] = []  # whose memory is in use, and one more
         self._published: dict[int, float] = {}
         self.newest_version = version
         self._saver = None if model_path is None else _Saver(model_path)
@@ -115,17 +119,28 @@ class TrainerLink:
         Raises:
             DivergedError: they are not finite; nothing is published.
         """
-        snapshot = model.snapshot()
+        unused = self._unused_publication()
+        snapshot = model.snapshot(unused and unused.snapshot)
         refuse_diverged(snapshot)
-        pieces = serialize_weights(snapshot)
+        pieces = unused.pieces if unused and unused.snapshot is snapshot else serialize_weights(snapshot)
+        version = self.newest_version + 1
+        publication = _Publication(version, time.time(), snapshot, pieces)
+        self._publications.append(publication)
         with self._arrived:
-            version = self.newest_version + 1
-            self._next_publication = _Publication(version, time.time(), pieces)
-            self._published[version] = self._next_publication.published_at_s
+            self._next_publication = publication
+            self._published[version] = publication.published_at_s
             self._published.pop(version - _VERSIONS_KEPT, None)
             self.newest_version = version
         self.session.wake()
         return version
+
+    def _unused_publication(self) -> _Publication | None:
+        """One that is neither on its way, nor sent last, nor being saved: its memory may be written over."""
+        in_use = [self._next_publication, self._publication, self._last_publication]  # in the order of their way
+        in_use += self._saver.held if self._saver is not None else ()
+        unused = [p for p in self._publications if not any(p is other for other in in_use)]
+        self._publications = [p for p in self._publications if any(p is other for other in in_use)]
+        return unused[0] if unused else None
 
     def published_at(self, version: int) -> float | None:
         return self._published.get(version)
@@ -206,7 +221,7 @@ class TrainerLink:
             if self._blocked:
                 return False
         if self._saver is not None:
-            self._saver.save(self._publication.pieces)
+            self._saver.save(self._publication)
         self._last_publication, self._publication = self._publication, None
         return self._next_publication is None
 
@@ -222,15 +237,22 @@ class _Saver:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._waiting: list[bytes | memoryview] | None = None
+        self._waiting: _Publication | None = None
+        self._writing: _Publication | None = None
         self._ready = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="tmrl-saver", daemon=True)
         self._thread.start()
 
-    def save(self, pieces: list[bytes | memoryview]) -> None:
+    @property
+    def held(self) -> tuple[_Publication | None, _Publication | None]:
+        """Those whose weights it needs."""
         with self._ready:
-            self._waiting = pieces
+            return self._waiting, self._writing
+
+    def save(self, publication: _Publication) -> None:
+        with self._ready:
+            self._waiting = publication
             self._ready.notify()
 
     def close(self) -> None:
@@ -243,12 +265,13 @@ class _Saver:
         failed = False
         while True:
             with self._ready:
+                self._writing = None
                 self._ready.wait_for(lambda: self._waiting is not None or self._closing)
-                pieces, self._waiting = self._waiting, None
-            if pieces is None:
+                self._writing, self._waiting = self._waiting, None
+            if self._writing is None:
                 return
             try:
-                write_atomically(self._path, *pieces)
+                write_atomically(self._path, *self._writing.pieces)
                 failed = False
             except OSError as error:
                 if not failed:

@@ -466,7 +466,13 @@ class RolloutWorker:
         return result
 
     def measure(self, times: StepTimes, floor: StepTimes | None = None, test: bool = False) -> None:
-        """Measure steps with the actor in the loop, and the machine's own floor in turns: see `timing.measure`."""
+        """Measure steps with the actor in the loop, and the machine's own floor in turns; `stop` ends it.
+
+        Args:
+            times: takes as many steps as it has room for; no samples are collected.
+            floor: takes as many of a bare loop that sleeps and spins; None: the control loop alone.
+            test: whether the actor acts as in a test.
+        """
         with self._real_time(self._env.thread_id, [threading.get_native_id()]):
             self.run_in_control_thread(lambda _: measure(self.loop, times, floor, test))
 

@@ -2,6 +2,7 @@
 
 import errno
 import io
+import os
 import threading
 from pathlib import Path
 
@@ -72,6 +73,57 @@ def test_any_name_gets_a_folder_of_its_own_and_comes_back(opened, tmp_path, name
 def test_a_name_too_long_for_a_folder_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="needs a shorter name"):
         open_folder(tmp_path, "ü" * 150)
+
+
+def test_a_worker_without_a_name_leaves_a_folder_to_who_still_sends_from_it(opened, outbox):
+    box = outbox()
+    box.kill_writer()
+    assert opened(None).worker != "w"
+    box.kill_reader()
+    assert opened(None).worker == "w"
+
+
+def test_one_that_sends_waits_for_the_one_before_and_gives_up_after_a_while(outbox, monkeypatch):
+    monkeypatch.setattr(folder_module, "_READER_WITHIN_S", 0.0)
+    box = outbox()
+    with pytest.raises(ConfigError, match=r"another process still sends what is in .*w: end it"):
+        box._reader()
+
+
+@pytest.fixture
+def shared_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(folder_module, "_SHARED_MEMORY", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("is_writer_first", [False, True])
+def test_a_private_folder_goes_with_the_last_of_the_two_that_use_it(outbox, shared_memory, is_writer_first):
+    box = outbox(root=None)
+    (path,) = shared_memory.iterdir()
+    if os.name == "posix":
+        assert path.stat().st_mode & 0o777 == 0o700
+    box.log.close()
+    closers = [box.folder.close, box.outbox.close]
+    for close in closers if is_writer_first else reversed(closers):
+        assert path.exists()
+        close()
+    assert not path.exists()
+
+
+def test_private_folders_that_nobody_uses_are_removed_when_they_are_not_just_being_made(outbox, shared_memory):
+    stale, young, used = (outbox(root=None) for _ in range(3))
+    for box in (stale, young):
+        box.kill()
+    for box in (stale, used):
+        os.utime(box.folder.path, (0, 0))
+    outbox(root=None)
+    assert [box.folder.path.exists() for box in (stale, young, used)] == [False, True, True]
+
+
+def test_where_there_is_no_shared_memory_a_private_folder_is_a_temporary_one(outbox, tmp_path, monkeypatch):
+    monkeypatch.setattr(folder_module, "_SHARED_MEMORY", tmp_path / "missing")
+    monkeypatch.setattr(folder_module.tempfile, "tempdir", str(tmp_path))
+    assert outbox(root=None).folder.path.parent == tmp_path
 
 
 # -- with the outbox ---------------------------------------------------------------------------------

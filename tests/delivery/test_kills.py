@@ -10,13 +10,20 @@ import pytest
 from both_ends import CLOCK, STATS, TIMING, Ends, nothing
 
 import tmrl_like.delivery
-from tmrl_like.delivery import sample_log
+from tmrl_like.delivery import outbox, sample_log
 from tmrl_like.delivery.log import unseal
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import decode_body
 
 ROOM = str(Path(tmrl_like.delivery.__file__).parent)
 OPTIONS = {"max_samples": 7, "max_packet_bytes": 50_000}
+
+
+@pytest.fixture(autouse=True)
+def small_files(monkeypatch):
+    monkeypatch.setattr(sample_log, "_SEGMENT_BYTES", 4096)  # so that packets lie in several
+    monkeypatch.setattr(sample_log, "_ROWS", 4)
+    monkeypatch.setattr(outbox, "_LOG_SEGMENT_BYTES", 1)  # so that what is stored is gone
 
 
 class Killed(BaseException):
@@ -53,6 +60,7 @@ class Trainer:
 
     def __init__(self):
         self.received = {}
+        self.sizes = {}
         self.rows = {}
         self.reports = 0
 
@@ -61,6 +69,8 @@ class Trainer:
         for _, message in unseal(body):
             packet, content = m.decode(message)
             received = self.received.get(bundle.incarnation, 0)
+            name = (bundle.incarnation, packet.sequence)
+            assert self.sizes.setdefault(name, packet.samples) == packet.samples, "another packet of the same name"
             assert packet.sequence <= received + 1, "a packet is missing"
             if packet.sequence == received + 1:
                 self.received[bundle.incarnation] = packet.sequence
@@ -96,6 +106,10 @@ class World:
         info = {"said": "x" * (self.count % 5)} if kind == "text" else {}
         self.ends.append((None, obs, 0.0, False, False, info), TIMING, kind == "reset")
         self.appended.setdefault(self.incarnation, []).append((self.breaks, self.count, kind == "reset"))
+
+    def begin_file(self):
+        self.ends.log._next_segment(0)
+        self.ends.log._go_on()
 
     def add_break(self):
         self.ends.add_break()
@@ -157,9 +171,9 @@ def operations(rng, count):
         yield rng.choice(
             [
                 *[(name,) for name in ("add_break", "report", "seal", "pump", "acknowledge")],
-                *[("kill_reader", rng.randrange(600), call) for call in ("pump", "pump", "pump", "acknowledge")],
-                ("restart", rng.randrange(600)),
-                ("kill_all", rng.randrange(600)),
+                *[("kill_reader", rng.randrange(800), call) for call in ("pump", "pump", "pump", "acknowledge")],
+                ("restart", rng.randrange(800)),
+                ("kill_all", rng.randrange(800)),
             ]
         )
 
@@ -167,9 +181,7 @@ def operations(rng, count):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # what is killed closes no files
 @pytest.mark.parametrize("is_private", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_whatever_is_killed_when(seed, is_private, tmp_path, monkeypatch):
-    monkeypatch.setattr(sample_log, "_SEGMENT_BYTES", 4096)  # so that packets lie in several
-    monkeypatch.setattr(sample_log, "_ROWS", 4)
+def test_whatever_is_killed_when(seed, is_private, tmp_path):
     gc.freeze()  # what is there is not looked at again each time
     world = World(None if is_private else tmp_path)
     try:
@@ -180,3 +192,35 @@ def test_whatever_is_killed_when(seed, is_private, tmp_path, monkeypatch):
     finally:
         gc.unfreeze()
         world.ends.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("lines", range(0, 800, 8))
+def test_a_packet_that_lies_in_several_files_is_the_same_after_a_kill(lines, tmp_path):
+    world = World(tmp_path)
+    for _ in range(3):
+        world.append("large")
+        world.begin_file()
+    world.append("small")
+    world.seal()
+    is_killed = kill_after(lines, world.pump)
+    world.append("small")  # what comes meanwhile is in another packet
+    if is_killed:
+        world.restart(10_000)
+    world.pump()
+    world.acknowledge()
+    world.restart(10_000)
+    world.append("small")
+    world.settle()
+
+
+def test_a_packet_that_ends_with_a_file_has_a_name_that_no_other_gets(tmp_path):
+    world = World(tmp_path)
+    world.append("small")
+    world.begin_file()
+    world.ends.outbox.seal()
+    world.pump()
+    world.acknowledge()
+    world.restart(10_000)
+    world.append("small")
+    world.settle()

@@ -35,7 +35,6 @@ from tmrl_like.delivery.segments import (
     SEAL,
     SEALED,
     STRUCTURE,
-    TAIL,
     Segment,
     Structure,
     padded,
@@ -150,7 +149,6 @@ class SampleReader:
         oldest = min(found, key=lambda segment: segment.words[NUMBER])
         self._enter(oldest)
         self.sequence = oldest.words[SEALED]
-        self._kept_up_to = max(self._kept_up_to, oldest.words[TAIL])
         self._breaks = oldest.words[BREAKS]
         following: Segment | None = oldest
         while following is not None:
@@ -278,7 +276,7 @@ class SampleReader:
         else:
             segment.words[at >> 3] = expected
         self.sequence = mark or expected
-        if self.sequence > self._kept_up_to and self.sequence == expected:  # else a power cut took a mark
+        if self.sequence > self._kept_up_to and self.sequence == expected:  # else this is the end of an older one
             self._seal()
         self._free_passed()
         self._begin_packet()
@@ -302,21 +300,18 @@ class SampleReader:
             self._free_passed()
 
     def _free_passed(self) -> None:
-        """All that lies in the segments that were read whole is in sealed packets.
+        """All that lies in the segments that were read whole is in sealed packets: they may be filled again.
 
-        Whoever reads next begins with the segment that is read now, so that one says how far the packets are. The
-        newest segment is freed first: the control loop looks at the oldest alone.
+        Whoever reads next begins with the one that is read now, in which the newest packet may end.
         """
-        if not self._passed:
-            return
-        assert self._segment is not None
-        ends_here = self._newest is not None and self._newest[0] is self._segment
-        self._segment.words[TAIL if ends_here else SEALED] = self.sequence
-        self._segment.release()
-        self._segment.acquire()
-        for passed in reversed(self._passed):
-            passed.words[FREED] = passed.words[NUMBER]
-        self._passed = []
+        if self._passed:
+            assert self._segment is not None
+            self._segment.words[SEALED] = self.sequence
+            self._segment.release()
+            self._segment.acquire()
+            for passed in self._passed:
+                passed.words[FREED] = passed.words[NUMBER]
+            self._passed = []
 
     # -- the end -------------------------------------------------------------------------------------
 

@@ -150,6 +150,11 @@ class SampleLog:
 
     def _append(self, sample: tuple[Any, ...], *timing: Any) -> None:
         form = self._format
+        is_full = 0 <= self._limit < self._at + self._row_bytes
+        if is_full and self._prepare(self._row_bytes, form) is not None:  # nothing else is in the way
+            self._go_on()
+            SampleLog.append(self, sample, *timing)
+            return
         row = None if form is None else form.row(sample, *timing)
         if form is None or row is None:
             form = format_of(sample)
@@ -180,19 +185,24 @@ class SampleLog:
 
     def _write(self, kind: int, content: bytes | bytearray, form: RowFormat | None = None) -> bool:
         """Append a record, and before it what it needs; False where there is no room."""
-        needed = 3 * RECORD_BYTES + padded(len(self._structure)) + padded(len(content))
-        segment = self._segment if self._has_room(needed) else None
+        segment = self._prepare(RECORD_BYTES + len(content), form)
         if segment is not None:
-            if self._is_gap:
-                self._write_break()
-            if form is not None and form is not self._described:
-                segment.write(STRUCTURE, self._structure)
-                self._described = form
             segment.write(kind, content)
-        else:
-            self._is_gap = True
+        self._is_gap = segment is None
         self._go_on()
         return segment is not None
+
+    def _prepare(self, size: int, form: RowFormat | None) -> Segment | None:
+        """Make room for a record of this size, and write the break and the structure that come before it."""
+        if not self._has_room(2 * RECORD_BYTES + padded(len(self._structure)) + padded(size)):
+            return None
+        if self._is_gap:
+            self._write_break()
+        segment = self._segment
+        if segment is not None and form is not None and form is not self._described:
+            segment.write(STRUCTURE, self._structure)
+            self._described = form
+        return segment
 
     def _has_room(self, needed: int) -> bool:
         segment = self._segment
@@ -209,7 +219,7 @@ class SampleLog:
             return False
         segment.begin(self.incarnation, next(self._numbers), self._breaks, self.lost_samples, self._is_checked)
         if self._segment is not None:
-            self._segment.write(NEXT, int(segment.path.stem).to_bytes(8, "little"))
+            self._segment.write(NEXT, segment.number.to_bytes(8, "little"))
         self._used.append(segment)
         self._segment, self._described = segment, None
         return True

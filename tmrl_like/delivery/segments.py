@@ -11,7 +11,7 @@ and is written in one store of 8 bytes::
               4 bytes   CRC-32, where the folder is on a disk, of which a power cut may leave parts
               content, padded to a multiple of 8 bytes
 
-A segment says all that a reader needs that begins with it, for the one before is killed at any point.
+A reader can begin with any segment: it begins with the structure of its samples, and its head says what came before.
 """
 
 from __future__ import annotations
@@ -45,10 +45,9 @@ MAGIC = int.from_bytes(b"tmrlSL1\n", "little")
 # … and the reader's
 (
     FREED,  # the NUMBER up to which all is in sealed packets: the segment may be filled again
-    SEALED,  # newest packet that was sealed before the first record was read
-    TAIL,  # the packet that began in segments that are free by now; 0: none did
+    SEALED,  # newest packet that began in a segment before this one, and is sealed
     DROPPED,  # samples that were given up after they were sealed
-) = range(8, 12)
+) = range(8, 11)
 HEAD_BYTES = 128
 
 STRUCTURE, ROW, FREE_ROW, REPORT, BREAK, NEXT = range(6)
@@ -79,7 +78,7 @@ class Segment:
     that nobody else uses, order them, and take 60 ns.
 
     Attributes:
-        path: the file.
+        path: the file; `number` is its name's.
         map: its bytes.
         words: the same, as unsigned 8-byte integers in the machine's order.
     """
@@ -91,6 +90,7 @@ class Segment:
             OSError, ValueError: it cannot be mapped.
         """
         self.path = path
+        self.number = int(path.stem)
         self.map = map_file(path)
         self._bytes = memoryview(self.map)
         lock = threading.Lock()
@@ -117,7 +117,7 @@ class Segment:
         words = self.words
         words[INCARNATION], words[END], words[BREAKS] = incarnation, HEAD_BYTES, breaks
         words[SEAL], words[LOST], words[CHECKED] = 0, lost, is_checked
-        words[SEALED] = words[TAIL] = words[DROPPED] = 0
+        words[SEALED] = words[DROPPED] = 0
         words[NUMBER] = number
         self.release()
         self.acquire()

@@ -283,11 +283,13 @@ class _Source:
         form = f"{_fixed_bytes(leaf)}s"
         if isinstance(leaf, ArrayLeaf):
             dtype, shape = self._constant(np.dtype(leaf.dtype)), self._constant(tuple(leaf.shape))
-            self._refuse_if(f"type({value}) is not ndarray or {value}.dtype != {dtype} or {value}.shape != {shape}")
+            self._refuse_if(f"type({value}) is not ndarray or {value}.shape != {shape}")
+            self._refuse_if(f"{value}.dtype is not {dtype} and {value}.dtype != {dtype}")  # most are the same object
         elif isinstance(leaf, ScalarLeaf):
             scalar = np.dtype(leaf.dtype)
             names = self._constant(scalar.type), self._constant(scalar)
-            self._refuse_if(f"type({value}) is not {names[0]} or {value}.dtype != {names[1]}")
+            self._refuse_if(f"type({value}) is not {names[0]}")
+            self._refuse_if(f"{value}.dtype is not {names[1]} and {value}.dtype != {names[1]}")
         else:
             taken = "" if leaf.kind == "none" else _TO_PLAIN.get(leaf.kind, "{0}").format(value)
             packed = "" if leaf.kind == "none" else _VALUES.get(leaf.kind, "{0}").format(value)

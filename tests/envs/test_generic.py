@@ -140,6 +140,19 @@ def test_numbers_that_rtgym_cannot_work_with_are_refused_by_name(changed: dict[s
         GenericGymEnv("real-time-gym-ts-v1", {"config": config})
 
 
+@pytest.mark.parametrize("version", ["real-time-gym-v1", "real-time-gym-ts-v1"])
+def test_an_interface_that_moves_hardware_says_so_through_rtgym(version: str) -> None:
+    class Moving(Interface):
+        moves_hardware = True
+
+    env = rtgym_env(version, Moving)
+    assert env.moves_hardware
+    env.close()
+    env = rtgym_env(version)
+    assert not env.moves_hardware
+    env.close()
+
+
 def test_a_worker_survives_an_interface_that_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tmrl_like.envs.supervision._MAX_BACKOFF_S", 0.0)
 

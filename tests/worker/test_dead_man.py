@@ -9,7 +9,7 @@ from gymnasium import spaces
 
 from tmrl_like.base.functional import partial
 from tmrl_like.delivery.options import OutboxOptions
-from tmrl_like.errors import ConfigError
+from tmrl_like.errors import ConfigError, RefusedError
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.types import ActionSource
@@ -208,3 +208,103 @@ def test_experts_and_standalone_workers_have_no_limit(house):
     alone = RolloutWorker(CountingEnv, LinearActor, standalone=True, options=WorkerOptions(max_policy_age_s=60.0))
     alone.run_episodes(nb_episodes=1)
     assert worker.loop.dead_man.safe_steps == alone.loop.dead_man.safe_steps == 0
+
+
+class Hardware(RecordingEnv):
+    """Moves hardware, and counts its resets."""
+
+    moves_hardware = True
+    resets = 0
+
+    def reset(self, **kwargs):
+        Hardware.resets += 1
+        return super().reset(**kwargs)
+
+
+@pytest.fixture
+def hardware(monkeypatch, caplog):
+    monkeypatch.setattr(Hardware, "resets", 0)
+    caplog.set_level(logging.INFO)
+    return Hardware
+
+
+RUNS = {
+    "run": lambda worker: worker.run(nb_episodes=1),
+    "run_episodes": lambda worker: worker.run_episodes(nb_episodes=1),
+    "run_synchronous": lambda worker: worker.run_synchronous(nb_steps=1),
+    "run_episode": lambda worker: worker.run_episode(),
+}
+
+
+@pytest.mark.parametrize("how", RUNS)
+def test_a_worker_that_waits_for_a_policy_touches_nothing_before_it_has_one(how, house, until, hardware, caplog):
+    house.server()
+    trainer = house.trainer()
+    worker = house.worker(hardware, wait_for_policy=True)
+    running = house.start(RUNS[how], worker)
+    until(lambda: "holds still until a policy arrives" in caplog.text)
+    assert worker.wait_connected(5.0)
+    assert (hardware.resets, worker.loop.env_steps) == (0, 0)
+    trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    running.join(20.0)
+    assert worker.policy_version == 1
+    assert hardware.resets > 0
+    RUNS[how](worker)
+    assert caplog.text.count("holds still") == 1
+    assert "hardware" not in caplog.text
+
+
+def test_a_worker_that_waits_can_be_stopped(house, until, hardware, caplog):
+    house.server()
+    worker = house.worker(hardware, wait_for_policy=True)
+    running = house.start(worker.run)
+    until(lambda: "holds still" in caplog.text)
+    worker.stop()
+    running.join(20.0)
+    assert not running.is_alive()
+    assert hardware.resets == 0
+
+
+def test_a_worker_that_waits_raises_what_it_is_refused_for(house, hardware, tmp_path):
+    house.server()
+    assert house.trainer(model_path=tmp_path / "model").link.session.wait_connected(60)
+    worker = house.worker(hardware, wait_for_policy=True, model_path=tmp_path / "model")
+    with pytest.raises(RefusedError, match="keep"):
+        worker.run()
+    assert hardware.resets == 0
+
+
+def test_experts_standalone_workers_and_those_with_weights_do_not_wait(tmp_path, house, hardware, caplog):
+    env = CountingEnv()
+    LinearActor(env.observation_space, env.action_space).save(tmp_path / "p")
+    house.server()
+    house.worker(hardware, wait_for_policy=True).run(nb_episodes=1, expert=True)
+    house.worker(hardware, wait_for_policy=True, model_path=tmp_path / "p").run(nb_episodes=1)
+    assert "hardware" not in caplog.text
+    alone = RolloutWorker(hardware, LinearActor, standalone=True, options=WorkerOptions(wait_for_policy=True))
+    alone.run_episodes(nb_episodes=1)
+    assert hardware.resets == 3
+    assert "holds still until a policy arrives" not in caplog.text
+
+
+def test_a_trainer_and_a_worker_that_waits_for_its_first_policy_do_not_wait_for_each_other(house, hardware):
+    house.server()
+    trainer = house.trainer(training={"start_training": 20})
+    worker = house.worker(hardware, wait_for_policy=True)
+    house.start(worker.run)
+    trainer.run()
+    assert trainer.training.total_updates == 20
+
+
+@pytest.mark.parametrize(
+    ("options", "warns"), [({}, True), ({"max_policy_age_s": 60.0, "safe_action": BRAKE}, False)], ids=["", "safe"]
+)
+def test_hardware_and_an_untrained_policy_are_one_warning_before_the_first_reset(
+    options, warns, house, hardware, caplog
+):
+    house.server()
+    worker = house.worker(hardware, **options)
+    worker.run(nb_episodes=1)
+    worker.run(nb_episodes=1)
+    warned = [record for record in caplog.records if "wait_for_policy" in record.getMessage()]
+    assert [record.levelname for record in warned] == warns * ["WARNING"]

@@ -97,6 +97,7 @@ class GenericGymEnv(Float32Env):
         try:
             super().__init__(_make(id, kwargs))
             self._raise_fault()
+            self.moves_hardware = getattr(self._guard and self._guard.interface, "moves_hardware", False)
         except BaseException:
             if "env" in vars(self):
                 self._end_rtgym_thread()

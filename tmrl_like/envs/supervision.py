@@ -109,6 +109,13 @@ class SupervisedEnv:
         return default_action(self.env)
 
     @property
+    def moves_hardware(self) -> bool:
+        """Whether the environment says so, or its interface: in an attribute `moves_hardware`."""
+        inner = getattr(self.env, "unwrapped", self.env)
+        parts = (self.env, inner, getattr(inner, "interface", None))
+        return any(getattr(part, "moves_hardware", False) for part in parts)
+
+    @property
     def thread_id(self) -> int:
         """Native id of the control thread, another one after a hang; without one, of the calling thread."""
         return threading.get_native_id() if self._thread is None else self._thread.native_id

@@ -29,6 +29,7 @@ class DeadMan:
     for a second. Each is logged once, and so is its end.
 
     Attributes:
+        has_policy: whether one was received or read from a file.
         expires_at: `time.perf_counter()` after which the policy in use is too old; -inf: there is none.
         is_driving: whether an incident is under way.
         safe_steps: steps that the safe action drove since the start.
@@ -51,6 +52,7 @@ class DeadMan:
         self._write = write
         self._last_at = 0.0
         self._steps_before = 0
+        self.has_policy = False
         self.expires_at = math.inf if max_policy_age_s == math.inf else -math.inf
         self.is_driving = False
         self.safe_steps = 0
@@ -58,6 +60,7 @@ class DeadMan:
 
     def renew(self, received_at: float) -> None:
         """A policy begins to drive that was received at `received_at` (`time.perf_counter()`)."""
+        self.has_policy = True
         self.expires_at = received_at + self._max_policy_age_s
 
     def take_over(self, why: str = "") -> Any:
@@ -67,7 +70,7 @@ class DeadMan:
             self._steps_before = self.safe_steps
             if not why:
                 why = f"no new policy has been received for {self._max_policy_age_s:g} s"
-                if self.expires_at == -math.inf:
+                if not self.has_policy:
                     why = "no policy has been received yet"
             self.alarm = f"the safe action drives: {why}"
             self._write(logging.ERROR, "%s", self.alarm)

@@ -26,6 +26,8 @@ class WorkerOptions:
         hang_timeout_s: a step or reset of the environment that takes longer is a fault, and the environment is rebuilt.
         own_thread: let the environment live in a thread of its own; false: in the one that runs it, which windows
             may need on macOS (the main thread), and without a way out of a hang.
+        wait_for_policy: hold still, before the first reset, until a policy has arrived; weights that were read from
+            their file are one. Neither experts nor standalone workers wait.
         max_policy_age_s: for how long after it was received (by the worker's clock) a policy may drive; after that, and
             before there is any, `safe_action` drives. With .inf there is no limit, and the untrained actor explores
             until a policy comes. Neither experts nor standalone workers have a limit.
@@ -44,6 +46,7 @@ class WorkerOptions:
     model_history: int = 0
     hang_timeout_s: float = 30.0
     own_thread: bool = True
+    wait_for_policy: bool = False
     max_policy_age_s: float = math.inf
     safe_action: Any = None
     realtime_priority: int | None = None

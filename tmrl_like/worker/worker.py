@@ -199,6 +199,8 @@ class RolloutWorker:
                 undo.callback(self._samples.close)
                 self._outbox = Outbox(folder.path, self.name, self._samples.incarnation, outbox)
                 undo.callback(self._outbox.close)
+            self._waits_for_policy = options.wait_for_policy and not standalone
+            self._has_warned = False
             self._closed = False
             self._idle = threading.Event()  # no run is under way
             self._idle.set()
@@ -413,6 +415,7 @@ class RolloutWorker:
         self._idle.clear()
         self._note_end(None)
         try:
+            self._await_policy()
             self._env.revive()
             while True:
                 try:
@@ -431,6 +434,23 @@ class RolloutWorker:
             self._idle.set()
             if not self._closed:
                 self._env.stopping.clear()
+
+    def _await_policy(self) -> None:
+        """Hold still until there is a policy, where that is asked for; warn of hardware that moves without one."""
+        dead_man = self.loop.dead_man
+        if dead_man.has_policy or self.loop.expert:
+            return
+        if self._waits_for_policy:
+            log.info("%s holds still until a policy arrives from %s (wait_for_policy)", self.name, self._where)
+            self.update_actor_weights(blocking=True)
+            if self._env.stopping.is_set():
+                raise StoppedError
+        elif self._env.moves_hardware and dead_man.expires_at == math.inf and not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "an untrained policy is about to move hardware: with wait_for_policy the worker holds still until one "
+                "has arrived from the trainer; without a trainer, give it weights (model_path)"
+            )
 
     def _note_end(self, failure: BaseException | None) -> None:
         """Let trainers know what ended a run, or that one begins: one elsewhere, and one in this script."""

@@ -32,6 +32,7 @@ from tmrl_like.envs.robot.physics import (
     Arm,
     ArmOptions,
 )
+from tmrl_like.envs.supervision import SupervisedEnv
 from tmrl_like.errors import EnvironmentFaultError, MissingExtraError
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.testing.fakes import LinearActor
@@ -367,6 +368,17 @@ def test_reading_the_spaces_starts_no_arm() -> None:
     assert arm_of(env).pid is None
     assert [space.shape for space in env.observation_space] == [(2,)] * 6
     env.close()
+
+
+def test_an_arm_is_hardware_unless_its_driver_says_otherwise() -> None:
+    class Yours:
+        """Everything else is as a `RobotDriver` wants it."""
+
+    for driver, moves in ((SimulatedArm, False), (Yours, True)):
+        supervised = SupervisedEnv(partial(RobotEnv, driver))
+        assert supervised.moves_hardware is moves
+        supervised.env.unwrapped.interface.close = lambda: None
+        supervised.close()
 
 
 @needs_mujoco

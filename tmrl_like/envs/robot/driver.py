@@ -62,6 +62,8 @@ class RobotDriver(Protocol):
     """What an environment asks of a robot. Nothing here waits for the robot to move.
 
     Each raises EnvironmentFaultError, within a second, with one line that says what is wrong with the robot.
+
+    A driver of a robot that is simulated says so: `moves_hardware = False`.
     """
 
     def connect(self) -> None:
@@ -85,6 +87,8 @@ class SimulatedArm:
 
     All calls but `connect` and `close` raise EnvironmentFaultError where the arm is not connected or its process ended.
     """
+
+    moves_hardware = False
 
     def __init__(self, options: ArmOptions = ArmOptions()) -> None:  # noqa: B008 - frozen
         self._options = options

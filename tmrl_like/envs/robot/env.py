@@ -55,6 +55,11 @@ class RobotInterface(RealTimeGymInterface):  # type: ignore[misc]
         self._target = np.zeros(2, np.float32)
         self._position_rad = HOME_RAD
 
+    @property
+    def moves_hardware(self) -> bool:
+        """Whether an arm moves that could hurt somebody, so that a worker warns of an untrained policy."""
+        return getattr(self._driver, "moves_hardware", True)
+
     def get_observation_space(self) -> spaces.Tuple[Any]:
         bounds = (math.pi, 2 * MAX_SPEED, 1.0, 2 * sum(LINKS_M))
         return spaces.Tuple([spaces.Box(-bound, bound, (2,)) for bound in bounds])

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tmrl_like.base.factories import MISSING, argument_of, completed, fitted, known_from_env
+from tmrl_like.envs.real_time import ClockedGym
 from tmrl_like.replay import ReplayMemory, WithDemonstrations, compressor_of
 
 
@@ -40,13 +41,24 @@ def test_a_factory_is_given_what_it_takes_and_has_not() -> None:
     assert completed(Game, size=MISSING) is Game
 
 
+RTGYM = {"interface": Any, "act_buf_len": 3}
+
+
 @pytest.mark.parametrize(
     ("env_cls", "known"),
     [
         (Env, {"act_buf_len": 2, "frame_stack": {0: 4}}),
         (partial(Env, partial(Game, frames=1), act_buf_len=0), {"act_buf_len": 0, "frame_stack": 0}),
-        (partial(Gym, gym_kwargs={"config": {"act_buf_len": 3}}), {"act_buf_len": 3, "reset_act_buf": True}),
-        (partial(Gym, gym_kwargs={"config": {"act_in_obs": False}}), {"act_buf_len": 0, "reset_act_buf": True}),
+        (partial(ClockedGym, RTGYM), {"act_buf_len": 3, "reset_act_buf": True}),
+        (partial(ClockedGym, {"act_buf_len": 3}), {}),
+        (
+            partial(Gym, gym_kwargs={"config": RTGYM}),
+            {"act_buf_len": 3, "reset_act_buf": True},
+        ),
+        (
+            partial(Gym, gym_kwargs={"config": RTGYM | {"act_in_obs": False}}),
+            {"act_buf_len": 0, "reset_act_buf": True},
+        ),
         (Gym, {}),
         (partial(Gym, gym_kwargs={"config": 3}), {}),
         (partial(Env, lambda: Game(1)), {"act_buf_len": 2, "frame_stack": 0}),

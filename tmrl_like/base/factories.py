@@ -100,14 +100,15 @@ def completed(factory: Callable[..., Any], **known: Any) -> Callable[..., Any]:
 def known_from_env(env_cls: Any) -> dict[str, Any]:
     """What an environment's factory tells a memory: `act_buf_len`, `reset_act_buf`, `frame_stack`, as far as known.
 
-    The first two are its arguments of these names, or rtgym's in `gym_kwargs`. Its class may say in `frame_stacks`
-    which items of observations are stacks of frames, and of how many: a number, or an argument's name: `{0: "frames"}`.
+    The first two are its arguments of these names, or rtgym's, in `gym_kwargs` or in a dictionary `config`. Its class
+    may say in `frame_stacks` which items of observations are stacks of frames, and of how many: a number, or an
+    argument's name: `{0: "frames"}`.
     """
     if not callable(env_cls):  # a pair of spaces
         return {}
     gym_kwargs = argument_of(env_cls, "gym_kwargs")
-    config = gym_kwargs.get("config") if isinstance(gym_kwargs, dict) else None
-    if isinstance(config, dict):
+    config = gym_kwargs.get("config") if isinstance(gym_kwargs, dict) else argument_of(env_cls, "config")
+    if isinstance(config, dict) and "interface" in config:
         known = {name: config.get(name, default) for name, default in _RTGYM.items()}
         if not config.get("act_in_obs", True):
             known["act_buf_len"] = 0

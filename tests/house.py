@@ -42,14 +42,15 @@ class House:
 
     def worker(self, env_cls=CountingEnv, actor_cls=LinearActor, **options) -> RolloutWorker:
         options.setdefault("model_path", None)
+        options.setdefault("link_process", False)  # a process takes a moment to start
         options = with_worker_options(options)
         worker = self._stack.enter_context(
             RolloutWorker(
                 env_cls, actor_cls, server_ip="127.0.0.1", server_port=self.port, transport=self.transport, **options
             )
         )
-        if worker._session is not None:
-            self._stack.callback(worker._session.close, 0.0)  # nobody takes the last samples: don't wait for that
+        if worker.link is not None:
+            self._stack.callback(worker.link.close, 0.0)  # nobody takes the last samples: don't wait for that
         return worker
 
     def trainer(self, memory_cls: type[MemoryDataloading] = ListMemory, training=None, **options) -> Trainer:

@@ -209,6 +209,12 @@ def test_what_a_link_needs_of_an_actor_imports_neither_torch_nor_gymnasium(
     assert {"torch", missing}.isdisjoint(json.loads(loaded))
 
 
+def test_a_link_process_imports_no_torch_gymnasium_or_code_of_the_users(tmp_path: Path) -> None:
+    loaded = _run("import tmrl_like.worker.link_process, sys, json; print(json.dumps(sorted(sys.modules)))", tmp_path)
+    heavy = {"torch", "gymnasium", "cv2", "rtgym", "wandb", "asyncio", "cryptography", "tmrl_like.worker.worker"}
+    assert heavy.isdisjoint(json.loads(loaded))
+
+
 def test_importing_every_module_touches_neither_files_nor_logging_nor_the_environment(tmp_path: Path) -> None:
     names = [f"tmrl_like.{name}" for name, _ in _modules() if name not in ("__init__", "__main__")]
     code = f"""

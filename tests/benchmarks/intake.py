@@ -2,8 +2,9 @@
 
     python tests/benchmarks/intake.py [--repeats 20]
 
-One thread sleeps 1 ms at a time, as a control loop does, and notes its longest gap; the other one takes in
-whole policies, frame by frame, with all checks. The floor is the same thread's gap while nothing is taken in.
+One thread sleeps 1 ms at a time, as a control loop does, and notes its longest gap; the other one takes policies of an
+actor in torch out of the slots that a link fills, with the probe. The floor is the same thread's gap while nothing is
+taken in. (A policy of an actor in numpy costs the worker's process nothing.)
 """
 
 from __future__ import annotations
@@ -20,12 +21,11 @@ import torch
 from _common import finish, median
 from gymnasium import spaces
 
+from tmrl_like.delivery.folder import open_folder
 from tmrl_like.policies.actor import ActorModule
-from tmrl_like.policies.intake import PolicyIntake
+from tmrl_like.policies.intake import TorchIntake
 from tmrl_like.policies.probe import PolicyProbe
-from tmrl_like.policies.weights import serialize_weights
-from tmrl_like.wire import messages as m
-from tmrl_like.wire.policy import split_policy
+from tmrl_like.policies.slots import PolicySlots
 
 WIDTHS = {"0.28MB": 256, "10MB": 1570, "50MB": 3530}
 SPACES = spaces.Box(-1.0, 1.0, (8,), np.float32), spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -69,16 +69,18 @@ def longest_gap_ms(during: Any) -> float:
 def measure(width: int, repeats: int) -> dict[str, float]:
     """Milliseconds: one intake, the longest gap during all of them, and without any."""
     make = partial(TwoLayers, *SPACES, width)
-    intake, acting, times = PolicyIntake(make, PolicyProbe(*SPACES)), make(), []
-    frames = list(split_policy(serialize_weights(make().snapshot()), 1, time.time()))
+    folder = open_folder(None, None)
+    slots = PolicySlots(folder.path, make().manifest())
+    intake, acting, times = TorchIntake(slots, PolicyProbe(*SPACES), make), make(), []
+    weights = np.frombuffer(make().weights(), np.uint8)
 
     def take_in() -> None:
         nonlocal acting
+        slot = slots.free_slot()
+        np.copyto(np.frombuffer(slots.slots[slot], np.uint8), weights)  # without the interpreter lock
+        slots.publish(slot, slots.published + 1, time.time(), time.perf_counter())
         started = time.perf_counter()
-        for data in frames:
-            frame, body = m.decode(data)
-            assert isinstance(frame, m.PolicyFrame)
-            intake.add(frame, body)
+        intake.on_published()
         times.append((time.perf_counter() - started) * 1e3)
         policy = intake.take(acting)
         assert policy is not None
@@ -90,6 +92,7 @@ def measure(width: int, repeats: int) -> dict[str, float]:
     times.clear()
     gap_ms = longest_gap_ms(lambda: [take_in() for _ in range(repeats)])
     floor_ms = longest_gap_ms(lambda: time.sleep(repeats * _REST_S))
+    folder.close()
     return {"intake_ms": median(times), "longest_gap_ms": gap_ms, "longest_gap_floor_ms": floor_ms}
 
 

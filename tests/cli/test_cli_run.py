@@ -58,7 +58,7 @@ def test_one_ctrl_c_ends_everything(start: Start) -> None:
     run = start("run", TINY, "--trainer.epochs", ".inf")
     run.wait_for("samples")
     family = run.family()
-    assert len(family) == 3
+    assert len(family) == 4  # with the link
     run.process.send_signal(signal.SIGINT)
     assert run.ends() == 130, run.output
     assert all_gone(family)

@@ -11,8 +11,10 @@ from tmrl_like.base.functional import partial
 from tmrl_like.errors import PolicyError
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.policies.actor import ActorModule
-from tmrl_like.policies.intake import PolicyIntake
+from tmrl_like.policies.gate import PolicyGate
+from tmrl_like.policies.intake import TorchIntake
 from tmrl_like.policies.probe import PolicyProbe
+from tmrl_like.policies.slots import PolicySlots
 from tmrl_like.policies.weights import serialize_weights
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.wire import messages as m
@@ -37,17 +39,37 @@ def actor(cls=LinearActor, bias=0.0, weight=0.0) -> ActorModule:
     return made
 
 
-def intake(cls=LinearActor) -> PolicyIntake:
-    env = CountingEnv()
-    return PolicyIntake(partial(actor, cls), PolicyProbe(env.observation_space, env.action_space))
+class Door:
+    """Both halves of a policy's way to the control loop, as a link and a worker put them together."""
+
+    def __init__(self, folder, cls, make=None):
+        env = CountingEnv()
+        own = actor(cls)
+        self.slots = PolicySlots(folder, own.manifest())
+        self.gate = PolicyGate(self.slots, cls.__name__, own.manifest(), None, np.empty((0, 1), np.float32))
+        self.probe = PolicyProbe(env.observation_space, env.action_space)
+        self.intake = TorchIntake(self.slots, self.probe, make or partial(actor, cls))
+        self.take = self.intake.take
+
+    @property
+    def alarm(self):
+        return self.gate.verdicts.alarm or self.intake.verdicts.alarm
+
+    def add(self, frame, body):
+        return bool(self.gate.add(frame, body) and self.intake.on_published())
+
+    def deliver(self, policy: ActorModule, version: int) -> bool:
+        frames = [m.decode(data) for data in split_policy(serialize_weights(policy.snapshot()), version, 1.0)]
+        return [self.add(*frame) for frame in frames][-1]
 
 
-def deliver(to: PolicyIntake, policy: ActorModule, version: int) -> bool:
-    taken = None
-    for data in split_policy(serialize_weights(policy.snapshot()), version, 1.0):
-        frame, body = m.decode(data)
-        taken = to.add(frame, body)
-    return taken is not None
+@pytest.fixture
+def intake(tmp_path):
+    return lambda cls=LinearActor, make=None: Door(tmp_path, cls, make)
+
+
+def deliver(to: Door, policy: ActorModule, version: int) -> bool:
+    return to.deliver(policy, version)
 
 
 def _unfit():
@@ -63,7 +85,7 @@ def _unfit():
 
 
 @pytest.mark.parametrize("reason", _unfit())
-def test_a_policy_that_is_unfit_is_refused_and_the_last_good_one_stays(reason, caplog):
+def test_a_policy_that_is_unfit_is_refused_and_the_last_good_one_stays(reason, caplog, intake):
     cls, unfit = _unfit()[reason]
     door = intake(cls)
     assert deliver(door, actor(cls, bias=0.5), 1)
@@ -83,7 +105,7 @@ def test_a_policy_that_is_unfit_is_refused_and_the_last_good_one_stays(reason, c
     assert door.take(waiting.actor).actor.layer.bias.item() == 0.25
 
 
-def test_pieces_of_two_policies_do_not_become_one():
+def test_pieces_of_two_policies_do_not_become_one(intake):
     class Long(LinearActor):
         def __init__(self, *both):
             super().__init__(*both)
@@ -97,11 +119,11 @@ def test_pieces_of_two_policies_do_not_become_one():
     door = intake(Long)
     old, new = frames(1.0), frames(2.0)
     for frame, body in [old[0], *new[1:]]:  # the trainer was killed, and its successor publishes 5, too
-        assert door.add(frame, body) is None
+        assert not door.add(frame, body)
     assert "belong to different policies" in door.alarm
 
 
-def test_a_policy_whose_act_raises_is_refused():
+def test_a_policy_whose_act_raises_is_refused(intake):
     class Moody(LinearActor):
         def act(self, obs, test=False):
             if self.layer.bias.item() > 1:
@@ -114,7 +136,7 @@ def test_a_policy_whose_act_raises_is_refused():
     assert door.alarm.endswith("act() raised RuntimeError: not today and not tomorrow on a probe observation")
 
 
-def test_the_newest_real_observation_is_part_of_the_probe():
+def test_the_newest_real_observation_is_part_of_the_probe(intake):
     door = intake(Free)
     policy = actor(Free, bias=-0.5)
     with torch.no_grad():
@@ -127,7 +149,7 @@ def test_the_newest_real_observation_is_part_of_the_probe():
     assert deliver(door, policy, 3)
 
 
-def test_observations_that_an_untrained_actor_cannot_bear_are_not_asked():
+def test_observations_that_an_untrained_actor_cannot_bear_are_not_asked(intake):
     class Picky(LinearActor):
         def act(self, obs, test=False):
             if float(obs[0, 0]) > 1:
@@ -156,7 +178,7 @@ def test_preprocessors_that_refuse_samples_do_not_stop_the_worker():
     PolicyProbe(BOX, BOX, picky).check(actor())
 
 
-def test_a_policy_that_is_refused_does_not_cost_the_one_that_waits():
+def test_a_policy_that_is_refused_does_not_cost_the_one_that_waits(intake):
     door = intake()
     assert deliver(door, actor(bias=0.5), 1)
     assert not deliver(door, actor(bias=math.nan), 2)
@@ -167,7 +189,7 @@ def test_a_policy_that_is_refused_does_not_cost_the_one_that_waits():
     assert ready.actor.layer.bias.item() == 0.75
 
 
-def test_large_weights_of_half_precision_are_finite():
+def test_large_weights_of_half_precision_are_finite(intake):
     class Half(LinearActor):
         def __init__(self, *both):
             super().__init__(*both)
@@ -176,15 +198,14 @@ def test_large_weights_of_half_precision_are_finite():
     assert deliver(intake(Half), actor(Half), 1)
 
 
-def test_taking_in_policies_needs_three_instances_at_most():
+def test_taking_in_policies_needs_three_instances_at_most(intake):
     made = []
 
     def make():
         made.append(actor())
         return made[-1]
 
-    env = CountingEnv()
-    door = PolicyIntake(make, PolicyProbe(env.observation_space, env.action_space))
+    door = intake(make=make)
     acting = actor()
     for version in range(1, 20):
         assert deliver(door, actor(bias=version / 100), version)

@@ -27,7 +27,7 @@ def test_worker_and_trainer_say_why_a_policy_does_not_drive_and_the_next_good_on
         time.sleep(0.05)
     until(lambda: trainer.link.fleet()["workers_with_alarm"] == 1)
     assert "not finite" in caplog.text
-    assert trainer.worker_versions == {"arm": 1}
+    until(lambda: trainer.worker_versions == {"arm": 1})
     policy.layer.bias.data.fill_(0.5)
     newest = trainer.link.broadcast_model(policy)
     until(lambda: trainer.worker_versions == {"arm": newest})

@@ -369,7 +369,7 @@ def test_a_policy_that_is_not_finite_does_not_drive(house, until, monkeypatch):
     assert worker.update_actor_weights(blocking=True)
     actor.layer.bias.data.fill_(float("nan"))
     trainer.link.broadcast_model(actor)
-    until(lambda: "not finite" in worker._intake.alarm)
+    until(lambda: "not finite" in worker.link.status.alarm)
     assert worker.update_actor_weights() == 0
     assert worker.policy_version == 1
 
@@ -443,7 +443,7 @@ def test_what_a_full_outbox_dropped_is_a_break_and_not_a_wrong_transition(house,
     house.start(worker.run)
     streams = {d.buffer.stream for d in first.link.retrieve(0.5)}
     first.link.session._role = IdleRole()  # takes nothing for a while
-    until(lambda: worker._outbox.lost_samples > 50)
+    until(lambda: worker.link.status.lost_samples > 50)
     first.link.session._role = first.link
     deliveries = []
     until(lambda: deliveries.extend(first.link.retrieve(0.05)) or "lost for good" in caplog.text)

@@ -503,7 +503,7 @@ def test_samples_are_stored_as_they_arrive_and_a_killed_trainer_goes_on_with_all
     thread = house.start(worker.run, nb_episodes=20)
     take_until(first, 220)
     thread.join()
-    until(lambda: not worker._outbox.unacknowledged_samples())  # no checkpoint was written, and the worker forgot them
+    until(lambda: not worker.link.status.unacknowledged_samples)  # and there is no checkpoint
     assert not (tmp_path / "manifest.json").exists()
     first.link.retrieve(0.1)
     first.close()

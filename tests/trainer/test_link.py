@@ -86,7 +86,7 @@ def policy(bias):
 
 def received(messages):
     """(version, bias) of each whole policy among raw messages."""
-    assembler, found = PolicyAssembler(), []
+    assembler, found = PolicyAssembler(lambda size: memoryview(bytearray(size))), []
     for message in messages:
         frame, body = m.decode(message)
         if isinstance(frame, m.PolicyFrame) and (weights := assembler.add(frame, body)) is not None:

@@ -18,7 +18,7 @@ def frames_of(pieces: list[bytes], version: int = 1) -> list[tuple[m.PolicyFrame
 
 
 def assembled(frames: list[tuple[m.PolicyFrame, memoryview]], assembler: PolicyAssembler | None = None) -> bytes | None:
-    assembler = assembler or PolicyAssembler()
+    assembler = assembler or PolicyAssembler(lambda size: memoryview(bytearray(size)))
     result = None
     for frame, body in frames:
         result = assembler.add(frame, body)
@@ -37,14 +37,14 @@ def test_a_policy_in_any_pieces_comes_out_as_it_went_in(sizes: list[int], seed: 
 
 
 def test_a_newer_policy_replaces_an_unfinished_one() -> None:
-    assembler = PolicyAssembler()
+    assembler = PolicyAssembler(lambda size: memoryview(bytearray(size)))
     assert assembled(frames_of([b"a" * 3 * FRAME_BYTES])[:2], assembler) is None
     assert assembled(frames_of([b"b" * 2 * FRAME_BYTES], 2), assembler) == b"b" * 2 * FRAME_BYTES
 
 
 def test_the_rest_of_an_unfinished_policy_is_skipped() -> None:
     first, second, third = frames_of([b"a" * 3 * FRAME_BYTES])
-    assembler = PolicyAssembler()
+    assembler = PolicyAssembler(lambda size: memoryview(bytearray(size)))
     assert assembled([second, third], assembler) is None
     assert assembled([first, third], assembler) is None
     assert assembled([first, second, third], assembler) == b"a" * 3 * FRAME_BYTES
@@ -71,4 +71,4 @@ def test_an_announced_length_above_the_limit_is_refused_before_anything_is_taken
     frame, body = frames_of([b"a"])[0]
     frame.total_bytes = 2**40
     with pytest.raises(OversizeError):
-        PolicyAssembler().add(frame, body)
+        PolicyAssembler(lambda size: memoryview(bytearray(size))).add(frame, body)

@@ -33,6 +33,9 @@ class Samples:
     def end_episode(self, stats):
         pass
 
+    def seal(self):
+        pass
+
 
 PERIODS_S = (0.05, 0.0625, 0.04)
 INFERENCE_S = (0.003, 0.001, 0.002)

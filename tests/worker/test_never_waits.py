@@ -7,7 +7,7 @@ import pytest
 from tmrl_like.base.functional import partial
 from tmrl_like.delivery.log import PacketLog
 from tmrl_like.delivery.options import OutboxOptions
-from tmrl_like.policies import intake as policy_intake
+from tmrl_like.policies import gate as policy_gate
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.server.relay import Relay
 from tmrl_like.testing.fakes import CountingEnv
@@ -148,7 +148,7 @@ def test_steps_go_on_while_weights_load_and_a_policy_that_is_ready_is_taken(star
 
 
 def test_steps_go_on_while_weights_are_written_to_the_disk(start, clock, gate, until, monkeypatch, tmp_path):
-    monkeypatch.setattr(policy_intake, "write_atomically", gate.around(policy_intake.write_atomically))
+    monkeypatch.setattr(policy_gate, "write_atomically", gate.around(policy_gate.write_atomically))
     trainer, worker = start()
     until((tmp_path / "policy").exists)  # policy 1 does not stand in the gate
     gate.shut()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -14,9 +14,6 @@ from tmrl_like.base import tree
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.actions import action_problem, is_finite
-
-if TYPE_CHECKING:
-    from tmrl_like.policies.actor import ActorModule
 
 log = logging.getLogger("tmrl_like.worker")
 
@@ -29,6 +26,7 @@ class PolicyProbe:
     """Asks an actor for actions on observations sampled from the space, and on the newest real one.
 
     Attributes:
+        sampled: observations sampled from the space, as an actor gets them.
         newest: the newest observation that an actor got; None: there was none yet. The environment's
             thread sets it.
     """
@@ -48,16 +46,16 @@ class PolicyProbe:
         """
         self.newest: Any = None
         self._action_space = action_space
-        self._sampled: list[Any] = list(_samples(observation_space, obs_preprocessor))
+        self.sampled: list[Any] = list(_samples(observation_space, obs_preprocessor))
         self._calibrated = False
 
-    def calibrate(self, actor: ActorModule) -> None:
+    def calibrate(self, actor: Any) -> None:
         """Leave out sampled observations that even an untrained actor has no answer to: they would be unfair."""
         if not self._calibrated:
             self._calibrated = True
-            self._sampled = [obs for obs in self._sampled if _has_answer(actor, obs)]
+            self.sampled = [obs for obs in self.sampled if _has_answer(actor, obs)]
 
-    def check(self, actor: ActorModule) -> None:
+    def check(self, actor: Any) -> None:
         """Ask.
 
         Raises:
@@ -65,7 +63,7 @@ class PolicyProbe:
         """
         newest = self.newest
         real = [] if newest is None or not is_finite(newest) else [newest]
-        for obs in real + self._sampled:
+        for obs in real + self.sampled:
             try:
                 action = actor.act_(obs, test=True)
             except Exception as error:
@@ -94,7 +92,7 @@ def _moderate(space: gymnasium.Space[Any], obs: Any) -> Any:
     return obs
 
 
-def _has_answer(actor: ActorModule, obs: Any) -> bool:
+def _has_answer(actor: Any, obs: Any) -> bool:
     try:
         return is_finite(actor.act_(obs, test=True))
     except Exception as error:

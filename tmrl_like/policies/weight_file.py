@@ -70,6 +70,14 @@ def pieces_of_file(parameters: Iterable[tuple[str, str, Iterable[int], memoryvie
     return [len(text).to_bytes(8, "little") + text, *pieces]
 
 
+def empty_file(manifest: Manifest) -> list[bytes | memoryview]:
+    """A file of these parameters, all zero, in pieces as `pieces_of_file` has them."""
+    return pieces_of_file(
+        (name, dtype, shape, np.zeros(math.prod(shape) * _NUMPY[dtype].itemsize, np.uint8).data)
+        for name, (dtype, shape) in manifest.items()
+    )
+
+
 def read_file(weights: bytes | bytearray | memoryview) -> dict[str, Parameter]:
     """The bytes of a safetensors file -> its parameters, by name, none of them copied.
 

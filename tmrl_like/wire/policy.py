@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
-
-import numpy as np
+from collections.abc import Callable, Iterable, Iterator
 
 from tmrl_like.errors import DecodingError, OversizeError
 from tmrl_like.wire import messages as m
@@ -49,12 +47,14 @@ def _chunks(views: list[memoryview]) -> Iterator[bytes | memoryview]:
 
 
 class PolicyAssembler:
-    """Puts frames together again, in one piece of memory that is used for every policy of a size.
+    """Puts frames together again, in one piece of memory.
 
     A frame is copied and hashed when it comes, so that no call touches more than `FRAME_BYTES`.
     """
 
-    def __init__(self, max_bytes: int = MAX_POLICY_BYTES) -> None:
+    def __init__(self, allocate: Callable[[int], memoryview], max_bytes: int = MAX_POLICY_BYTES) -> None:
+        """`allocate` gives memory of so many bytes, for each policy that begins."""
+        self._allocate = allocate
         self._max_bytes = max_bytes
         self._memory = memoryview(bytearray())
         self._digest = hashlib.sha256()
@@ -93,8 +93,7 @@ class PolicyAssembler:
     def _begin(self, frame: m.PolicyFrame) -> None:
         self._version, self._next, self._filled = frame.version, 0, 0
         self._digest = hashlib.sha256()
-        if len(self._memory) != frame.total_bytes:
-            self._memory = np.empty(frame.total_bytes, np.uint8).data
+        self._memory = self._allocate(frame.total_bytes)
 
     def _finish(self, frame: m.PolicyFrame) -> memoryview:
         self._version = -1

@@ -1,32 +1,73 @@
-"""A worker's half of the conversation with the server, in the connection's thread."""
+"""The link: a worker's half of the conversation with the server, beside the process that drives the environment.
+
+It seals and sends what the control loop left in the sample log, and has checked policies ready for it. The two meet in
+a folder in shared memory, whatever happens to one of them, and tell each other the rest in a few messages: once when it
+starts (`Start`), then five times a second, and when something changes. It imports neither torch nor gymnasium nor any
+code of the user's.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
+import numpy as np
+
+from tmrl_like.delivery.folder import leave
 from tmrl_like.delivery.outbox import Outbox
-from tmrl_like.delivery.sample_log import SampleLog
-from tmrl_like.policies.intake import PolicyFiles, PolicyIntake
+from tmrl_like.delivery.session import Session
+from tmrl_like.errors import TmrlLikeError
+from tmrl_like.policies.gate import PolicyFiles, PolicyGate
+from tmrl_like.policies.network import Network
+from tmrl_like.policies.slots import PolicySlots
+from tmrl_like.transport import KeyFolder, connect
 from tmrl_like.wire import messages as m
-from tmrl_like.worker.control_loop import ControlLoop
+from tmrl_like.worker.link_messages import (
+    STATUS_EVERY_S,
+    Failed,
+    Fit,
+    FromLink,
+    Leave,
+    Published,
+    Ready,
+    Start,
+    State,
+    Status,
+    ToLink,
+)
 
 _TICK_S = 0.01
-_REFILL_S = 0.2
+_ORPHAN_FLUSH_S = 3.0  # for how long it sends what is left when the other process is gone
 
 
 class WorkerRole:
-    """Sends what the control loop left in the outbox, has new weights ready for it (see `session.Role`)."""
+    """Sends what the control loop left in the sample log, has new weights ready for it (see `session.Role`).
+
+    Attributes:
+        state: the control loop's; any thread replaces it.
+        fit: words of policies that are to be kept on disk; any thread appends.
+    """
 
     def __init__(
-        self, loop: ControlLoop, samples: SampleLog, outbox: Outbox, intake: PolicyIntake, files: PolicyFiles
+        self,
+        outbox: Outbox,
+        gate: PolicyGate,
+        slots: PolicySlots,
+        files: PolicyFiles,
+        state: State,
+        on_policy: Callable[[int], None],
     ) -> None:
-        self._loop = loop
-        self._samples = samples
-        self._refill_at = 0.0
+        """`on_policy` is called with the word of each policy that is ready."""
+        self.state = state
+        self.fit: deque[int] = deque()
         self._outbox = outbox
-        self._intake = intake
+        self._gate = gate
+        self._slots = slots
         self._files = files
+        self._on_policy = on_policy
         self._feed = 0
         self._policy_received = 0
         self._beat_is_due = False
@@ -49,11 +90,13 @@ class WorkerRole:
             self._outbox.set_aside(message.incarnation, message.reason)
 
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
+        while self.fit:
+            word = self.fit.popleft()
+            if word == self._slots.taken or word == self._slots.newest:  # else its slot may hold another one by now
+                slot = word % len(self._slots.slots)
+                self._files.save(self._slots.version(slot), self._slots.slots[slot])
         if self._beat_is_due and connected:
             self._beat_is_due = not send(m.encode(self.beat()))
-        if time.monotonic() > self._refill_at:
-            self._refill_at = time.monotonic() + _REFILL_S
-            self._samples.refill()
         self._outbox.pump(send, may_send=connected and self._feed != 0)
         return _TICK_S
 
@@ -61,32 +104,124 @@ class WorkerRole:
         return self._feed != 0 and self._outbox.pending()
 
     def beat(self) -> m.Beat:
-        loop = self._loop
+        state = self.state
         return m.Beat(
             worker=self._outbox.worker,
-            policy_version=loop.policy_version,
-            policy_age_s=time.time() - loop.policy_published_at_s if loop.policy_published_at_s else 0.0,
+            policy_version=state.policy_version,
+            policy_age_s=time.time() - state.policy_published_at_s if state.policy_published_at_s else 0.0,
             policy_received=self._policy_received,
-            env_steps=loop.env_steps,
-            overruns=loop.overruns,
+            env_steps=state.env_steps,
+            overruns=state.overruns,
             unacknowledged_samples=self._outbox.unacknowledged_samples(),
-            expert=loop.expert,
+            expert=state.expert,
             lost_samples=self._outbox.lost_samples,
-            alarm="; ".join(
-                filter(None, (self._intake.alarm, loop.dead_man.alarm, self._samples.alarm, self._outbox.alarm))
-            ),
-            safe_steps=loop.dead_man.safe_steps,
-            env_faults=loop.env.faults,
-            env_rebuilds=loop.env.rebuilds,
-            ended=loop.ended,
+            alarm="; ".join(filter(None, (self._gate.verdicts.alarm, state.alarm, self._outbox.alarm))),
+            safe_steps=state.safe_steps,
+            env_faults=state.env_faults,
+            env_rebuilds=state.env_rebuilds,
+            ended=state.ended,
         )
 
     def _on_policy_frame(self, frame: m.PolicyFrame, body: memoryview) -> None:
         if frame.index == frame.frames - 1:
             self._policy_received = frame.version
             self._beat_is_due = True
-        if self._loop.expert:
+        if self.state.expert:
             return
-        weights = self._intake.add(frame, body)
-        if weights is not None:
-            self._files.save(frame.version, weights)
+        word = self._gate.add(frame, body)
+        if word:
+            self._on_policy(word)
+
+
+class Link:
+    """The connection and all that it does, in the threads of whoever makes it."""
+
+    def __init__(self, start: Start, tell: Callable[[FromLink], None]) -> None:
+        """Take over what is in the sample log, and connect, without waiting for the server.
+
+        Args:
+            start: what to do.
+            tell: takes what the other process is to know; any thread calls it.
+
+        Raises:
+            TmrlLikeError: it cannot.
+        """
+        self._tell = tell
+        self._leaving = threading.Event()
+        self._knows = start.network is not None
+        self._shared = Path(start.shared)
+        slots = PolicySlots(self._shared, start.manifest, start.input_size)
+        probes = np.frombuffer(start.probes, np.float32).reshape(-1, max(1, start.input_size))
+        network = None if start.network is None else Network(start.network)
+        gate = PolicyGate(slots, start.actor, start.manifest, network, probes)
+        files = PolicyFiles(_path(start.weights), _path(start.history), start.model_history)
+        link = connect(start.transport, start.host, start.port, KeyFolder(Path(start.keys)), start.limits)
+        try:
+            self._outbox = Outbox(Path(start.samples), start.worker, start.incarnation, start.outbox)
+            self._role = WorkerRole(self._outbox, gate, slots, files, start.state, self._on_policy)
+            self._session = Session(
+                link,
+                f"{start.host}:{start.port}",
+                self._role,
+                "worker",
+                start.worker,
+                start.spaces,
+                _path(start.weights),
+                start.incarnation,
+                self._outbox.takes_over,
+            )
+        except BaseException:
+            link.close()
+            raise
+        tell(Ready())
+
+    def _on_policy(self, word: int) -> None:
+        if self._knows:
+            self._role.fit.append(word)
+        self._tell(Published())
+
+    @property
+    def thread_id(self) -> int:
+        """Native id of the connection's thread."""
+        return self._session.thread_id
+
+    def on_message(self, message: ToLink) -> None:
+        """Something that the other process says."""
+        if isinstance(message, State):
+            self._role.state = message
+        elif isinstance(message, Fit):
+            self._role.fit.append(message.word)
+        elif isinstance(message, Leave):
+            self._role.state = message.state
+            self.leave(message.flush_s)
+
+    def leave(self, flush_s: float = _ORPHAN_FLUSH_S) -> None:
+        """Have `serve` send what is left, for so long at most, and return. Any thread."""
+        self._flush_s = flush_s
+        self._leaving.set()
+
+    def serve(self) -> None:
+        """Until `leave` is called, or the connection fails for good."""
+        while not self._leaving.wait(STATUS_EVERY_S) and not self._session.failed:
+            beat = self._role.beat()
+            kept, lost = beat.unacknowledged_samples, beat.lost_samples
+            self._tell(Status(self._session.connected, kept, lost, beat.alarm))
+        try:
+            self._session.check()
+        except Exception as error:
+            self._tell(failure(error))
+            self._leaving.wait()
+        self._outbox.seal()
+        self._session.close(self._flush_s)
+        self._outbox.close()
+        leave(self._shared)
+
+
+def failure(error: BaseException) -> Failed:
+    """An error as the other process raises it."""
+    kind = type(error).__name__ if isinstance(error, TmrlLikeError) else TmrlLikeError.__name__
+    return Failed(kind, str(error) if isinstance(error, TmrlLikeError) else f"the link failed: {error!r}")
+
+
+def _path(text: str | None) -> Path | None:
+    return None if text is None else Path(text)

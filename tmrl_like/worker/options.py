@@ -26,6 +26,8 @@ class WorkerOptions:
         hang_timeout_s: a step or reset of the environment that takes longer is a fault, and the environment is rebuilt.
         own_thread: let the environment live in a thread of its own; false: in the one that runs it, which windows
             may need on macOS (the main thread), and without a way out of a hang.
+        link_process: let the connection live in a process of its own, which encodes, sends, receives and checks beside
+            the environment's; false: in threads of this one. The transport "inproc" always does the latter.
         wait_for_policy: hold still, before the first reset, until a policy has arrived; weights that were read from
             their file are one. Neither experts nor standalone workers wait.
         max_policy_age_s: for how long after it was received (by the worker's clock) a policy may drive; after that, and
@@ -46,6 +48,7 @@ class WorkerOptions:
     model_history: int = 0
     hang_timeout_s: float = 30.0
     own_thread: bool = True
+    link_process: bool = True
     wait_for_policy: bool = False
     max_policy_age_s: float = math.inf
     safe_action: Any = None

@@ -21,26 +21,27 @@ from tmrl_like.base.text import one_line
 from tmrl_like.config.paths import RunPath
 from tmrl_like.delivery.folder import new_name, open_folder
 from tmrl_like.delivery.options import OutboxOptions
-from tmrl_like.delivery.outbox import Outbox
 from tmrl_like.delivery.sample_log import SampleLog
-from tmrl_like.delivery.session import Session
 from tmrl_like.envs.actions import held_actions
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 from tmrl_like.errors import ConfigError, EnvironmentFaultError, TransportError
-from tmrl_like.policies.intake import PolicyFiles, PolicyIntake
+from tmrl_like.policies.choice import faster
+from tmrl_like.policies.intake import NumpyIntake, PolicyIntake, TorchIntake
 from tmrl_like.policies.probe import PolicyProbe
-from tmrl_like.transport import KeyFolder, TransportOptions, connect
+from tmrl_like.policies.slots import PolicySlots
+from tmrl_like.transport.base import TransportOptions
 from tmrl_like.types import EpisodeStats, ObsPreprocessor, SampleCompressor
 from tmrl_like.wire.spaces import describe_spaces
 from tmrl_like.worker.control_loop import ControlLoop
 from tmrl_like.worker.dead_man import DeadMan, to_action
-from tmrl_like.worker.link import WorkerRole
+from tmrl_like.worker.link_client import LinkClient, LinkProcess, LinkThread, end_link_process, start_link_process
+from tmrl_like.worker.link_messages import Start, State
 from tmrl_like.worker.options import WorkerOptions
 from tmrl_like.worker.realtime import real_time, refuse_missing_cores
 from tmrl_like.worker.timing import StepTimes, measure, percentiles
 
 if TYPE_CHECKING:
-    from tmrl_like.policies.actor import ActorModule
+    pass
 
 log = logging.getLogger("tmrl_like.worker")
 
@@ -71,14 +72,16 @@ class RolloutWorker:
     """Drives an environment with the newest policy and sends the samples to the server.
 
     The environment lives in a thread of its own, which acts, steps and appends while the caller of `run`
-    waits. Encoding, sending, receiving and loading weights, and writing them to disk happen in the
-    connection's thread. An environment that raises or hangs is closed and made again.
+    waits. Encoding, sending, receiving and checking weights, and writing them to disk happen in a process of its own,
+    the link, which this one starts, and starts again if it ends. An environment that raises or hangs is closed and
+    made again.
     Construction connects and collects nothing. Use it as a context manager, or call `close`; one that is still open
     when the script ends is closed then.
 
     Attributes:
         loop: the control loop, with its counts (`env_steps`, `overruns`, …), the supervised environment (`env`) and
             what stands in for the policy (`dead_man`). To look at, from any thread.
+        link: the worker's end of its link, with what is known of the connection (`status`); None: it has none.
         name: this worker's.
         standalone: whether it has no connection.
     """
@@ -86,7 +89,7 @@ class RolloutWorker:
     def __init__(
         self,
         env_cls: Callable[[], Any],
-        actor_module_cls: Callable[..., ActorModule],
+        actor_module_cls: Callable[..., Any],
         sample_compressor: SampleCompressor | None = None,
         device: str | None = None,
         server_ip: str | None = None,
@@ -151,8 +154,12 @@ class RolloutWorker:
         history = cfg.path_of_run(model_path_history, "MODEL_PATH_SAVE_HISTORY")
         refuse_missing_cores(options.cpu_affinity)
         self._real_time = partial(real_time, priority=options.realtime_priority, cpu_affinity=options.cpu_affinity)
-        self._env = SupervisedEnv(env_cls, options.hang_timeout_s, options.own_thread)
+        in_process = options.link_process and transport != "inproc"
+        process = start_link_process() if in_process and not standalone else None  # it starts while the rest is made
         with contextlib.ExitStack() as undo:  # what a failure below must not leave behind
+            if process is not None:
+                undo.callback(end_link_process, process)
+            self._env = SupervisedEnv(env_cls, options.hang_timeout_s, options.own_thread)
             undo.callback(self._env.close)
             safe = None if options.safe_action is None else to_action(options.safe_action, self.env.action_space)
             dead_man = DeadMan(
@@ -161,25 +168,43 @@ class RolloutWorker:
                 self._env.log.add,
             )
 
-            def make_actor() -> ActorModule:
+            def make_actor() -> Any:
                 spaces = {"observation_space": self.env.observation_space, "action_space": self.env.action_space}
                 return actor_module_cls(**spaces).to_device(options.device)
 
             _refuse_longer_buffer(sample_compressor, self.env)
-            actor = make_actor()
             probe = PolicyProbe(self.env.observation_space, self.env.action_space, obs_preprocessor)
-            self._intake = PolicyIntake(make_actor, probe)
+            actor = make_actor()
+            if probe.sampled:
+                actor = faster(actor, probe.sampled[0])
+            outbox = with_given(OutboxOptions, options.outbox, min_samples=min_samples_per_worker_packet)
+            acts_in_numpy = actor.in_numpy() is actor
+            self.standalone = standalone
+            self._samples: SampleLog | None = None
+            self.link: LinkClient | None = None
+            self._where = ""
+            self.name = name or new_name()
+            slots = None
+            if not standalone:
+                spool = cfg.RUN_FOLDER / "spool" if options.spool is True else options.spool
+                folder = open_folder(Path(spool) if spool else None, name)
+                undo.callback(folder.close)
+                self.name = folder.worker
+                shared = folder if folder.is_private else open_folder(None, self.name)
+                undo.callback(shared.close)
+                input_size = actor.network.input.size if acts_in_numpy else 0
+                slots = PolicySlots(shared.path, actor.manifest(), input_size)
+                self._samples = SampleLog(folder, crc_debug, outbox.max_bytes)
+                undo.callback(self._samples.close)
+                self._folders = {folder, shared}
+            if slots is not None and acts_in_numpy:
+                self._intake: PolicyIntake = NumpyIntake(slots, probe, actor, lambda: make_actor().in_numpy())
+            else:
+                self._intake = TorchIntake(slots, probe, make_actor)
             if weights is not None and weights.is_file():
                 self._intake.load_file(actor, weights)
                 dead_man.renew(time.perf_counter())
                 log.info("loaded weights from %s", weights)
-            self.standalone = standalone
-            outbox = with_given(OutboxOptions, options.outbox, min_samples=min_samples_per_worker_packet)
-            spool = cfg.RUN_FOLDER / "spool" if options.spool is True else options.spool
-            folder = None if standalone else open_folder(Path(spool) if spool else None, name)
-            self.name = name or (folder.worker if folder else new_name())
-            self._outbox: Outbox | None = None
-            self._samples: SampleLog | None = None
             self.loop = ControlLoop(
                 self._env,
                 actor,
@@ -192,39 +217,63 @@ class RolloutWorker:
                 crc_debug,
                 self._check,
             )
-            self._folder = folder
-            if folder is not None:
-                undo.callback(folder.close)
-                self._samples = self.loop.samples = SampleLog(folder, crc_debug, outbox.max_bytes)
-                undo.callback(self._samples.close)
-                self._outbox = Outbox(folder.path, self.name, self._samples.incarnation, outbox)
-                undo.callback(self._outbox.close)
+            self.loop.samples = self._samples
             self._waits_for_policy = options.wait_for_policy and not standalone
             self._has_warned = False
             self._closed = False
             self._idle = threading.Event()  # no run is under way
             self._idle.set()
             self._runner: threading.Thread | None = None
-            self._session: Session | None = None
-            self._where = ""
-            if self._outbox is not None and self._samples is not None:
+            if slots is not None:
+                assert self._samples is not None
                 host, port = server_ip or cfg.SERVER_IP_FOR_WORKER, cfg.PORT if server_port is None else server_port
                 self._where = f"{host}:{port}"
-                link = connect(transport, host, port, KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER)), limits)
-                files = PolicyFiles(weights, history, options.model_history)
-                self._session = Session(
-                    link,
-                    self._where,
-                    WorkerRole(self.loop, self._samples, self._outbox, self._intake, files),
-                    "worker",
-                    self.name,
-                    describe_spaces(self.env.observation_space, self.env.action_space),
-                    weights,
-                    self._outbox.incarnation,
-                    self._outbox.takes_over,
+                parts = self._state, self._intake, self._samples.refill
+                link = LinkThread(*parts) if process is None else LinkProcess(*parts, process)
+                link.begin(
+                    Start(
+                        worker=self.name,
+                        incarnation=self._samples.incarnation,
+                        samples=str(folder.path),
+                        shared=str(shared.path),
+                        outbox=outbox,
+                        transport=transport,
+                        host=host,
+                        port=port,
+                        keys=str(keys_dir or cfg.KEYS_FOLDER),
+                        limits=limits or TransportOptions(),
+                        spaces=describe_spaces(self.env.observation_space, self.env.action_space),
+                        weights=_text(weights),
+                        history=_text(history),
+                        model_history=options.model_history,
+                        actor=type(actor).__name__,
+                        manifest=actor.manifest(),
+                        network=actor.spec if acts_in_numpy else None,
+                        probes=b"".join(actor.flatten(obs).tobytes() for obs in probe.sampled) if input_size else b"",
+                        input_size=input_size,
+                        log_level=log.getEffectiveLevel(),
+                        state=self._state(),
+                    )
                 )
+                self.link = link
             undo.pop_all()
         script.close_at_exit(self, turn=0)
+
+    def _state(self) -> State:
+        loop = self.loop
+        alarms = self._intake.verdicts.alarm, loop.dead_man.alarm, self._samples.alarm if self._samples else ""
+        return State(
+            policy_version=loop.policy_version,
+            policy_published_at_s=loop.policy_published_at_s,
+            env_steps=loop.env_steps,
+            overruns=loop.overruns,
+            expert=loop.expert,
+            alarm="; ".join(filter(None, alarms)),
+            safe_steps=loop.dead_man.safe_steps,
+            env_faults=loop.env.faults,
+            env_rebuilds=loop.env.rebuilds,
+            ended=loop.ended,
+        )
 
     @property
     def env(self) -> Any:
@@ -232,7 +281,7 @@ class RolloutWorker:
         return self._env.env
 
     @property
-    def actor(self) -> ActorModule:
+    def actor(self) -> Any:
         """The instance that acts; another one after each policy that arrived."""
         return self.loop.actor
 
@@ -266,6 +315,8 @@ class RolloutWorker:
             EnvironmentFaultError: the environment fails again and again.
         """
         self.loop.expert = expert
+        if self.link is not None:
+            self.link.tell(self._state())
         order = _Order(test=False, collect=True, verbose=verbose)
         orders = _orders(order, lambda episode: episode < nb_episodes, 0 if expert else test_episode_interval)
         self._drive_until_stopped(orders)
@@ -344,8 +395,7 @@ class RolloutWorker:
             return steps >= initial_steps and steps - initial_steps > max_steps_per_update * updates
 
         def wait_for_trainer() -> None:
-            if self._samples is not None:
-                self._samples.seal()
+            self.send_and_clear_buffer()
             while ahead():
                 self._check()
                 self._intake.wait_for_new(0.2)
@@ -419,7 +469,7 @@ class RolloutWorker:
             self._env.revive()
             while True:
                 try:
-                    helpers = [threading.get_native_id(), *([self._session.thread_id] if self._session else [])]
+                    helpers = [threading.get_native_id(), *([self.link.thread_id] if self.link else [])]
                     with self._real_time(self._env.thread_id, helpers) if tuned else contextlib.nullcontext():
                         return self._env.run(run_episodes)
                 except EnvironmentFaultError as error:
@@ -525,8 +575,6 @@ class RolloutWorker:
         """Let the samples collected so far leave now; does not wait."""
         if self.loop.samples is not None:
             self.loop.samples.seal()
-        if self._session is not None:
-            self._session.wake()
 
     def update_actor_weights(self, verbose: bool = True, blocking: bool = False) -> int:
         """Act with the newest weights from now on (`run` does so by itself).
@@ -553,9 +601,13 @@ class RolloutWorker:
 
     def wait_connected(self, timeout_s: float) -> bool:
         """Wait until the server let this worker in; raises what it refused it for."""
-        if self._session is None:
+        if self.link is None:
             raise TransportError("a standalone worker has no connection")
-        return self._session.wait_connected(timeout_s)
+        until = time.monotonic() + timeout_s
+        while not self.link.connected.wait(0.05) and time.monotonic() < until:
+            self._check()
+        self._check()
+        return self.link.connected.is_set()
 
     def stop(self) -> None:
         """End the current (or next) run after its current step. Any thread, or a signal handler."""
@@ -568,15 +620,14 @@ class RolloutWorker:
         self.loop.ended = self.loop.ended or "it was closed"
         if threading.current_thread() is not self._runner:
             self._idle.wait(1.5)
-        if self._samples is not None:
-            self._samples.seal()
-        if self._session is not None:
-            self._session.close()
-        if self._samples is not None and self._folder is not None and self._outbox is not None:
-            self._samples.close()
-            self._folder.close()
-            self._outbox.close()
+        self.send_and_clear_buffer()
+        if self.link is not None:
+            self.link.close()
         self._env.close()
+        if self._samples is not None:
+            self._samples.close()
+            for folder in self._folders:
+                folder.close()
 
     def __enter__(self) -> RolloutWorker:
         return self
@@ -585,8 +636,12 @@ class RolloutWorker:
         self.close()
 
     def _check(self) -> None:
-        if self._session is not None:
-            self._session.check()
+        if self.link is not None:
+            self.link.check()
+
+
+def _text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
 
 
 def _refuse_longer_buffer(compressor: SampleCompressor | None, env: Any) -> None:

@@ -1,0 +1,40 @@
+"""The link of a worker is killed, or frozen, at random: while it starts, reads, seals, writes and sends."""
+
+import random
+import time
+
+import psutil
+from chaos_rig import counts, wait_until
+
+ENV = {"period_s": 0.002, "ballast_bytes": 300}
+
+
+def link_of(worker) -> psutil.Process | None:
+    return next((child for child in worker.children() if "link_process" in " ".join(child.cmdline())), None)
+
+
+@counts(short=3, zmq=200, tlspyo=60)
+def test_a_killed_link_loses_nothing_of_what_the_worker_had_appended(rigs, seed, figure, transport, count):
+    rig, rng = rigs(transport), random.Random(seed)
+    rig.server()
+    trainer = rig.trainer()
+    worker = rig.worker_part(1, env=ENV)
+    rig.wait_for_samples(trainer)
+    longest_s = 0.0
+    for kill in range(count):
+        wait_until(lambda: link_of(worker), 60, "there is a link")
+        time.sleep(rng.uniform(0.0, 0.6))
+        link, before = link_of(worker), sum(rig.appended().values())
+        if kill % 5 == 4:
+            link.suspend()
+            time.sleep(rng.uniform(0.0, 0.3))
+        link.kill()
+        longest_s = max(
+            longest_s, wait_until(lambda link=link: link_of(worker) not in (link, None), 60, "another link")
+        )
+        wait_until(lambda before=before: sum(rig.appended().values()) > before, 60, "the worker drives on")
+    rig.wait_for_samples(trainer)
+    worker.kill()  # its link sends what is left
+    found = rig.settle(trainer)
+    figure(f"{count} kills of the link, {longest_s:.2f} s at most until another one was there: {found}")
+    assert found.exactly_once, str(found)

@@ -1,0 +1,90 @@
+"""Policies in memory that two processes share: what one acts with, the other one never touches."""
+
+import random
+
+import numpy as np
+import pytest
+
+from tmrl_like.policies.slots import PolicySlots
+
+MANIFEST = {"layer.weight": ("F32", (2, 3)), "steps": ("I64", ()), "nothing": ("F32", (0,))}
+
+
+@pytest.fixture
+def link(tmp_path):
+    return PolicySlots(tmp_path, MANIFEST, 5)
+
+
+@pytest.fixture
+def loop(tmp_path, link):
+    return PolicySlots(tmp_path, MANIFEST, 5)
+
+
+def fill(slots, slot, value):
+    slots.parameters(slot)["layer.weight"][:] = value
+
+
+def test_a_policy_that_one_side_publishes_the_other_takes(link, loop):
+    assert loop.newest == loop.published == 0
+    slot = link.free_slot()
+    fill(link, slot, 7)
+    word = link.publish(slot, 3, 1e9, 12.5)
+    assert loop.newest == word
+    assert loop.take() == (word, 3, 1e9, 12.5)
+    assert link.taken == word
+    assert loop.published == 1
+    parameters = loop.parameters(loop.take().slot)
+    assert {name: (values.dtype, values.shape) for name, values in parameters.items()} == {
+        "layer.weight": (np.float32, (2, 3)),
+        "steps": (np.int64, ()),
+        "nothing": (np.float32, (0,)),
+    }
+    assert (parameters["layer.weight"] == 7).all()
+
+
+def test_the_input_is_one_piece_of_memory(link, loop):
+    loop.input[:] = range(5)
+    assert link.input.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_another_link_goes_on_where_the_one_before_was(link, loop, tmp_path):
+    for version in (1, 2):
+        link.publish(link.free_slot(), version, 0.0, 0.0)
+        loop.take()
+    successor = PolicySlots(tmp_path, MANIFEST, 5)
+    assert (successor.newest, successor.taken, successor.published) == (loop.newest, loop.taken, 2)
+    assert successor.free_slot() != loop.take().slot
+
+
+class Interrupted(PolicySlots):
+    """Takes a policy with something else happening in the middle, as an operating system has it."""
+
+    meanwhile = staticmethod(lambda: None)
+
+    def _order(self):
+        self.meanwhile()
+        super()._order()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_no_slot_is_filled_that_is_or_may_be_acted_with(seed, link, tmp_path):
+    dice = random.Random(seed)
+    loop = Interrupted(tmp_path, MANIFEST, 5)
+    version = 0
+
+    def publish():
+        nonlocal version
+        version += 1
+        slot = link.free_slot()
+        fill(link, slot, version)
+        link.publish(slot, version, 0.0, 0.0)
+
+    loop.meanwhile = lambda: [publish() for _ in range(dice.choice([0, 0, 1, 3]))]
+    publish()
+    for _ in range(100):
+        policy = loop.take()
+        acting = loop.parameters(policy.slot)["layer.weight"]
+        assert (acting == policy.version).all()
+        for _ in range(dice.randrange(4)):
+            publish()
+            assert (acting == policy.version).all()

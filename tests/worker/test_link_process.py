@@ -1,0 +1,174 @@
+"""The link in a process of its own: either process ends, and nothing that was appended is lost."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+import torch
+
+from tmrl_like.agents import SACAgent, SquashedGaussianActor
+from tmrl_like.base.functional import partial
+from tmrl_like.errors import CredentialsError
+from tmrl_like.testing.fakes import CountingEnv, LinearActor, ListMemory
+from tmrl_like.worker import link_client
+
+ENDLESS = {"epochs": 10**6, "rounds": 10**6}
+
+
+class Rows(ListMemory):
+    """Keeps what arrives as (stream, episode, step)."""
+
+    arrived: list
+
+    def append_buffer(self, buffer):
+        super().append_buffer(buffer)
+        type(self).arrived += [(buffer.stream, *map(int, sample.obs)) for sample in buffer.memory]
+
+
+@pytest.fixture
+def rows():
+    return type("Rows", (Rows,), {"arrived": []})
+
+
+def of_episodes(steps, length):
+    """What `steps` steps of episodes with `length` steps come to, resets included."""
+    episodes, rest = divmod(steps, length)
+    whole = [(episode, step) for episode in range(1, episodes + 1) for step in range(length + 1)]
+    return whole + [(episodes + 1, step) for step in range(rest + 1) if rest]
+
+
+def test_what_a_killed_link_has_not_delivered_the_next_one_delivers_once_and_in_order(
+    zmq_house, rows, until, monkeypatch
+):
+    monkeypatch.setattr(link_client, "_PAUSE_S", 0.0)
+    zmq_house.server()
+    trainer = zmq_house.trainer(rows, training=ENDLESS)
+    worker = zmq_house.worker(partial(CountingEnv, episode_steps=10, step_s=0.001), link_process=True)
+    zmq_house.start(trainer.run)
+    running = zmq_house.start(worker.run, verbose=False)
+    for _ in range(3):
+        link, steps, seen = worker.link.process, worker.loop.env_steps, len(rows.arrived)
+        until(lambda seen=seen: len(rows.arrived) > seen + 50)
+        link.kill()
+        until(lambda link=link: worker.link.process is not link and worker.link.connected.is_set())
+        assert worker.loop.env_steps > steps
+    worker.stop()
+    running.join()
+    expected = of_episodes(worker.loop.env_steps, 10)
+    worker.close()
+    until(lambda: len(rows.arrived) >= len(expected))
+    assert [row[1:] for row in rows.arrived] == expected
+    assert len({stream for stream, *_ in rows.arrived}) == 1
+
+
+WORKER = """
+import json, os, sys
+from tmrl_like import RolloutWorker, partial
+from tmrl_like.networking import WorkerOptions
+from tmrl_like.testing.fakes import CountingEnv, LinearActor
+
+# no `if __name__ == "__main__"`: users' scripts have none
+port, keys, spool = json.loads(sys.argv[1])
+class Own(CountingEnv):
+    def step(self, action):
+        if self.total_steps == 230:
+            worker.wait_connected(60)
+            print(worker.link.process.pid, flush=True)
+            sys.stdin.readline()
+            os.kill(os.getpid(), 9)
+        return super().step(action)
+
+worker = RolloutWorker(
+    partial(Own, episode_steps=10), LinearActor, server_port=port, keys_dir=keys, name="w", model_path=None,
+    options=WorkerOptions(spool=spool),
+)
+worker.run(verbose=False)
+"""
+
+
+@pytest.mark.parametrize("spool", [False, True], ids=["memory", "spool"])
+def test_without_its_robot_a_link_sends_what_is_left_and_ends(spool, zmq_house, rows, until, tmp_path):
+    server = zmq_house.server(keys_dir=tmp_path / "keys")
+    trainer = zmq_house.trainer(rows, training=ENDLESS, keys_dir=tmp_path / "keys")
+    zmq_house.start(trainer.run)
+    where = json.dumps([server.address[1], str(tmp_path / "keys"), str(tmp_path / "spool") if spool else False])
+    with subprocess.Popen(
+        [sys.executable, "-c", WORKER, where], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as robot:
+        link = psutil.Process(int(robot.stdout.readline()))
+        robot.communicate(b"now\n")
+    assert robot.returncode == -signal.SIGKILL
+    expected = [*of_episodes(230, 10), (24, 0)]
+    until(lambda: len(rows.arrived) >= len(expected))
+    assert [row[1:] for row in rows.arrived] == expected
+    until(lambda: not link.is_running())
+
+
+def test_policies_drive_that_the_link_has_checked_and_others_do_not(zmq_house, until, tmp_path, caplog):
+    caplog.set_level("INFO")
+    zmq_house.server()
+    actor_cls = partial(SquashedGaussianActor, hidden_sizes=(8,))
+    agent = partial(SACAgent, actor_cls=actor_cls)
+    trainer = zmq_house.trainer(training=ENDLESS | {"training_agent_cls": agent})
+    kept = tmp_path / "policy.safetensors"
+    worker = zmq_house.worker(partial(CountingEnv, step_s=0.001), actor_cls, link_process=True, model_path=kept)
+    zmq_house.start(worker.run, verbose=False)
+    actor = trainer.training.agent.get_actor()
+    for version in (1, 2):
+        actor.head.bias.data.add_(0.25)
+        trainer.link.broadcast_model(actor)
+        until(lambda version=version: worker.policy_version == version)
+        assert worker.actor.weights() == actor.weights()
+    until(lambda: kept.exists() and kept.read_bytes() == actor.weights())
+    good = actor.weights()
+    actor.hidden[0].bias.data.fill_(3e38)
+    actor.head.weight.data[:] = torch.tensor([3e38, -3e38] * 4)  # an infinity minus another one
+    trainer.link.broadcast_model(actor)
+    until(lambda: "policy 3 is refused" in caplog.text)
+    assert worker.policy_version == 2
+    assert worker.actor.weights() == kept.read_bytes() == good
+
+
+def test_a_policy_of_the_users_own_is_probed_where_it_acts_and_kept_if_it_is_fit(zmq_house, until, tmp_path):
+    class Picky(LinearActor):
+        def act(self, obs, test=False):
+            if self.layer.bias.item() > 1:
+                raise RuntimeError("not today")
+            return super().act(obs, test)
+
+    zmq_house.server()
+    trainer = zmq_house.trainer(training=ENDLESS)
+    kept = tmp_path / "policy.safetensors"
+    worker = zmq_house.worker(partial(CountingEnv, step_s=0.001), Picky, link_process=True, model_path=kept)
+    zmq_house.start(worker.run, verbose=False)
+    actor = trainer.training.agent.get_actor()
+    actor.layer.bias.data.fill_(0.5)
+    trainer.link.broadcast_model(actor)
+    until(lambda: worker.policy_version == 1 and kept.exists())
+    actor.layer.bias.data.fill_(1.5)
+    trainer.link.broadcast_model(actor)
+    until(lambda: "not today" in worker._intake.verdicts.alarm)
+    assert worker.policy_version == 1
+    assert worker.actor.layer.bias.item() == 0.5
+    trainer.link.broadcast_model(actor)  # the link has seen all of the one before
+    until(lambda: worker._intake.slots.published == 3)
+    actor.layer.bias.data.fill_(0.5)
+    assert kept.read_bytes() == actor.weights()
+
+
+def test_what_the_link_cannot_do_the_constructor_raises(zmq_house, tmp_path):
+    zmq_house.server()
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys" / "peer.json").write_text("nonsense")
+    with pytest.raises(CredentialsError, match=r"peer\.json"):
+        zmq_house.worker(link_process=True, keys_dir=tmp_path / "keys")
+
+
+def test_a_link_that_cannot_be_started_is_one_error(zmq_house, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/bin/false" if os.name == "posix" else "where.exe")
+    with pytest.raises(Exception, match="link process ended with exit code 1 before it was ready"):
+        zmq_house.worker(link_process=True)

@@ -1,0 +1,152 @@
+"""The link's half of a policy's way to the control loop: what is received is checked before it can be taken."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tmrl_like.base.files import write_atomically
+from tmrl_like.errors import DecodingError, PolicyError
+from tmrl_like.policies.network import Network
+from tmrl_like.policies.slots import PolicySlots
+from tmrl_like.policies.weight_file import (
+    Manifest,
+    first_not_finite,
+    manifest_of,
+    pieces_of_file,
+    read_file,
+    refuse_misfit,
+)
+from tmrl_like.wire import messages as m
+from tmrl_like.wire.policy import PolicyAssembler
+
+log = logging.getLogger("tmrl_like.worker")
+
+_ALARM_CHARACTERS = 1000
+
+
+class Verdicts:
+    """Says which policies are refused, and why, once for as long as the reason stays the same.
+
+    Attributes:
+        alarm: why the newest policy was refused; empty: it was not.
+    """
+
+    def __init__(self) -> None:
+        self.alarm = ""
+        self._refused = 0
+        self._reason = ""
+
+    def refuse(self, version: int, reason: str) -> None:
+        """The policy is not fit to act."""
+        self._refused += 1
+        if reason == self._reason:
+            return
+        self._reason = reason
+        self.alarm = f"policy {version} is refused, the one before stays: {reason}"[:_ALARM_CHARACTERS]
+        log.error("%s", self.alarm)
+
+    def accept(self, version: int) -> None:
+        """The policy is fit to act."""
+        if self.alarm:
+            log.info("policy %d is fit to act again; %d were refused", version, self._refused)
+        self._refused, self._reason, self.alarm = 0, "", ""
+
+
+class PolicyGate:
+    """Receives policies into slots that are free, checks them, and has the newest ready.
+
+    Attributes:
+        verdicts: on those that were received.
+    """
+
+    def __init__(
+        self, slots: PolicySlots, actor: str, manifest: Manifest, network: Network | None, probes: np.ndarray[Any, Any]
+    ) -> None:
+        """Put the parts together.
+
+        Args:
+            slots: where policies go.
+            actor: name of the actor's class, for messages.
+            manifest: what a policy must hold.
+            network: what a policy computes; None: this process does not know, and the other one probes.
+            probes: float32 [N, R], flat observations that a policy must have an answer to.
+        """
+        self.verdicts = Verdicts()
+        self._slots = slots
+        self._actor = actor
+        self._manifest = manifest
+        self._network = network
+        self._probes = probes
+        self._slot = 0
+        self._assembler = PolicyAssembler(self._memory)
+
+    def _memory(self, size: int) -> memoryview:
+        """Where a policy is put together: in a slot, if it has the right size."""
+        self._slot = self._slots.free_slot()
+        slot = self._slots.slots[self._slot]
+        return slot if len(slot) == size else np.empty(size, np.uint8).data
+
+    def add(self, frame: m.PolicyFrame, body: memoryview) -> int:
+        """Take a frame; returns the word of the policy that is ready with it, or 0."""
+        try:
+            weights = self._assembler.add(frame, body)
+            if weights is None:
+                return 0
+            received_at = time.perf_counter()
+            self._check(weights)
+        except (DecodingError, PolicyError) as error:
+            self.verdicts.refuse(frame.version, str(error))
+            return 0
+        self.verdicts.accept(frame.version)
+        return self._slots.publish(self._slot, frame.version, frame.published_at_s, received_at)
+
+    def _check(self, weights: memoryview) -> None:
+        found = read_file(weights)
+        refuse_misfit(self._actor, self._manifest, manifest_of(found))
+        if name := first_not_finite(found):
+            raise PolicyError(f"{name} holds values that are not finite")
+        if weights[: len(self._slots.header)] != self._slots.header:  # the same in another order
+            slot, start = self._slots.slots[self._slot], 0
+            forms = ((name, *form, memoryview(bytes(found[name].data))) for name, form in self._manifest.items())
+            for piece in pieces_of_file(forms):
+                slot[start : start + len(piece)] = piece
+                start += len(piece)
+        if self._network is not None:
+            self._network.bind(self._slots.parameters(self._slot))
+            newest = self._slots.input[None].copy()
+            real = newest if np.isfinite(newest).all() else newest[:0]
+            self._network.check(np.vstack((self._probes, real)))
+
+
+class PolicyFiles:
+    """Keeps received weights on disk: the newest at `path`, every k-th for good."""
+
+    def __init__(self, path: Path | None, history_prefix: Path | None, history_every: int) -> None:
+        self.path = path
+        self._history_prefix = history_prefix
+        self._history_every = history_every
+        self._count = 0
+        self._failed = False
+
+    def save(self, version: int, weights: memoryview) -> None:
+        """Write. A full disk does not stop the worker; it is logged once."""
+        self._count += 1
+        try:
+            if self.path is not None:
+                write_atomically(self.path, weights)
+            if self._history_every and self._history_prefix and self._count % self._history_every == 0:
+                stamp = datetime.datetime.now().strftime("%Y_%m_%d_%H_%M_%S")
+                name = f"{self._history_prefix.name}_{stamp}_v{version}.safetensors"
+                write_atomically(self._history_prefix.with_name(name), weights)
+        except OSError as error:
+            if not self._failed:
+                log.error("cannot save the policy: %s; acting goes on, saving is tried with the next", error)
+            self._failed = True
+        else:
+            self._failed = False

@@ -1,0 +1,54 @@
+"""The link as a process of its own; started by `link_client`, with pipes as standard input and output."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+from tmrl_like.base.processes import end_with_parent
+from tmrl_like.worker.link import Link, failure
+from tmrl_like.worker.link_messages import FromLink, LogLine, Reader, Start, ToLink, Writer
+
+
+class _ToParent(logging.Handler):
+    """Passes log lines on to the process that drives the environment."""
+
+    def __init__(self, tell: Callable[[FromLink], None]) -> None:
+        super().__init__()
+        self._tell = tell
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._tell(LogLine(record.name, record.levelno, self.format(record)))
+
+
+def main() -> None:
+    """Serve until the other process says so, or has ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    tell = Writer(os.fdopen(os.dup(1), "wb", 0))
+    os.dup2(2, 1)  # what anything prints is no message
+    messages = iter(Reader[ToLink](os.fdopen(os.dup(0), "rb", 0), ToLink))
+    start = next(messages)
+    assert isinstance(start, Start)
+    logger = logging.getLogger("tmrl_like")
+    logger.setLevel(start.log_level)
+    logger.addHandler(_ToParent(tell))
+    try:
+        link = Link(start, tell)
+    except Exception as error:
+        tell(failure(error))
+        return
+    end_with_parent(link.leave)
+
+    def listen() -> None:
+        for message in messages:
+            link.on_message(message)
+
+    threading.Thread(target=listen, name="tmrl-link-pipe", daemon=True).start()
+    link.serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -233,6 +233,8 @@ RUNS = {
     "run_episodes": lambda worker: worker.run_episodes(nb_episodes=1),
     "run_synchronous": lambda worker: worker.run_synchronous(nb_steps=1),
     "run_episode": lambda worker: worker.run_episode(),
+    "reset": lambda worker: worker.reset(collect_samples=True),
+    "run_env_benchmark": lambda worker: worker.run_env_benchmark(1),
 }
 
 

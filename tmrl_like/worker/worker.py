@@ -543,6 +543,7 @@ class RolloutWorker:
             floor: takes as many of a bare loop that sleeps and spins; None: the control loop alone.
             test: whether the actor acts as in a test.
         """
+        self._await_policy()
         with self._real_time(self._env.thread_id, [threading.get_native_id()]):
             self.run_in_control_thread(lambda _: measure(self.loop, times, floor, test))
 
@@ -554,6 +555,7 @@ class RolloutWorker:
 
     def reset(self, collect_samples: bool) -> tuple[Any, dict[str, Any]]:
         """Start an episode, whose first observation becomes a sample if `collect_samples`; returns it and info."""
+        self._await_policy()
         return self.run_in_control_thread(lambda _: self.loop.reset(collect_samples))
 
     def step(

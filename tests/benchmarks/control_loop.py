@@ -6,8 +6,8 @@
 
 *act*: the shipped actor, 64x64, decides about the drone's observation, in numpy and, in turns, in torch.
 
-Else server, trainer and worker are three processes on this machine, encrypted, and the trainer computes all the time.
-The bare loop is a process with nothing else in it, scheduled like the worker.
+Else server, trainer, worker and the worker's link are four processes on this machine, encrypted, and the trainer
+computes all the time. The bare loop is a process with nothing else in it, scheduled like the worker.
 
 *flat*, *clocked*, *drone*: worker and trainer as the commands make them of the drone's experiment. Every five seconds
 it is the bare loop's turn. *flat* is an environment that computes for 0.1 ms, *clocked* our real-time environment at
@@ -15,7 +15,7 @@ it is the bare loop's turn. *flat* is an environment that computes for 0.1 ms, *
 *weights*: as *clocked*, but with pictures of 4x64x64, an actor in torch, and 10 MB of weights every second.
 
 *small*, *images*, *slow*: an actor in torch and an environment on a clock of its own (200 Hz, 200 Hz with 4x64x64
-pictures, 20 Hz), while server and trainer are stopped or killed, while the network is dead, and while 10 MB of
+pictures, 20 Hz), while server, trainer and link are stopped or killed, while the network is dead, and while 10 MB of
 weights arrive every second. The same environment is stepped bare, beside it.
 
 An observation is late when it comes a fifth of a time-step after it was due, or more; a step is an overrun, as rtgym
@@ -321,6 +321,11 @@ def drone_trainer(folder: Path, port: int) -> Iterator[None]:
         trainer.wait()
 
 
+def link_of(worker: Process) -> psutil.Process:
+    """The process of the worker's link."""
+    return next(p for p in psutil.Process(worker.pid).children() if "link_process.py" in " ".join(p.cmdline()))
+
+
 @contextlib.contextmanager
 def stopped(pid: int) -> Iterator[None]:
     process = psutil.Process(pid)
@@ -462,9 +467,12 @@ def run_disturbed(
         time.sleep(2.0)
         with phase("quiet"):
             time.sleep(seconds)
-        for name, pid in (("server", server.pid), ("trainer", trainer.pid)):
+        for name, pid in (("server", server.pid), ("trainer", trainer.pid), ("link", link_of(worker).pid)):
             with phase(f"{name}_stopped_5s"), stopped(pid):
                 time.sleep(5.0)
+        with phase("link_killed"):
+            link_of(worker).kill()
+            time.sleep(5.0)
         with phase(f"network_dead_{cut_s:g}s"):
             proxy.freeze()
             time.sleep(cut_s)

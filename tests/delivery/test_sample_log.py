@@ -49,6 +49,19 @@ def test_files_are_filled_again_when_all_that_is_in_them_is_in_packets(ends, mon
     assert len(segments_in(box.folder.path)) < 10
 
 
+def test_files_that_nobody_reads_become_larger_and_not_many(ends, monkeypatch):
+    monkeypatch.setattr(sample_log, "_SEGMENT_BYTES", 4096)
+    box, wire = ends(), Wire()
+    for i in range(20_000):  # some 2 MB
+        box.append(sample(i))
+        if i % 20 == 0:
+            box.log.refill()
+    assert len(segments_in(box.folder.path)) < 40
+    box.seal()
+    box.pump(wire.send, True)
+    assert numbers_in(wire) == list(range(20_000))
+
+
 def test_the_control_thread_makes_no_file_where_they_are_made_in_time(ends, monkeypatch):
     monkeypatch.setattr(sample_log, "_SEGMENT_BYTES", 4096)
     box, makers = ends(), set()

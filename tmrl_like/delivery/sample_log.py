@@ -46,6 +46,7 @@ _MAX_SEGMENT_BYTES = 8 << 20
 _ROWS = 64  # a segment has room for, within these limits
 _SPARE = 3  # segments that wait to be filled
 _MAX_SPARE = 16
+_MANY = 16  # segments that nobody has read: from here on new ones are larger, since each takes a file descriptor
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -268,6 +269,9 @@ class SampleLog:
         with self._making:
             if self._is_closed:
                 return
+            if len(self._used) > _MANY:
+                larger = min(2 * self._segment_bytes, _MAX_SEGMENT_BYTES, self._max_bytes // 8 & ~7)
+                self._segment_bytes = max(self._segment_bytes, larger)
             for _ in range(len(self._spare)):
                 with contextlib.suppress(IndexError):  # the control thread has just taken the last one
                     segment = self._spare.popleft()

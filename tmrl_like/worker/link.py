@@ -223,5 +223,5 @@ def failure(error: BaseException) -> Failed:
     return Failed(kind, str(error) if isinstance(error, TmrlLikeError) else f"the link failed: {error!r}")
 
 
-def _path(text: str | None) -> Path | None:
-    return None if text is None else Path(text)
+def _path(text: str) -> Path | None:
+    return Path(text) if text else None

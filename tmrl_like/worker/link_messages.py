@@ -57,8 +57,8 @@ class Start(_Told):
     keys: str
     limits: TransportOptions
     spaces: Spaces
-    weights: str | None  # files
-    history: str | None
+    weights: str  # files; empty: none
+    history: str
     model_history: int
     actor: str  # its class, for messages
     manifest: Manifest

@@ -19,16 +19,14 @@ from tmrl_like.base import script
 from tmrl_like.base.options import with_given
 from tmrl_like.base.text import one_line
 from tmrl_like.config.paths import RunPath
-from tmrl_like.delivery.folder import new_name, open_folder
+from tmrl_like.delivery.folder import new_name
 from tmrl_like.delivery.options import OutboxOptions
-from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.envs.actions import held_actions
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 from tmrl_like.errors import ConfigError, EnvironmentFaultError, TransportError
 from tmrl_like.policies.choice import faster
-from tmrl_like.policies.intake import NumpyIntake, PolicyIntake, TorchIntake
+from tmrl_like.policies.intake import PolicyIntake, TorchIntake
 from tmrl_like.policies.probe import PolicyProbe
-from tmrl_like.policies.slots import PolicySlots
 from tmrl_like.transport.base import TransportOptions
 from tmrl_like.types import EpisodeStats, ObsPreprocessor, SampleCompressor
 from tmrl_like.wire.spaces import describe_spaces
@@ -38,6 +36,7 @@ from tmrl_like.worker.link_client import LinkClient, LinkProcess, LinkThread, en
 from tmrl_like.worker.link_messages import Start, State
 from tmrl_like.worker.options import WorkerOptions
 from tmrl_like.worker.realtime import real_time, refuse_missing_cores
+from tmrl_like.worker.shared import Shared
 from tmrl_like.worker.timing import StepTimes, measure, percentiles
 
 if TYPE_CHECKING:
@@ -178,29 +177,18 @@ class RolloutWorker:
             if probe.sampled:
                 actor = faster(actor, probe.sampled[0])
             outbox = with_given(OutboxOptions, options.outbox, min_samples=min_samples_per_worker_packet)
-            acts_in_numpy = actor.in_numpy() is actor
             self.standalone = standalone
-            self._samples: SampleLog | None = None
             self.link: LinkClient | None = None
-            self._where = ""
             self.name = name or new_name()
-            slots = None
+            self._where = ""
+            self._shared: Shared | None = None
+            self._intake: PolicyIntake = TorchIntake(None, probe, make_actor)
             if not standalone:
                 spool = cfg.RUN_FOLDER / "spool" if options.spool is True else options.spool
-                folder = open_folder(Path(spool) if spool else None, name)
-                undo.callback(folder.close)
-                self.name = folder.worker
-                shared = folder if folder.is_private else open_folder(None, self.name)
-                undo.callback(shared.close)
-                input_size = actor.network.input.size if acts_in_numpy else 0
-                slots = PolicySlots(shared.path, actor.manifest(), input_size)
-                self._samples = SampleLog(folder, crc_debug, outbox.max_bytes)
-                undo.callback(self._samples.close)
-                self._folders = {folder, shared}
-            if slots is not None and acts_in_numpy:
-                self._intake: PolicyIntake = NumpyIntake(slots, probe, actor, lambda: make_actor().in_numpy())
-            else:
-                self._intake = TorchIntake(slots, probe, make_actor)
+                place = Path(spool) if spool else None
+                self._shared = Shared(place, name, actor, make_actor, probe, crc_debug, outbox.max_bytes)
+                undo.callback(self._shared.close)
+                self._intake, self.name = self._shared.intake, self._shared.worker
             if weights is not None and weights.is_file():
                 self._intake.load_file(actor, weights)
                 dead_man.renew(time.perf_counter())
@@ -217,25 +205,21 @@ class RolloutWorker:
                 crc_debug,
                 self._check,
             )
-            self.loop.samples = self._samples
             self._waits_for_policy = options.wait_for_policy and not standalone
             self._has_warned = False
             self._closed = False
             self._idle = threading.Event()  # no run is under way
             self._idle.set()
             self._runner: threading.Thread | None = None
-            if slots is not None:
-                assert self._samples is not None
+            if self._shared is not None:
+                self.loop.samples = self._shared.samples
                 host, port = server_ip or cfg.SERVER_IP_FOR_WORKER, cfg.PORT if server_port is None else server_port
                 self._where = f"{host}:{port}"
-                parts = self._state, self._intake, self._samples.refill
+                parts = self._state, self._intake, self._shared.samples.refill
                 link = LinkThread(*parts) if process is None else LinkProcess(*parts, process)
                 link.begin(
                     Start(
-                        worker=self.name,
-                        incarnation=self._samples.incarnation,
-                        samples=str(folder.path),
-                        shared=str(shared.path),
+                        **self._shared.for_link,
                         outbox=outbox,
                         transport=transport,
                         host=host,
@@ -243,14 +227,9 @@ class RolloutWorker:
                         keys=str(keys_dir or cfg.KEYS_FOLDER),
                         limits=limits or TransportOptions(),
                         spaces=describe_spaces(self.env.observation_space, self.env.action_space),
-                        weights=_text(weights),
-                        history=_text(history),
+                        weights=str(weights or ""),
+                        history=str(history or ""),
                         model_history=options.model_history,
-                        actor=type(actor).__name__,
-                        manifest=actor.manifest(),
-                        network=actor.spec if acts_in_numpy else None,
-                        probes=b"".join(actor.flatten(obs).tobytes() for obs in probe.sampled) if input_size else b"",
-                        input_size=input_size,
                         log_level=log.getEffectiveLevel(),
                         state=self._state(),
                     )
@@ -261,7 +240,7 @@ class RolloutWorker:
 
     def _state(self) -> State:
         loop = self.loop
-        alarms = self._intake.verdicts.alarm, loop.dead_man.alarm, self._samples.alarm if self._samples else ""
+        alarms = self._intake.verdicts.alarm, loop.dead_man.alarm, self._shared.samples.alarm if self._shared else ""
         return State(
             policy_version=loop.policy_version,
             policy_published_at_s=loop.policy_published_at_s,
@@ -626,10 +605,8 @@ class RolloutWorker:
         if self.link is not None:
             self.link.close()
         self._env.close()
-        if self._samples is not None:
-            self._samples.close()
-            for folder in self._folders:
-                folder.close()
+        if self._shared is not None:
+            self._shared.close()
 
     def __enter__(self) -> RolloutWorker:
         return self
@@ -640,10 +617,6 @@ class RolloutWorker:
     def _check(self) -> None:
         if self.link is not None:
             self.link.check()
-
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)
 
 
 def _refuse_longer_buffer(compressor: SampleCompressor | None, env: Any) -> None:

@@ -1,5 +1,6 @@
 """The link in a process of its own: either process ends, and nothing that was appended is lost."""
 
+import contextlib
 import json
 import os
 import signal
@@ -172,3 +173,17 @@ def test_a_link_that_cannot_be_started_is_one_error(zmq_house, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false" if os.name == "posix" else "where.exe")
     with pytest.raises(Exception, match="link process ended with exit code 1 before it was ready"):
         zmq_house.worker(link_process=True)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setscheduler"), reason="Linux")
+def test_a_link_has_no_real_time_priority_whoever_starts_it(zmq_house, until):
+    zmq_house.server()
+    started = []
+
+    def start():
+        with contextlib.suppress(PermissionError):  # then nobody has one
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+        started.append(zmq_house.worker(link_process=True))
+
+    zmq_house.start(start).join()
+    assert os.sched_getscheduler(started[0].link.process.pid) == os.SCHED_OTHER

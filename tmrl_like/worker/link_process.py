@@ -27,6 +27,8 @@ class _ToParent(logging.Handler):
 def main() -> None:
     """Serve until the other process says so, or has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(os, "sched_setscheduler"):  # the thread that starts it again may have a real-time priority
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     tell = Writer(os.fdopen(os.dup(1), "wb", 0))
     os.dup2(2, 1)  # what anything prints is no message
     messages = iter(Reader[ToLink](os.fdopen(os.dup(0), "rb", 0), ToLink))

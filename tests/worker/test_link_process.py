@@ -187,3 +187,10 @@ def test_a_link_has_no_real_time_priority_whoever_starts_it(zmq_house, until):
 
     zmq_house.start(start).join()
     assert os.sched_getscheduler(started[0].link.process.pid) == os.SCHED_OTHER
+
+
+def test_a_link_whose_worker_ended_before_it_was_ready_ends_without_a_word(monkeypatch):
+    monkeypatch.setattr(link_client, "start_script", partial(link_client.start_script, stderr=subprocess.PIPE))
+    link = link_client.start_link_process()
+    assert link.communicate(timeout=60) == (b"", b"")
+    assert link.returncode == 0

@@ -32,8 +32,9 @@ def main() -> None:
     tell = Writer(os.fdopen(os.dup(1), "wb", 0))
     os.dup2(2, 1)  # what anything prints is no message
     messages = iter(Reader[ToLink](os.fdopen(os.dup(0), "rb", 0), ToLink))
-    start = next(messages)
-    assert isinstance(start, Start)
+    start = next(messages, None)
+    if not isinstance(start, Start):  # the other process ended before it was ready
+        return
     logger = logging.getLogger("tmrl_like")
     logger.setLevel(start.log_level)
     logger.addHandler(_ToParent(tell))

@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -50,3 +52,14 @@ def test_rendering_without_a_display_is_refused_and_not_fatal(monkeypatch: pytes
     monkeypatch.setattr("sys.platform", "linux")
     with pytest.raises(ConfigError, match="needs a display"):
         DroneEnv(render=True)
+
+
+def test_a_drone_that_is_closed_stands_still(until: Callable[..., None]) -> None:
+    def started() -> bool:
+        return any("__send_obs" in thread.name for thread in threading.enumerate())
+
+    env = DroneEnv(time_step_duration=0.005)
+    env.reset()
+    until(started)
+    env.close()
+    until(lambda: not started())

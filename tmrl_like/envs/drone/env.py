@@ -7,6 +7,7 @@ the episode terminates within 1 cm of it.
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 from typing import Any
 
@@ -76,6 +77,11 @@ class DroneInterface(RealTimeGymInterface):  # type: ignore[misc]
     def render(self) -> Frame:
         """The drone (a circle) and its target (a dot), uint8 [400, 400, 3] RGB."""
         return _image(self._drone.get_observation(), self._target)
+
+    def close(self) -> None:
+        """Let the drone's thread, which has no end, stand still: it would start another thread every 10 ms."""
+        if self._drone is not None:
+            self._drone._send_obs = lambda *position: threading.Event().wait()
 
     def _observation(self, position: tuple[float, float]) -> list[np.ndarray[Any, np.dtype[np.float32]]]:
         return [np.array([value], np.float32) for value in (*position, *self._target)]

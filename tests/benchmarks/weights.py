@@ -184,7 +184,7 @@ def main() -> None:
     parser.add_argument("--transport", default="zmq")
     arguments = parser.parse_args()
     result: dict[str, Any] = {"transport": arguments.transport}
-    goals = {"0.28MB": 2.0, "10MB": 60.0, "50MB": 400.0}
+    goals = {"0.28MB": 2.0, "10MB": 30.0, "50MB": 150.0}
     for label, width in SIZES.items():
         size = 4 * (width * width + width * 12)
         for name, value in measure(width, arguments.repeats, arguments.transport).items():

@@ -8,6 +8,7 @@ code of the user's.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -155,9 +156,11 @@ class Link:
         network = None if start.network is None else Network(start.network)
         gate = PolicyGate(slots, start.actor, start.manifest, network, probes)
         files = PolicyFiles(_path(start.weights), _path(start.history), start.model_history)
-        link = connect(start.transport, start.host, start.port, KeyFolder(Path(start.keys)), start.limits)
-        try:
+        with contextlib.ExitStack() as undo:  # what a failure below must not leave behind
+            link = connect(start.transport, start.host, start.port, KeyFolder(Path(start.keys)), start.limits)
+            undo.callback(link.close)
             self._outbox = Outbox(Path(start.samples), start.worker, start.incarnation, start.outbox)
+            undo.callback(self._outbox.close)
             self._role = WorkerRole(self._outbox, gate, slots, files, start.state, self._on_policy)
             self._session = Session(
                 link,
@@ -170,9 +173,7 @@ class Link:
                 start.incarnation,
                 self._outbox.takes_over,
             )
-        except BaseException:
-            link.close()
-            raise
+            undo.pop_all()
         tell(Ready())
 
     def _on_policy(self, word: int) -> None:

@@ -1,5 +1,6 @@
 """The link of a worker is killed, or frozen, at random: while it starts, reads, seals, writes and sends."""
 
+import contextlib
 import random
 import time
 
@@ -10,7 +11,11 @@ ENV = {"period_s": 0.002, "ballast_bytes": 300}
 
 
 def link_of(worker) -> psutil.Process | None:
-    return next((child for child in worker.children() if "link_process" in " ".join(child.cmdline())), None)
+    for child in worker.children():
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            if "link_process" in " ".join(child.cmdline()):
+                return child
+    return None
 
 
 @counts(short=3, zmq=200, tlspyo=60)

@@ -17,9 +17,16 @@ import numpy as np
 from tmrl_like.agents.layout import OBS_RANGE, action_bounds, action_categories, numbers_of, read_leaves
 from tmrl_like.base import tree
 from tmrl_like.base.files import write_atomically
-from tmrl_like.errors import MissingExtraError, PolicyError
+from tmrl_like.errors import MissingExtraError
 from tmrl_like.policies.network import CategoricalSpec, GaussianSpec, Network, NetworkSpec
-from tmrl_like.policies.weight_file import Manifest, manifest_of, pieces_of_file, read_file, refuse_misfit
+from tmrl_like.policies.weight_file import (
+    Manifest,
+    load_from_file,
+    manifest_of,
+    pieces_of_file,
+    read_file,
+    refuse_misfit,
+)
 
 _Array = np.ndarray[Any, Any]
 
@@ -173,10 +180,7 @@ class NumpyActor(ABC):
             PolicyError: the file is damaged or belongs to another actor.
             OSError: the file cannot be read.
         """
-        try:
-            self.load_weights(Path(path).read_bytes())
-        except PolicyError as error:
-            raise PolicyError(f"{path}: {error}") from None
+        load_from_file(self, path)
         return self.to_device(device)
 
 

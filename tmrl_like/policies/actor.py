@@ -14,7 +14,7 @@ import torch
 from tmrl_like.base import tree
 from tmrl_like.base.files import write_atomically
 from tmrl_like.errors import PolicyError
-from tmrl_like.policies.weight_file import Manifest, refuse_misfit
+from tmrl_like.policies.weight_file import Manifest, load_from_file, refuse_misfit
 from tmrl_like.policies.weights import manifest_of_tensors, parse_weights, serialize_weights
 
 
@@ -109,10 +109,7 @@ class ActorModule(torch.nn.Module, ABC):
             PolicyError: the file is damaged or belongs to another actor.
             OSError: the file cannot be read.
         """
-        try:
-            self.load_weights(Path(path).read_bytes())
-        except PolicyError as error:
-            raise PolicyError(f"{path}: {error}") from None
+        load_from_file(self, path)
         return self.to_device(device)
 
 

@@ -25,6 +25,7 @@ from tmrl_like.policies.weight_file import Manifest, empty_file, read_file
 FILE = "policies"
 SLOTS = 4
 _READY, _TAKEN, _VERSION, _PUBLISHED, _RECEIVED = range(0, 4 * SLOTS + 1, SLOTS)  # the last three have a word per slot
+_BEFORE = _READY + 1  # what was ready before
 _HEAD_BYTES = 256
 
 _Array = np.ndarray[Any, Any]
@@ -79,9 +80,7 @@ class PolicySlots:
         self.slots = [self._map[at : at + slot_bytes] for at in range(start, start + SLOTS * step, step)]
         for slot in self.slots if is_new else ():
             slot[: len(self.header)] = self.header
-        self._barrier = (
-            threading.Lock()
-        )  # nobody else uses it: what is stored before is visible before what comes after
+        self._barrier = threading.Lock()  # nobody else uses it, see `_order`
         self._barrier.acquire()
 
     def parameters(self, slot: int) -> dict[str, _Array]:
@@ -97,7 +96,7 @@ class PolicySlots:
     def free_slot(self) -> int:
         """One that nobody uses."""
         ready = self._words[_READY]
-        in_use = {self._words[_TAKEN] % SLOTS, ready % SLOTS, (self._words[_READY + 1]) % SLOTS}
+        in_use = {self._words[_TAKEN] % SLOTS, ready % SLOTS, self._words[_BEFORE] % SLOTS}
         return next(slot for slot in range(SLOTS) if slot not in in_use)
 
     def publish(self, slot: int, version: int, published_at_s: float, received_at: float) -> int:
@@ -107,7 +106,7 @@ class PolicySlots:
         self._words[_VERSION + slot] = version
         self._times[_PUBLISHED + slot] = published_at_s
         self._times[_RECEIVED + slot] = received_at
-        self._words[_READY + 1] = ready
+        self._words[_BEFORE] = ready
         self._order()
         self._words[_READY] = word
         return word

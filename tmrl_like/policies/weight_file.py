@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -111,6 +113,19 @@ def _read(data: memoryview) -> dict[str, Parameter]:
     if position != len(body):
         raise ValueError(f"its tensors end after {position} of {len(body)} bytes")
     return parameters
+
+
+def load_from_file(actor: Any, path: str | os.PathLike[str]) -> None:
+    """Have an actor load the weights in a file.
+
+    Raises:
+        PolicyError: the file is damaged or belongs to another actor; the message names it.
+        OSError: the file cannot be read.
+    """
+    try:
+        actor.load_weights(Path(path).read_bytes())
+    except PolicyError as error:
+        raise PolicyError(f"{path}: {error}") from None
 
 
 def manifest_of(parameters: Mapping[str, Parameter]) -> Manifest:

@@ -9,7 +9,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -32,9 +31,6 @@ from tmrl_like.worker.link_messages import (
     ToLink,
     Writer,
 )
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger("tmrl_like.worker")
 

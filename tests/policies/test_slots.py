@@ -88,3 +88,26 @@ def test_no_slot_is_filled_that_is_or_may_be_acted_with(seed, link, tmp_path):
         for _ in range(dice.randrange(4)):
             publish()
             assert (acting == policy.version).all()
+
+
+def test_what_is_not_the_newest_any_more_when_it_is_taken_is_not_acted_with(link, loop):
+    def publish(version):
+        link.publish(link.free_slot(), version, 0.0, 0.0)
+
+    class Words:
+        """Others publish between the load of the newest and the store of what is taken."""
+
+        def __init__(self, words):
+            self.words, self.newer = words, [2, 3]
+
+        def __getitem__(self, i):
+            return self.words[i]
+
+        def __setitem__(self, i, value):
+            while self.newer:
+                publish(self.newer.pop(0))
+            self.words[i] = value
+
+    publish(1)
+    loop._words = Words(loop._words)
+    assert loop.take().version == 3

@@ -44,20 +44,22 @@ CASES = [
         (MIXED, act_spaces[1], {"hidden_sizes": (32, 24, 16), "layer_norm": True}),
         (spaces.Discrete(5), act_spaces[0], {"hidden_sizes": ()}),
         (vector(5, 6), act_spaces[1], {"hidden_sizes": (16,), "obs_range": 0.0, "layer_norm": True}),
+        (vector(np.inf, 6), act_spaces[0], {"hidden_sizes": (16,)}),
+        (DRONE, act_spaces[1], {"hidden_sizes": (16,), "normalize_obs": False}),
     )
 ]
 EACH_CASE = pytest.mark.parametrize(("name", "obs_space", "act_space", "options"), CASES)
 
 
 def both(name, obs_space, act_space, **options):
-    """An actor in torch with random parameters, and its twin."""
+    """An actor in torch with random parameters and statistics, and its twin."""
     torch.manual_seed(0)
     np.random.seed(0)
     obs_space.seed(0)
     actor = getattr(agents, name)(obs_space, act_space, **options)
     with torch.no_grad():
-        for parameter in actor.parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
+        for values in actor.state_dict().values():
+            values.add_(0.05 * torch.randn_like(values))
     return actor, actor.in_numpy()
 
 

@@ -172,7 +172,7 @@ def _in_space_order():
 
 def test_bounded_entries_are_scaled_and_unbounded_ones_pass():
     low, high = np.array([0.0, 0.0, -np.inf, -3.4e38]), np.array([10.0, 10.0, np.inf, 3.4e38])
-    rescale = Rescale(low, high, np.full(4, 3.0))
+    rescale = Rescale(low, high, 3.0)
     torch.testing.assert_close(rescale(torch.tensor([[10.0, 0.0, 7.0, 7.0]])), torch.tensor([[3.0, -3.0, 7.0, 7.0]]))
 
 

@@ -6,7 +6,7 @@ import torch
 from gymnasium import spaces
 
 from tmrl_like.agents import SquashedGaussianActor
-from tmrl_like.agents.observations import Encoder
+from tmrl_like.agents.observations import Encoder, RunningNorm
 from tmrl_like.policies.actor import to_batch_of_one
 
 ACT = spaces.Box(-2.0, 2.0, (2,))
@@ -89,3 +89,64 @@ def test_acting_on_one_raw_observation_equals_acting_on_its_batch(test):
     torch.manual_seed(1)
     with torch.inference_mode():
         np.testing.assert_allclose(one, actor.act(to_batch_of_one(obs), test), rtol=1e-6)
+
+
+def batches(space, count, size=8):
+    """Raw observations as `Flatten` gives them, float32 [size, R] each."""
+    space.seed(0)
+    encoder = Encoder(space)
+    return [torch.stack([encoder.flatten.one(space.sample()) for _ in range(size)]) for _ in range(count)]
+
+
+def test_normalised_numbers_have_mean_0_and_standard_deviation_1_over_all_batches():
+    space = spaces.Box(np.float32([-1, 0, 1e4, -np.inf]), np.float32([1, 100, 1e4 + 1, np.inf]))
+    encoder, other = Encoder(space, normalize_obs=True), Encoder(space, normalize_obs=True)
+    norm = RunningNorm([encoder, other])
+    seen = batches(space, 5)
+    for batch in seen:
+        norm.update(batch)
+    raw = torch.cat(seen)
+    torch.testing.assert_close(norm.mean, raw.double().mean(0))
+    expected = (raw.double() - raw.double().mean(0)) / raw.double().std(0, correction=0)
+    for one in (encoder, other):
+        torch.testing.assert_close(one(raw).double(), expected, rtol=1e-3, atol=5e-3)
+
+
+def test_before_the_first_batch_numbers_are_scaled_by_their_bounds():
+    space = spaces.Box(0.0, 10.0, (2,))
+    encoder = Encoder(space, normalize_obs=True)
+    RunningNorm([encoder])
+    assert encoder(torch.tensor([[0.0, 10.0]])).tolist() == [pytest.approx([-3.0, 3.0])]
+
+
+def test_a_number_that_hardly_changes_is_divided_by_no_less_than_the_floor():
+    space = spaces.Box(np.float32([0, -np.inf, -2e6]), np.float32([50, np.inf, 2e6]))
+    encoder = Encoder(space, normalize_obs=True)
+    norm = RunningNorm([encoder])
+    for _ in range(3):
+        norm.update(torch.full((4, 3), 7.0))
+    torch.testing.assert_close(encoder(torch.full((1, 3), 8.0)), torch.tensor([[2.0, 100.0, 100.0]]))
+
+
+def test_beyond_the_horizon_old_batches_fade(monkeypatch):
+    monkeypatch.setattr(RunningNorm, "HORIZON", 2)
+    norm = RunningNorm([Encoder(spaces.Box(-1.0, 1.0, (1,)), normalize_obs=True)])
+    for value in (8.0, 4.0, 0.0, 0.0):
+        norm.update(torch.full((1, 1), value))
+    assert norm.mean.item() == 1.5  # ((8 + 4) / 2 / 2) / 2
+    assert norm.count.item() == 4.0
+
+
+def test_choices_and_images_are_not_normalised():
+    encoder = Encoder(MIXED, normalize_obs=True)
+    norm = RunningNorm([encoder])
+    seen = batches(MIXED, 4)
+    before = encoder(torch.cat(seen))
+    for batch in seen:
+        norm.update(batch)
+    after = encoder(torch.cat(seen))
+    is_choice = encoder.one_hot.is_categorical
+    assert torch.equal(before[:, is_choice], after[:, is_choice])
+    torch.testing.assert_close(after[:, ~is_choice].mean(0), torch.zeros(3), atol=1e-4, rtol=0)
+    assert not Encoder(spaces.MultiDiscrete([2, 3]), normalize_obs=True).state_dict()
+    assert not any("rescale" in name for name in Encoder(spaces.Box(0, 255, (9, 9), np.uint8), 3.0, True).state_dict())

@@ -8,6 +8,7 @@ import torch
 from gymnasium import spaces
 
 from tmrl_like.agents import EnsembleCritic, REDQAgent, SACAgent, SquashedGaussianActor
+from tmrl_like.agents.acceleration import leaves_of
 from tmrl_like.agents.process import tune_process
 from tmrl_like.agents.sac import actor_loss, critic_loss, td_target, temperature_loss
 from tmrl_like.errors import ConfigError
@@ -370,7 +371,8 @@ def test_a_training_continues_from_its_modules_optimisers_and_numbers():
         agent.train(random_batch(seed=9))
     for name, part in walk(first).items():
         if isinstance(part, torch.nn.Module):
-            assert same(parameters_of(part), parameters_of(getattr(second, name)))
+            assert same(part.state_dict().values(), getattr(second, name).state_dict().values())
+    assert first.obs_norm.count.item() == 4.0
     assert same(parameters_of(second.critic_frozen), parameters_of(second.critic))
 
 
@@ -436,3 +438,44 @@ def test_td_errors_are_returned_where_the_memory_draws_by_them():
 def seeded(call, *arguments):
     torch.manual_seed(0)
     return call(*arguments)
+
+
+def test_all_networks_normalise_by_the_statistics_of_the_batches_and_what_was_published_stays():
+    agent = small(actor_polyak=0.9)
+    for step in range(3):
+        published = agent.get_actor().snapshot()
+        agent.train(random_batch(seed=step))
+    raw = torch.cat([torch.cat(random_batch(seed=step).obs, 1) for step in range(3)])
+    expected = (raw - raw.mean(0)) / raw.std(0, correction=0)
+    for network in (agent.actor, agent.actor_ema, agent.critic, agent.critic_target, agent.critic_frozen):
+        torch.testing.assert_close(network.encoder(raw), expected, rtol=1e-4, atol=1e-4)
+        assert network.encoder.rescale.scale.data_ptr() == agent.actor.encoder.rescale.scale.data_ptr()
+    assert not torch.equal(published["encoder.rescale.scale"], agent.actor.encoder.rescale.scale)
+
+
+def test_a_step_leaves_its_batch_as_the_memory_gave_it():
+    space = spaces.Box(-1.0, 1.0, (3,))
+    for agent, flat in ((small(), False), (small(observation_space=space), True)):
+        given = [random_batch() for _ in range(2)]
+        if flat:
+            given = [b._replace(obs=torch.cat(b.obs, 1), next_obs=torch.cat(b.next_obs, 1)) for b in given]
+        agent.train(given[0])
+        assert all(torch.equal(a, b) for (_, a), (_, b) in zip(*map(leaves_of, given), strict=True))
+
+
+def test_networks_that_do_not_normalise_stay_as_they_are():
+    class Joints(SquashedGaussianActor):
+        """Sees a part of the observation."""
+
+        def __init__(self, observation_space, action_space):
+            super().__init__(observation_space[0], action_space, hidden_sizes=(8,))
+
+        def forward(self, obs):
+            return super().forward(obs[0])
+
+    as_it_is = partial(EnsembleCritic, normalize_obs=False)
+    agent = SACAgent(OBS, ACT, actor_cls=Joints, critic_cls=as_it_is)
+    agent.train(random_batch())
+    assert agent.obs_norm is None
+    assert agent.actor.encoder.rescale.scale.tolist() == [3.0, 3.0]
+    assert list(agent.critic.encoder.state_dict()) == []

@@ -30,7 +30,6 @@ from tmrl_like.trainer.schedule import train_step
 from tmrl_like.types import Batch, Buffer
 
 NETS = {"hidden_sizes": (16,)}
-EPISODES = 2
 
 
 def through_everything(env_cls: Any, act_buf_len: int = 0, max_samples: float = 20) -> Batch:
@@ -44,12 +43,7 @@ def through_everything(env_cls: Any, act_buf_len: int = 0, max_samples: float = 
     compressor = DropHistory(act_buf_len) if act_buf_len else None
     options: dict[str, Any] = {"crc_debug": True, "max_samples_per_episode": max_samples}
     with RolloutWorker(env_cls, actor_cls, compressor, standalone=True, **options) as worker:
-        traffic = collect_traffic(worker, EPISODES)
-        for block in traffic.blocks:
-            memory.append(Buffer(stream="worker", blocks=(block,)))
-        for item in range(len(memory)):
-            memory[item]
-        assert memory.crc_checked == len(memory) > 0
+        drive(worker, memory)
         agent_cls = DiscreteSACAgent if discrete else SACAgent
         env = worker.env
         agent = agent_cls(env.observation_space, env.action_space, actor_cls=actor_cls, critic_cls=critic_cls)
@@ -57,7 +51,18 @@ def through_everything(env_cls: Any, act_buf_len: int = 0, max_samples: float = 
         assert all(torch.isfinite(value).all() for value in train_step(agent, memory, batch).values())
         worker.actor.load_weights(agent.get_actor().weights())
         PolicyProbe(env.observation_space, env.action_space).check(worker.actor)
+        drive(worker, memory)  # by the trained policy, which normalises
     return batch
+
+
+def drive(worker: RolloutWorker, memory: ReplayMemory) -> None:
+    """Collect an episode, store it, and compare every transition."""
+    for block in collect_traffic(worker, 1).blocks:
+        memory.append(Buffer(stream="worker", blocks=(block,)))
+    checked = memory.crc_checked
+    for item in range(len(memory)):
+        memory[item]
+    assert memory.crc_checked - checked == len(memory) > 0
 
 
 @pytest.mark.parametrize("name", ["CartPole", "FrozenLake", "Taxi", "CliffWalking", "Blackjack", "Pendulum"])

@@ -19,7 +19,7 @@ from torch import Tensor
 from tmrl_like.agents.ensemble import EnsembleMLP
 from tmrl_like.agents.layout import action_categories
 from tmrl_like.agents.models import MLPActor
-from tmrl_like.agents.observations import OneHot, Rescale
+from tmrl_like.agents.observations import OneHot
 from tmrl_like.agents.sac import SACAgent
 
 _SHARE_OF_ENTROPY = 0.5  # the usual target, of the largest entropy
@@ -70,7 +70,7 @@ class DiscreteEnsembleCritic(EnsembleMLP):
     def read_actions(self, action_space: gymnasium.Space[Any]) -> tuple[int, int]:
         """No inputs; an output for each category."""
         values, first = action_categories(action_space)
-        self.one_hot = OneHot(Rescale(first, first, np.zeros(first.shape)), first, values)
+        self.one_hot = OneHot(first, values)
         return 0, self.one_hot.size
 
     def forward(self, obs: Any, act: Tensor, members: Tensor | None = None) -> Tensor:
@@ -85,7 +85,8 @@ class DiscreteEnsembleCritic(EnsembleMLP):
             float32 [N, B] (or [M, B]).
         """
         if not act.is_floating_point():
-            act = self.one_hot(act.reshape(len(act), -1).float())
+            act = act.reshape(len(act), -1).float()
+            act = self.one_hot(act, act)
         q_NBV = self.outputs(self.encoder(obs), members)
         return (q_NBV * act).sum(dim=-1)
 

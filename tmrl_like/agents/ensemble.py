@@ -66,6 +66,7 @@ class EnsembleMLP(nn.Module):
         layer_norm: bool = False,
         dropout: float = 0.0,
         obs_range: float = OBS_RANGE,
+        normalize_obs: bool = True,
     ) -> None:
         """Build the networks.
 
@@ -77,6 +78,8 @@ class EnsembleMLP(nn.Module):
             layer_norm: normalise each hidden layer before its ReLU.
             dropout: share of a hidden layer's outputs that is set to 0 in training.
             obs_range: bounded observations are scaled to [-obs_range, obs_range]; 0 leaves them as they are.
+            normalize_obs: normalise observations, but images, by the running statistics that the agent keeps; what
+                `obs_range` gives is where they begin.
 
         Raises:
             ConfigError: a space that these networks cannot learn from, by name.
@@ -85,7 +88,7 @@ class EnsembleMLP(nn.Module):
         num_inputs, num_outputs = self.read_actions(action_space)
         self.n_critics = n_critics
         self.dropout = dropout
-        self.encoder = Encoder(observation_space, obs_range)
+        self.encoder = Encoder(observation_space, obs_range, normalize_obs)
         widths = [self.encoder.size + num_inputs, *hidden_sizes]
         self.hidden = nn.ModuleList(EnsembleLinear(n_critics, i, o) for i, o in itertools.pairwise(widths))
         self.norms = nn.ModuleList(EnsembleNorm(n_critics, width) for width in hidden_sizes if layer_norm)

@@ -59,6 +59,7 @@ class NumpyActor(ABC):
         hidden_sizes: Sequence[int] = (256, 256),
         layer_norm: bool = False,
         obs_range: float = OBS_RANGE,
+        normalize_obs: bool = True,
     ) -> None:
         """Build the network; the arguments are those of the torch actor.
 
@@ -71,7 +72,9 @@ class NumpyActor(ABC):
         leaves, _ = read_leaves(observation_space)
         low, high, num_categories = (tuple(column.tolist()) for column in numbers_of(leaves))
         action = self.read_actions(action_space)
-        self.spec = NetworkSpec(low, high, num_categories, obs_range, tuple(hidden_sizes), layer_norm, action)
+        self.spec = NetworkSpec(
+            low, high, num_categories, obs_range, normalize_obs, tuple(hidden_sizes), layer_norm, action
+        )
         self.network = Network(self.spec)
         self._zeros = np.zeros_like(self.network.input)
         self._paths = [path for path, _ in leaves]
@@ -133,8 +136,7 @@ class NumpyActor(ABC):
         return actor.to_device(device)
 
     def _options(self) -> dict[str, Any]:
-        spec = self.spec
-        return {"hidden_sizes": spec.hidden_sizes, "layer_norm": spec.layer_norm, "obs_range": spec.obs_range}
+        return {n: getattr(self.spec, n) for n in ("hidden_sizes", "layer_norm", "obs_range", "normalize_obs")}
 
     def in_numpy(self) -> Any:
         """Itself."""

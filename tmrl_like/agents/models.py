@@ -61,6 +61,7 @@ class MLPActor(ActorModule):
         hidden_sizes: Sequence[int] = (256, 256),
         layer_norm: bool = False,
         obs_range: float = OBS_RANGE,
+        normalize_obs: bool = True,
     ) -> None:
         """Build the network.
 
@@ -70,14 +71,16 @@ class MLPActor(ActorModule):
             hidden_sizes: width of each hidden layer.
             layer_norm: normalise each hidden layer before its ReLU.
             obs_range: bounded observations are scaled to [-obs_range, obs_range]; 0 leaves them as they are.
+            normalize_obs: normalise observations, but images, by the running statistics that the agent keeps; what
+                `obs_range` gives is where they begin.
 
         Raises:
             ConfigError: a space that this network cannot learn from, by name.
         """
         super().__init__(observation_space, action_space)
         num_outputs = self.read_actions(action_space)
-        self.encoder = Encoder(observation_space, obs_range)
-        self.hidden_sizes, self.obs_range = tuple(hidden_sizes), obs_range
+        self.encoder = Encoder(observation_space, obs_range, normalize_obs)
+        self.hidden_sizes, self.obs_range, self.normalize_obs = tuple(hidden_sizes), obs_range, normalize_obs
         widths = [self.encoder.size, *hidden_sizes]
         self.hidden = nn.ModuleList(nn.Linear(i, o) for i, o in itertools.pairwise(widths))
         self.norms = nn.ModuleList(nn.LayerNorm(width) for width in hidden_sizes if layer_norm)
@@ -171,7 +174,7 @@ class SquashedGaussianActor(MLPActor, SamplingActor):
             action_space: Box with finite bounds, of any shape.
             log_std_min: lower bound of the logarithm of u's standard deviation.
             log_std_max: its upper bound.
-            options: `hidden_sizes`, `layer_norm` and `obs_range`, as `CategoricalActor` has them.
+            options: `hidden_sizes`, `layer_norm`, `obs_range` and `normalize_obs`, as `CategoricalActor` has them.
 
         Raises:
             ConfigError: a space that this network cannot learn from, by name.
@@ -221,7 +224,7 @@ class EnsembleCritic(EnsembleMLP):
     def read_actions(self, action_space: gymnasium.Space[Any]) -> tuple[int, int]:
         """A Box's entries are inputs, scaled to [-1, 1]; one output."""
         center, half = action_bounds(action_space)
-        self.rescale_act = Rescale(center - half, center + half, np.ones_like(half))
+        self.rescale_act = Rescale(center - half, center + half, 1.0)
         return len(center), 1
 
     def forward(self, obs: Any, act: Tensor, members: Tensor | None = None) -> Tensor:

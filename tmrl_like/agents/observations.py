@@ -1,13 +1,15 @@
-"""What networks see of an observation: numbers scaled by their bounds, categorical values as one-hot, images by
-convolutions.
+"""What networks see of an observation: numbers normalised or scaled by their bounds, categorical values as one-hot,
+images by convolutions.
 
 Shape names: B batch, R numbers of an observation as the environment gives them, V entries that stand for them, F
 features.
 """
 
 # Capital suffixes name a tensor's dimensions.
+# ruff: noqa: N803, N806
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
@@ -18,13 +20,13 @@ from torch import Tensor, nn
 from tmrl_like.agents.images import IMAGE_FEATURES, ImageEncoder
 from tmrl_like.agents.layout import OBS_RANGE, IntArray, Leaf, numbers_of, read_leaves
 from tmrl_like.base import tree
-from tmrl_like.policies.network import one_hot_layout, scale_and_shift
+from tmrl_like.policies.network import MAX_SCALE, one_hot_layout, scale_and_shift
 
 
 class Encoder(nn.Module):
     """Observation -> features [B, F]: all vectors and one-hot values side by side, then the features of each image."""
 
-    def __init__(self, space: gymnasium.Space[Any], obs_range: float = OBS_RANGE) -> None:
+    def __init__(self, space: gymnasium.Space[Any], obs_range: float = OBS_RANGE, normalize_obs: bool = False) -> None:
         """Read the layout of `space`.
 
         Args:
@@ -32,30 +34,96 @@ class Encoder(nn.Module):
                 dimensions, or of two dimensions and uint8, with sides of at least 8, is an image: channels first or
                 last, a history of images in front. Each value of a Discrete or MultiDiscrete becomes one-hot here.
             obs_range: bounded vectors are scaled to [-obs_range, obs_range]; 0 leaves them as they are.
+            normalize_obs: how vectors are scaled is part of the weights, so that an agent can normalise them
+                (`RunningNorm`); until it does, `obs_range` holds.
 
         Raises:
             ConfigError: a leaf is none of this; its place in the space is named. Or there is nothing in the space.
         """
         super().__init__()
         vectors, images = read_leaves(space)
-        self.flatten = Flatten(vectors)
-        self.rescale = self.flatten.rescale(obs_range)
+        self.space = space
+        self.flatten = flatten = Flatten(vectors)
+        self.normalizes = normalize_obs and bool((flatten.num_categories == 0).any())
+        self.rescale = Rescale(flatten.low, flatten.high, obs_range, self.normalizes)
+        self.one_hot = OneHot(flatten.low, flatten.num_categories) if flatten.num_categories.any() else None
         self._image_paths = [path for path, _ in images]
         self.images = nn.ModuleList(ImageEncoder(box) for _, box in images)
-        self.size = self.rescale.size + IMAGE_FEATURES * len(self.images)
+        self.size = (self.one_hot or self.rescale).size + IMAGE_FEATURES * len(self.images)
 
     def forward(self, obs: Any) -> Tensor:
         """Structure of [B, ...] -> [B, F] float32; without images also [B, R] -> [B, F]."""
         if not self.images:
-            return self.rescale(self.flatten(obs))  # type: ignore[no-any-return]
+            return self._features(self.flatten(obs))
         parts = [image(tree.part_at(obs, path)) for image, path in zip(self.images, self._image_paths, strict=True)]
         if self.rescale.size:
-            parts.insert(0, self.rescale(self.flatten(obs)))
+            parts.insert(0, self._features(self.flatten(obs)))
         return torch.cat(parts, dim=1)
 
     def one(self, obs: Any) -> Tensor:
         """One raw observation of numpy arrays, without images -> [F] float32."""
-        return self.rescale.forward(self.flatten.one(obs))  # skips the module's hooks
+        return self._features(self.flatten.one(obs))
+
+    def _features(self, x: Tensor) -> Tensor:
+        """[..., R] -> [..., V]. `forward` skips the modules' hooks."""
+        scaled = self.rescale.forward(x)
+        return scaled if self.one_hot is None else self.one_hot.forward(x, scaled)
+
+
+class RunningNorm(nn.Module):
+    """Running mean and variance of the numbers in batches, by which all encoders that it is made for normalise.
+
+    Batch n counts with the weight w = 1 / min(n, HORIZON), an average over all of them that becomes an exponential one:
+
+        mean <- mean + w (E[x] - mean),    mean_square <- mean_square + w (E[x^2] - mean_square)
+        var = mean_square - mean^2
+
+    For batches of one size this is the parallel variance of Chan, Golub and LeVeque, "Algorithms for Computing the
+    Sample Variance", 1983, in fewer operations; squares of float32 are exact in float64. Then, in all encoders,
+
+        scale = 1 / max(sqrt(var), floor),    shift = -mean scale
+
+    with a floor of 1 % of the bounds' width, or of 0.01 where there are no useful bounds. Categorical values are
+    one-hot whatever their scale.
+
+    Attributes:
+        mean, mean_square: float64 [R].
+        count: float64 [], batches seen.
+    """
+
+    HORIZON = 10_000
+    mean: Tensor
+    mean_square: Tensor
+    count: Tensor
+    smallest_var: Tensor  # [R] float64, the floor squared
+
+    def __init__(self, encoders: Sequence[Encoder]) -> None:
+        """The encoders, one or more of one space on one device, share the first one's scale and shift from here on,
+        until one of them is moved to another device.
+        """
+        super().__init__()
+        first = encoders[0]
+        self.flatten, self._scale, self._shift = first.flatten, first.rescale.scale, first.rescale.shift
+        for encoder in encoders:
+            encoder.rescale.scale, encoder.rescale.shift = self._scale, self._shift
+        width = first.flatten.high - first.flatten.low
+        floor = 0.01 * np.where((width > 0) & (width < 2 * MAX_SCALE), width, 1.0)
+        for name, shape in (("mean", width.shape), ("mean_square", width.shape), ("count", ())):
+            self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
+        self.register_buffer("smallest_var", torch.from_numpy(floor * floor), persistent=False)
+        self.to(self._scale.device)
+
+    @torch.no_grad()
+    def update(self, x_BR: Tensor) -> None:
+        """Count a batch of raw numbers, float32 [B, R], and write scale and shift in place. Reads nothing back."""
+        x_BR = x_BR.double()
+        weight = self.count.add_(1.0).clamp(max=self.HORIZON).reciprocal_()
+        self.mean.lerp_(x_BR.mean(0), weight)
+        self.mean_square.lerp_(x_BR.square_().mean(0), weight)
+        var_R = torch.addcmul(self.mean_square, self.mean, self.mean, value=-1.0)
+        scale_R = var_R.maximum(self.smallest_var).rsqrt_()
+        self._scale.copy_(scale_R)
+        self._shift.copy_(scale_R.mul_(self.mean).neg_())
 
 
 class Flatten:
@@ -82,27 +150,23 @@ class Flatten:
         leaves = [tree.part_at(obs, path) for path in self._paths]
         return torch.from_numpy(np.concatenate(leaves, axis=None, dtype=np.float32, casting="unsafe"))
 
-    def rescale(self, obs_range: float) -> Rescale | OneHot:
-        """Makes a network's input of it: numbers to [-obs_range, obs_range] (0: as they are), categories one-hot."""
-        limit = np.where(self.num_categories > 0, np.nan, obs_range or np.nan)
-        rescale = Rescale(self.low, self.high, limit)
-        return OneHot(rescale, self.low, self.num_categories) if self.num_categories.any() else rescale
-
 
 class Rescale(nn.Module):
-    """Bounded entries of a flat vector to [-limit, limit]; entries without useful bounds pass as they are."""
+    """Each entry of a flat vector times a scale, plus a shift: bounded ones to [-limit, limit], others as they are."""
 
     scale: Tensor  # [R] float32
     shift: Tensor  # [R] float32
 
-    def __init__(self, low: np.ndarray[Any, Any], high: np.ndarray[Any, Any], limit: np.ndarray[Any, Any]) -> None:
-        """All arrays float [R]."""
+    def __init__(
+        self, low: np.ndarray[Any, Any], high: np.ndarray[Any, Any], limit: float, in_weights: bool = False
+    ) -> None:
+        """Bounds are float [R]; a limit of 0 leaves all as it is; `in_weights`: scale and shift are, and may change."""
         super().__init__()
         scale, shift = scale_and_shift(low, high, limit)
         self.size = len(low)
-        self.changes = bool((scale != 1).any() or (shift != 0).any())
-        self.register_buffer("scale", torch.from_numpy(scale), persistent=False)
-        self.register_buffer("shift", torch.from_numpy(shift), persistent=False)
+        self.changes = in_weights or bool((scale != 1).any() or (shift != 0).any())
+        self.register_buffer("scale", torch.from_numpy(scale), persistent=in_weights)
+        self.register_buffer("shift", torch.from_numpy(shift), persistent=in_weights)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., R] -> [..., R]."""
@@ -116,19 +180,16 @@ class OneHot(nn.Module):
     value: Tensor  # [V] float32, which value an entry stands for
     is_categorical: Tensor  # [V] bool
 
-    def __init__(self, rescale: Rescale, first: np.ndarray[Any, Any], num_categories: IntArray) -> None:
-        """`rescale` scales the other numbers; `first`, float [R], is the smallest category; `num_categories` int64 [R],
-        0 where it is not categorical.
-        """
+    def __init__(self, first: np.ndarray[Any, Any], num_categories: IntArray) -> None:
+        """`first`, float [R], is the smallest category; `num_categories` int64 [R], 0 where it is not categorical."""
         super().__init__()
-        self.rescale = rescale
         source, value, is_categorical = one_hot_layout(first, num_categories)
         self.size = len(source)
         self.register_buffer("source", torch.from_numpy(source), persistent=False)
         self.register_buffer("value", torch.from_numpy(value), persistent=False)
         self.register_buffer("is_categorical", torch.from_numpy(is_categorical), persistent=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., R] -> [..., V]."""
+    def forward(self, x: Tensor, scaled: Tensor) -> Tensor:
+        """Categories of `x` and the other numbers of `scaled`, [..., R] each -> [..., V]."""
         is_chosen = (x.index_select(-1, self.source) == self.value).float()
-        return torch.where(self.is_categorical, is_chosen, self.rescale(x).index_select(-1, self.source))
+        return torch.where(self.is_categorical, is_chosen, scaled.index_select(-1, self.source))

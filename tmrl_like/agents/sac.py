@@ -22,6 +22,7 @@ from tmrl_like.agents.acceleration import accelerate
 from tmrl_like.agents.agent import TrainingAgent
 from tmrl_like.agents.layout import action_bounds
 from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor
+from tmrl_like.agents.observations import Encoder, RunningNorm
 from tmrl_like.agents.sharing import copy_shared, no_grad
 from tmrl_like.base.factories import MISSING, completed
 from tmrl_like.base.functional import cached_property
@@ -94,11 +95,15 @@ class SACAgent(TrainingAgent):
     the actor, are REDQ (Chen et al. 2021, arXiv:2101.05982), see `REDQAgent`. Critics with dropout and layer
     normalisation are DroQ (Hiraoka et al. 2022): `critic_cls=partial(EnsembleCritic, dropout=0.01, layer_norm=True)`.
 
+    Observations are normalised by running statistics, where the networks have `normalize_obs`: they are part of the
+    weights, and what is stored and sent stays raw.
+
     Attributes:
         actor: the policy in training.
         actor_ema: its moving average, which `get_actor` then returns; None without `actor_polyak`.
         critic: the N critics in training.
         critic_target: their moving average.
+        obs_norm: the statistics by which all networks that ship normalise observations; None: none of them does.
         target_entropy: nats, of the policy over actions scaled to [-1, 1].
         updates: training steps done.
     """
@@ -204,6 +209,9 @@ class SACAgent(TrainingAgent):
         self.critic_optimizer = adam(self.critic.parameters(), lr=lr_critic)
         self.temperature_optimizer = torch.optim.Adam(self.temperature.parameters(), lr=lr_entropy, fused=True)
         networks = self.actor, self.critic, self.critic_target, self.critic_frozen
+        encoders = [getattr(network, "encoder", None) for network in (*networks, self.actor_ema)]
+        normalizing = [e for e in encoders if isinstance(e, Encoder) and e.normalizes and e.space == observation_space]
+        self.obs_norm = RunningNorm(normalizing) if normalizing else None
         optimizers = self.actor_optimizer, self.critic_optimizer, self.temperature_optimizer
         self._step = accelerate(self._update, acceleration, device, networks, optimizers)
 
@@ -227,6 +235,8 @@ class SACAgent(TrainingAgent):
         return actor
 
     def _update(self, batch: Batch, with_actor: bool) -> dict[str, Tensor]:
+        if self.obs_norm is not None:
+            self.obs_norm.update(self.obs_norm.flatten(batch.obs))
         metrics = self._train_critics(batch)
         if with_actor:
             metrics |= self._train_actor(batch.obs)

@@ -21,6 +21,7 @@ from tmrl_like.policies.weight_file import Manifest
 
 MAX_SCALE = 1e6  # wider bounds say nothing about the size of the values
 _EPS = 1e-5  # of torch's layer normalisation
+_SCALE, _SHIFT = "encoder.rescale.scale", "encoder.rescale.shift"
 
 _Array = np.ndarray[Any, Any]
 
@@ -61,6 +62,7 @@ class NetworkSpec(msgspec.Struct, frozen=True):
     high: tuple[float, ...]  # [R]
     num_categories: tuple[int, ...]  # [R]; 0: a number
     obs_range: float  # 0: numbers stay as they are
+    normalize_obs: bool  # scale and shift of the numbers are parameters, which begin with what `obs_range` gives
     hidden_sizes: tuple[int, ...]
     layer_norm: bool
     action: GaussianSpec | CategoricalSpec
@@ -79,9 +81,9 @@ class Network:
         """Make the parameters: those of an untrained torch actor."""
         self.random = np.random.default_rng(np.random.randint(0, 1 << 32, 4, np.uint32))
         self.input = np.zeros(len(spec.low), np.float32)
-        limit = np.where(np.array(spec.num_categories) > 0, np.nan, spec.obs_range or np.nan)
-        self._scale, self._shift = scale_and_shift(np.array(spec.low), np.array(spec.high), limit)
-        self._rescales = bool((self._scale != 1).any() or (self._shift != 0).any())
+        self._scale, self._shift = scale_and_shift(np.array(spec.low), np.array(spec.high), spec.obs_range)
+        self._normalizes = spec.normalize_obs and 0 in spec.num_categories
+        self._rescales = self._normalizes or bool((self._scale != 1).any() or (self._shift != 0).any())
         self._scaled = np.empty_like(self.input)
         self._source, self._value, self._is_category = one_hot_layout(np.array(spec.low), np.array(spec.num_categories))
         self._has_categories = bool(self._is_category.any())
@@ -100,14 +102,18 @@ class Network:
             for i, width in enumerate(spec.hidden_sizes if spec.layer_norm else ())
             for kind in ("weight", "bias")
         }
-        in_order = [name for name in forms if name[:4] != "head"], [*norms], ["head.weight", "head.bias"]
-        self.manifest: Manifest = {name: ("F32", (forms | norms)[name]) for name in itertools.chain(*in_order)}
+        encoder = dict.fromkeys((_SCALE, _SHIFT) if self._normalizes else (), self.input.shape)
+        in_order = [*encoder], [name for name in forms if name[:4] != "head"], [*norms], ["head.weight", "head.bias"]
+        forms |= norms | encoder
+        self.manifest: Manifest = {name: ("F32", forms[name]) for name in itertools.chain(*in_order)}
         action = spec.action
         self._head = _GaussianHead(action) if isinstance(action, GaussianSpec) else _CategoricalHead(action)
         self.bind({name: self._untrained(name, shape) for name, (_, shape) in self.manifest.items()})
 
     def _untrained(self, name: str, shape: tuple[int, ...]) -> _Array:
-        """As torch begins: a layer's weights and biases uniform, a normalisation without effect."""
+        """As torch begins: a layer's weights and biases uniform, a layer's normalisation without effect."""
+        if name in (_SCALE, _SHIFT):
+            return self._scale if name == _SCALE else self._shift
         if name.startswith("norms"):
             return np.full(shape, float(name.endswith("weight")), np.float32)
         bound = 1 / math.sqrt(self.manifest[name.replace("bias", "weight")][1][1])
@@ -116,6 +122,8 @@ class Network:
     def bind(self, parameters: Mapping[str, _Array]) -> None:
         """Compute with these arrays from now on, without a copy; names, dtypes and shapes are the manifest's."""
         self.parameters = {name: parameters[name] for name in self.manifest}
+        if self._normalizes:
+            self._scale, self._shift = parameters[_SCALE], parameters[_SHIFT]
         layers = [name.removesuffix(".weight") for name in self.manifest if name.endswith("weight")]
         linear = [(parameters[f"{name}.weight"].dot, parameters[f"{name}.bias"]) for name in layers if name[0] == "h"]
         scales = [(parameters[f"{name}.weight"], parameters[f"{name}.bias"]) for name in layers if name[0] == "n"]
@@ -228,13 +236,13 @@ class _CategoricalHead:
         return np.array(chosen, self._spec.dtype).reshape(self._spec.shape)[()]
 
 
-def scale_and_shift(low: _Array, high: _Array, limit: _Array) -> tuple[_Array, _Array]:
+def scale_and_shift(low: _Array, high: _Array, limit: float) -> tuple[_Array, _Array]:
     """What brings bounded numbers to [-limit, limit], float32 [R] each; those without useful bounds pass as they are.
 
-    All arguments are [R]; a limit of NaN leaves a number as it is.
+    Bounds are [R]; a limit of 0 leaves all numbers as they are.
     """
     half = high.astype(np.float64) / 2 - low.astype(np.float64) / 2
-    useful = (half > 0) & (half < MAX_SCALE) & np.isfinite(limit)
+    useful = (half > 0) & (half < MAX_SCALE) & (limit > 0)
     scale = np.where(useful, limit / np.where(useful, half, 1.0), 1.0)
     shift = np.where(useful, -limit - np.where(useful, low, 0.0) * scale, 0.0)  # low goes to -limit
     return scale.astype(np.float32), shift.astype(np.float32)

@@ -12,8 +12,13 @@ from gymnasium import spaces
 from tmrl_like import agents
 from tmrl_like.agents import in_numpy
 from tmrl_like.base.factories import signature_of
+from tmrl_like.base.functional import partial
 from tmrl_like.errors import ConfigError, MissingExtraError, PolicyError
+from tmrl_like.policies.intake import NumpyIntake, TorchIntake
 from tmrl_like.policies.network import Network, NetworkSpec
+from tmrl_like.policies.noise import ColouredNoise
+from tmrl_like.policies.probe import PolicyProbe
+from tmrl_like.policies.slots import PolicySlots
 
 TWINS = pytest.mark.parametrize("name", ["SquashedGaussianActor", "CategoricalActor"])
 
@@ -114,11 +119,45 @@ def test_exploring_draws_from_the_same_categories():
         assert np.allclose(*shares, atol=0.04)
 
 
-def test_what_is_drawn_follows_from_numpys_seed():
+def test_noise_over_time_is_the_same_in_both_and_a_new_sequence_in_each_episode():
+    actor, twin = both("SquashedGaussianActor", DRONE, vector(2, 2), noise_beta=1.5)
+    assert type(twin.network.random) is ColouredNoise
+    actor.noise, twin.network.random = (ColouredNoise(1.5, 2, np.random.default_rng(0)) for _ in range(2))
+    obs = DRONE.sample()
+    episodes = []
+    for _ in range(2):
+        drawn = np.array([[a.act_(obs), a.act_(obs)] for a in (actor, twin)])
+        assert np.allclose(drawn[0], drawn[1], atol=1e-6)
+        episodes.append(drawn[0])
+        actor.reset()
+        twin.reset()
+    assert np.abs(episodes[0] - episodes[1]).max() > 5 * np.abs(np.diff(episodes, axis=1)).max()
+
+
+@pytest.mark.parametrize("is_torch", [True, False])
+def test_another_policy_goes_on_with_the_noise_of_the_one_before(is_torch, tmp_path):
+    actor = both("SquashedGaussianActor", DRONE, vector(2, 2), noise_beta=2.0)[0 if is_torch else 1]
+    slots = PolicySlots(tmp_path, actor.manifest(), 12)
+    probe = PolicyProbe(DRONE, vector(2, 2))
+    make = partial(type(actor), DRONE, vector(2, 2), noise_beta=2.0)
+    intake = TorchIntake(slots, probe, make) if is_torch else NumpyIntake(slots, probe, actor, make)
+    obs = DRONE.sample()
+    before = actor.act_(obs)
+    slots.slots[1][:] = actor.weights()
+    slots.publish(1, 1, 0.0, 0.0)
+    intake.on_published()
+    other = intake.take(actor).actor
+    assert other is not actor
+    assert np.allclose(other.act_(obs), before, atol=0.2)
+
+
+@pytest.mark.parametrize("module", [agents, in_numpy])
+def test_what_is_drawn_follows_from_the_seed(module):
     def draw():
         np.random.seed(3)
-        actor = in_numpy.SquashedGaussianActor(DRONE, vector(2, 2))
-        return [actor.act_(obs).tolist() for _ in range(3)]
+        torch.manual_seed(3)
+        actors = [module.SquashedGaussianActor(DRONE, vector(2, 2), noise_beta=beta) for beta in (0.0, 1.0)]
+        return [actor.act_(obs).tolist() for actor in actors for _ in range(3)]
 
     obs = DRONE.sample()
     assert draw() == draw()
@@ -276,6 +315,6 @@ def test_the_input_may_lie_in_memory_of_somebody_else():
 
 def test_every_method_of_a_numpy_actor_that_a_worker_calls_is_one_of_torchs():
     for name, method in inspect.getmembers(agents.SquashedGaussianActor, inspect.isfunction):
-        if name in ("act_", "carry_over", "to_device", "manifest", "weights", "load_weights", "save", "load"):
+        if name in ("act_", "reset", "carry_over", "to_device", "manifest", "weights", "load_weights", "save", "load"):
             twin = getattr(in_numpy.SquashedGaussianActor, name)
             assert list(inspect.signature(method).parameters) == list(inspect.signature(twin).parameters)

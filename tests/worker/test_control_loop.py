@@ -37,6 +37,24 @@ class Samples:
         pass
 
 
+def test_the_actor_hears_of_each_episode_before_the_environment_is_reset():
+    calls = []
+
+    class Env(CountingEnv):
+        def reset(self, **options):
+            calls.append("environment")
+            return super().reset(**options)
+
+    class Actor(LinearActor):
+        def reset(self):
+            calls.append("actor")
+
+    with RolloutWorker(Env, Actor, standalone=True) as worker:
+        calls.clear()
+        worker.run(nb_episodes=2, verbose=False)
+    assert calls == ["actor", "environment"] * 2
+
+
 PERIODS_S = (0.05, 0.0625, 0.04)
 INFERENCE_S = (0.003, 0.001, 0.002)
 

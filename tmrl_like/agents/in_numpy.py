@@ -19,6 +19,7 @@ from tmrl_like.base import tree
 from tmrl_like.base.files import write_atomically
 from tmrl_like.errors import MissingExtraError
 from tmrl_like.policies.network import CategoricalSpec, GaussianSpec, Network, NetworkSpec
+from tmrl_like.policies.noise import ColouredNoise
 from tmrl_like.policies.weight_file import (
     Manifest,
     load_from_file,
@@ -125,7 +126,12 @@ class NumpyActor(ABC):
         return np.concatenate(self._parts(obs), None, dtype=np.float32, casting="unsafe")
 
     def carry_over(self, previous: Any) -> None:  # noqa: B027
-        """It has no state."""
+        """It has no state but the noise, which `NumpyIntake` lets all instances share."""
+
+    def reset(self) -> None:
+        """An episode begins, and with it a new sequence of noise that is correlated over time."""
+        if isinstance(self.network.random, ColouredNoise):
+            self.network.random.reset()
 
     def to_device(self, device: str) -> Any:
         """Itself on the CPU; elsewhere the torch actor, with the same weights."""
@@ -198,23 +204,24 @@ class SquashedGaussianActor(NumpyActor):
         *,
         log_std_min: float = -10.0,
         log_std_max: float = 2.0,
+        noise_beta: float = 0.0,
         **options: Any,
     ) -> None:
         """Build the network; the arguments are those of the torch actor.
 
         Raises:
-            ConfigError: a space that this network cannot learn from, by name.
+            ConfigError: a space that this network cannot learn from, by name; `noise_beta` is out of range.
         """
-        self._log_std = {"log_std_min": log_std_min, "log_std_max": log_std_max}
+        self._gaussian = {"log_std_min": log_std_min, "log_std_max": log_std_max, "noise_beta": noise_beta}
         super().__init__(observation_space, action_space, **options)
 
     def read_actions(self, action_space: gymnasium.Space[Any]) -> GaussianSpec:
         """A Box with finite bounds."""
         center, half = action_bounds(action_space)
-        return GaussianSpec(action_space.shape or (), tuple(center.tolist()), tuple(half.tolist()), **self._log_std)
+        return GaussianSpec(action_space.shape or (), tuple(center.tolist()), tuple(half.tolist()), **self._gaussian)
 
     def _options(self) -> dict[str, Any]:
-        return super()._options() | self._log_std
+        return super()._options() | self._gaussian
 
 
 class CategoricalActor(NumpyActor):

@@ -27,6 +27,7 @@ from tmrl_like.agents.observations import Encoder, Rescale
 from tmrl_like.base.factories import signature_of
 from tmrl_like.base.functional import cached_property
 from tmrl_like.policies.actor import ActorModule
+from tmrl_like.policies.noise import ColouredNoise
 
 
 class SamplingActor(ActorModule):
@@ -165,6 +166,7 @@ class SquashedGaussianActor(MLPActor, SamplingActor):
         *,
         log_std_min: float = -10.0,
         log_std_max: float = 2.0,
+        noise_beta: float = 0.0,
         **options: Any,
     ) -> None:
         """Build the network.
@@ -174,14 +176,31 @@ class SquashedGaussianActor(MLPActor, SamplingActor):
             action_space: Box with finite bounds, of any shape.
             log_std_min: lower bound of the logarithm of u's standard deviation.
             log_std_max: its upper bound.
+            noise_beta: what it explores with while it acts: 0 draws each action's noise independently; above, up to 2,
+                an episode's noise has the power spectral density 1 / f^noise_beta, so that it moves smoothly. See
+                `tmrl_like.policies.noise.ColouredNoise`. `sample` is as it was.
             options: `hidden_sizes`, `layer_norm`, `obs_range` and `normalize_obs`, as `CategoricalActor` has them.
 
         Raises:
-            ConfigError: a space that this network cannot learn from, by name.
+            ConfigError: a space that this network cannot learn from, by name; `noise_beta` is out of range.
         """
         super().__init__(observation_space, action_space, **options)
         self.log_std_min = log_std_min
         self.log_std_max = log_std_max
+        self.noise_beta = noise_beta
+        self.noise: ColouredNoise | None = None
+        if noise_beta:
+            random = np.random.default_rng(torch.randint(1 << 32, (4,)).numpy())
+            self.noise = ColouredNoise(noise_beta, len(self.act_half), random)
+
+    def reset(self) -> None:
+        """An episode begins, and with it a new sequence of noise that is correlated over time."""
+        if self.noise is not None:
+            self.noise.reset()
+
+    def carry_over(self, previous: Any) -> None:
+        """Go on with the noise of the instance that acted until now."""
+        self.noise = previous.noise
 
     def read_actions(self, action_space: gymnasium.Space[Any]) -> int:
         """A mean and a logarithm of the standard deviation for each entry of a Box."""
@@ -212,7 +231,11 @@ class SquashedGaussianActor(MLPActor, SamplingActor):
         mean_A, log_std_A = outputs.chunk(2)
         if not test:
             std_A = log_std_A.clamp_(self.log_std_min, self.log_std_max).exp_()
-            mean_A = torch.addcmul(mean_A, torch.randn(len(mean_A), device=mean_A.device), std_A)
+            if self.noise is None:
+                noise_A = torch.randn(len(mean_A), device=mean_A.device)
+            else:
+                noise_A = torch.from_numpy(self.noise.standard_normal()).to(mean_A.device)
+            mean_A = torch.addcmul(mean_A, noise_A, std_A)
         act_A = torch.addcmul(self.act_center, self.act_half, mean_A.tanh_())
         action: np.ndarray[Any, Any] = act_A.cpu().numpy().reshape(self.action_space.shape)
         return action

@@ -50,6 +50,9 @@ class ActorModule(torch.nn.Module, ABC):
             action = self.act(to_batch_of_one(obs, self.device), test)
         return fit_action(action, self.action_space)
 
+    def reset(self) -> None:
+        """An episode begins: forget recurrent state. The worker calls it before it resets the environment."""
+
     def carry_over(self, previous: ActorModule) -> None:
         """Take over recurrent state from the instance that acted until now (weights swap in mid-episode).
 

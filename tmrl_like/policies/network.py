@@ -17,6 +17,7 @@ import numpy as np
 
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import PolicyError
+from tmrl_like.policies.noise import ColouredNoise
 from tmrl_like.policies.weight_file import Manifest
 
 MAX_SCALE = 1e6  # wider bounds say nothing about the size of the values
@@ -34,6 +35,7 @@ class GaussianSpec(msgspec.Struct, frozen=True, tag="gaussian"):
     half: tuple[float, ...]  # [A]
     log_std_min: float
     log_std_max: float
+    noise_beta: float = 0.0  # of the noise over time, see `ColouredNoise`; 0: independent draws
 
     @property
     def num_outputs(self) -> int:
@@ -74,12 +76,12 @@ class Network:
     Attributes:
         manifest: names, dtypes and shapes of the parameters, which are those of the torch actor's `state_dict`.
         input: float32 [R], the flat observation that `act` answers; may be replaced by a view of other memory.
-        random: draws what `act` explores with; seeded from numpy's global generator.
+        random: draws what `act` explores with, a Generator or `ColouredNoise`; seeded from numpy's global generator.
     """
 
     def __init__(self, spec: NetworkSpec) -> None:
         """Make the parameters: those of an untrained torch actor."""
-        self.random = np.random.default_rng(np.random.randint(0, 1 << 32, 4, np.uint32))
+        random = np.random.default_rng(np.random.randint(0, 1 << 32, 4, np.uint32))
         self.input = np.zeros(len(spec.low), np.float32)
         self._scale, self._shift = scale_and_shift(np.array(spec.low), np.array(spec.high), spec.obs_range)
         self._normalizes = spec.normalize_obs and 0 in spec.num_categories
@@ -108,16 +110,19 @@ class Network:
         self.manifest: Manifest = {name: ("F32", forms[name]) for name in itertools.chain(*in_order)}
         action = spec.action
         self._head = _GaussianHead(action) if isinstance(action, GaussianSpec) else _CategoricalHead(action)
-        self.bind({name: self._untrained(name, shape) for name, (_, shape) in self.manifest.items()})
+        self.bind({name: self._untrained(name, shape, random) for name, (_, shape) in self.manifest.items()})
+        self.random: Any = random
+        if isinstance(action, GaussianSpec) and action.noise_beta:
+            self.random = ColouredNoise(action.noise_beta, len(action.center), random)
 
-    def _untrained(self, name: str, shape: tuple[int, ...]) -> _Array:
+    def _untrained(self, name: str, shape: tuple[int, ...], random: np.random.Generator) -> _Array:
         """As torch begins: a layer's weights and biases uniform, a layer's normalisation without effect."""
         if name in (_SCALE, _SHIFT):
             return self._scale if name == _SCALE else self._shift
         if name.startswith("norms"):
             return np.full(shape, float(name.endswith("weight")), np.float32)
         bound = 1 / math.sqrt(self.manifest[name.replace("bias", "weight")][1][1])
-        return self.random.uniform(-bound, bound, shape).astype(np.float32)
+        return random.uniform(-bound, bound, shape).astype(np.float32)
 
     def bind(self, parameters: Mapping[str, _Array]) -> None:
         """Compute with these arrays from now on, without a copy; names, dtypes and shapes are the manifest's."""
@@ -197,7 +202,7 @@ class _GaussianHead:
         self._noise = np.empty_like(self._half)
         self._size = len(self._half)
 
-    def choose(self, outputs: _Array, random: np.random.Generator | None) -> Any:
+    def choose(self, outputs: _Array, random: np.random.Generator | ColouredNoise | None) -> Any:
         """Mean and log standard deviation [2 A] -> action; without `random` u's mean."""
         mean = outputs[: self._size]
         if random is not None:

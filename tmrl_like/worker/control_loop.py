@@ -154,6 +154,7 @@ class ControlLoop:
             Observation and info.
         """
         collect_garbage(is_between_episodes=True)
+        self.actor.reset()
         obs, info = self.env.reset()
         if not self._is_finite_obs(obs):
             raise not_finite("observation after a reset", obs)

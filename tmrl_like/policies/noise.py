@@ -1,0 +1,58 @@
+"""Noise that is correlated over time: what a policy explores with where independent draws would shake a robot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from tmrl_like.errors import ConfigError
+
+_K = 1024  # terms of the filter; as many numbers are made at a time
+
+_Array = np.ndarray[Any, Any]
+
+
+class ColouredNoise:
+    """Standard normal numbers whose power spectral density over time is proportional to 1 / f^beta, down to f = 1 / K.
+
+    Eberhard et al., "Pink Noise Is All You Need: Colored Noise Exploration in Deep Reinforcement Learning", 2023. They
+    draw as many numbers as an episode is long, by their spectrum (Timmer and König, 1995). Here white noise w goes
+    through the filter of Kasdin, "Discrete Simulation of Colored Noise and Stochastic Processes and 1/f^alpha Power Law
+    Noise Generation", 1995, cut off behind K = 1024 terms, so that a sequence has no end:
+
+        x[t] = sum_k h[k] w[t - k] / |h|,    h[0] = 1,    h[k] = h[k - 1] (k - 1 + beta / 2) / k,    k < K
+    """
+
+    def __init__(self, beta: float, size: int, random: np.random.Generator) -> None:
+        """Make `size` independent sequences of what `random` draws.
+
+        Raises:
+            ConfigError: `beta` is not between 0 (white) and 2 (red).
+        """
+        if not 0 <= beta <= 2:
+            raise ConfigError(f"noise_beta is {beta}; expected 0 (white noise) to 2 (red), e.g. 1 (pink)")
+        k = np.arange(1, _K)
+        h = np.cumprod(np.append(1.0, (k - 1 + beta / 2) / k))
+        self._filter = np.fft.rfft(h / np.sqrt(h @ h), 2 * _K)
+        self._random, self._form = random, (size, _K)
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin new sequences, and make their first numbers: the others of an episode of up to K steps cost nothing."""
+        self._white = self._random.standard_normal(self._form)
+        self._go_on()
+
+    def standard_normal(self, dtype: Any = np.float32, out: _Array | None = None) -> _Array:
+        """The next number of each sequence, float32 [size]; called as the method of `numpy.random.Generator` is."""
+        for row in self._rows:
+            return row
+        self._go_on()
+        return next(self._rows)
+
+    def _go_on(self) -> None:
+        before, self._white = self._white, self._random.standard_normal(self._form)
+        spectrum = np.fft.rfft(np.concatenate((before, self._white), axis=1))
+        numbers = np.fft.irfft(spectrum * self._filter)[:, _K:]
+        self._rows: Iterator[_Array] = iter(numbers.T.astype(np.float32, order="C"))

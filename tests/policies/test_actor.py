@@ -47,15 +47,3 @@ def test_what_is_not_a_policy_is_refused_with_the_files_name(tmp_path: Path) -> 
     (tmp_path / "p").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
     with pytest.raises(PolicyError, match=r"p: weights are not a safetensors file"):
         actor().load(tmp_path / "p")
-
-
-def test_a_snapshot_takes_the_memory_of_an_earlier_one_that_has_the_same_tensors() -> None:
-    one, other = actor(), torch.zeros(3)
-    earlier = one.snapshot()
-    with torch.no_grad():
-        one.layer.bias.fill_(5.0)
-    assert earlier["layer.bias"].tolist() != one.layer.bias.tolist()
-    assert one.snapshot(earlier) is earlier
-    assert earlier["layer.bias"].tolist() == one.layer.bias.tolist()
-    assert one.snapshot({"other": other}).keys() == earlier.keys()
-    assert other.tolist() == [0.0] * 3

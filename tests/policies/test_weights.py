@@ -7,7 +7,7 @@ import safetensors.torch
 import torch
 
 from tmrl_like.errors import PolicyError
-from tmrl_like.policies.weights import parse_weights, serialize_weights
+from tmrl_like.policies.weights import WeightsCopy, form_of, parse_weights, serialize_weights
 
 DTYPES = (
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
@@ -33,6 +33,45 @@ def test_every_dtype_and_shape_comes_back() -> None:
 def test_the_library_reads_what_is_written_and_what_it_writes_is_read() -> None:
     assert same(safetensors.torch.load(b"".join(serialize_weights(TENSORS))), TENSORS)
     assert same(parse_weights(safetensors.torch.save(TENSORS, {"made by": "the library"})), TENSORS)
+
+
+def test_a_copy_is_filled_again_in_the_same_memory_whatever_the_tensors_strides() -> None:
+    strided = {name: (t.T.contiguous().T if t.dim() == 2 else t).clone() for name, t in TENSORS.items()}
+    copy = WeightsCopy(form_of(TENSORS))
+    for tensors in ({name: torch.zeros_like(t) for name, t in TENSORS.items()}, strided):
+        copy.fill(tensors)
+        copy.wait()
+        assert same(parse_weights(b"".join(copy.pieces)), tensors)
+    WeightsCopy([]).fill({})
+
+
+def test_a_copy_from_a_gpu_is_queued_and_whoever_reads_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    empty, foreach_copy, done = torch.empty, torch._foreach_copy_, []
+
+    class Stream:
+        def record_event(self) -> "Stream":
+            done.append("recorded")
+            return self
+
+        def synchronize(self) -> None:
+            done.append("waited for")
+
+    def copy_later(own: object, others: object, non_blocking: bool) -> None:
+        done.append(f"{non_blocking=}")
+        foreach_copy(own, others)
+
+    monkeypatch.setattr(
+        torch, "empty", lambda *shape, pin_memory, **of: done.append(f"{pin_memory=}") or empty(*shape, **of)
+    )
+    monkeypatch.setattr(torch, "_foreach_copy_", copy_later)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda gpu: Stream())
+    one = {"w": torch.ones(3)}
+    copy = WeightsCopy([("w", one["w"].shape, torch.float32, torch.device("cuda:0"))])
+    copy.fill(one)
+    assert done == ["pin_memory=True", "non_blocking=True", "recorded"]
+    copy.wait()
+    assert done[3:] == ["waited for"]
+    assert same(copy.tensors, one)
 
 
 def test_tensors_are_views_where_the_memory_may_be_written_to() -> None:

@@ -5,6 +5,7 @@ import threading
 
 import numpy as np
 import pytest
+import torch
 from house import DeadLink
 
 from tmrl_like.delivery.log import sealed_packet
@@ -135,11 +136,13 @@ def test_a_policy_keeps_its_weights_while_it_is_sent_and_may_be_asked_for_again(
     while link.pending():
         link.on_tick(send, connected=True)
     assert received(sent) == [(1, 1.0), (4, 4.0)]
-    link.broadcast_model(policy(5.0))
-    with pytest.raises(DivergedError):
-        link.broadcast_model(policy(np.nan))
+    for bias in (5.0, np.nan):
+        link.on_tick(lambda data: sent.append(data) or True, connected=True)
+        link.broadcast_model(policy(bias))
     link.on_tick(lambda data: sent.append(data) or True, connected=True)
     assert received(sent)[-1] == (5, 5.0)
+    with pytest.raises(DivergedError):
+        link.retrieve()
 
 
 def test_a_policy_keeps_its_weights_while_it_is_saved(make_link, tmp_path, monkeypatch):
@@ -165,9 +168,31 @@ def test_policies_are_copied_into_memory_that_is_not_needed_any_more(link):
     memory = set()
     for bias in range(6):
         link.broadcast_model(policy(float(bias)))
-        memory |= {link._publications[-1].snapshot["layer.bias"].data_ptr()}
+        memory |= {link._next_publication.weights.tensors["layer.bias"].data_ptr()}
         link.on_tick(lambda data: True, connected=True)
     assert len(memory) == 2
+
+
+def test_training_makes_no_memory_where_an_earlier_policy_has_been_taken(link, monkeypatch):
+    link.broadcast_model(policy(1.0))
+    link.on_tick(lambda data: True, connected=True)
+    monkeypatch.delattr("tmrl_like.trainer.link.WeightsCopy")
+    sent = []
+    for bias in (2.0, 3.0, 4.0):
+        link.broadcast_model(policy(bias))
+        link.on_tick(lambda data: sent.append(data) or True, connected=True)
+    assert received(sent) == [(2, 2.0), (3, 3.0), (4, 4.0)]
+
+
+def test_another_actor_may_be_published_whose_parameters_have_other_shapes(link):
+    sent = []
+    for outputs in (1, 3, 3, 1):
+        actor = policy(float(outputs))
+        actor.layer = torch.nn.Linear(2, outputs)
+        link.broadcast_model(actor)
+        link.on_tick(lambda data: sent.append(m.decode(data)) or True, connected=True)
+        assert bytes(sent[-1][1]) == actor.weights()
+    assert len({len(weights.tensors["layer.bias"]) for weights in link._memory}) == 1
 
 
 def test_a_policy_that_the_connection_does_not_take_at_once_arrives_whole_and_soon(link, monkeypatch):
@@ -256,3 +281,15 @@ def test_a_server_without_a_policy_gets_the_last_one_again(link):
         if not sent:
             link.broadcast_model(policy(1.0))
     assert received(sent) == [(1, 1.0), (1, 1.0)]
+
+
+def test_a_server_that_is_replaced_while_a_policy_is_sent_gets_all_of_it(link, monkeypatch):
+    monkeypatch.setattr("tmrl_like.wire.policy.FRAME_BYTES", 16)
+    taken = iter((True, True, False))
+    link.broadcast_model(policy(1.0))
+    link.on_tick(lambda data: next(taken), connected=True)
+    link.on_welcome(m.Welcome(2, policy_wanted=True), True)
+    sent = []
+    while link.pending():
+        link.on_tick(lambda data: sent.append(data) or True, connected=True)
+    assert received(sent) == [(1, 1.0)]

@@ -15,7 +15,7 @@ from tmrl_like.base import tree
 from tmrl_like.base.files import write_atomically
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.weight_file import Manifest, load_from_file, refuse_misfit
-from tmrl_like.policies.weights import manifest_of_tensors, parse_weights, serialize_weights
+from tmrl_like.policies.weights import WeightsCopy, form_of, manifest_of_tensors, parse_weights, serialize_weights
 
 
 class ActorModule(torch.nn.Module, ABC):
@@ -72,18 +72,13 @@ class ActorModule(torch.nn.Module, ABC):
         """An actor that does the same without torch, on the same memory; None: there is none."""
         return None
 
-    def snapshot(self, into: dict[str, torch.Tensor] | None = None) -> dict[str, torch.Tensor]:
-        """A copy of parameters and buffers on the CPU, as they are now.
-
-        `into`: an earlier one that nobody needs any more. Where it has the same tensors they are written over: to make
-        new memory takes longer than to copy.
-        """
-        own = {name: t.detach() for name, t in self.state_dict().items()}
-        if into is None or _forms(into) != _forms(own):
-            into = {name: torch.empty(t.shape, dtype=t.dtype) for name, t in own.items()}
-        if own:
-            torch._foreach_copy_(list(into.values()), list(own.values()))
-        return into
+    def snapshot(self) -> dict[str, torch.Tensor]:
+        """A copy of parameters and buffers on the CPU, as they are now."""
+        own = self.state_dict()
+        copy = WeightsCopy(form_of(own))
+        copy.fill(own)
+        copy.wait()
+        return copy.tensors
 
     def weights(self) -> bytes:
         """The parameters and buffers as safetensors bytes."""
@@ -147,7 +142,3 @@ def fit_action(action: Any, space: gymnasium.Space[Any]) -> Any:
         return action.reshape(shape)[()] if isinstance(space, gymnasium.spaces.Discrete) else action.reshape(shape)
     except ValueError:
         raise PolicyError(f"act() returned an array of shape {action.shape}; the action space wants {shape}") from None
-
-
-def _forms(tensors: dict[str, torch.Tensor]) -> list[tuple[str, torch.Size, torch.dtype]]:
-    return [(name, t.shape, t.dtype) for name, t in tensors.items()]

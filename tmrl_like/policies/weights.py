@@ -7,6 +7,7 @@ tens of milliseconds in which no other thread runs, the control loop among them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeAlias
 
 import torch
 
@@ -15,6 +16,9 @@ from tmrl_like.policies.weight_file import DTYPES, Manifest, pieces_of_file, rea
 
 _DTYPES = {name: getattr(torch, usual) for name, usual in DTYPES.items()}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+
+Form: TypeAlias = list[tuple[str, torch.Size, torch.dtype, torch.device]]
+"""Name, shape, dtype and device of each tensor."""
 
 
 def manifest_of_tensors(tensors: Mapping[str, torch.Tensor]) -> Manifest:
@@ -35,6 +39,47 @@ def serialize_weights(snapshot: Mapping[str, torch.Tensor]) -> list[bytes | memo
         (name, dtype, shape, snapshot[name].reshape(-1).view(torch.uint8).numpy().data)
         for name, (dtype, shape) in manifest_of_tensors(snapshot).items()
     )
+
+
+def form_of(tensors: Mapping[str, torch.Tensor]) -> Form:
+    """What a copy of them needs memory for."""
+    return [(name, t.shape, t.dtype, t.device) for name, t in tensors.items()]
+
+
+class WeightsCopy:
+    """Memory on the CPU for a copy of tensors, to be filled often: to make new memory takes longer than to copy.
+
+    Attributes:
+        form: of the tensors that it takes.
+        tensors: the copy, by name.
+        pieces: the same memory as a safetensors file in pieces.
+    """
+
+    def __init__(self, form: Form) -> None:
+        """Make the memory; page-locked where a GPU is to write to it.
+
+        Raises:
+            PolicyError: a dtype that weights cannot have.
+        """
+        self.form = form
+        self._gpus = {device for *_, device in form if device.type == "cuda"}
+        self._filled: list[torch.cuda.Event] = []
+        self.tensors = {
+            name: torch.empty(shape, dtype=dtype, pin_memory=bool(self._gpus)) for name, shape, dtype, _ in form
+        }
+        self.pieces = serialize_weights(self.tensors)
+
+    def fill(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Copy tensors of this form, without waiting for a GPU: it does so in its turn, before it changes them."""
+        if tensors:
+            own, others = list(self.tensors.values()), list(tensors.values())
+            torch._foreach_copy_(own, others, non_blocking=bool(self._gpus))
+        self._filled = [torch.cuda.current_stream(gpu).record_event() for gpu in self._gpus]
+
+    def wait(self) -> None:
+        """Wait until it is filled; any thread may."""
+        for filled in self._filled:
+            filled.synchronize()
 
 
 def first_not_finite(tensors: Mapping[str, torch.Tensor]) -> str:

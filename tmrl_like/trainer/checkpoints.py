@@ -200,9 +200,9 @@ class Checkpoints:
         Raises:
             DivergedError: a module of the agent's has parameters that are not finite; nothing is written.
         """
+        refuse_diverged(_parameters_of(training.agent))
         if self.path is None:
             return
-        refuse_diverged(_parameters_of(training.agent))
         self._skipped = not wait and self._writing is not None and not self._writing.done()
         if self._skipped:
             log.info("the checkpoint before is still being written: this one is left out")

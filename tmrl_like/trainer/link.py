@@ -9,16 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
-
 from tmrl_like.base import script
 from tmrl_like.base.budgets import Turns
 from tmrl_like.base.files import write_atomically
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.delivery.session import Session
-from tmrl_like.errors import NoWorkerError
+from tmrl_like.errors import DivergedError, NoWorkerError
 from tmrl_like.policies.actor import ActorModule
-from tmrl_like.policies.weights import refuse_diverged, serialize_weights
+from tmrl_like.policies.weights import Form, WeightsCopy, form_of, refuse_diverged
 from tmrl_like.trainer.fleet import Fleet
 from tmrl_like.trainer.freshness import FreshnessLimits
 from tmrl_like.transport.base import PeerLink
@@ -37,8 +35,7 @@ class _Publication(NamedTuple):
 
     version: int
     published_at_s: float
-    snapshot: dict[str, torch.Tensor]
-    pieces: list[bytes | memoryview]  # views of the snapshot
+    weights: WeightsCopy
 
 
 class TrainerLink:
@@ -79,11 +76,11 @@ class TrainerLink:
         self._arrived = threading.Condition()
         self.workers = Fleet(worker_stalled_after_s)
         self._next_publication: _Publication | None = None
-        self._publication: _Publication | None = None
-        self._frames: Iterator[bytes] = iter(())  # of the publication, that are not sent yet
+        self._publication: _Publication | None = None  # being sent, or sent last
+        self._frames: Iterator[bytes] | None = None  # of the publication, that are not sent yet; None: all are
         self._blocked: bytes | None = None  # the frame that the connection has not taken yet
-        self._last_publication: _Publication | None = None
-        self._publications: list[_Publication] = []  # whose memory is in use, and one more
+        self._memory: list[WeightsCopy] = []  # of the publications, and one more
+        self._divergence: DivergedError | None = None
         self._published: dict[int, float] = {}
         self.newest_version = version
         self._saver = None if model_path is None else _Saver(model_path)
@@ -96,8 +93,11 @@ class TrainerLink:
 
         Raises:
             RefusedError, CredentialsError: the connection ended for good.
+            DivergedError: weights that were to be published are not finite.
         """
         self.session.check()
+        if self._divergence is not None:
+            raise self._divergence
         with self._arrived:
             if not self._inbox and timeout_s > 0:
                 self._arrived.wait(timeout_s)
@@ -114,18 +114,24 @@ class TrainerLink:
         self.session.wake()
 
     def broadcast_model(self, model: ActorModule) -> int:
-        """Publish a copy of the weights; a version that is not sent yet when the next one is published is skipped.
+        """Publish the weights: copy them, the connection's thread does the rest. Of those that wait the newest is sent.
+
+        Weights that are not finite are not sent; `retrieve` raises.
 
         Raises:
-            DivergedError: they are not finite; nothing is published.
+            PolicyError: a dtype that weights cannot have.
         """
-        unused = self._unused_publication()
-        snapshot = model.snapshot(unused and unused.snapshot)
-        refuse_diverged(snapshot)
-        pieces = unused.pieces if unused and unused.snapshot is snapshot else serialize_weights(snapshot)
+        parameters = model.state_dict()
+        form = form_of(parameters)
+        with self._arrived:
+            self._next_publication = None  # its memory may be written over
+            weights = self._unused_memory(form)
+            if weights is None:
+                weights = WeightsCopy(form)
+                self._memory.append(weights)
+        weights.fill(parameters)
         version = self.newest_version + 1
-        publication = _Publication(version, time.time(), snapshot, pieces)
-        self._publications.append(publication)
+        publication = _Publication(version, time.time(), weights)
         with self._arrived:
             self._next_publication = publication
             self._published[version] = publication.published_at_s
@@ -134,13 +140,13 @@ class TrainerLink:
         self.session.wake()
         return version
 
-    def _unused_publication(self) -> _Publication | None:
-        """One that is neither on its way, nor sent last, nor being saved: its memory may be written over."""
-        in_use = [self._next_publication, self._publication, self._last_publication]  # in the order of their way
-        in_use += self._saver.held if self._saver is not None else ()
-        unused = [p for p in self._publications if not any(p is other for other in in_use)]
-        self._publications = [p for p in self._publications if any(p is other for other in in_use)]
-        return unused[0] if unused else None
+    def _unused_memory(self, form: Form) -> WeightsCopy | None:
+        """Memory of this form that no publication needs; what is unused and has another form is given up."""
+        publications = [self._next_publication, self._publication]  # in the order of their way
+        publications += self._saver.held if self._saver is not None else ()
+        in_use = [p.weights for p in publications if p is not None]
+        self._memory = [weights for weights in self._memory if weights.form == form or weights in in_use]
+        return next((weights for weights in self._memory if weights not in in_use), None)
 
     def published_at(self, version: int) -> float | None:
         return self._published.get(version)
@@ -168,9 +174,9 @@ class TrainerLink:
 
     def on_welcome(self, welcome: m.Welcome, is_new: bool) -> None:
         """A server without a policy gets the last one again."""
-        if welcome.policy_wanted and self._last_publication is not None and self._publication is None:
+        if welcome.policy_wanted:
             with self._arrived:
-                self._next_publication = self._next_publication or self._last_publication
+                self._next_publication = self._next_publication or self._publication
 
     def on_message(self, message: m.AnyMessage, body: memoryview) -> None:
         """Samples, to be read in turns, and signs of life."""
@@ -209,24 +215,42 @@ class TrainerLink:
 
     def _send_policy(self, send: Callable[[bytes], bool]) -> bool:
         """Send the newest policy as far as the connection takes it; True when nothing is left to be sent."""
-        if self._publication is None:
+        if self._frames is None:
             with self._arrived:
-                self._publication, self._next_publication = self._next_publication, None
-            if self._publication is None:
+                policy, self._next_publication = self._next_publication, None
+                self._publication = policy or self._publication
+            self._frames = policy and self._frames_of(policy)
+            if self._frames is None:
                 return True
-            policy = self._publication
-            self._frames = split_policy(policy.pieces, policy.version, policy.published_at_s)
         while (frame := self._blocked or next(self._frames, None)) is not None:
             self._blocked = None if send(frame) else frame
             if self._blocked:
                 return False
-        if self._saver is not None:
+        self._frames = None
+        if self._saver is not None and self._publication is not None:
             self._saver.save(self._publication)
-        self._last_publication, self._publication = self._publication, None
         return self._next_publication is None
 
+    def _frames_of(self, policy: _Publication) -> Iterator[bytes] | None:
+        """Check a policy, and have memory for the next one ready; None: it may not leave."""
+        weights = policy.weights
+        try:
+            weights.wait()
+            refuse_diverged(weights.tensors)
+        except DivergedError as error:
+            self._divergence = error
+            return None
+        with self._arrived:
+            has_spare = self._unused_memory(weights.form) is not None
+        if not has_spare:
+            spare = WeightsCopy(weights.form)
+            spare.fill(weights.tensors)  # to touch new memory takes longer than to copy
+            with self._arrived:
+                self._memory.append(spare)
+        return split_policy(weights.pieces, policy.version, policy.published_at_s)
+
     def pending(self) -> bool:
-        return bool(self._receiver.pending or self._publication or self._next_publication)
+        return bool(self._receiver.pending or self._frames or self._next_publication)
 
     def beat(self) -> m.Beat:
         return m.Beat()
@@ -271,7 +295,7 @@ class _Saver:
             if self._writing is None:
                 return
             try:
-                write_atomically(self._path, *self._writing.pieces)
+                write_atomically(self._path, *self._writing.weights.pieces)
                 failed = False
             except OSError as error:
                 if not failed:

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -76,6 +77,25 @@ def test_ages_and_staleness_are_of_the_samples_and_who_drove_is_a_share() -> Non
     assert record["policy_staleness_p50_versions"] == record["policy_staleness_p999_versions"] == 5
     assert record["inference_p50_s"] == pytest.approx(0.0055, rel=1e-2)
     assert record["safe_action_share"] == pytest.approx(0.2)
+
+
+def test_how_far_actions_are_apart_is_the_mean_over_steps_of_a_stream_across_packets_but_not_resets() -> None:
+    metrics = RoundMetrics(0, 0)
+    for stream, acts, resets in (
+        ("a", [0.0, 1.0, 3.0], [0]),
+        ("b", [100.0], []),
+        ("a", [3.5, 9.0, 9.5, 9.5], [1]),
+        ("c", [None, None], []),
+    ):
+        writer = PacketWriter()
+        for k, act in enumerate(acts):
+            value = act if act is None else np.array((act, -act), np.float32)
+            obs = np.zeros(1 + (k in resets))  # another structure: another segment
+            writer.append((value, obs, 0, 0, 0, {}), StepTiming(0, 0, 0, 0, ActionSource.POLICY), k in resets)
+        body = writer.encode()
+        block = decode_body(SamplePacket(stream, 1, 1, 0, len(acts), len(body), compressed=False), body)
+        metrics.add_samples(Buffer(blocks=[block], stream=stream), {}.get)
+    assert closed(metrics)["action_change_mean"] == pytest.approx(np.mean([1.0, 2.0, 0.5, 0.5, 0.0]))
 
 
 def test_every_episode_of_every_worker_counts() -> None:

@@ -41,6 +41,7 @@ class RoundMetrics:
         self._num_steps = 0
         self._samples = 0
         self._of_samples: dict[str, list[Any]] = defaultdict(list)  # arrays of values
+        self._newest_act: dict[str, Any] = {}  # by stream, [1, *action shape]
 
     @contextlib.contextmanager
     def idle(self) -> Iterator[None]:
@@ -73,6 +74,15 @@ class RoundMetrics:
                 published_s = published_at(int(version))
                 if published_s is not None:
                     add["policy_age"].append(timing.observed_at_s[timing.policy_version == version] - published_s)
+            start = 0
+            for segment in block.segments:
+                act, rows = segment.tree()[0], is_step[start : start + segment.rows]
+                start += segment.rows
+                if isinstance(act, np.ndarray) and act.dtype.kind == "f":
+                    before = self._newest_act.get(buffer.stream, act[:0])
+                    change = np.abs(np.diff(np.concatenate((before, act)), axis=0))
+                    add["action_change"].append(change[rows[len(rows) - len(change) :]].ravel())
+                    self._newest_act[buffer.stream] = act[-1:].copy()
 
     def close(
         self, total_updates: int, total_samples: int, memory_transitions: int, further: dict[str, float]
@@ -98,6 +108,8 @@ class RoundMetrics:
                 record |= {f"{name}_{p}_{unit}": value for p, value in zip(("p50", "p99", "p999"), shown, strict=True)}
         if len(values.get("safe", ())):
             record["safe_action_share"] = float(values["safe"].mean())
+        if len(values.get("action_change", ())):
+            record["action_change_mean"] = float(values["action_change"].mean())
         record |= _episode_summary("test", [e for e in self.episodes if e.test])
         record |= _episode_summary("train", [e for e in self.episodes if not e.test])
         record |= further

@@ -161,7 +161,7 @@ def test_one_seed_gives_one_result():
 
 
 def test_get_actor_shares_the_parameters_in_training():
-    agent = small()
+    agent = small(actor_polyak=0.0)
     actor = agent.get_actor()
     assert isinstance(actor, ActorModule)
     weights = actor.weights()
@@ -170,7 +170,7 @@ def test_get_actor_shares_the_parameters_in_training():
     assert same(parameters_of(actor), parameters_of(agent.actor))
 
 
-def test_with_actor_polyak_workers_get_the_moving_average_of_the_actor():
+def test_workers_get_the_moving_average_of_the_actor():
     agent = small(actor_polyak=0.9)
     old = parameters_of(agent.get_actor())
     assert same(old, parameters_of(agent.actor))
@@ -337,7 +337,7 @@ def test_critics_have_layers_of_256_beside_an_actor_that_does_not_say_its_own():
 
 
 def test_droq_critics_plug_in_as_a_factory():
-    critic_cls = partial(EnsembleCritic, hidden_sizes=(16, 16), dropout=0.01, layer_norm=True)
+    critic_cls = partial(EnsembleCritic, hidden_sizes=(16, 16), dropout=0.01)
     agent = SACAgent(OBS, ACT, critic_cls=critic_cls)
     assert torch.isfinite(agent.train(random_batch())["loss_critic"])
 
@@ -360,7 +360,7 @@ def test_a_training_continues_from_its_modules_optimisers_and_numbers():
     def walk(agent):
         return {k: v for k, v in vars(agent).items() if hasattr(v, "state_dict")}
 
-    first, second = small(), small()
+    first, second = small(scale_rewards=True), small(scale_rewards=True)
     for step in range(3):
         first.train(random_batch(seed=step))
     for name, part in walk(first).items():
@@ -479,3 +479,29 @@ def test_networks_that_do_not_normalise_stay_as_they_are():
     assert agent.obs_norm is None
     assert agent.actor.encoder.rescale.scale.tolist() == [3.0, 3.0]
     assert list(agent.critic.encoder.state_dict()) == []
+
+
+@pytest.mark.parametrize("n_steps", [False, True])
+def test_with_scaled_rewards_it_learns_the_same_whatever_their_unit(n_steps):
+    def learnt(unit, **options):
+        agent = small(**options)
+        for step in range(5):
+            batch = random_batch(seed=step)
+            if n_steps:
+                batch.discount = torch.full((32,), 0.9)
+            seeded(agent.train, batch._replace(rew=unit * batch.rew))
+        return parameters_of(agent.critic) + parameters_of(agent.actor)
+
+    assert same(learnt(1.0, scale_rewards=True), learnt(1024.0, scale_rewards=True))
+    assert not same(learnt(1.0), learnt(1024.0))
+
+
+def test_rewards_are_divided_by_the_size_of_returns_and_alpha_begins_smaller():
+    agent, batch = small(scale_rewards=True, gamma=0.9), random_batch(rew=2.0)
+    assert agent._normalize(batch).rew.tolist() == pytest.approx([0.1] * 32)
+    batch.discount = torch.full((32,), 0.75)
+    agent = small(scale_rewards=True, gamma=0.9)
+    assert agent._normalize(batch).rew.tolist() == pytest.approx([0.25] * 32)
+    assert batch.rew.tolist() == [2.0] * 32
+    coefs = [small(**options).temperature().item() for options in ({}, {"scale_rewards": True}, {"entropy_coef": 0.5})]
+    assert coefs == pytest.approx([0.2, 0.01, 0.5])

@@ -21,7 +21,7 @@ import torch
 from _common import finish, median, repeat
 from gymnasium import spaces
 
-from tmrl_like.agents import REDQAgent, SACAgent
+from tmrl_like.agents import EnsembleCritic, REDQAgent, SACAgent, SquashedGaussianActor
 from tmrl_like.agents.agent import TrainingAgent
 from tmrl_like.agents.process import tune_process
 from tmrl_like.base.functional import partial
@@ -34,6 +34,12 @@ OBS, ACT, WIDTH, BATCH = 17, 6, 256, 256
 SPACES = spaces.Box(-np.inf, np.inf, (OBS,)), spaces.Box(-1.0, 1.0, (ACT,))
 SAMPLES = 100_000
 GOALS = {"sac_per_s": {1: 180.0, 2: 290.0}, "sac_x_sb3": 1.9, "redq_x_tmrl": 2.0, "loop_share": 0.95}
+PLAIN: dict[str, Any] = {  # SAC as in the papers and in what it is compared with
+    "actor_cls": partial(SquashedGaussianActor, normalize_obs=False),
+    "critic_cls": partial(EnsembleCritic, normalize_obs=False, layer_norm=False),
+    "actor_polyak": 0.0,
+    "scale_rewards": False,
+}
 EQUAL = {"policy_delay": 1}  # tmrl's REDQ trains its actor in each step
 
 
@@ -139,11 +145,11 @@ def whole_loop(training: TrainingOffline) -> float:
 
 def measure(threads: int, rounds: int, steps: int, peer: Peer | None) -> Iterator[tuple[str, Any]]:
     torch.set_num_threads(threads)
-    agents: dict[str, TrainingAgent] = {"sac": SACAgent(*SPACES), "redq": REDQAgent(*SPACES, **EQUAL)}
+    agents: dict[str, TrainingAgent] = {"sac": SACAgent(*SPACES, **PLAIN), "redq": REDQAgent(*SPACES, **PLAIN, **EQUAL)}
     training = TrainingOffline(
         env_cls=SPACES,
         memory_cls=filled_memory,
-        training_agent_cls=SACAgent,
+        training_agent_cls=partial(SACAgent, **PLAIN),
         rounds=1,
         steps=steps,
         max_training_steps_per_env_step=np.inf,

@@ -57,7 +57,6 @@ def test_the_car_follows_its_lane_to_the_end_of_the_road_after_seven_minutes_of_
         critic_cls=partial(EnsembleCritic, **small),
         gamma=0.97,
         polyak=0.99,
-        actor_polyak=0.995,
         lr_actor=1e-3,
         lr_critic=1e-3,
         lr_entropy=1e-3,

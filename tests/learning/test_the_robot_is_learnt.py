@@ -123,7 +123,6 @@ def test_the_arm_reaches_its_targets_after_two_and_a_half_minutes(seed: int, mon
         critic_cls=partial(EnsembleCritic, **small),
         gamma=0.95,
         polyak=0.98,
-        actor_polyak=0.995,
         lr_actor=1e-3,
         lr_critic=1e-3,
         lr_entropy=2e-3,

@@ -174,6 +174,15 @@ def test_the_checkpoint_of_another_agent_is_one_clear_line(tmp_path: Path) -> No
     assert "\n" not in str(caught.value)
 
 
+def test_a_part_that_the_agent_no_longer_has_is_one_clear_line(tmp_path: Path) -> None:
+    one, two = training(), training()
+    one.agent.average, two.agent.average = torch.nn.Linear(1, 1), None  # type: ignore[attr-defined]
+    take_snapshot(one).write(tmp_path)
+    with pytest.raises(CheckpointError, match="restore the settings it was made with") as caught:
+        load_checkpoint(two, tmp_path)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_full_file_system_is_one_line_and_the_checkpoint_before_stays_whole(tmp_path: Path, full_disk: Any) -> None:
     folder = tmp_path / "disk" / "run"
     saved(folder, 2)

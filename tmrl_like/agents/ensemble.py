@@ -63,7 +63,7 @@ class EnsembleMLP(nn.Module):
         *,
         n_critics: int = 2,
         hidden_sizes: Sequence[int] = (256, 256),
-        layer_norm: bool = False,
+        layer_norm: bool = True,
         dropout: float = 0.0,
         obs_range: float = OBS_RANGE,
         normalize_obs: bool = True,

@@ -121,7 +121,7 @@ def load_checkpoint(training: TrainingOffline, path: Path) -> dict[str, Any]:
     try:
         state = _newest_whole(path, manifest)
         _load_training_state(training, state)
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError, EOFError) as error:
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError, EOFError) as error:
         raise CheckpointError(
             f"the checkpoint in {path} does not fit or is damaged ({_first_line(error)}); restore the settings it was "
             "made with, or start again with another run name"

@@ -64,6 +64,9 @@ class Silence:
     def fleet(self) -> dict[str, float]:
         return {}
 
+    def overruns(self) -> tuple[int, int]:
+        return 0, 0
+
     def who_is_missing(self) -> str:
         return ""
 

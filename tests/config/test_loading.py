@@ -225,6 +225,9 @@ def test_the_plain_values_need_no_import_at_all(file: Path) -> None:
     assert load_settings(file).server.port == 8000
 
 
+RATIO = "max_training_steps_per_env_step"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
@@ -235,6 +238,7 @@ def test_the_plain_values_need_no_import_at_all(file: Path) -> None:
         ("port: 8000", "port: 80000", ":18: server.port is 80000; expected 0 to 65535"),
         ("port: 8000", "transport: tcp", ":18: server.transport: expected one of zmq, tlspyo, got 'tcp'"),
         ("epochs: .inf", "epochs: 0", ":20: trainer.epochs is 0; expected 1 or more"),
+        ("epochs: .inf", f"{RATIO}: fast", f":20: trainer.{RATIO}: expected a number or auto, got 'fast'"),
         ("  epochs: .inf", "  - epochs", ":19: trainer: expected keys with values, got ['epochs']"),
         ("run_name: r1", "run_name: ../r1", ":2: run_name is '../r1'; expected letters"),
         ("run_name: r1", "seed: soon", ":2: seed: expected a whole number or none, got 'soon'"),
@@ -311,6 +315,14 @@ def test_worker_and_trainer_that_would_wait_for_each_other_are_refused(file: Pat
         file, "  epochs: .inf", "  update_model_interval: 50\nworker: {synchronous: true, max_steps_per_update: 60}"
     )
     with pytest.raises(ConfigError, match=r"x\.yaml:21: worker\.max_steps_per_update is 60; .* expected 100 or more"):
+        load_settings(file)
+
+
+def test_a_ratio_that_the_machine_decides_is_not_for_a_worker_that_waits(file: Path) -> None:
+    changed(file, "  epochs: .inf", f"  {RATIO}: auto\n  auto_ratio_bound: 3")
+    assert load_settings(file).trainer.max_training_steps_per_env_step == "auto"
+    changed(file, "  epochs: .inf", f"  {RATIO}: auto\nworker: {{synchronous: true}}")
+    with pytest.raises(ConfigError, match=r"max_training_steps_per_env_step is auto; .* expected a number"):
         load_settings(file)
 
 

@@ -1,10 +1,11 @@
 """How many training steps a number of samples allows."""
 
-import numpy as np
+import math
+
 import pytest
 
+from tmrl_like.trainer.options import Schedule
 from tmrl_like.trainer.pacing import Pacer
-from tmrl_like.types import Buffer
 
 
 @pytest.mark.parametrize(
@@ -21,9 +22,126 @@ from tmrl_like.types import Buffer
     ],
 )
 def test_pacing_is_arithmetic(ratio: float, start: int, updates: int, samples: int, allowed: bool) -> None:
-    assert Pacer(ratio, start).may_train(updates, samples) is allowed
+    pacer = Pacer(Schedule(max_training_steps_per_env_step=ratio, start_training=start))
+    assert pacer.may_train(updates, samples) is allowed
 
 
-def samples(n: int) -> Buffer:
-    row = (np.zeros(1, np.float32), np.zeros(2, np.float32), 0.0, False, False, {})
-    return Buffer([row] * n, "w/1/1")
+class World:
+    """Packets of ten samples, and training that makes at most `speed` steps per sample.
+
+    One step in ten is an overrun where training makes more than `late_above` steps per sample, and `own_late` steps of
+    each packet are anyway; packets are `late_s` late where training makes more than `stale_above` steps per sample.
+    """
+
+    def __init__(self, speed: float, start_training: int = 0, bound: float = 20.0) -> None:
+        self.speed = speed
+        self.late_above = self.stale_above = math.inf
+        self.own_late, self.late_s = 0, 1.0
+        self.training_steps = self.samples = self.made = self.overruns = 0
+        schedule = Schedule(
+            max_training_steps_per_env_step="auto", auto_ratio_bound=bound, start_training=start_training
+        )
+        self.pacer = Pacer(schedule)
+
+    def packets(self, n: int, new: int = 10) -> float:
+        """Take them; returns the training steps per sample."""
+        before = self.training_steps
+        for _ in range(n):
+            self.overruns += self.own_late + (self.made > self.late_above * new)
+            age_s = 0.1 + self.late_s * (self.made > self.stale_above * new)
+            driven = self.samples + new, self.overruns
+            self.pacer.before_samples(self.training_steps, self.samples, new, age_s, driven)
+            self.samples += new
+            self.train(int(self.speed * new))
+        return (self.training_steps - before) / (n * new)
+
+    def train(self, steps: int) -> None:
+        self.made = 0
+        while self.made < steps and self.pacer.may_train(self.training_steps, self.samples):
+            self.training_steps, self.made = self.training_steps + 1, self.made + 1
+
+
+def test_auto_is_at_its_bound_at_once_where_nothing_is_late():
+    world = World(speed=1000.0, bound=8.0)
+    assert world.packets(1) == world.packets(100) == 8.0
+    assert world.pacer.metrics() == {
+        "training_steps_per_env_step_allowed": 8.0,
+        "training_steps_held_by": "bound",
+    }
+
+
+def test_auto_uses_what_the_machine_can_give_while_deadlines_hold():
+    world = World(speed=12.0)
+    world.late_above = 6.0
+    world.packets(50)
+    assert world.pacer.held_by == "overruns"
+    overruns = world.overruns
+    assert 4.5 < world.packets(1000) <= 6.5
+    assert world.overruns - overruns < 0.03 * 10_000
+    world.late_above = math.inf
+    world.packets(200)
+    assert world.packets(100) == 12.0
+    assert world.pacer.held_by == "learner"
+
+
+def test_a_slow_learner_gives_what_it_can_and_a_cut_is_of_what_it_gave():
+    world = World(speed=5.0)
+    assert world.packets(100) == 5.0
+    assert world.pacer.metrics()["training_steps_per_env_step_allowed"] == 20.0
+    assert world.pacer.held_by == "learner"
+    world.late_above = 4.0
+    world.packets(10)
+    assert world.pacer.ratio == pytest.approx(0.7 * 5.0)
+
+
+def test_packets_that_come_later_than_while_training_rested_cut_the_ratio():
+    world = World(speed=100.0, start_training=120)
+    world.stale_above = 10.0
+    world.packets(32)
+    assert (world.pacer.own_age_s, world.pacer.held_by) == (pytest.approx(0.1), "sample age")
+    assert world.pacer.ratio < 20.0
+    world.late_s, world.pacer.ratio = 60.0, 20.0  # a link was down
+    world.packets(30)
+    assert world.pacer.ratio == 20.0
+
+
+def test_what_is_late_while_training_rests_is_not_its_doing():
+    world = World(speed=100.0, start_training=500)
+    world.own_late = 1
+    world.packets(150)
+    assert world.pacer.ratio == 20.0
+    assert world.packets(100) == 20.0
+
+
+def test_what_stays_late_at_the_smallest_ratio_is_not_its_doing():
+    world = World(speed=100.0)
+    world.own_late = 1
+    world.packets(110)
+    assert world.pacer.ratio < 1.0
+    world.packets(500)
+    assert world.packets(100) == 20.0
+    assert world.pacer.held_by == "bound"
+
+
+def test_no_burst_follows_a_time_without_training_or_without_samples():
+    world = World(speed=0.0)
+    world.packets(1000)
+    world.train(100_000)
+    assert world.made == 50 * 20
+    world.train(100_000)
+    assert world.made == 0
+    world.speed = 100.0
+    assert world.packets(10) == 20.0
+
+
+def test_packets_are_used_up_however_many_samples_they_have():
+    world = World(speed=100.0)
+    assert world.packets(10, new=1000) == 20.0
+
+
+def test_samples_that_are_read_back_from_a_log_allow_no_burst():
+    world = World(speed=0.0)
+    world.pacer.before_samples(0, 0)
+    world.samples = 5000
+    world.train(100_000)
+    assert world.made == 0

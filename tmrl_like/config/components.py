@@ -204,7 +204,7 @@ def type_name(annotation: Any) -> str:
         return "none"
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Literal:
-        return f"one of {', '.join(map(str, arguments))}"
+        return "one of " * (len(arguments) > 1) + ", ".join(map(str, arguments))
     if origin in (typing.Union, types.UnionType):
         return " or ".join(dict.fromkeys(map(type_name, arguments)))
     if origin in (list, tuple, collections.abc.Sequence):

@@ -234,12 +234,15 @@ def _refuse_standstill(worker: WorkerSection, trainer: TrainerSection) -> None:
     The trainer publishes every `update_model_interval` training steps, and a publication may be skipped
     when the next one is there already; twice as many environment steps leave room for that.
     """
-    least = 2 * trainer.update_model_interval / trainer.max_training_steps_per_env_step
+    ratio = trainer.max_training_steps_per_env_step
+    if isinstance(ratio, str):
+        raise ConfigError("trainer.max_training_steps_per_env_step is auto; with worker.synchronous expected a number")
+    least = 2 * trainer.update_model_interval / ratio
     if worker.max_steps_per_update < least:
         raise ConfigError(
             f"worker.max_steps_per_update is {worker.max_steps_per_update:g}; with trainer.update_model_interval "
-            f"{trainer.update_model_interval} and trainer.max_training_steps_per_env_step "
-            f"{trainer.max_training_steps_per_env_step:g} expected {least:g} or more, else both wait for each other"
+            f"{trainer.update_model_interval} and trainer.max_training_steps_per_env_step {ratio:g} "
+            f"expected {least:g} or more, else both wait for each other"
         )
     for name in ("max_sample_age_s", "max_policy_lag_versions"):
         if getattr(trainer, name) < math.inf:

@@ -85,7 +85,7 @@ class RoundMetrics:
                     self._newest_act[buffer.stream] = act[-1:].copy()
 
     def close(
-        self, total_updates: int, total_samples: int, memory_transitions: int, further: dict[str, float]
+        self, total_updates: int, total_samples: int, memory_transitions: int, further: dict[str, Any]
     ) -> dict[str, Any]:
         """Summarise the round as one flat record; `further` metrics go into it as they are."""
         duration_s = max(time.monotonic() - self._started, 1e-9)
@@ -101,6 +101,8 @@ class RoundMetrics:
             "training_steps_per_env_step": total_updates / max(total_samples, 1),
             "memory_transitions": memory_transitions,
         }
+        if self._samples:
+            record["training_steps_per_env_step_round"] = self._num_steps / self._samples
         values = {name: np.concatenate(parts) for name, parts in self._of_samples.items()}
         for name, unit in _SHOWN_AS_PERCENTILES.items():
             if len(values.get(name, ())):

@@ -25,6 +25,7 @@ _SHOWN = {
     "env_steps_total": "{:,} samples",
     "training_steps_per_s": "{:.0f} training steps/s",
     "training_steps_per_env_step": "x{:.2f}",
+    "training_steps_held_by": "held by {}",
     "sample_age_p50_s": "samples {:.2f} s old",
 }
 _SHOWN_IF_ANY = {

@@ -29,7 +29,11 @@ class _Condition:
 
 
 class Fleet:
-    """Collects beats; says once what is wrong with a worker, and once that it is over."""
+    """Collects beats; says once what is wrong with a worker, and once that it is over.
+
+    Attributes:
+        driven: environment steps that beats have reported and, of these, overruns.
+    """
 
     def __init__(self, stalled_after_s: float) -> None:
         """Start with no worker; `stalled_after_s`: see `TrainerOptions`. Experts, which ignore policies, never are."""
@@ -38,7 +42,7 @@ class Fleet:
         self._forgotten = dict.fromkeys(_TOTALS, 0)  # of workers that are not among the conditions any more
         self._say = Lines(log, _LINES, _LINES_PER_S)
         self._say_new = Lines(log, _NEW_WORKERS, 1.0)
-        self._steps = self._overruns = 0  # since `metrics` was called
+        self.driven = self._driven_before = 0, 0  # before `metrics` was called
 
     def on_beat(self, beat: m.Beat, newest: int) -> None:
         """Take a worker's sign of life (connection's thread); `newest`: the version published last; 0: none."""
@@ -48,8 +52,9 @@ class Fleet:
         if known is None:
             self._say_new("new workers", logging.INFO, "worker %s is here", beat.worker)
         elif beat.env_steps >= known.beat.env_steps:
-            self._steps += beat.env_steps - known.beat.env_steps
-            self._overruns += max(0, beat.overruns - known.beat.overruns)
+            steps, overruns = self.driven
+            overruns += max(0, beat.overruns - known.beat.overruns)
+            self.driven = steps + beat.env_steps - known.beat.env_steps, overruns
         self._tell_changes(beat, known.beat if known else m.Beat())
         self._watch_version(condition, known, newest)
         self._conditions[beat.worker] = condition
@@ -125,9 +130,10 @@ class Fleet:
             "unacknowledged_samples": sum(b.unacknowledged_samples for b in beats),
             "policy_lag_versions": max((max(0, newest - b.policy_version) for b in beats if not b.expert), default=0),
         }
-        if self._steps:
-            metrics["deadline_miss_share"] = self._overruns / self._steps
-        self._steps = self._overruns = 0
+        driven, before = self.driven, self._driven_before
+        if steps := driven[0] - before[0]:
+            metrics["deadline_miss_share"] = (driven[1] - before[1]) / steps
+        self._driven_before = driven
         return metrics
 
 

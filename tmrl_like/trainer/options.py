@@ -28,7 +28,9 @@ class Schedule:
         update_model_interval: training steps between two publications of the policy.
         update_buffer_interval: training steps between two looks for new samples.
         max_training_steps_per_env_step: training pauses above this ratio, as soon as a worker has sent a sample; the
-            samples of a data set count.
+            samples of a data set count. With auto it is as high as the machine can give while the workers keep their
+            deadlines.
+        auto_ratio_bound: what auto never exceeds.
         sleep_between_buffer_retrieval_attempts: longest wait for new samples at a time, in seconds; samples that arrive
             earlier end it.
         max_sample_age_s: samples that are older, in seconds, when they would enter the memory are dropped, a packet
@@ -45,7 +47,8 @@ class Schedule:
     start_training: int = 0
     update_model_interval: int = 100
     update_buffer_interval: int = 100
-    max_training_steps_per_env_step: float = 1.0
+    max_training_steps_per_env_step: float | Literal["auto"] = 1.0
+    auto_ratio_bound: float = 20.0
     sleep_between_buffer_retrieval_attempts: float = 1.0
     max_sample_age_s: float = math.inf
     max_policy_lag_versions: float = math.inf
@@ -55,8 +58,11 @@ class Schedule:
     def __post_init__(self) -> None:
         at_least(self, 1, "epochs", "rounds", "steps", "update_model_interval", "update_buffer_interval")
         at_least(self, 0, "start_training")
-        above_0(self, "max_minutes", "max_training_steps_per_env_step", "sleep_between_buffer_retrieval_attempts")
+        above_0(self, "max_minutes", "auto_ratio_bound", "sleep_between_buffer_retrieval_attempts")
         above_0(self, "max_sample_age_s", "max_policy_lag_versions")
+        ratio = self.max_training_steps_per_env_step
+        fine = ratio == "auto" if isinstance(ratio, str) else ratio > 0
+        expect(fine, "max_training_steps_per_env_step", ratio, "more than 0, or auto")
 
 
 @dataclass(kw_only=True, eq=False)

@@ -1,9 +1,31 @@
-"""How far training may run ahead of the environment. No clock, no thread."""
+"""How far training may run ahead of the environment: a number, or what the machine can give. No clock, no thread."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
+
+from tmrl_like.trainer.options import Schedule
+
+_WINDOW_STEPS = 100  # of the workers, from one judgement to the next
+_KEPT_SAMPLES = 50  # whose training steps may still be made later
+_LATE_SHARE = 0.01  # of a worker's steps
+_LATE_S = 0.3  # of a packet
+_LINK_WAS_DOWN_S = 5.0  # a packet that is later was not held up by training
+_CUT, _RISE, _LEAST, _USED_UP = 0.7, 1 / 40, 1 / 50, 0.9
+
+
+@dataclass
+class _Window:
+    """What was seen since the last judgement."""
+
+    driven: tuple[int, int] = (0, 0)  # at its beginning, like training_steps
+    training_steps: int = 0
+    granted: float = 0.0
+    packets: int = 0
+    late_packets: int = 0
+    age_s: float = 0.0  # of all packets
 
 
 @dataclass
@@ -13,29 +35,108 @@ class Pacer:
     Recorded samples count as environment steps, but there will be no more of them: until a worker has sent a sample,
     training goes on without a limit, and its steps beyond the ratio are not held against the worker.
 
+    With `auto`, a sample allows `ratio` training steps when it arrives, at first as many as the bound. Steps that were
+    not made are forgiven but for those of 50 samples, so that no burst follows a time in which training was slower.
+    After 100 environment steps of the workers the ratio is judged: additive increase, multiplicative decrease.
+
+    - More than 1 % of these steps were overruns, or most packets came more than 0.3 s late: 0.7 of what was used of it.
+    - Training used it up: a fortieth of the bound more.
+    - Training is slower than that: it stays.
+
+    What is late while training rests (before `start_training`, in test episodes) or at the smallest ratio, a fiftieth
+    of the bound, is the worker's own: twice that share of overruns is tolerated as well, and packets are late that are
+    later than then.
+
     Attributes:
-        max_training_steps_per_env_step: training pauses when one more step would exceed this ratio.
-        start_training: samples needed before the first step.
+        schedule: has the ratio, `start_training` and the bound.
         recorded_samples: samples that were in the memory before training began: a data set's, or those of a memory
             that was taken over without its agent.
         unpaced_steps: training steps beyond the ratio, made before the first sample of a worker.
+        ratio: with `auto`, training steps that a sample allows now.
+        allowed_steps: with `auto`, the training steps up to which training may go.
+        held_by: with `auto`, what holds the ratio: "bound", "overruns", "sample age" or "learner".
+        own_late_share: overruns of all steps while training rests.
+        own_age_s: age of packets while training rests; .inf: not known.
     """
 
-    max_training_steps_per_env_step: float
-    start_training: int = 0
+    schedule: Schedule
     recorded_samples: int = 0
     unpaced_steps: int = 0
+    ratio: float = math.inf
+    allowed_steps: float = 0.0
+    held_by: str = "bound"
+    own_late_share: float = 0.0
+    own_age_s: float = math.inf
+    _window: _Window = field(default_factory=_Window, init=False, compare=False)
 
     def may_train(self, training_steps: int, samples: int) -> bool:
         """Whether one more training step is allowed after `training_steps`, with `samples` recorded or received."""
-        if samples < max(1, self.start_training):
+        if samples < max(1, self.schedule.start_training):
             return False
         if samples == self.recorded_samples:
             return True
-        return training_steps - self.unpaced_steps + 1 <= self.max_training_steps_per_env_step * samples
+        ratio = self.schedule.max_training_steps_per_env_step
+        allowed = self.allowed_steps if ratio == "auto" else ratio * samples + self.unpaced_steps
+        return training_steps + 1 <= allowed
 
-    def before_samples(self, training_steps: int, samples: int) -> None:
-        """A worker's samples are about to be added to `samples`, after `training_steps`."""
-        if samples == self.recorded_samples > 0:
-            allowed = self.max_training_steps_per_env_step * samples
-            self.unpaced_steps = max(0, training_steps - math.floor(min(allowed, training_steps)))
+    def before_samples(
+        self, training_steps: int, samples: int, new: int = 0, age_s: float = 0.0, driven: tuple[int, int] = (0, 0)
+    ) -> None:
+        """A packet of a worker is about to be added to `samples`, after `training_steps`.
+
+        Args:
+            training_steps: made so far.
+            samples: recorded or received before.
+            new: samples in the packet; 0: they are read back from a log, and with `auto` allow nothing.
+            age_s: of its newest sample.
+            driven: environment steps of all workers so far and, of these, overruns.
+        """
+        ratio = self.schedule.max_training_steps_per_env_step
+        if ratio != "auto":
+            if samples == self.recorded_samples > 0:
+                self.unpaced_steps = max(0, training_steps - math.floor(min(ratio * samples, training_steps)))
+        else:
+            self._watch(training_steps, age_s, driven)
+            self._grant(training_steps, new)
+
+    def metrics(self) -> dict[str, Any]:
+        """The ratio that is allowed now, and what holds it; nothing without `auto`."""
+        if self.schedule.max_training_steps_per_env_step != "auto":
+            return {}
+        allowed = min(self.ratio, self.schedule.auto_ratio_bound)
+        return {"training_steps_per_env_step_allowed": allowed, "training_steps_held_by": self.held_by}
+
+    def _grant(self, training_steps: int, new: int) -> None:
+        self.ratio = min(self.ratio, self.schedule.auto_ratio_bound)
+        owed = max(0.0, self.allowed_steps - training_steps) + self.ratio * new
+        self.allowed_steps = training_steps + min(owed, self.ratio * max(new, _KEPT_SAMPLES))
+        self._window.granted += self.ratio * new
+
+    def _watch(self, training_steps: int, age_s: float, driven: tuple[int, int]) -> None:
+        window = self._window
+        window.packets += 1
+        window.late_packets += _LATE_S < age_s - self.own_age_s < _LINK_WAS_DOWN_S
+        window.age_s += age_s
+        steps = driven[0] - window.driven[0]
+        if steps >= _WINDOW_STEPS:
+            self._judge((driven[1] - window.driven[1]) / steps, training_steps - window.training_steps)
+            self._window = _Window(driven, training_steps)
+
+    def _judge(self, late_share: float, trained: int) -> None:
+        window, bound = self._window, self.schedule.auto_ratio_bound
+        least = bound * _LEAST
+        if not trained or self.ratio <= least:
+            self.own_late_share += (late_share - self.own_late_share) / 2
+            self.own_age_s = window.age_s / window.packets
+        if not trained:
+            return
+        used = min(1.0, trained / max(1.0, window.granted))
+        is_late = late_share > _LATE_SHARE + 2 * self.own_late_share
+        if is_late or window.late_packets > window.packets / 2:
+            self.held_by = "overruns" if is_late else "sample age"
+            self.ratio = max(least, _CUT * used * self.ratio)
+        elif used < _USED_UP:
+            self.held_by = "learner"
+        else:
+            self.ratio = min(bound, self.ratio + _RISE * bound)
+            self.held_by = "bound" if self.ratio == bound else self.held_by

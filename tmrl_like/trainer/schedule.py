@@ -56,6 +56,9 @@ class TrainerInterface(Protocol):
     def fleet(self) -> dict[str, float]:
         """Metrics of the workers' condition, and of what they did since the last call."""
 
+    def overruns(self) -> tuple[int, int]:
+        """Environment steps of all workers so far and, of these, overruns."""
+
     def who_is_missing(self) -> str:
         """Why no samples come, for people: which workers are here, which are not, and why.
 
@@ -121,7 +124,7 @@ class TrainingOffline(Schedule):
             raise ConfigError(f"gamma is {gammas[0]} in the memory and {gammas[1]} in the agent: give both the same")
         check_data_set(self.memory, self.observation_space)
         self.total_samples = len(self.memory)
-        self.pacer = Pacer(self.max_training_steps_per_env_step, self.start_training, self.total_samples)
+        self.pacer = Pacer(self, self.total_samples)
         self.should_stop: Callable[[], bool] = lambda: False
         self.observer: Callable[[dict[str, Any]], None] = lambda record: None
         self._stored_ages = StoredAges(self.memory.memory_size)
@@ -205,7 +208,9 @@ class TrainingOffline(Schedule):
         buffer = delivery.buffer
         if len(buffer):
             self.memory.append(buffer)
-            self.pacer.before_samples(self.total_updates, self.total_samples)
+            age_s = min((time.time() - float(b.timing.observed_at_s[-1]) for b in buffer.blocks), default=0.0)
+            driven = interface.overruns()
+            self.pacer.before_samples(self.total_updates, self.total_samples, len(buffer), age_s, driven)
             metrics.add_samples(buffer, interface.published_at, interface.newest_version)
             self.total_samples += len(buffer)
             for block in buffer.blocks:
@@ -220,7 +225,7 @@ class TrainingOffline(Schedule):
             total_updates=self.total_updates,
             total_samples=self.total_samples,
             memory_transitions=len(self.memory),
-            further=self._stored_ages.metrics() | interface.fleet(),
+            further=self._stored_ages.metrics() | interface.fleet() | self.pacer.metrics(),
         )
 
     # -- ending --------------------------------------------------------------------------------------

@@ -31,7 +31,10 @@ log = logging.getLogger("tmrl_like.trainer")
 
 FORMAT = 4
 _COUNTERS = ("epoch", "round", "elapsed_s", "total_updates", "total_samples")
-_OF_PACER = ("recorded_samples", "unpaced_steps")
+_OF_PACER = (
+    *("recorded_samples", "unpaced_steps"),
+    *("ratio", "allowed_steps", "held_by", "own_late_share", "own_age_s"),
+)
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
 
@@ -246,8 +249,8 @@ def _load_training_state(training: TrainingOffline, state: Mapping[str, Any]) ->
     load_object_state(training.agent, state["agent"])
     for name in _COUNTERS:
         setattr(training, name, state["counters"][name])
-    for name in _OF_PACER:
-        setattr(training.pacer, name, state["pacer"][name])
+    for name, value in state["pacer"].items():
+        setattr(training.pacer, name, value)
     torch.set_rng_state(state["torch_rng"])
     if state["cuda_rng"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(state["cuda_rng"])

@@ -120,9 +120,9 @@ def test_exploring_draws_from_the_same_categories():
 
 
 def test_noise_over_time_is_the_same_in_both_and_a_new_sequence_in_each_episode():
-    actor, twin = both("SquashedGaussianActor", DRONE, vector(2, 2), noise_beta=1.5)
+    actor, twin = both("SquashedGaussianActor", DRONE, vector(2, 2), noise_beta=2.0)
     assert type(twin.network.random) is ColouredNoise
-    actor.noise, twin.network.random = (ColouredNoise(1.5, 2, np.random.default_rng(0)) for _ in range(2))
+    actor.noise, twin.network.random = (ColouredNoise(2.0, 1000, 2, np.random.default_rng(0)) for _ in range(2))
     obs = DRONE.sample()
     episodes = []
     for _ in range(2):

@@ -7,9 +7,9 @@ from tmrl_like.errors import ConfigError
 from tmrl_like.policies.noise import ColouredNoise
 
 
-def drawn(beta: float, size: int, steps: int, seed: int = 0) -> np.ndarray:
-    noise = ColouredNoise(beta, size, np.random.default_rng(seed))
-    return np.array([noise.standard_normal() for _ in range(steps)])
+def drawn(beta: float, size: int, count: int, seed: int = 0, steps: int = 1024) -> np.ndarray:
+    noise = ColouredNoise(beta, steps, size, np.random.default_rng(seed))
+    return np.array([noise.standard_normal() for _ in range(count)])
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5, 1.0, 1.5, 2.0])
@@ -30,7 +30,7 @@ def test_it_goes_on_without_a_break_where_more_numbers_are_made() -> None:
 
 
 def test_sequences_are_independent_and_begin_afresh_with_each_episode() -> None:
-    noise = ColouredNoise(2.0, 400, np.random.default_rng(0))
+    noise = ColouredNoise(2.0, 1024, 400, np.random.default_rng(0))
     *_, last, newest = (noise.standard_normal() for _ in range(1020))
     assert abs(np.corrcoef(newest[:200], newest[200:])[0, 1]) < 0.2
     assert np.corrcoef(last, newest)[0, 1] > 0.99
@@ -43,7 +43,17 @@ def test_a_seed_gives_the_same_numbers_again() -> None:
     assert (drawn(1.0, 2, 8) != drawn(1.0, 2, 8, seed=1)).all()
 
 
-@pytest.mark.parametrize("beta", [-0.1, 2.1, float("nan")])
-def test_a_slope_out_of_range_is_refused(beta: float) -> None:
-    with pytest.raises(ConfigError, match=r"noise_beta is .*; expected 0"):
-        ColouredNoise(beta, 2, np.random.default_rng(0))
+def test_it_remembers_as_many_steps_as_asked_for() -> None:
+    numbers = drawn(2.0, 2000, 1600, steps=50)
+    for lag in (25, 60):
+        correlation = (numbers[1000] * numbers[1000 + lag]).mean()
+        assert correlation == pytest.approx(max(0.0, 1 - lag / 50), abs=0.08)
+    longer = drawn(2.0, 200, 2000, steps=1500)
+    assert (longer[0] * longer[1499]).mean() == pytest.approx(0.0, abs=0.2)
+    assert (longer**2).mean() == pytest.approx(1.0, abs=0.1)
+
+
+@pytest.mark.parametrize(("beta", "steps"), [(-0.1, 9), (2.1, 9), (float("nan"), 9), (1.0, 0)])
+def test_what_is_out_of_range_is_refused(beta: float, steps: int) -> None:
+    with pytest.raises(ConfigError, match=r"noise_(beta|steps) is .*; expected "):
+        ColouredNoise(beta, steps, 2, np.random.default_rng(0))

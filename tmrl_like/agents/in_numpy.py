@@ -205,14 +205,16 @@ class SquashedGaussianActor(NumpyActor):
         log_std_min: float = -10.0,
         log_std_max: float = 2.0,
         noise_beta: float = 0.0,
+        noise_steps: int = 1000,
         **options: Any,
     ) -> None:
         """Build the network; the arguments are those of the torch actor.
 
         Raises:
-            ConfigError: a space that this network cannot learn from, by name; `noise_beta` is out of range.
+            ConfigError: a space that this network cannot learn from, by name; the noise is out of range.
         """
-        self._gaussian = {"log_std_min": log_std_min, "log_std_max": log_std_max, "noise_beta": noise_beta}
+        self._gaussian: dict[str, Any] = {"log_std_min": log_std_min, "log_std_max": log_std_max}
+        self._gaussian |= {"noise_beta": noise_beta, "noise_steps": noise_steps}
         super().__init__(observation_space, action_space, **options)
 
     def read_actions(self, action_space: gymnasium.Space[Any]) -> GaussianSpec:

@@ -167,6 +167,7 @@ class SquashedGaussianActor(MLPActor, SamplingActor):
         log_std_min: float = -10.0,
         log_std_max: float = 2.0,
         noise_beta: float = 0.0,
+        noise_steps: int = 1000,
         **options: Any,
     ) -> None:
         """Build the network.
@@ -179,19 +180,20 @@ class SquashedGaussianActor(MLPActor, SamplingActor):
             noise_beta: what it explores with while it acts: 0 draws each action's noise independently; above, up to 2,
                 an episode's noise has the power spectral density 1 / f^noise_beta, so that it moves smoothly. See
                 `tmrl_like.policies.noise.ColouredNoise`. `sample` is as it was.
+            noise_steps: the lowest frequency is 1 / noise_steps: about the number of steps of an episode, or fewer.
             options: `hidden_sizes`, `layer_norm`, `obs_range` and `normalize_obs`, as `CategoricalActor` has them.
 
         Raises:
-            ConfigError: a space that this network cannot learn from, by name; `noise_beta` is out of range.
+            ConfigError: a space that this network cannot learn from, by name; the noise is out of range.
         """
         super().__init__(observation_space, action_space, **options)
         self.log_std_min = log_std_min
         self.log_std_max = log_std_max
-        self.noise_beta = noise_beta
+        self.noise_beta, self.noise_steps = noise_beta, noise_steps
         self.noise: ColouredNoise | None = None
         if noise_beta:
             random = np.random.default_rng(torch.randint(1 << 32, (4,)).numpy())
-            self.noise = ColouredNoise(noise_beta, len(self.act_half), random)
+            self.noise = ColouredNoise(noise_beta, noise_steps, len(self.act_half), random)
 
     def reset(self) -> None:
         """An episode begins, and with it a new sequence of noise that is correlated over time."""

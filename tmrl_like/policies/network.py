@@ -35,7 +35,8 @@ class GaussianSpec(msgspec.Struct, frozen=True, tag="gaussian"):
     half: tuple[float, ...]  # [A]
     log_std_min: float
     log_std_max: float
-    noise_beta: float = 0.0  # of the noise over time, see `ColouredNoise`; 0: independent draws
+    noise_beta: float  # of noise over time, see `ColouredNoise`; 0: independent draws
+    noise_steps: int
 
     @property
     def num_outputs(self) -> int:
@@ -113,7 +114,7 @@ class Network:
         self.bind({name: self._untrained(name, shape, random) for name, (_, shape) in self.manifest.items()})
         self.random: Any = random
         if isinstance(action, GaussianSpec) and action.noise_beta:
-            self.random = ColouredNoise(action.noise_beta, len(action.center), random)
+            self.random = ColouredNoise(action.noise_beta, action.noise_steps, len(action.center), random)
 
     def _untrained(self, name: str, shape: tuple[int, ...], random: np.random.Generator) -> _Array:
         """As torch begins: a layer's weights and biases uniform, a layer's normalisation without effect."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from tmrl_like.errors import ConfigError
 
-_K = 1024  # terms of the filter; as many numbers are made at a time
+_BLOCK = 1024  # numbers that are made at a time, or as many as the filter has terms
 
 _Array = np.ndarray[Any, Any]
 
@@ -20,27 +20,29 @@ class ColouredNoise:
     Eberhard et al., "Pink Noise Is All You Need: Colored Noise Exploration in Deep Reinforcement Learning", 2023. They
     draw as many numbers as an episode is long, by their spectrum (Timmer and König, 1995). Here white noise w goes
     through the filter of Kasdin, "Discrete Simulation of Colored Noise and Stochastic Processes and 1/f^alpha Power Law
-    Noise Generation", 1995, cut off behind K = 1024 terms, so that a sequence has no end:
+    Noise Generation", 1995, cut off behind K terms, so that a sequence has no end:
 
         x[t] = sum_k h[k] w[t - k] / |h|,    h[0] = 1,    h[k] = h[k - 1] (k - 1 + beta / 2) / k,    k < K
     """
 
-    def __init__(self, beta: float, size: int, random: np.random.Generator) -> None:
-        """Make `size` independent sequences of what `random` draws.
+    def __init__(self, beta: float, steps: int, size: int, random: np.random.Generator) -> None:
+        """Make `size` independent sequences of what `random` draws; `steps` is K.
 
         Raises:
-            ConfigError: `beta` is not between 0 (white) and 2 (red).
+            ConfigError: `beta` is not between 0 (white) and 2 (red), or `steps` is less than 1.
         """
         if not 0 <= beta <= 2:
             raise ConfigError(f"noise_beta is {beta}; expected 0 (white noise) to 2 (red), e.g. 1 (pink)")
-        k = np.arange(1, _K)
+        if steps < 1:
+            raise ConfigError(f"noise_steps is {steps}; expected at least 1, about as many as an episode has")
+        k = np.arange(1, steps)
         h = np.cumprod(np.append(1.0, (k - 1 + beta / 2) / k))
-        self._filter = np.fft.rfft(h / np.sqrt(h @ h), 2 * _K)
-        self._random, self._form = random, (size, _K)
+        self._random, self._form = random, (size, max(steps, _BLOCK))
+        self._filter = np.fft.rfft(h / np.sqrt(h @ h), 2 * self._form[1])
         self.reset()
 
     def reset(self) -> None:
-        """Begin new sequences, and make their first numbers: the others of an episode of up to K steps cost nothing."""
+        """Begin new sequences, and make their numbers for an episode of up to 1024 steps."""
         self._white = self._random.standard_normal(self._form)
         self._go_on()
 
@@ -54,5 +56,5 @@ class ColouredNoise:
     def _go_on(self) -> None:
         before, self._white = self._white, self._random.standard_normal(self._form)
         spectrum = np.fft.rfft(np.concatenate((before, self._white), axis=1))
-        numbers = np.fft.irfft(spectrum * self._filter)[:, _K:]
+        numbers = np.fft.irfft(spectrum * self._filter)[:, before.shape[1] :]
         self._rows: Iterator[_Array] = iter(numbers.T.astype(np.float32, order="C"))

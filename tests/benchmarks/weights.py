@@ -5,16 +5,22 @@
 Server, trainer and worker are three processes on this machine, encrypted. The worker runs an
 environment that steps every 0.2 ms and notes when it first acts with each version. Clocks are the
 machine's own. The floor sends the same bytes over two plain TCP hops through a third process.
+
+Then a SAC agent (256 x 256, batch of 256) trains in the thread that publishes: how long `broadcast_model` holds it, one
+`memcpy` of the same bytes right before it, and what else it loses until the worker acts with the policy. All of that is
+the processor's and the interpreter's time, which the three processes and the publishing thread take from it.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import multiprocessing as mp
 import socket
 import tempfile
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +29,10 @@ import numpy as np
 import torch
 from _common import finish, median
 from gymnasium import spaces
+from learner import SPACES, filled_memory, rate
 
+from tmrl_like.agents import SACAgent
+from tmrl_like.agents.process import tune_process
 from tmrl_like.policies.actor import ActorModule
 
 SIZES = {"0.28MB": 256, "10MB": 1570, "50MB": 3530}  # width of a two-layer network
@@ -58,7 +67,6 @@ class Wide(ActorModule):
 
 
 def run_worker(port: int, keys: Path, width: int, transport: str, pipe: Any) -> None:
-    from functools import partial
 
     from tmrl_like.networking import RolloutWorker
 
@@ -104,6 +112,7 @@ def measure(width: int, repeats: int, transport: str) -> dict[str, float]:
     from tmrl_like.transport import KeyFolder, connect
     from tmrl_like.wire.spaces import describe_spaces
 
+    tune_process()
     torch.set_num_threads(1)
     context = mp.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
@@ -120,15 +129,15 @@ def measure(width: int, repeats: int, transport: str) -> dict[str, float]:
         link = TrainerLink(connect(transport, "127.0.0.1", port, KeyFolder(keys)), "bench", "t", spaces_)
         worker_pipe.recv()
         link.session.wait_connected(10)
-        latencies_s, held_s, blocked_s = [], [], []
+        latencies_s, blocked_s = [], []
         for _ in range(repeats + 2):
             started = time.time()
             link.broadcast_model(actor)
-            held_s.append(time.time() - started)
             _, used_at, blocked = worker_pipe.recv()
             latencies_s.append(used_at - started)
             blocked_s.append(blocked)
             time.sleep(0.05)
+        beside = beside_training(link, actor, worker_pipe, repeats + 2)
         worker_pipe.send("stop")
         longest_s = worker_pipe.recv()
         worker.join(10)
@@ -139,10 +148,39 @@ def measure(width: int, repeats: int, transport: str) -> dict[str, float]:
         "latency_ms": median(latencies_s[2:]) * 1e3,
         "latency_min_ms": min(latencies_s[2:]) * 1e3,
         "latency_max_ms": max(latencies_s[2:]) * 1e3,
-        "trainer_held_ms": median(held_s[2:]) * 1e3,
+        **{name: median(values_ms[2:]) for name, values_ms in beside.items()},
+        "training_held_max_ms": max(beside["training_held_ms"]),
+        "training_held_x_memcpy": median(
+            [held / copy for held, copy in zip(beside["training_held_ms"], beside["memcpy_ms"], strict=True)]
+        ),
         "worker_swap_ms": median(blocked_s[2:]) * 1e3,
         "worker_longest_step_outside_env_and_act_ms": longest_s * 1e3,
     }
+
+
+def beside_training(link: Any, actor: ActorModule, worker: Any, repeats: int) -> dict[str, list[float]]:
+    """What publishing costs the thread that trains, in milliseconds, each time."""
+    size = sum(t.nbytes for t in actor.state_dict().values())
+    source, target = np.ones(size, np.uint8), np.ones(size, np.uint8)
+    step = partial(SACAgent(*SPACES).train, filled_memory(1, "cpu").sample())
+    copied_ms, held_ms, lost_ms = [], [], []
+    rate(step, 50)
+    for _ in range(repeats):
+        steps_per_s = rate(step, 50)
+        began = time.perf_counter()
+        ctypes.memmove(target.ctypes.data, source.ctypes.data, size)
+        copied = time.perf_counter()
+        link.broadcast_model(actor)
+        held, steps = time.perf_counter(), 0
+        while not worker.poll():
+            step()
+            steps += 1
+        lost_s = time.perf_counter() - held - steps / steps_per_s
+        worker.recv()
+        copied_ms.append((copied - began) * 1e3)
+        held_ms.append((held - copied) * 1e3)
+        lost_ms.append(lost_s * 1e3)
+    return {"memcpy_ms": copied_ms, "training_held_ms": held_ms, "training_lost_ms": lost_ms}
 
 
 def _pass_on(server: socket.socket, next_port: int, size: int) -> None:

@@ -94,6 +94,7 @@ def reach(
 ) -> tuple[list[Any], float, bool]:
     """One episode: its samples, its return, whether the arm reached the target."""
     compress = DropHistory(ACTIONS)
+    actor.reset()
     obs, info = env.reset()
     resets = [(act, obs, 0.0, False, False, Info(info, is_reset=True)) for act in actions_of_reset(env, obs)]
     samples = [compress(*reset) for reset in resets]
@@ -119,7 +120,7 @@ def test_the_arm_reaches_its_targets_after_two_and_a_half_minutes(seed: int, mon
         env.observation_space,
         env.action_space,
         "cpu",
-        actor_cls=partial(SquashedGaussianActor, **small),
+        actor_cls=partial(SquashedGaussianActor, noise_beta=1.5, noise_steps=60, **small),
         critic_cls=partial(EnsembleCritic, **small),
         gamma=0.95,
         polyak=0.98,

@@ -95,19 +95,21 @@ def test_a_slow_learner_gives_what_it_can_and_a_cut_is_of_what_it_gave():
 
 
 def test_packets_that_come_later_than_while_training_rested_cut_the_ratio():
-    world = World(speed=100.0, start_training=120)
+    world = World(speed=100.0, start_training=220)
     world.stale_above = 10.0
-    world.packets(32)
+    world.packets(42)
     assert (world.pacer.own_age_s, world.pacer.held_by) == (pytest.approx(0.1), "sample age")
     assert world.pacer.ratio < 20.0
     world.late_s, world.pacer.ratio = 60.0, 20.0  # a link was down
-    world.packets(30)
+    world.packets(40)
     assert world.pacer.ratio == 20.0
 
 
 def test_what_is_late_while_training_rests_is_not_its_doing():
-    world = World(speed=100.0, start_training=500)
+    world = World(speed=100.0, start_training=150)
     world.own_late = 1
+    world.packets(14)
+    assert world.pacer.own_late_share == pytest.approx(0.1 / 2)
     world.packets(150)
     assert world.pacer.ratio == 20.0
     assert world.packets(100) == 20.0
@@ -116,7 +118,7 @@ def test_what_is_late_while_training_rests_is_not_its_doing():
 def test_what_stays_late_at_the_smallest_ratio_is_not_its_doing():
     world = World(speed=100.0)
     world.own_late = 1
-    world.packets(110)
+    world.packets(35)
     assert world.pacer.ratio < 1.0
     world.packets(500)
     assert world.packets(100) == 20.0

@@ -220,8 +220,8 @@ def test_samples_are_fetched_every_update_buffer_interval_steps():
 def test_an_automatic_ratio_falls_with_overruns_and_is_in_the_metrics_and_in_the_checkpoint(tmp_path):
     auto = {"max_training_steps_per_env_step": "auto", "auto_ratio_bound": 3.0, "update_buffer_interval": 9}
     to = schedule(rounds=1, steps=300, **auto)
-    network = StopsWhereItWaits(to, *(packet("a", sequence) for sequence in range(20)))
-    network.overruns = lambda: (3 * to.total_samples, to.total_samples)
+    network = StopsWhereItWaits(to, *(packet("a", sequence) for sequence in range(21)))
+    network.overruns = lambda: (3 * to.total_samples, to.total_samples // 20)
     retrieve = network.retrieve
 
     def one_by_one(timeout_s=0.0):

@@ -8,12 +8,12 @@ from typing import Any
 
 from tmrl_like.trainer.options import Schedule
 
-_WINDOW_STEPS = 100  # of the workers, from one judgement to the next
+_WINDOW_STEPS, _RESTING_STEPS = 200, 100  # of the workers, from one judgement to the next
 _KEPT_SAMPLES = 50  # whose training steps may still be made later
 _LATE_SHARE = 0.01  # of a worker's steps
 _LATE_S = 0.3  # of a packet
 _LINK_WAS_DOWN_S = 5.0  # a packet that is later was not held up by training
-_CUT, _RISE, _LEAST, _USED_UP = 0.7, 1 / 40, 1 / 50, 0.9
+_CUT, _RISE, _LEAST, _USED_UP = 0.7, 1 / 20, 1 / 50, 0.9
 
 
 @dataclass
@@ -37,10 +37,11 @@ class Pacer:
 
     With `auto`, a sample allows `ratio` training steps when it arrives, at first as many as the bound. Steps that were
     not made are forgiven but for those of 50 samples, so that no burst follows a time in which training was slower.
-    After 100 environment steps of the workers the ratio is judged: additive increase, multiplicative decrease.
+    After 200 environment steps of the workers, or as soon as too many of them are overruns, the ratio is judged:
+    additive increase, multiplicative decrease.
 
     - More than 1 % of these steps were overruns, or most packets came more than 0.3 s late: 0.7 of what was used of it.
-    - Training used it up: a fortieth of the bound more.
+    - Training used it up: a twentieth of the bound more.
     - Training is slower than that: it stays.
 
     What is late while training rests (before `start_training`, in test episodes) or at the smallest ratio, a fiftieth
@@ -117,10 +118,16 @@ class Pacer:
         window.packets += 1
         window.late_packets += _LATE_S < age_s - self.own_age_s < _LINK_WAS_DOWN_S
         window.age_s += age_s
-        steps = driven[0] - window.driven[0]
-        if steps >= _WINDOW_STEPS:
-            self._judge((driven[1] - window.driven[1]) / steps, training_steps - window.training_steps)
+        steps, overruns = driven[0] - window.driven[0], driven[1] - window.driven[1]
+        trained = training_steps - window.training_steps
+        is_late = trained > 0 and overruns > _WINDOW_STEPS * self._tolerated_share
+        if is_late or steps >= (_WINDOW_STEPS if trained else _RESTING_STEPS):
+            self._judge(overruns / steps, trained)
             self._window = _Window(driven, training_steps)
+
+    @property
+    def _tolerated_share(self) -> float:
+        return _LATE_SHARE + 2 * self.own_late_share
 
     def _judge(self, late_share: float, trained: int) -> None:
         window, bound = self._window, self.schedule.auto_ratio_bound
@@ -131,10 +138,11 @@ class Pacer:
         if not trained:
             return
         used = min(1.0, trained / max(1.0, window.granted))
-        is_late = late_share > _LATE_SHARE + 2 * self.own_late_share
+        is_late = late_share > self._tolerated_share
         if is_late or window.late_packets > window.packets / 2:
             self.held_by = "overruns" if is_late else "sample age"
             self.ratio = max(least, _CUT * used * self.ratio)
+            self.allowed_steps = 0.0  # nothing is owed any more
         elif used < _USED_UP:
             self.held_by = "learner"
         else:

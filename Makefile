@@ -27,11 +27,11 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) -e '.[plot]'
+	$(PIP) -e '.[plot,fast]'
 	touch $@
 
 $(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) -e '.[test,dev,docs,plot,tensorboard,mujoco,box2d,vizdoom,desktop,carla]'
+	$(PIP) -e '.[test,dev,docs,plot,fast,tensorboard,mujoco,box2d,vizdoom,desktop,carla]'
 	touch $(VENV)/.demo $@
 
 demo: $(VENV)/.demo

@@ -1,4 +1,4 @@
-"""Lean optimiser steps; graphs with a stand-in for CUDA's; torch.compile with the backend that only traces."""
+"""Steps on flat parameters; graphs with a stand-in for CUDA's; torch.compile with the backend that only traces."""
 
 import copy
 from functools import partial
@@ -8,7 +8,8 @@ import torch
 from gymnasium import spaces
 
 from tmrl_like.agents import EnsembleCritic, REDQAgent, SACAgent, SquashedGaussianActor
-from tmrl_like.agents.acceleration import Fastest, Graphed, accelerate, lean_step, leaves_of
+from tmrl_like.agents.acceleration import Fastest, Flat, Graphed, accelerate, adam_step, leaves_of
+from tmrl_like.agents.dense_sac import Descent
 from tmrl_like.errors import ConfigError
 from tmrl_like.types import Batch
 
@@ -32,7 +33,7 @@ class StandIn:
         return call
 
 
-def agent(cls=SACAgent, **options):
+def agent(cls=SACAgent, acceleration="off", **options):
     torch.manual_seed(0)
     nets = {"hidden_sizes": (16, 16)}
     return cls(
@@ -40,6 +41,7 @@ def agent(cls=SACAgent, **options):
         ACT,
         actor_cls=partial(SquashedGaussianActor, **nets),
         critic_cls=partial(EnsembleCritic, **nets),
+        acceleration=acceleration,
         **options,
     )
 
@@ -61,71 +63,66 @@ def train(agent, steps, **extra):
     return [{k: v.item() for k, v in agent.train(batch(seed, **extra)).items()} for seed in range(steps)]
 
 
-@BOTH
-@pytest.mark.parametrize("options", [{}, {"optimizer": "adamw", "weight_decay": 0.1, "amsgrad": True}], ids=str)
-def test_lean_steps_give_the_losses_and_parameters_of_the_plain_agent(cls, options):
-    plain, lean = agent(cls, acceleration="off", **options), agent(cls, **options)
-    assert "step" in vars(lean.critic_optimizer)
-    assert "step" not in vars(plain.critic_optimizer)
-    assert train(lean, 100) == [pytest.approx(metrics, rel=1e-4, abs=1e-5) for metrics in train(plain, 100)]
-    for one, other in ((lean.actor, plain.actor), (lean.critic, plain.critic), (lean.temperature, plain.temperature)):
-        for a, b in zip(one.parameters(), other.parameters(), strict=True):
-            torch.testing.assert_close(a, b)
-
-
 def net():
     torch.manual_seed(0)
     return torch.nn.Linear(3, 2)
 
 
+def flat_net(cls=torch.optim.Adam, **options):
+    model = net()
+    return model, Flat(model).adam(cls, lr=0.1, **options)
+
+
 def descend(model, optimizer, take_step, times):
     for i in range(times):
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=False)
         (model(torch.full((1, 3), float(i))) ** 2).sum().backward()
         take_step(optimizer)
+
+
+def assert_same(one, other):
+    for a, b in zip(one.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(a, b)
 
 
 @pytest.mark.parametrize("cls", [torch.optim.Adam, torch.optim.AdamW])
 @pytest.mark.parametrize(
     "options", [{}, {"betas": (0.5, 0.6)}, {"eps": 0.1}, {"weight_decay": 0.3}, {"amsgrad": True}], ids=str
 )
-def test_a_lean_step_is_torch_s_step_with_every_option(cls, options):
-    ours, theirs = net(), net()
-    descend(ours, cls(ours.parameters(), lr=0.1, fused=True, **options), lean_step, 5)
+@pytest.mark.parametrize("step", [adam_step, lambda optimizer: Descent(optimizer)()], ids=["torch", "compiled"])
+def test_a_step_is_torch_s_step_with_every_option(step, cls, options):
+    theirs = net()
     descend(theirs, cls(theirs.parameters(), lr=0.1, **options), cls.step, 5)
-    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(a, b)
+    ours, optimizer = flat_net(cls, **options)
+    descend(ours, optimizer, step, 5)
+    assert_same(ours, theirs)
 
 
 def test_a_learning_rate_changed_in_param_groups_counts():
-    model = net()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.1, fused=True)
-    descend(model, optimizer, lean_step, 2)
+    model, optimizer = flat_net()
+    descend(model, optimizer, adam_step, 2)
     optimizer.param_groups[0]["lr"] = 0.0
     before = copy.deepcopy(model.state_dict())
-    descend(model, optimizer, lean_step, 2)
+    descend(model, optimizer, adam_step, 2)
     assert all(torch.equal(before[name], p) for name, p in model.state_dict().items())
 
 
-def test_lean_steps_go_on_from_a_saved_state():
-    first, second = net(), net()
-    one, two = (torch.optim.Adam(model.parameters(), lr=0.1, fused=True) for model in (first, second))
-    descend(first, one, lean_step, 3)
+def test_steps_go_on_from_a_saved_state():
+    (first, one), (second, two) = flat_net(), flat_net()
+    descend(first, one, adam_step, 3)
     second.load_state_dict(first.state_dict())
     two.load_state_dict(copy.deepcopy(one.state_dict()))
     for model, optimizer in ((first, one), (second, two)):
-        descend(model, optimizer, lean_step, 3)
+        descend(model, optimizer, adam_step, 3)
     assert torch.equal(first.weight, second.weight)
 
 
-def test_parameters_without_a_gradient_stay():
+def test_parameters_that_are_not_trained_stay_apart():
     model = net()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.1, fused=True)
-    descend(model, optimizer, lean_step, 1)
-    optimizer.zero_grad()
-    before = model.weight.detach().clone()
-    lean_step(optimizer)
-    assert torch.equal(before, model.weight)
+    model.bias.requires_grad_(False)
+    bias = model.bias.data_ptr()
+    assert Flat(model).parameter.numel() == model.weight.numel()
+    assert model.bias.data_ptr() == bias
 
 
 def test_a_learning_rate_schedule_finds_the_step_that_it_wraps():
@@ -209,7 +206,7 @@ def test_on_a_processor_auto_leaves_the_step_and_a_graph_is_refused():
     assert accelerate(step, "auto", "cpu") is step
     with pytest.raises(ConfigError, match="'graph' needs device cuda"):
         accelerate(step, "graph", "cpu")
-    with pytest.raises(ConfigError, match="acceleration='fast', expected 'lean', 'off'"):
+    with pytest.raises(ConfigError, match="acceleration='fast', expected 'auto', 'off'"):
         agent(acceleration="fast")
 
 

@@ -154,7 +154,7 @@ def test_a_step_trains_everything_and_its_weights_drive_a_worker_s_actor(space, 
     before = [[p.detach().clone() for p in module.parameters()] for module in modules]
     for _ in range(2):
         metrics = agent.train(batch_for(space))
-    assert all(torch.isfinite(value) for value in metrics.values())
+    assert all(np.isfinite(float(value)) for value in metrics.values())
     for module, old in zip(modules, before, strict=True):
         assert not any(torch.equal(a, b) for a, b in zip(old, module.parameters(), strict=True))
     worker = CategoricalActor(OBS, space, **NETS)
@@ -186,7 +186,7 @@ def test_critics_have_the_actor_s_hidden_layers_where_no_class_is_given_for_them
 
 def test_dropout_plugs_in():
     agent = DiscreteSACAgent(OBS, ONE, critic_cls=partial(DiscreteEnsembleCritic, **NETS, dropout=0.01))
-    assert torch.isfinite(agent.train(batch_for(ONE))["loss_critic"])
+    assert np.isfinite(float(agent.train(batch_for(ONE))["loss_critic"]))
 
 
 @pytest.mark.parametrize(
@@ -222,10 +222,10 @@ def test_graphs_change_no_result(space):
     for accelerated in (False, True):
         torch.manual_seed(0)
         space.seed(0)
-        agent = agent_for(space)
+        agent = agent_for(space, acceleration="off")
         if accelerated:
             agent._step = Graphed(agent._update, Repeats(), [agent.critic_optimizer])
-        results.append([agent.train(batch_for(space))["loss_critic"].item() for _ in range(6)])
+        results.append([agent.train(batch_for(space))["loss_critic"] for _ in range(6)])
     assert results[0] == results[1]
 
 

@@ -98,8 +98,9 @@ def same(left, right):
     return all(torch.equal(a, b) for a, b in zip(left, right, strict=True))
 
 
-def test_metrics_are_named_detached_scalars():
-    metrics = small().train(random_batch())
+@pytest.mark.parametrize("acceleration", ["auto", "off"])
+def test_metrics_are_named_numbers(acceleration):
+    metrics = small(acceleration=acceleration).train(random_batch())
     names = {
         "loss_critic",
         "loss_actor",
@@ -110,8 +111,7 @@ def test_metrics_are_named_detached_scalars():
         "q_target_mean",
     }
     assert set(metrics) == names
-    assert all(value.ndim == 0 and not value.requires_grad for value in metrics.values())
-    assert all(torch.isfinite(value) for value in metrics.values())
+    assert all(np.isfinite(float(value)) for value in metrics.values())
 
 
 def test_a_step_changes_actor_critics_targets_and_entropy_coefficient():
@@ -128,7 +128,7 @@ def test_truncated_episodes_keep_their_value_and_terminated_ones_end_it(flags, e
     agent = small(gamma=0.5, polyak=0.5, lr_critic=1e-2, entropy_coef=1e-8, learn_entropy_coef=False)
     for step in range(200):
         metrics = agent.train(random_batch(rew=1.0, seed=step, **flags))
-    assert metrics["q_mean"].item() == pytest.approx(expected, rel=0.05)
+    assert metrics["q_mean"] == pytest.approx(expected, rel=0.05)
 
 
 def test_it_solves_a_tiny_problem():
@@ -252,7 +252,7 @@ def test_betas_apply_to_actor_and_critics(optimizer):
 def test_the_first_moment_decays_with_the_first_beta():
     agent = small(betas=(0.25, 0.999))
     agent.train(random_batch())
-    parameter = next(agent.critic.parameters())
+    parameter = agent.critic_optimizer.param_groups[0]["params"][0]
     torch.testing.assert_close(agent.critic_optimizer.state[parameter]["exp_avg"], 0.75 * parameter.grad)
 
 
@@ -283,7 +283,7 @@ def test_a_fixed_entropy_coefficient_stays():
     agent = small(learn_entropy_coef=False, entropy_coef=0.125)
     for _ in range(3):
         metrics = agent.train(random_batch())
-    assert metrics["entropy_coef"].item() == pytest.approx(0.125)
+    assert metrics["entropy_coef"] == pytest.approx(0.125)
     assert "loss_entropy_coef" not in metrics
 
 
@@ -292,7 +292,7 @@ def test_the_learned_entropy_coefficient_steers_entropy_to_its_target():
     for step in range(600):
         batch = random_batch(seed=step, terminated=1.0)
         metrics = agent.train(batch._replace(rew=-batch.act.square().sum(1)))
-    assert metrics["entropy_nats"].item() == pytest.approx(-1.4, abs=0.4)
+    assert metrics["entropy_nats"] == pytest.approx(-1.4, abs=0.4)
 
 
 def test_the_automatic_target_is_minus_one_nat_per_dimension():
@@ -339,7 +339,7 @@ def test_critics_have_layers_of_256_beside_an_actor_that_does_not_say_its_own():
 def test_droq_critics_plug_in_as_a_factory():
     critic_cls = partial(EnsembleCritic, hidden_sizes=(16, 16), dropout=0.01)
     agent = SACAgent(OBS, ACT, critic_cls=critic_cls)
-    assert torch.isfinite(agent.train(random_batch())["loss_critic"])
+    assert np.isfinite(float(agent.train(random_batch())["loss_critic"]))
 
 
 def test_a_user_s_critic_gets_the_observation_as_the_memory_gives_it():
@@ -353,7 +353,7 @@ def test_a_user_s_critic_gets_the_observation_as_the_memory_gives_it():
             return q if members is None else q[members]
 
     agent = SACAgent(OBS, ACT, critic_cls=Mine, n_critics=3, critics_in_target=2)
-    assert torch.isfinite(agent.train(random_batch())["loss_critic"])
+    assert np.isfinite(float(agent.train(random_batch())["loss_critic"]))
 
 
 def test_a_training_continues_from_its_modules_optimisers_and_numbers():

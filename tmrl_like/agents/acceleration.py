@@ -1,6 +1,6 @@
 """What makes a training step faster without changing its result, for every agent in one place.
 
-Lean optimiser steps, torch.compile, CUDA graphs. A step is a function of a batch and a flag; it changes parameters in
+Flat parameters, torch.compile, CUDA graphs. A step is a function of a batch and a flag; it changes parameters in
 place and returns tensors. It must not read tensors back (`.item()`), and what it decides in Python must follow from the
 flag and from the optimisers' options.
 """
@@ -11,9 +11,9 @@ import logging
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MethodType
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -26,8 +26,8 @@ log = logging.getLogger("tmrl_like.trainer")
 Metrics: TypeAlias = dict[str, Tensor]
 Step: TypeAlias = Callable[[Batch, bool], Metrics]
 
-MODES = ("lean", "off", "auto", "compile", "graph", "compile+graph")
-_MEASURED = ("lean", "graph")  # compiling takes longer than measuring
+MODES = ("auto", "off", "compile", "graph", "compile+graph")
+_MEASURED = ("off", "graph")  # compiling takes longer than measuring
 _WARM_UPS = 3  # steps before a capture: they make optimiser state and choose algorithms
 _MEASURED_STEPS = 30
 _MAX_GRAPHS = 8
@@ -44,12 +44,11 @@ def accelerate(
 
     Args:
         step: what to speed up.
-        mode: "off": nothing; "lean": `lean_step` and `lean_zero_grad` in the optimisers. The others do that, too, and:
-            "compile": torch.compile for the networks; "graph": a CUDA graph of the whole step; "compile+graph": both;
-            "auto": on CUDA a graph if it is faster in the first steps, elsewhere nothing.
+        mode: "off": nothing; "compile": torch.compile for the networks; "graph": a CUDA graph of the whole step;
+            "compile+graph": both; "auto": on CUDA a graph if it is faster in the first steps, elsewhere nothing.
         device: where the step runs.
         networks: what "compile" compiles, in place; their forward passes.
-        optimizers: Adam or AdamW with `fused=True`. Graphs are recorded again when their options or state tensors
+        optimizers: of `Flat.adam`, for `adam_step`. Graphs are recorded again when their options or state tensors
             change.
 
     Raises:
@@ -59,12 +58,7 @@ def accelerate(
         raise ConfigError(f"acceleration={mode!r}, expected {', '.join(map(repr, MODES))}")
     cuda = torch.device(device).type == "cuda"
     if "graph" in mode and not cuda:
-        raise ConfigError(f"acceleration={mode!r} needs device cuda; this agent is on {device!r}: use 'auto' or 'lean'")
-    if mode == "off":
-        return step
-    for optimizer in optimizers:
-        optimizer.step = MethodType(lean_step, optimizer)  # type: ignore[method-assign]
-        optimizer.zero_grad = MethodType(lean_zero_grad, optimizer)  # type: ignore[method-assign]
+        raise ConfigError(f"acceleration={mode!r} needs device cuda; this agent is on {device!r}: use 'auto'")
     if mode == "auto" and cuda:
         candidates = {name: accelerate(step, name, device, (), optimizers) for name in _MEASURED}
         return Fastest(candidates, lambda: torch.cuda.synchronize(device))
@@ -74,40 +68,61 @@ def accelerate(
     return Graphed(step, CudaGraphs(), optimizers) if "graph" in mode else step
 
 
-def lean_step(optimizer: torch.optim.Adam) -> None:
-    """What `optimizer.step()` does, without its hooks and checks: they cost more than the arithmetic.
+class Flat:
+    """All trained parameters of a module, side by side in one: what is done to each is then one operation.
+
+    The module's parameters become views of it, and their gradients views of its gradient.
+
+    Attributes:
+        parameter: [number of values], with a gradient; what an optimiser takes.
+    """
+
+    @property
+    def values(self) -> np.ndarray[Any, Any]:
+        """The same memory as an array."""
+        return self.parameter.detach().numpy()
+
+    def __init__(self, module: nn.Module) -> None:
+        parameters = [p for p in module.parameters() if p.requires_grad] or list(module.parameters())
+        self.parameter = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in parameters]))
+        self.parameter.grad = torch.zeros_like(self.parameter)
+        first = 0
+        for p in parameters:
+            mine = slice(first, first := first + p.numel())
+            p.data = self.parameter.data[mine].view(p.shape)
+            p.grad = self.parameter.grad[mine].view(p.shape) if p.requires_grad else None
+
+    def adam(self, cls: type[torch.optim.Adam], **options: Any) -> torch.optim.Adam:
+        """Make the optimiser for it, for `adam_step`."""
+        optimizer = cls([self.parameter], fused=True, **options)
+        names = ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if options.get("amsgrad") else ()))
+        state = {name: torch.zeros_like(self.parameter.data) for name in names}
+        optimizer._opt_called = True  # type: ignore[attr-defined]  # `adam_step` steps it: schedulers need not warn
+        optimizer.state[self.parameter] = {"step": torch.zeros((), device=self.parameter.device), **state}
+        return optimizer
+
+
+def adam_step(optimizer: torch.optim.Adam) -> None:
+    """What `optimizer.step()` does for one flat parameter, without its hooks and checks: they cost more than it does.
 
     State and options are read where torch keeps them, so checkpoints and changes of `param_groups` work as ever.
     """
-    groups = [(group, [p for p in group["params"] if p.grad is not None]) for group in optimizer.param_groups]
-    if not all(optimizer.state.get(p) for _, trained in groups for p in trained):
-        type(optimizer).step(optimizer)  # makes the state
-        return
-    kernel = torch._fused_adamw_ if isinstance(optimizer, torch.optim.AdamW) else torch._fused_adam_
-    for group, trained in groups:
-        if not trained:
-            continue
-        states = [optimizer.state[p] for p in trained]
-        torch._foreach_add_([state["step"] for state in states], 1)
-        kernel(
-            trained,
-            [p.grad for p in trained],
-            [state["exp_avg"] for state in states],
-            [state["exp_avg_sq"] for state in states],
-            [state["max_exp_avg_sq"] for state in states] if group["amsgrad"] else [],
-            [state["step"] for state in states],
-            lr=group["lr"],
-            beta1=group["betas"][0],
-            beta2=group["betas"][1],
-            **{name: group[name] for name in ("weight_decay", "eps", "amsgrad", "maximize")},
-        )
-
-
-def lean_zero_grad(optimizer: torch.optim.Optimizer) -> None:
-    """What `optimizer.zero_grad()` does, without its hooks."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            parameter.grad = None
+    (group,) = optimizer.param_groups
+    (parameter,) = group["params"]
+    state = optimizer.state[parameter]
+    state["step"] += 1
+    (torch._fused_adamw_ if isinstance(optimizer, torch.optim.AdamW) else torch._fused_adam_)(
+        [parameter.data],
+        [parameter.grad],
+        [state["exp_avg"]],
+        [state["exp_avg_sq"]],
+        [state["max_exp_avg_sq"]] if group["amsgrad"] else [],
+        [state["step"]],
+        lr=group["lr"],
+        beta1=group["betas"][0],
+        beta2=group["betas"][1],
+        **{name: group[name] for name in ("weight_decay", "eps", "amsgrad", "maximize")},
+    )
 
 
 def _fingerprint(optimizers: Sequence[torch.optim.Optimizer]) -> Any:

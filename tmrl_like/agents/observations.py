@@ -60,6 +60,10 @@ class Encoder(nn.Module):
             parts.insert(0, self._features(self.flatten(obs)))
         return torch.cat(parts, dim=1)
 
+    def is_as(self, other: Encoder) -> bool:
+        """Whether another encoder of the same space gives the same features."""
+        return all(map(torch.equal, self.rescale.buffers(), other.rescale.buffers()))
+
     def one(self, obs: Any) -> Tensor:
         """One raw observation of numpy arrays, without images -> [F] float32."""
         return self._features(self.flatten.one(obs))
@@ -89,6 +93,7 @@ class RunningNorm(nn.Module):
     Attributes:
         mean, mean_square: float64 [R].
         count: float64 [], batches seen.
+        scale, shift: float32 [R], what the encoders share.
     """
 
     HORIZON = 10_000
@@ -103,15 +108,15 @@ class RunningNorm(nn.Module):
         """
         super().__init__()
         first = encoders[0]
-        self.flatten, self._scale, self._shift = first.flatten, first.rescale.scale, first.rescale.shift
+        self.flatten, self.scale, self.shift = first.flatten, first.rescale.scale, first.rescale.shift
         for encoder in encoders:
-            encoder.rescale.scale, encoder.rescale.shift = self._scale, self._shift
+            encoder.rescale.scale, encoder.rescale.shift = self.scale, self.shift
         width = first.flatten.high - first.flatten.low
         floor = 0.01 * np.where((width > 0) & (width < 2 * MAX_SCALE), width, 1.0)
         for name, shape in (("mean", width.shape), ("mean_square", width.shape), ("count", ())):
             self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
         self.register_buffer("smallest_var", torch.from_numpy(floor * floor), persistent=False)
-        self.to(self._scale.device)
+        self.to(self.scale.device)
 
     @torch.no_grad()
     def update(self, x_BR: Tensor) -> None:
@@ -122,8 +127,8 @@ class RunningNorm(nn.Module):
         self.mean_square.lerp_(x_BR.square_().mean(0), weight)
         var_R = torch.addcmul(self.mean_square, self.mean, self.mean, value=-1.0)
         scale_R = var_R.maximum(self.smallest_var).rsqrt_()
-        self._scale.copy_(scale_R)
-        self._shift.copy_(scale_R.mul_(self.mean).neg_())
+        self.scale.copy_(scale_R)
+        self.shift.copy_(scale_R.mul_(self.mean).neg_())
 
 
 class Flatten:

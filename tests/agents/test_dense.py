@@ -1,0 +1,177 @@
+"""The compiled training step against the page: equal losses and parameters on equal batches and noise."""
+
+import copy
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from tmrl_like.agents import (
+    CategoricalActor,
+    DiscreteEnsembleCritic,
+    DiscreteSACAgent,
+    EnsembleCritic,
+    REDQAgent,
+    SACAgent,
+    SquashedGaussianActor,
+)
+from tmrl_like.agents.dense import Dense, layers_of
+from tmrl_like.agents.dense_sac import DenseStep
+from tmrl_like.trainer.snapshot import load_object_state, object_state
+from tmrl_like.types import Batch
+
+ROWS = 64
+OBS = spaces.Tuple((spaces.Box(-1.0, 1.0, (5,)), spaces.Box(-np.inf, np.inf, (2,)), spaces.Discrete(3)))
+BOX = spaces.Box(np.float32([-2.0, 0.0, -1.0]), np.float32([2.0, 1.0, 1.0]))
+SEVERAL = spaces.MultiDiscrete([3, 4], start=[1, 0])
+REDQ = partial(REDQAgent, n_critics=4, policy_delay=3)
+PLAIN = {"actor_polyak": 0.0}
+
+
+def agent(cls, space, acceleration, layer_norm=True, normalize_obs=True, obs=OBS, **options):
+    torch.manual_seed(0)
+    actor, critic = (
+        (SquashedGaussianActor, EnsembleCritic)
+        if isinstance(space, spaces.Box)
+        else (CategoricalActor, DiscreteEnsembleCritic)
+    )
+    nets = {"hidden_sizes": (24, 16), "layer_norm": layer_norm, "normalize_obs": normalize_obs}
+    classes = {"actor_cls": partial(actor, **nets), "critic_cls": partial(critic, **nets)}
+    return cls(obs, space, acceleration=acceleration, **classes, **options)
+
+
+def batch(space, seed, rows=ROWS, obs=OBS, **extra):
+    rng = np.random.default_rng(seed)
+    for part in (obs, space):
+        part.seed(seed)
+
+    def observations():
+        samples = [obs.sample() for _ in range(rows)]
+        if isinstance(obs, spaces.Box):
+            return torch.from_numpy(np.stack(samples))
+        return tuple(torch.from_numpy(np.stack(leaf)) for leaf in zip(*samples, strict=True))
+
+    act = torch.from_numpy(np.stack([space.sample() for _ in range(rows)]))
+    rew = torch.from_numpy(rng.standard_normal(rows).astype(np.float32) * 3)
+    terminated = torch.from_numpy((rng.random(rows) < 0.2).astype(np.float32))
+    return Batch(observations(), act, rew, observations(), terminated, torch.zeros(rows), **extra)
+
+
+def train(agent, space, steps, first=0, **options):
+    torch.manual_seed(first + 1)
+    return [agent.train(batch(space, first + i, **options)) for i in range(steps)]
+
+
+def assert_equal(one, other):
+    for name in ("actor", "actor_ema", "critic", "critic_target", "temperature", "obs_norm"):
+        ours, theirs = getattr(one, name), getattr(other, name)
+        if ours is None:
+            assert theirs is None
+            continue
+        for key, value in theirs.state_dict().items():
+            np.testing.assert_allclose(ours.state_dict()[key], value, rtol=1e-3, atol=1e-4, err_msg=f"{name} {key}")
+
+
+@pytest.mark.parametrize(
+    ("cls", "space", "options"),
+    [
+        pytest.param(SACAgent, BOX, {}, id="recipe"),
+        pytest.param(SACAgent, BOX, {**PLAIN, "layer_norm": False, "normalize_obs": False}, id="plain"),
+        pytest.param(SACAgent, BOX, {"scale_rewards": True, "learn_entropy_coef": False}, id="scaled rewards"),
+        pytest.param(SACAgent, BOX, {"optimizer": "adamw", "weight_decay": 0.1, "amsgrad": True}, id="adamw"),
+        pytest.param(
+            SACAgent, BOX, {"n_critics": 3, "policy_delay": 2, "gamma": 0.9, "polyak": 0.9}, id="three critics"
+        ),
+        pytest.param(REDQ, BOX, {}, id="REDQ"),
+        pytest.param(DiscreteSACAgent, SEVERAL, {}, id="discrete"),
+        pytest.param(DiscreteSACAgent, SEVERAL, {"n_critics": 3, "critics_in_target": 2}, id="discrete, drawn"),
+        pytest.param(DiscreteSACAgent, spaces.Discrete(5), {"layer_norm": False}, id="one variable"),
+    ],
+)
+def test_a_hundred_steps_give_the_losses_and_parameters_of_the_page(cls, space, options):
+    page, compiled = (agent(cls, space, how, **options) for how in ("off", "auto"))
+    assert isinstance(compiled._step, DenseStep)
+    assert not isinstance(page._step, DenseStep)
+    for ours, theirs in zip(train(compiled, space, 100), train(page, space, 100), strict=True):
+        expected = {name: value.item() for name, value in theirs.items()}
+        assert ours == pytest.approx(expected, rel=1e-3, abs=1e-4)
+    assert_equal(compiled, page)
+
+
+@pytest.mark.parametrize("space", [BOX, SEVERAL], ids=["box", "discrete"])
+def test_weights_discounts_and_errors_are_those_of_the_page(space):
+    cls = SACAgent if space is BOX else DiscreteSACAgent
+    extra = {"weight": torch.linspace(0.1, 1, ROWS), "discount": torch.linspace(0.8, 1, ROWS), "drawn": "these"}
+    page, compiled = (agent(cls, space, how) for how in ("off", "auto"))
+    for ours, theirs in zip(train(compiled, space, 5, **extra), train(page, space, 5, **extra), strict=True):
+        torch.testing.assert_close(ours["td_error"], theirs["td_error"], rtol=1e-4, atol=1e-4)
+    assert_equal(compiled, page)
+
+
+def test_batches_may_change_their_size():
+    page, compiled = (agent(SACAgent, BOX, how) for how in ("off", "auto"))
+    for made in (page, compiled):
+        for rows in (16, 40, 16):
+            train(made, BOX, 2, rows=rows)
+    assert_equal(compiled, page)
+
+
+def test_a_learning_rate_and_a_loaded_state_count():
+    through, saved = (agent(SACAgent, BOX, "auto") for _ in range(2))
+    train(through, BOX, 3)
+    state = copy.deepcopy(object_state(through))
+    train(saved, BOX, 1, first=50)  # has state of its own, which goes
+    load_object_state(saved, state)
+    for made in (through, saved):
+        made.actor_optimizer.param_groups[0]["lr"] = 0.0
+        train(made, BOX, 3, first=10)
+    assert_equal(saved, through)
+
+
+class OwnActor(SquashedGaussianActor):
+    pass
+
+
+class OwnLoss(SACAgent):
+    def _train_actor(self, obs):
+        return super()._train_actor(obs)
+
+
+class OwnDefaults(SACAgent):
+    def __init__(self, *args, **options):
+        super().__init__(*args, gamma=0.5, **options)
+
+
+def test_what_differs_from_the_page_trains_by_the_page():
+    vectors = spaces.Box(-1.0, 1.0, (3,))
+    pictures = spaces.Box(0, 255, (1, 16, 16), np.uint8)
+    dropout = partial(EnsembleCritic, hidden_sizes=(8,), dropout=0.1)
+    other_range = partial(EnsembleCritic, hidden_sizes=(8,), obs_range=1.0, normalize_obs=False)
+    assert isinstance(OwnDefaults(vectors, BOX)._step, DenseStep)
+    for made in (
+        SACAgent(vectors, BOX, actor_cls=OwnActor),
+        OwnLoss(vectors, BOX),
+        SACAgent(pictures, BOX),
+        SACAgent(vectors, BOX, critic_cls=dropout),
+        SACAgent(vectors, BOX, critic_cls=other_range),
+    ):
+        assert not isinstance(made._step, DenseStep)
+
+
+def test_without_numba_an_agent_trains_by_the_page(monkeypatch, caplog):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with caplog.at_level("INFO", logger="tmrl_like.trainer"):
+        made = SACAgent(spaces.Box(-1.0, 1.0, (3,)), BOX)
+    assert not isinstance(made._step, DenseStep)
+    assert "tmrl_like[fast]" in caplog.text
+
+
+def test_an_error_that_is_not_finite_stays_one():
+    critic = EnsembleCritic(spaces.Box(-1.0, 1.0, (3,)), BOX, hidden_sizes=(8,))
+    x = np.zeros((4, 6), np.float32)
+    x[1, 2] = np.nan
+    values = Dense(layers_of(critic), x).forward()
+    assert np.isnan(values[:, 1]).all()
+    assert np.isfinite(values[:, [0, 2, 3]]).all()

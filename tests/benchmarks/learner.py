@@ -1,15 +1,17 @@
-"""Training steps per second: SAC and REDQ alone, in the whole loop, and beside their matrix products alone.
+"""Training steps per second: SAC, REDQ and discrete SAC, in the whole loop, and beside their arithmetic and SBX.
 
     python tests/benchmarks/learner.py [--threads 1 2] [--rounds 30] [--peer PYTHON]
 
-MLP of 256 x 256, batch of 256, observations of 17 and actions of 6 numbers. All that is compared takes turns in
-slices of a few steps. The floor is a SAC step's matrix products and nothing else. `--peer` names the Python of
-a virtual environment with stable-baselines3 and tmrl 0.7.1, which then run in a process of their own.
+Observations of 17 and actions of 6 numbers. All that is compared takes turns in slices of a few steps. "sac" is SAC
+as the peers have it, "recipe" is the agent as it ships. The arithmetic of a step is its matrix products, at the best
+rate that `torch.mm` reaches in this run. `--peer` names the Python of a virtual environment with sbx-rl (which brings
+stable-baselines3), which then run in a process of their own.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +23,14 @@ import torch
 from _common import finish, median, repeat
 from gymnasium import spaces
 
-from tmrl_like.agents import EnsembleCritic, REDQAgent, SACAgent, SquashedGaussianActor
+from tmrl_like.agents import (
+    CategoricalActor,
+    DiscreteSACAgent,
+    EnsembleCritic,
+    REDQAgent,
+    SACAgent,
+    SquashedGaussianActor,
+)
 from tmrl_like.agents.agent import TrainingAgent
 from tmrl_like.agents.process import tune_process
 from tmrl_like.base.functional import partial
@@ -30,17 +39,12 @@ from tmrl_like.replay import ReplayMemory
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.types import Batch, Buffer, Delivery, Info, Receipt
 
-OBS, ACT, WIDTH, BATCH = 17, 6, 256, 256
-SPACES = spaces.Box(-np.inf, np.inf, (OBS,)), spaces.Box(-1.0, 1.0, (ACT,))
+OBS, ACT, BATCH = 17, 6, 256
+SIZES = {64: 128, 256: 256}  # width of the layers, batch
+OBSERVATIONS, ACTIONS = spaces.Box(-1.0, 1.0, (OBS,)), spaces.Box(-1.0, 1.0, (ACT,))
+SPACES = OBSERVATIONS, ACTIONS
 SAMPLES = 100_000
-GOALS = {"sac_per_s": {1: 180.0, 2: 290.0}, "sac_x_sb3": 1.9, "redq_x_tmrl": 2.0, "loop_share": 0.95}
-PLAIN: dict[str, Any] = {  # SAC as in the papers and in what it is compared with
-    "actor_cls": partial(SquashedGaussianActor, normalize_obs=False),
-    "critic_cls": partial(EnsembleCritic, normalize_obs=False, layer_norm=False),
-    "actor_polyak": 0.0,
-    "scale_rewards": False,
-}
-EQUAL = {"policy_delay": 1}  # tmrl's REDQ trains its actor in each step
+GOALS = {"sac_x_sbx": 1.2, "redq_share_of_arithmetic": 0.7, "loop_share": 0.95}
 
 
 class Silence:
@@ -74,17 +78,22 @@ class Silence:
 class Peer:
     """Another package's learner, in a process of its own."""
 
-    def __init__(self, python: str) -> None:
-        script = Path(__file__).with_name("peer_learner.py")
+    def __init__(self, python: str, threads: int) -> None:
+        xla = f"--xla_cpu_multi_thread_eigen={str(threads > 1).lower()} intra_op_parallelism_threads={threads}"
         self._process = subprocess.Popen(
-            [python, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+            [python, str(Path(__file__).with_name("peer_learner.py")), str(threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            env={**os.environ, "XLA_FLAGS": xla, "OMP_NUM_THREADS": str(threads)},
         )
 
-    def __call__(self, name: str, threads: int, steps: int) -> float:
+    def __call__(self, name: str, width: int, steps: int) -> float:
         """Steps per second."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(f"{name} {threads} {steps}\n")
+        self._process.stdin.write(f"{name} {width} {SIZES[width]} {steps}\n")
         for line in self._process.stdout:
             if line.startswith("rate "):
                 return float(line.split()[1])
@@ -96,8 +105,8 @@ class Peer:
         self._process.wait()
 
 
-def filled_memory(nb_steps: int, device: str) -> ReplayMemory:
-    memory = ReplayMemory(device=device, nb_steps=nb_steps, memory_size=SAMPLES, batch_size=BATCH)
+def filled_memory(nb_steps: int, device: str, batch_size: int = BATCH) -> ReplayMemory:
+    memory = ReplayMemory(device=device, nb_steps=nb_steps, memory_size=SAMPLES, batch_size=batch_size)
     rng = np.random.default_rng(0)
     obs = rng.standard_normal((SAMPLES, OBS), np.float32)
     act = rng.uniform(-1, 1, (SAMPLES, ACT)).astype(np.float32)
@@ -114,29 +123,45 @@ def rate(step: Callable[[], Any], steps: int) -> float:
     return steps / (time.perf_counter() - started)
 
 
-def matrix_products() -> Callable[[], None]:
-    """A SAC step's products: two actors' and three critics' passes forward, one and a half of each backward."""
-    x_BH, w_HH = torch.randn(BATCH, WIDTH), torch.randn(WIDTH, WIDTH)
-    x_NBH, w_NHH = torch.randn(2, BATCH, WIDTH), torch.randn(2, WIDTH, WIDTH)
-    obs_BO, w_OH = torch.randn(BATCH, OBS), torch.randn(OBS, WIDTH)
-    both_NBI, w_NIH = torch.randn(2, BATCH, OBS + ACT), torch.randn(2, OBS + ACT, WIDTH)
+def flop(width: int, critics: int, in_target: int) -> float:
+    """Of a step's matrix products, for one transition."""
+    inputs, outputs, square = OBS + ACT, 2 * ACT, width * width
+    actor, critic = OBS * width + square + width * outputs, inputs * width + square + width
+    to_actions = square + width + ACT * width
+    forward = 2 * actor + (in_target + 2 * critics) * critic
+    backward = critics * (critic + square + width) + critics * to_actions + actor + square + width * outputs
+    return 2.0 * (forward + backward)
 
-    def products() -> None:
-        for _ in range(3):  # the critics: target, in training, for the actor
-            torch.bmm(both_NBI, w_NIH)
-            torch.bmm(x_NBH, w_NHH)
-        for _ in range(3):  # back: to the weights, to the layer before; for the actor, to the layer before only
-            torch.bmm(x_NBH, w_NHH)
-        torch.bmm(both_NBI.mT, x_NBH)
-        torch.bmm(x_NBH, w_NIH.mT)
-        for _ in range(2):  # the actor: on the next observation, on the observation
-            torch.mm(obs_BO, w_OH)
-            torch.mm(x_BH, w_HH)
-        for _ in range(2):  # back: to the weights, to the layer before
-            torch.mm(x_BH, w_HH)
-        torch.mm(obs_BO.T, x_BH)
 
-    return products
+def best_mm() -> Callable[[], float]:
+    """FLOP/s of a matrix product of the size that a step is made of."""
+    a, b, c = torch.randn(BATCH, 256), torch.randn(256, 256), torch.empty(BATCH, 256)
+    return lambda: 2.0 * BATCH * 256 * 256 * rate(lambda: torch.mm(a, b, out=c), 50)
+
+
+def batch(width: int, discrete: bool = False) -> Batch:
+    size = SIZES[width]
+    act = torch.randint(0, ACT, (size,)) if discrete else torch.rand(size, ACT) * 2 - 1
+    zeros = torch.zeros(size)
+    return Batch(torch.rand(size, OBS) * 2 - 1, act, torch.rand(size), torch.rand(size, OBS) * 2 - 1, zeros, zeros)
+
+
+def agents(width: int) -> dict[str, tuple[TrainingAgent, Batch]]:
+    nets = {"hidden_sizes": (width, width)}
+    actor = partial(SquashedGaussianActor, **nets)
+    plain = {
+        "actor_cls": partial(actor, normalize_obs=False),
+        "critic_cls": partial(EnsembleCritic, normalize_obs=False, layer_norm=False),
+        "actor_polyak": 0.0,
+    }
+    discrete = DiscreteSACAgent(OBSERVATIONS, spaces.Discrete(ACT), actor_cls=partial(CategoricalActor, **nets))
+    return {
+        "sac": (SACAgent(*SPACES, **plain), batch(width)),
+        "sac_page": (SACAgent(*SPACES, **plain, acceleration="off"), batch(width)),
+        "recipe": (SACAgent(*SPACES, actor_cls=actor), batch(width)),
+        "redq": (REDQAgent(*SPACES, **plain, policy_delay=1), batch(width)),
+        "discrete": (discrete, batch(width, discrete=True)),
+    }
 
 
 def whole_loop(training: TrainingOffline) -> float:
@@ -146,37 +171,36 @@ def whole_loop(training: TrainingOffline) -> float:
     return training.steps / (time.perf_counter() - started)
 
 
-def measure(threads: int, rounds: int, steps: int, peer: Peer | None) -> Iterator[tuple[str, Any]]:
-    torch.set_num_threads(threads)
-    agents: dict[str, TrainingAgent] = {"sac": SACAgent(*SPACES, **PLAIN), "redq": REDQAgent(*SPACES, **PLAIN, **EQUAL)}
+def measure(width: int, rounds: int, steps: int, peer: Peer | None) -> Iterator[tuple[str, Any]]:
+    made = agents(width)
     training = TrainingOffline(
         env_cls=SPACES,
-        memory_cls=filled_memory,
-        training_agent_cls=partial(SACAgent, **PLAIN),
+        memory_cls=partial(filled_memory, batch_size=SIZES[width]),
+        training_agent_cls=partial(SACAgent, actor_cls=partial(SquashedGaussianActor, hidden_sizes=(width, width))),
         rounds=1,
         steps=steps,
         max_training_steps_per_env_step=np.inf,
         device="cpu",
     )
-    batch: Batch = training.memory.sample()
-    calls: dict[str, Callable[[], float]] = {"floor": partial(rate, matrix_products(), steps)}
-    for name, agent in agents.items():
-        calls[name] = partial(rate, partial(agent.train, batch), steps)
+    calls: dict[str, Callable[[], float]] = {"mm": best_mm()}
+    for name, (agent, its_batch) in made.items():
+        calls[name] = partial(rate, partial(agent.train, its_batch), steps)
     calls["loop"] = partial(whole_loop, training)
     calls["memory"] = partial(rate, training.memory.sample, 10 * steps)
-    for name in ("sb3_sac", "tmrl_sac", "tmrl_redq") if peer else ():
-        calls[name] = partial(peer, name, threads, steps)
+    for name in ("sbx", "stable_baselines3") if peer else ():
+        calls[name] = partial(peer, name, width, steps)
     repeat(3, *calls.values())
     measured = dict(zip(calls, repeat(rounds, *calls.values()), strict=True))
+    rows = SIZES[width]
+    arithmetic = {"sac": flop(width, 2, 2) * rows, "redq": flop(width, 10, 2) * rows}
     for name, rates in measured.items():
-        yield f"{name}_per_s", median(rates)
-    pairs = {"sac_share_of_floor": ("sac", "floor"), "loop_share_of_sac": ("loop", "sac")}
+        yield f"{name}_gflop_per_s" if name == "mm" else f"{name}_per_s", median(rates) / (1e9 if name == "mm" else 1)
+    for name, work in arithmetic.items():
+        yield f"{name}_share_of_arithmetic", median(measured[name]) * work / max(measured["mm"])
+    pairs = {"loop_share": ("loop", "recipe"), "sac_x_page": ("sac", "sac_page")}
     if peer:
-        pairs |= {
-            "sac_x_sb3": ("sac", "sb3_sac"),
-            "sac_x_tmrl": ("sac", "tmrl_sac"),
-            "redq_x_tmrl": ("redq", "tmrl_redq"),
-        }
+        pairs |= {"sac_x_sbx": ("sac", "sbx"), "recipe_x_sbx": ("recipe", "sbx")}
+        pairs |= {"sac_x_sb3": ("sac", "stable_baselines3")}
     for name, (over, under) in pairs.items():
         yield name, median([a / b for a, b in zip(measured[over], measured[under], strict=True)])
 
@@ -185,17 +209,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--steps", type=int, default=20, help="per slice")
-    parser.add_argument("--peer", help="the Python of an environment with stable-baselines3 and tmrl")
+    parser.add_argument("--steps", type=int, default=40, help="per slice")
+    parser.add_argument("--peer", help="the Python of an environment with sbx-rl")
     arguments = parser.parse_args()
     tune_process()
-    peer = Peer(arguments.peer) if arguments.peer else None
     result: dict[str, Any] = {"goals": GOALS}
     for threads in arguments.threads:
-        for name, value in measure(threads, arguments.rounds, arguments.steps, peer):
-            result[f"threads_{threads}_{name}"] = value
-    if peer:
-        peer.close()
+        torch.set_num_threads(threads)
+        peer = Peer(arguments.peer, threads) if arguments.peer else None
+        for width in SIZES:
+            for name, value in measure(width, arguments.rounds, arguments.steps, peer):
+                result[f"threads_{threads}_width_{width}_{name}"] = value
+        if peer:
+            peer.close()
     finish(result)
 
 

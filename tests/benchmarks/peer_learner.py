@@ -1,15 +1,13 @@
-"""Training steps of stable-baselines3 and tmrl, for `learner.py --peer`: reads "NAME THREADS STEPS", says "rate R".
+"""Training steps of SBX and stable-baselines3, for `learner.py --peer`: reads "NAME WIDTH BATCH STEPS", says "rate R".
 
-Needs nothing of this package. tmrl's own `__init__` downloads files and reads a configuration; its agents need
-neither, so they are imported around it.
+Needs nothing of this package. SBX draws its batches in what is measured, as its compiled loop does; the batch of
+stable-baselines3 is drawn beforehand.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 import time
-import types
 from collections.abc import Callable
 from typing import Any
 
@@ -18,66 +16,63 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-OBS, ACT, BATCH = 17, 6, 256
-OBSERVATIONS, ACTIONS = spaces.Box(-np.inf, np.inf, (OBS,)), spaces.Box(-1.0, 1.0, (ACT,))
+OBS, ACT = 17, 6
 
 
 class Nothing(gymnasium.Env[Any, Any]):
-    observation_space, action_space = OBSERVATIONS, ACTIONS
+    observation_space = spaces.Box(-1.0, 1.0, (OBS,), np.float32)
+    action_space = spaces.Box(-1.0, 1.0, (ACT,), np.float32)
+
+    def reset(self, **_: Any) -> Any:
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        return self.observation_space.sample(), 0.5, False, False, {}
 
 
-def stable_baselines3() -> Callable[[int], Any]:
+def sbx(width: int, batch: int, steps: int) -> Callable[[], Any]:
+    import jax
+    from sbx import SAC
+
+    sizes = {"net_arch": [width, width]}
+    model = SAC(
+        "MlpPolicy", Nothing(), batch_size=batch, learning_starts=100, gradient_steps=steps, policy_kwargs=sizes
+    )
+    model.learn(150)
+
+    def run() -> None:
+        model.train(gradient_steps=steps, batch_size=batch)  # one call of the compiled loop
+        jax.block_until_ready(model.policy.qf_state.params)
+
+    return run
+
+
+def stable_baselines3(width: int, batch: int, steps: int) -> Callable[[], Any]:
     from stable_baselines3 import SAC
     from stable_baselines3.common.buffers import ReplayBufferSamples
     from stable_baselines3.common.logger import Logger
 
-    model = SAC("MlpPolicy", Nothing(), device="cpu")
+    model = SAC("MlpPolicy", Nothing(), device="cpu", policy_kwargs={"net_arch": [width, width]})
     model.set_logger(Logger(None, []))
-    column, flags = torch.randn(BATCH, 1), torch.zeros(BATCH, 1)
-    batch = ReplayBufferSamples(
-        torch.randn(BATCH, OBS), torch.rand(BATCH, ACT) * 2 - 1, torch.randn(BATCH, OBS), flags, column
+    column, flags = torch.randn(batch, 1), torch.zeros(batch, 1)
+    samples = ReplayBufferSamples(
+        torch.randn(batch, OBS), torch.rand(batch, ACT) * 2 - 1, torch.randn(batch, OBS), flags, column
     )
-    model.replay_buffer.sample = lambda *_, **__: batch
-    return lambda steps: model.train(gradient_steps=steps, batch_size=BATCH)
-
-
-def tmrl(agent: str) -> Callable[[int], Any]:
-    if "tmrl" not in sys.modules:
-        spec = importlib.util.find_spec("tmrl")
-        assert spec is not None
-        package = types.ModuleType("tmrl")
-        package.__path__ = list(spec.submodule_search_locations or ())
-        sys.modules["tmrl"] = package
-        constants = types.ModuleType("tmrl.config.config_constants")
-        constants.__getattr__ = lambda _: False  # DEBUG_MODE and the like
-        sys.modules["tmrl.config.config_constants"] = constants
-        config = types.ModuleType("tmrl.config")
-        config.config_constants = constants
-        sys.modules["tmrl.config"] = config
-    from tmrl.custom import custom_algorithms
-
-    made = getattr(custom_algorithms, agent)(observation_space=OBSERVATIONS, action_space=ACTIONS, device="cpu")
-    numbers, flags = torch.randn(BATCH), torch.zeros(BATCH)
-    batch = torch.randn(BATCH, OBS), torch.rand(BATCH, ACT) * 2 - 1, numbers, torch.randn(BATCH, OBS), flags, flags
-    return lambda steps: [made.train(batch) for _ in range(steps)]
-
-
-MAKERS: dict[str, Callable[[], Callable[[int], Any]]] = {
-    "sb3_sac": stable_baselines3,
-    "tmrl_sac": lambda: tmrl("SpinupSacAgent"),
-    "tmrl_redq": lambda: tmrl("REDQSACAgent"),
-}
+    model.replay_buffer.sample = lambda *_, **__: samples
+    return lambda: model.train(gradient_steps=steps, batch_size=batch)
 
 
 def main() -> None:
-    made: dict[str, Callable[[int], Any]] = {}
+    torch.set_num_threads(int(sys.argv[1]))
+    made: dict[str, Callable[[], Any]] = {}
     for line in sys.stdin:
-        name, threads, steps = line.split()
-        torch.set_num_threads(int(threads))
-        run = made[name] if name in made else made.setdefault(name, MAKERS[name]())
+        name, *numbers = line.split()
+        if line not in made:
+            made[line] = globals()[name](*map(int, numbers))
+            made[line]()
         started = time.perf_counter()
-        run(int(steps))
-        print(f"rate {int(steps) / (time.perf_counter() - started)}", flush=True)
+        made[line]()
+        print(f"rate {int(numbers[-1]) / (time.perf_counter() - started)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ stable-baselines3 is drawn beforehand.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -63,7 +64,10 @@ def stable_baselines3(width: int, batch: int, steps: int) -> Callable[[], Any]:
 
 
 def main() -> None:
-    torch.set_num_threads(int(sys.argv[1]))
+    threads = int(sys.argv[1])
+    torch.set_num_threads(threads)
+    if threads == 1 and hasattr(os, "sched_setaffinity"):  # XLA has threads of its own beside that one
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     made: dict[str, Callable[[], Any]] = {}
     for line in sys.stdin:
         name, *numbers = line.split()

@@ -1,4 +1,4 @@
-"""Steps on flat parameters; graphs with a stand-in for CUDA's; torch.compile with the backend that only traces."""
+"""Steps on flat parameters; graphs with a stand-in for CUDA's."""
 
 import copy
 from functools import partial
@@ -189,14 +189,6 @@ def test_the_fastest_candidate_is_found_and_kept():
     assert fastest.chosen == "graph"
     assert set(calls[-50:]) == {"graph"}
     assert calls.count("off") < 100
-
-
-@pytest.mark.filterwarnings("ignore")  # torch's own, while it traces
-def test_networks_can_be_traced_by_torch_compile(monkeypatch):
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    compiled, plain = agent(acceleration="compile"), agent()
-    for one, other in zip(train(compiled, 2), train(plain, 2), strict=True):
-        assert one == pytest.approx(other, rel=1e-4)
 
 
 def test_on_a_processor_auto_leaves_the_step_and_a_graph_is_refused():

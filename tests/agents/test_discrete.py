@@ -227,14 +227,3 @@ def test_graphs_change_no_result(space):
             agent._step = Graphed(agent._update, Repeats(), [agent.critic_optimizer])
         results.append([agent.train(batch_for(space))["loss_critic"] for _ in range(6)])
     assert results[0] == results[1]
-
-
-@pytest.mark.filterwarnings("ignore")  # torch's own, while it traces
-def test_networks_can_be_traced_by_torch_compile(monkeypatch):
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    losses = []
-    for acceleration in ("off", "compile"):
-        torch.manual_seed(0)
-        SEVERAL.seed(0)
-        losses.append(agent_for(SEVERAL, acceleration=acceleration).train(batch_for(SEVERAL))["loss_critic"].item())
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4)

@@ -1,6 +1,6 @@
 """What makes a training step faster without changing its result, for every agent in one place.
 
-Flat parameters, torch.compile, CUDA graphs. A step is a function of a batch and a flag; it changes parameters in
+Flat parameters and CUDA graphs. A step is a function of a batch and a flag; it changes parameters in
 place and returns tensors. It must not read tensors back (`.item()`), and what it decides in Python must follow from the
 flag and from the optimisers' options.
 """
@@ -26,28 +26,20 @@ log = logging.getLogger("tmrl_like.trainer")
 Metrics: TypeAlias = dict[str, Tensor]
 Step: TypeAlias = Callable[[Batch, bool], Metrics]
 
-MODES = ("auto", "off", "compile", "graph", "compile+graph")
-_MEASURED = ("off", "graph")  # compiling takes longer than measuring
+MODES = ("auto", "off", "graph")
 _WARM_UPS = 3  # steps before a capture: they make optimiser state and choose algorithms
 _MEASURED_STEPS = 30
 _MAX_GRAPHS = 8
 
 
-def accelerate(
-    step: Step,
-    mode: str,
-    device: str,
-    networks: Sequence[nn.Module] = (),
-    optimizers: Sequence[torch.optim.Adam] = (),
-) -> Step:
+def accelerate(step: Step, mode: str, device: str, optimizers: Sequence[torch.optim.Adam] = ()) -> Step:
     """Wrap a training step.
 
     Args:
         step: what to speed up.
-        mode: "off": nothing; "compile": torch.compile for the networks; "graph": a CUDA graph of the whole step;
-            "compile+graph": both; "auto": on CUDA a graph if it is faster in the first steps, elsewhere nothing.
+        mode: "off": nothing; "graph": a CUDA graph of the whole step; "auto": on CUDA a graph if it is faster in the
+            first steps, elsewhere nothing.
         device: where the step runs.
-        networks: what "compile" compiles, in place; their forward passes.
         optimizers: of `Flat.adam`, for `adam_step`. Graphs are recorded again when their options or state tensors
             change.
 
@@ -57,15 +49,12 @@ def accelerate(
     if mode not in MODES:
         raise ConfigError(f"acceleration={mode!r}, expected {', '.join(map(repr, MODES))}")
     cuda = torch.device(device).type == "cuda"
-    if "graph" in mode and not cuda:
+    if mode == "graph" and not cuda:
         raise ConfigError(f"acceleration={mode!r} needs device cuda; this agent is on {device!r}: use 'auto'")
     if mode == "auto" and cuda:
-        candidates = {name: accelerate(step, name, device, (), optimizers) for name in _MEASURED}
+        candidates = {name: accelerate(step, name, device, optimizers) for name in ("off", "graph")}
         return Fastest(candidates, lambda: torch.cuda.synchronize(device))
-    if "compile" in mode:
-        for network in networks:
-            network.compile()
-    return Graphed(step, CudaGraphs(), optimizers) if "graph" in mode else step
+    return Graphed(step, CudaGraphs(), optimizers) if mode == "graph" else step
 
 
 class Flat:

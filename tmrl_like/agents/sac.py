@@ -176,8 +176,7 @@ class SACAgent(TrainingAgent):
             eps: what Adam adds to its denominator, for actor and critics.
             weight_decay: of actor and critics; an L2 term with "adam", decoupled with "adamw".
             amsgrad: divide by the largest second moment so far, for actor and critics.
-            acceleration: "auto", "off", "compile", "graph" or "compile+graph"; see
-                `tmrl_like.agents.acceleration`.
+            acceleration: "auto", "off" or "graph"; see `tmrl_like.agents.acceleration`.
 
         Raises:
             ConfigError: an argument out of its range, or a space that the networks cannot learn from.
@@ -228,7 +227,7 @@ class SACAgent(TrainingAgent):
         self.return_scale = ReturnScale().to(device) if scale_rewards else None
         optimizers = self.actor_optimizer, self.critic_optimizer, self.temperature_optimizer
         compiled = self._compiled_step() if acceleration == "auto" else None
-        self._step = compiled or accelerate(self._update, acceleration, device, networks, optimizers)
+        self._step = compiled or accelerate(self._update, acceleration, device, optimizers)
 
     _default_actor: Callable[..., ActorModule] = SquashedGaussianActor
     _default_critic: Callable[..., nn.Module] = EnsembleCritic

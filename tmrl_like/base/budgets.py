@@ -83,13 +83,7 @@ class Turns(Generic[T]):
     """
 
     def __init__(self, peer_bytes: int, total_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start with no work.
-
-        Args:
-            peer_bytes: of one peer may wait; …
-            total_bytes: … and of all. Where they are many, each has its equal share.
-            clock: seconds.
-        """
+        """Start with no work; so much of a peer may wait, and of all. Where they are many, each has its equal share."""
         self._peer_bytes = peer_bytes
         self._total_bytes = total_bytes
         self._clock = clock

@@ -78,9 +78,7 @@ def taken_apart(factory: Callable[..., Any]) -> tuple[Callable[..., Any], dict[s
 def argument_of(factory: Callable[..., Any], name: str) -> Any:
     """The argument that a factory calls with: given, or the default; `MISSING`: neither.
 
-    Args:
-        factory: a class, a function or a partial.
-        name: of the argument; "interface.frames" is the argument `frames` of the factory that `interface` is.
+    "interface.frames" is the argument `frames` of the factory that `interface` is.
     """
     first, _, rest = name.partition(".")
     target, given = taken_apart(factory)

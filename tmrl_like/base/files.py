@@ -13,12 +13,9 @@ _PIECE = bytes(1 << 20)
 
 
 def write_atomically(path: Path, *content: bytes | memoryview, private: bool = False) -> None:
-    """Write `content` beside `path`, flush it to the disk, then put it in place in one step.
+    """Write `content` beside `path`, flush it to the disk, then put it in place in one step; missing folders are made.
 
-    Args:
-        path: the final name; missing folders are made.
-        content: the whole file, in one or several pieces; they are not joined here.
-        private: readable by its owner only (0600, where the system knows modes).
+    `private`: readable by its owner only (0600, where the system knows modes).
 
     Raises:
         OSError: disk full, no permission; the old file, if any, is untouched.

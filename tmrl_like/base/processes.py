@@ -27,11 +27,8 @@ _WAIT_S = 0.02
 def start_script(script: Path, **streams: Any) -> subprocess.Popen[bytes]:
     """Start a Python file, which must call `end_with_parent`, with this process's import path.
 
-    It has a session or console of its own: Ctrl-C does not reach it. Its pipes have no buffers.
-
-    Args:
-        script: a file of the package; the packages that it is in are not imported.
-        **streams: stdin, stdout and stderr of `subprocess.Popen`.
+    It has a session or console of its own: Ctrl-C does not reach it. Its pipes have no buffers. The packages that it is
+    in are not imported. `streams` are those of `subprocess.Popen`.
     """
     process: subprocess.Popen[bytes] = subprocess.Popen(
         [sys.executable, "-P", str(script), str(os.getpid())],
@@ -45,11 +42,7 @@ def start_script(script: Path, **streams: Any) -> subprocess.Popen[bytes]:
 
 
 def end_with_parent(then: Callable[[], object] = lambda: os._exit(1)) -> None:
-    """End the process within half a second of the one that started it by `start_script`.
-
-    Args:
-        then: ends this process; called in a thread of its own.
-    """
+    """Call `then`, in a thread of its own, within half a second of the end of who started this by `start_script`."""
     threading.Thread(target=_watch_parent, args=(int(sys.argv[1]), then), name="tmrl-parent", daemon=True).start()
 
 

@@ -29,12 +29,7 @@ _open: weakref.WeakKeyDictionary[Part, int] = weakref.WeakKeyDictionary()
 
 
 def close_at_exit(part: Part, turn: int) -> None:
-    """Close a part at the interpreter's exit, if it still exists then.
-
-    Args:
-        part: what to close.
-        turn: lower ones are closed first.
-    """
+    """Close a part at the interpreter's exit, if it still exists then; lower turns are closed first."""
     _open[part] = turn
     atexit.unregister(_close_all)
     atexit.register(_close_all)  # handlers run in reverse order: before those of what it uses

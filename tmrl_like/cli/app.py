@@ -18,11 +18,7 @@ _ENDLESS = ("server", "worker")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code (see the package's docstring).
-
-    Args:
-        argv: the arguments; None: the process's own.
-    """
+    """Run one command; returns its exit code (see the package's docstring). None: the process's own arguments."""
     arguments: Arguments | int = 0
     try:
         arguments = parse(sys.argv[1:] if argv is None else argv)

@@ -57,12 +57,8 @@ def report_delays(worker: RolloutWorker, arguments: Arguments, seed: int) -> Non
 def random_action(space: gymnasium.Space[Any], default: Any, excitation: float, random: np.random.Generator) -> Any:
     """An action near the default one, independent of all others.
 
-    Args:
-        space: of the actions.
-        default: the action around which to draw.
-        excitation: from 0 to 1. In a Box: of half its range (where that is infinite: of 1), up to which each
-            number differs from the default's. In other spaces: the probability of a draw from the space.
-        random: draws.
+    `excitation`, 0 to 1, is in a Box that part of half its range (where that is infinite: of 1) up to which each number
+    differs from the default's, in other spaces the probability of a draw from the space.
     """
     if isinstance(space, spaces.Box):
         with np.errstate(over="ignore"):
@@ -110,12 +106,7 @@ def drive_at_random(env: SupervisedEnv, steps: int, excitation: float, random: n
 
 
 def measure(drive: Drive, held: int, seed: int = 0) -> tuple[Response | None, Response | None]:
-    """Find when actions show.
-
-    Args:
-        drive: what happened.
-        held: past actions at the end of each observation; they are left out.
-        seed: of what is drawn.
+    """Find when actions show; the `held` past actions at the end of each observation are left out.
 
     Returns:
         What shows in numbers; None: there is too little to measure from.
@@ -136,13 +127,9 @@ def measure(drive: Drive, held: int, seed: int = 0) -> tuple[Response | None, Re
 def describe_response(
     numbers: Response | None, pictures: Response | None, held: int, period_s: float | None
 ) -> list[str]:
-    """Lines about delays, and about the action buffer that they ask for.
+    """Lines about what `measure` found, and about the action buffer that it asks for.
 
-    Args:
-        numbers: what `measure` found, …
-        pictures: … and in pictures.
-        held: past actions in each observation.
-        period_s: measured duration of a time-step; None: the environment does not run in real time.
+    `held` past actions are in each observation. `period_s` was measured; None: the environment is not in real time.
     """
     if numbers is None:
         return ["delay: not measured: too few steps for so many actions, or episodes too short; raise --delay-steps"]

@@ -70,12 +70,7 @@ def prepare(arguments: Arguments, role: str, parts: tuple[str, ...] = PARTS) -> 
 
 
 def make_worker(experiment: Experiment, **more: Any) -> RolloutWorker:
-    """The worker of an experiment.
-
-    Args:
-        experiment: what to run, and where the server is.
-        more: further or other arguments of `RolloutWorker`.
-    """
+    """The worker of an experiment; `more` are further or other arguments of `RolloutWorker`."""
     from tmrl_like.worker.worker import RolloutWorker
 
     section, paths = experiment.worker, experiment.paths

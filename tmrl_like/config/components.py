@@ -51,12 +51,7 @@ class Component:
 
 
 def resolve_component(document: Document, keys: Keys, supplied: tuple[str, ...] = ()) -> Component:
-    """Import what is named at `keys` and check its arguments.
-
-    Args:
-        document: the experiment.
-        keys: where in it.
-        supplied: arguments that the framework gives; the file must not.
+    """Import what is named at `keys` and check its arguments; the file must not give those that are `supplied`.
 
     Raises:
         ConfigError: not importable, an unknown or missing argument, a value of the wrong type. The message

@@ -19,10 +19,7 @@ def complete_memory(document: Document, parts: Collection[str]) -> None:
     """Write the environment's `act_buf_len`, `reset_act_buf`, `frame_stack` and the agent's `gamma` to the memory.
 
     What the file says stays. With `sample_compressor: null` samples travel whole, and nothing is the environment's.
-
-    Args:
-        document: the experiment.
-        parts: what must be there to be imported; the environment's `init_args` tell where it is not.
+    `parts` can be imported here; the environment's `init_args` tell where it is not among them.
 
     Raises:
         ConfigError: what the memory takes cannot be known here, or contradicts the environment.

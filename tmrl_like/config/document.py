@@ -120,9 +120,7 @@ def parse_value(text: str) -> Any:
 def split_overrides(arguments: Sequence[str], top_level: Iterable[str]) -> tuple[list[tuple[Keys, str]], list[str]]:
     """Separate `--key.key VALUE` and `--key.key=VALUE` from a command's own arguments.
 
-    Args:
-        arguments: the command line.
-        top_level: keys that are also written without a point (`--run_name x`).
+    Those of `top_level` are also written without a point (`--run_name x`).
 
     Returns:
         (keys, value) of each override, in order; and the arguments that are none.

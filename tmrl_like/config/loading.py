@@ -110,12 +110,7 @@ def open_experiment(path: str | Path, overrides: Overrides = ()) -> Document:
 
 
 def dump_experiment(path: str | Path, overrides: Overrides = (), parts: Collection[str] = tuple(PARTS)) -> str:
-    """Return the whole experiment as YAML: the file, the overrides and all defaults.
-
-    Args:
-        path: the YAML file.
-        overrides: keys and values (as text) that replace the file's.
-        parts: those that are written with their defaults; the others as the file has them.
+    """Return the whole experiment as YAML: the file, the overrides and, of `parts`, all defaults.
 
     Raises:
         ConfigError: see `load_experiment`.

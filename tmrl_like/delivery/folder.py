@@ -62,11 +62,9 @@ class WorkerFolder:
 
 
 def open_folder(root: Path | None, name: str | None) -> WorkerFolder:
-    """Lock a worker's folder.
+    """Lock a worker's folder in `root`, which is made if it is not there; None: a private one.
 
-    Args:
-        root: holds the folders of workers; made if it is not there; None: a private folder is made.
-        name: the worker's; None: that of the first folder that no process uses, or a new one.
+    Without a name it is that of the first folder that no process uses, or a new one.
 
     Raises:
         ConfigError: a living process uses the folder of this name, or the folder cannot be used at all.

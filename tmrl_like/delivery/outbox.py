@@ -36,14 +36,7 @@ class Outbox:
         options: OutboxOptions | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Lock the packets in the worker's folder, and take over what is there.
-
-        Args:
-            path: the folder (`WorkerFolder.path`).
-            worker: the worker's name.
-            incarnation: of the process whose samples these are (`SampleLog.incarnation`).
-            options: when packets leave and how much is kept.
-            clock: seconds, from any moment on.
+        """Lock the packets in the worker's folder, and take over what is there; `incarnation` is the `SampleLog`'s.
 
         Raises:
             ConfigError: another process still sends what is in the folder.

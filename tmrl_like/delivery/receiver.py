@@ -136,11 +136,8 @@ class Receiver:
     ) -> None:
         """Start with nothing; `replay` takes over what is in the log.
 
-        Args:
-            packet_log: where packets are kept; None: nowhere, the memory alone has their samples.
-            run: which training the samples belong to.
-            keep_samples: how many of the newest samples the log must hold, at least.
-            limits: what one worker may take.
+        Without a log the memory alone has the samples; with one it holds the newest `keep_samples` at least. `run`
+        names the training that they belong to.
         """
         self.run = run
         self.limits = limits
@@ -226,13 +223,8 @@ class Receiver:
     ) -> Iterator[Delivery]:
         """Take what is new and in order, small packets that follow each other in one piece.
 
-        What does not decode is counted. Samples that `check` refuses make the process one that is rejected.
-
-        Args:
-            bundle: what arrived.
-            body: its packets.
-            now: `time.monotonic()`.
-            admit: whether a packet may enter the memory; if not, its samples are dropped.
+        What does not decode is counted. Samples that `check` refuses make the process one that is rejected; those of
+        packets that `admit` does not let into the memory are dropped. `now` is `time.monotonic()`.
         """
         process = (bundle.worker, bundle.incarnation)
         if process not in self._processes and not self._new_processes.take(bundle.worker, 1, now):
@@ -357,9 +349,7 @@ class Receiver:
     def reject(self, receipt: Receipt, reason: str) -> None:
         """Take nothing more of a worker process, and acknowledge nothing more: its samples do not fit the memory.
 
-        Args:
-            receipt: of the first packet that does not fit.
-            reason: what was expected, what was found.
+        `receipt` is that of the first packet that does not fit.
         """
         reason = one_line(reason, _MAX_REASON)
         with self._lock:

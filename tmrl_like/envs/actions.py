@@ -39,15 +39,10 @@ def held_actions(env: Any) -> int | None:
 
 
 def actions_of_reset(env: Any, obs: Any) -> Sequence[Any]:
-    """The actions that led to the first observation of an episode, oldest first.
+    """The actions that led to `obs`, the first observation of an episode, oldest first.
 
-    Args:
-        env: says in an attribute `act_buf_len` how many actions end its observations, as rtgym's environments do.
-        obs: what its `reset` returned.
-
-    Returns:
-        The action buffer at the end of `obs`, as the environment filled it. Where there is none, one action: the
-        environment's own default action, or a neutral one of its space.
+    That is the action buffer at its end, as the environment filled it: `env.act_buf_len` says how long, as in rtgym's
+    environments. Where there is none, one action: the environment's own default action, or a neutral one of its space.
     """
     length = held_actions(env) or 0
     if isinstance(obs, tuple | list) and 0 < length < len(obs):

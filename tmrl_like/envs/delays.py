@@ -75,10 +75,10 @@ class Response:
 
 
 def measure_response(traces: Sequence[Trace], targets: slice = slice(None), seed: int = 0) -> Response | None:
-    """Find the lags at which actions act.
+    """Find the lags at which independent random actions act.
 
     Args:
-        traces: what happened under independent random actions.
+        traces: what happened.
         targets: on which numbers of an observation; all of them say what is known of the state.
         seed: of the shuffles that say what chance would show.
 
@@ -148,9 +148,7 @@ class _Regression:
     def effects(self, random: np.random.Generator, beside_younger: bool) -> Array:
         """What each lag explains of each component of the observation, where that is not chance.
 
-        Args:
-            random: shuffles the noise.
-            beside_younger: beside what observations and younger lags explain; else beside all other lags.
+        `beside_younger`: beside what observations and younger lags explain; else beside all other lags.
 
         Returns:
             [lags, D], variance times rows; 0 where it is chance, or too small a part of the whole.
@@ -212,13 +210,10 @@ def _scaled(values: Array) -> Array:
 
 
 def to_features(observations: Sequence[Any]) -> tuple[Array, int]:
-    """Observations as rows of a few numbers each.
+    """Observations of one structure as rows of a few numbers each.
 
     Of pictures, averaged over 8 x 8 cells, and of arrays of more than 32 numbers, the 8 directions in which
     they vary most are kept. All else stays as it is, but for text and the like, which is left out.
-
-    Args:
-        observations: all of one structure.
 
     Returns:
         [len(observations), D], D from 0 to 32, and how many of the D are whole: they come first.

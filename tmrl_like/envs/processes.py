@@ -33,11 +33,9 @@ class EnvProcesses:
     """
 
     def __init__(self, guard: ProcessGuard, in_own_thread: bool) -> None:
-        """Remember what was there before the environment.
+        """Remember what was there before the environment; `guard` ends the processes when this process is killed.
 
-        Args:
-            guard: ends the processes when this process is killed.
-            in_own_thread: the calling thread works for the environment alone.
+        `in_own_thread`: the calling thread works for the environment alone.
         """
         self._guard = guard
         own = threading.get_native_id()

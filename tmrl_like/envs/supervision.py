@@ -248,9 +248,6 @@ class SupervisedEnv:
     def rebuild(self, error: EnvironmentFaultError) -> None:
         """End what is left of the environment and make a new one, a little later after each fault in a row.
 
-        Args:
-            error: what the environment raised.
-
         Raises:
             EnvironmentFaultError: too many faults in a row; an EnvironmentAwayError is none of them.
             StoppedError: `stopping` was set; there is no new environment.

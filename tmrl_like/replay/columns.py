@@ -61,11 +61,7 @@ class FieldColumns:
         self._is_flat_tuple = isinstance(node, TupleNode) and all(map(_is_leaf, node.items))
 
     def check_fits(self, node: Node, is_lossless: bool) -> None:
-        """Refuse samples that these columns cannot hold.
-
-        Args:
-            node: the structure of the samples to come.
-            is_lossless: True: every value must fit exactly; False: a cast within the same kind will do.
+        """Refuse samples that these columns cannot hold: exactly, or after a cast within the same kind.
 
         Raises:
             MemoryContractError: another structure, shape or dtype; the message names the leaf.

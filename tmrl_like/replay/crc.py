@@ -24,12 +24,10 @@ _HINT_OBSERVATION = (
 
 
 def check_transition(original: Sequence[Any] | None, rebuilt: Sequence[Any]) -> None:
-    """Compare a rebuilt transition with what the environment produced; see `first_difference`.
+    """Compare a rebuilt transition, with or without info, with what the environment produced; see `first_difference`.
 
-    Args:
-        original: (last_obs, act, rew, obs, terminated, truncated), what `info.original` of the newer sample
-            holds (more items are ignored); last_obs None is not compared.
-        rebuilt: what `get_transition` returned, with or without info.
+    `original` is what `info.original` of the newer sample holds: (last_obs, act, rew, obs, terminated, truncated); more
+    items are ignored, and last_obs None is not compared.
 
     Raises:
         PipelineMismatchError: they differ; the message names field, element and both values.

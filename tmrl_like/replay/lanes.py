@@ -129,15 +129,7 @@ class Lanes:
         return self.capacity - self.written % self.capacity
 
     def extend(self, stream: str, is_reset: np.ndarray[Any, np.dtype[np.bool_]]) -> int:
-        """Make room for the next n <= `room` samples of a stream.
-
-        Args:
-            stream: whose samples.
-            is_reset: bool [n].
-
-        Returns:
-            The first of the n rows that they go to.
-        """
+        """Make room for the next n <= `room` samples of a stream; returns the first row that they go to."""
         n, first = len(is_reset), self.written % self.capacity
         rows = np.arange(first, first + n)
         self._evict(self.written + n - self.capacity)

@@ -83,9 +83,7 @@ def _row(columns: Any, k: int) -> Any:
 def write_minari(folder: Path, buffers: Iterable[Buffer]) -> tuple[int, int]:
     """Write samples as a Minari data set: whole episodes, observations as they are in the samples.
 
-    Args:
-        folder: made, with a folder `data` in it. Its name is the data set's; one that ends in no version gets -v0.
-        buffers: samples, in order.
+    The folder's name is the data set's; one that ends in no version gets -v0.
 
     Returns:
         How many episodes and steps were written.

@@ -104,10 +104,7 @@ class Rebuilder:
     def _ends_of(self, rows: Rows, ends: Rows, form: Form) -> tuple[Any, Any, Any]:
         """Observation before, action, and observation after B steps, or sequences of steps.
 
-        Args:
-            rows: int [B], what the first actions led to.
-            ends: int [B], what the last ones led to.
-            form: what they become.
+        The first actions led to `rows`, int [B], the last ones to `ends`, int [B].
         """
         length = self.act_buf_len
         walk = follow(self.lanes.parent, rows, max(1, length))

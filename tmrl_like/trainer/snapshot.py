@@ -106,11 +106,7 @@ def take_snapshot(training: TrainingOffline, extra: Mapping[str, Any] | None = N
 
 
 def load_checkpoint(training: TrainingOffline, path: Path) -> dict[str, Any]:
-    """Restore what was learnt and counted into a freshly built `training`; its memory stays as it is.
-
-    Args:
-        training: built by the same class as the one saved; hyper-parameters stay as built.
-        path: the checkpoint's folder.
+    """Restore what was learnt and counted into a new `training`; memory and hyper-parameters stay as they are.
 
     Returns:
         The `extra` values saved with it.

@@ -290,12 +290,8 @@ def decode_bodies(
     """Turn the bodies of packets that follow each other back into columns; neighbours of one form make one block.
 
     The columns of a block of one packet are views of the (decompressed) body: copy what outlives it. Of a body of more
-    than 1 MiB nothing but the head is decompressed before the head has passed the limits and `check`.
-
-    Args:
-        packets: the messages that announce the bodies, and these as they were sent.
-        limits: what each packet may cost.
-        check: called with the structure of each segment; raises what shall be raised.
+    than 1 MiB nothing but the head is decompressed before the head has passed the limits and `check`, which is called
+    with the structure of each segment and raises what shall be raised.
 
     Raises:
         OversizeError: one costs more than `limits`.

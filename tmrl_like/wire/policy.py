@@ -13,13 +13,7 @@ MAX_POLICY_BYTES = 1 << 30
 
 
 def split_policy(pieces: Iterable[bytes | memoryview], version: int, published_at_s: float) -> Iterator[bytes]:
-    """Yield the messages that carry a policy, in order.
-
-    Args:
-        pieces: its bytes, in one or several parts; they are not joined here.
-        version: its number.
-        published_at_s: Unix time.
-    """
+    """Yield the messages that carry a policy, in order; its pieces are not joined. `published_at_s` is Unix time."""
     views = [memoryview(piece).cast("B") for piece in pieces]
     total = sum(map(len, views))
     frames = max(1, -(-total // FRAME_BYTES))

@@ -144,14 +144,10 @@ class ControlLoop:
         return act, self._source
 
     def reset(self, collect_samples: bool) -> tuple[Any, dict[str, Any]]:
-        """Start an episode.
+        """Start an episode; returns observation and info.
 
-        Args:
-            collect_samples: whether its first observation becomes samples: one for each action of its action buffer,
-                oldest first, so that who rebuilds action buffers from samples need not know what a reset does to them.
-
-        Returns:
-            Observation and info.
+        With `collect_samples` its first observation becomes samples: one for each action of its action buffer, oldest
+        first, so that who rebuilds action buffers from samples need not know what a reset does to them.
         """
         collect_garbage(is_between_episodes=True)
         self.actor.reset()

@@ -140,9 +140,7 @@ class Link:
     def __init__(self, start: Start, tell: Callable[[FromLink], None]) -> None:
         """Take over what is in the sample log, and connect, without waiting for the server.
 
-        Args:
-            start: what to do.
-            tell: takes what the other process is to know; any thread calls it.
+        Any thread calls `tell`, which takes what the other process is to know.
 
         Raises:
             TmrlLikeError: it cannot.

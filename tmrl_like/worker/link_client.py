@@ -51,10 +51,7 @@ class LinkClient(ABC):
     def __init__(self, make_state: Callable[[], State], intake: PolicyIntake, attend: Callable[[], None]) -> None:
         """Put the parts together; `begin` starts it.
 
-        Args:
-            make_state: how the control loop is doing.
-            intake: where policies go.
-            attend: called five times a second, while the link lives.
+        `attend` is called five times a second, while the link lives.
         """
         self.connected = threading.Event()
         self.status = Status(False, 0, 0, "")

@@ -97,15 +97,10 @@ def percentiles(values_s: Seconds, percents: Sequence[float]) -> list[float]:
 
 
 def measure(loop: ControlLoop, times: StepTimes, floor: StepTimes | None = None, test: bool = False) -> None:
-    """Fill `times` with steps of a control loop and, in turns, `floor` with as many of a bare one.
+    """Fill `times` with steps of a control loop and, in turns, `floor` (if any) with as many of a bare one.
 
-    To be called in the thread that steps the environment. Ends sooner where the environment is to stop.
-
-    Args:
-        loop: the control loop; no samples are collected.
-        times: as many steps as it takes.
-        floor: takes as many; None: the control loop alone, without a break.
-        test: whether the actor acts as in a test.
+    To be called in the thread that steps the environment. Ends sooner where the environment is to stop. No samples are
+    collected. `test`: the actor acts as in a test.
     """
     is_stopped = loop.env.stopping.is_set
     clock = Clock(bounded_spin_s(times.time_step_s))

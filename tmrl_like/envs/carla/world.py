@@ -155,13 +155,7 @@ class CarlaWorld:
         attributes: Mapping[str, str],
         parent: carla.Actor | None = None,
     ) -> carla.Actor | None:
-        """Make an actor of a blueprint; it ends with this object. None: the place is taken.
-
-        Args:
-            kind: the blueprint's id.
-            place: where; seen from its parent, if it has one.
-            attributes: of the blueprint.
-            parent: the actor that carries it.
+        """Make an actor of a blueprint; it ends with this object. None: the place (seen from its parent) is taken.
 
         Raises:
             ConfigError: no such blueprint.

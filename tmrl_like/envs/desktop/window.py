@@ -30,10 +30,10 @@ def find_window(
     others: set[int] | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> Window:
-    """Find the window whose title contains this text, the shortest title of several.
+    """Find the window whose title contains this text in upper or lower case, the shortest title of several.
 
     Args:
-        title: a part of the title; upper and lower case are the same.
+        title: a part of the title.
         within_s: wait so long for it to come.
         others: numbers of windows that are not meant; those that are gone are taken out, for numbers come again.
         check: called before each look; raises where waiting makes no sense.

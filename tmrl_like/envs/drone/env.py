@@ -33,11 +33,7 @@ class DroneInterface(RealTimeGymInterface):  # type: ignore[misc]
     """
 
     def __init__(self, render: bool = False) -> None:
-        """Prepare; the drone starts with the first reset.
-
-        Args:
-            render: show the drone in a window (OpenCV) while it flies; needs a display.
-        """
+        """Prepare; the drone starts with the first reset. `render` shows it in a window, which needs a display."""
         self._drone: Any = None
         self._target = np.zeros(2, np.float32)
         if render and not has_display():

@@ -173,11 +173,9 @@ class Arm:
 
 
 def serve(bus: socket.socket, arm: Arm) -> NoReturn:
-    """Run the arm on the clock, for ever.
+    """Run the arm on the clock, for ever: each cycle is due at a time that does not depend on the one before.
 
-    Args:
-        bus: connected to the driver, not blocking.
-        arm: moves one cycle every `CYCLE_S`; each is due at a time that does not depend on the one before.
+    `bus` is connected to the driver, and does not block.
     """
     due_s = time.perf_counter()
     while True:

@@ -103,10 +103,6 @@ class CheckpointError(TmrlLikeError):
 
 
 def expect(makes_sense: bool, name: str, value: object, expected: str) -> None:
-    """Refuse an argument of the user's.
-
-    Raises:
-        ConfigError: it makes no sense; says what was expected.
-    """
+    """Raise ConfigError where an argument of the user's makes no sense; it says what was expected."""
     if not makes_sense:
         raise ConfigError(f"{name} is {value!r}; expected {expected}")

@@ -113,11 +113,7 @@ def channels_are_last(shape: tuple[int, ...]) -> bool:
 
 
 def action_bounds(space: gymnasium.Space[Any]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Center and half width of a Box, each float32 [A].
-
-    Raises:
-        ConfigError: not a Box of float32 or float64, no entries, or a bound that is infinite or empty.
-    """
+    """Center and half width, float32 [A] each, of a float Box with finite bounds; raises ConfigError for others."""
     if not isinstance(space, spaces.Box) or space.dtype not in (np.float32, np.float64):
         raise ConfigError(
             f"the action space is {one_line(space)}; this agent needs a Box of floats with finite bounds (float32 "
@@ -136,10 +132,10 @@ def action_bounds(space: gymnasium.Space[Any]) -> tuple[np.ndarray[Any, Any], np
 
 
 def action_categories(space: gymnasium.Space[Any]) -> tuple[IntArray, IntArray]:
-    """How many categories each variable of an action has, and the smallest of them; int64 [K] each.
+    """How many categories each variable of a Discrete or MultiDiscrete action has, and the smallest; int64 [K] each.
 
     Raises:
-        ConfigError: neither Discrete nor MultiDiscrete, or too many categories.
+        ConfigError: another space, or too many categories.
     """
     if not is_categorical(space):
         raise ConfigError(

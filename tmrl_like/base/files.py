@@ -40,11 +40,7 @@ def write_atomically(path: Path, *content: bytes | memoryview, private: bool = F
 
 
 def sync_folder(path: Path) -> None:
-    """Have the names in a folder on the disk: what was put in place there outlives a power cut. Not on Windows.
-
-    Raises:
-        OSError: the disk fails.
-    """
+    """Have the names in a folder on the disk: what was put in place there outlives a power cut. Not on Windows."""
     if os.name == "nt":  # which lets no one open a folder
         return
     descriptor = os.open(path, os.O_RDONLY)

@@ -28,22 +28,14 @@ def with_given(page: type[_Page], options: _Page | None, **given: Any) -> _Page:
 
 
 def at_least(page: object, least: float, *names: str) -> None:
-    """Check fields.
-
-    Raises:
-        ConfigError: one is less, or not a number; one that is None is not looked at.
-    """
+    """Raise ConfigError where one of the fields is less, or not a number; one that is None is not looked at."""
     for name in names:
         value = getattr(page, name)
         expect(value is None or value >= least, name, value, f"{least} or more")
 
 
 def above_0(page: object, *names: str) -> None:
-    """Check fields.
-
-    Raises:
-        ConfigError: one is 0, negative, or not a number.
-    """
+    """Raise ConfigError where one of the fields is 0, negative, or not a number."""
     for name in names:
         expect(getattr(page, name) > 0, name, getattr(page, name), "more than 0")
 

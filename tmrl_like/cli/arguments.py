@@ -42,10 +42,7 @@ _EXITS = "exit codes: 0 done, 1 something failed, 2 a mistake in arguments or fi
 
 
 def parse(argv: Sequence[str]) -> Arguments | int:
-    """Take the command line apart.
-
-    Returns:
-        The arguments, or an exit code where help was asked for and given.
+    """Take the command line apart; an exit code where help was asked for and given.
 
     Raises:
         ConfigError: what was asked for cannot be understood; one line.

@@ -133,11 +133,7 @@ def collect_traffic(worker: RolloutWorker, episodes: int, outbox: OutboxOptions 
 
 
 def traffic_of_episodes(worker: RolloutWorker, episodes: int, outbox: OutboxOptions | None = None) -> Iterator[Traffic]:
-    """The same, of each episode as soon as it has ended.
-
-    Raises:
-        EnvironmentFaultError: the environment broke an episode off; nothing of that one is given.
-    """
+    """The same, of each episode as soon as it has ended; EnvironmentFaultError where the environment broke one off."""
     with Collector(worker, outbox) as collector:
         for number in range(1, episodes + 1):
             stats = worker.collect_train_episode()
@@ -162,11 +158,7 @@ def periods_s(block: SampleBlock, time_step_s: float) -> np.ndarray[Any, Any]:
 
 
 def _filled(experiment: Experiment, traffic: Traffic) -> MemoryDataloading:
-    """Put everything into the experiment's memory, and have it rebuild and compare every transition.
-
-    Raises:
-        PipelineMismatchError: one differs from the original.
-    """
+    """Put everything into the experiment's memory, and have it rebuild and compare every transition."""
     memory: MemoryDataloading = memory_factory(experiment)(nb_steps=1, device="cpu")
     for block in traffic.blocks:
         memory.append(Buffer(stream="check", blocks=(block,)))

@@ -75,12 +75,7 @@ def random_action(space: gymnasium.Space[Any], default: Any, excitation: float, 
 
 
 def drive_at_random(env: SupervisedEnv, steps: int, excitation: float, random: np.random.Generator) -> Drive:
-    """Do `steps` steps with random actions, and one with the default action at the end; in the control thread.
-
-    Raises:
-        EnvironmentFaultError: the environment raised.
-        StoppedError: a stop was requested.
-    """
+    """Do `steps` steps with random actions, and one with the default action at the end; in the control thread."""
     drive, space, default = Drive(), env.env.action_space, env.default_action
     ended = True
     for _ in range(steps):

@@ -164,11 +164,7 @@ class Run:
     # -- watching ------------------------------------------------------------------------------------
 
     def _turn(self, watched: list[Child]) -> None:
-        """One look at everything.
-
-        Raises:
-            PartDiedError: one of `watched` ended, and not because it was done.
-        """
+        """One look at everything; raises PartDiedError where one of `watched` ended, and not because it was done."""
         for line in self._family.lines(_TURN_S):
             self._hear(line)
         for record in self._tail.records() if self._tail else ():

@@ -52,11 +52,7 @@ def _drive(worker: RolloutWorker, number: int, supervised: bool, video: Video | 
 
 
 def find_policy(settings: Settings, given: str | None = None) -> Path:
-    """The file that is given, else the newest weights of the run.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """The file that is given, else the newest weights of the run; raises ConfigError where there is none."""
     paths = settings.paths
     candidates = [Path(given)] if given else [paths.trainer_model, paths.worker_model]
     found = [path for path in candidates if path.is_file()]

@@ -66,11 +66,7 @@ def resolve_component(document: Document, keys: Keys, supplied: tuple[str, ...] 
 
 
 def import_component(document: Document, keys: Keys, value: Any) -> Callable[..., Any]:
-    """Import what `value`, which is at `keys`, names.
-
-    Raises:
-        ConfigError: it names nothing that can be called.
-    """
+    """Import what `value`, which is at `keys`, names; raises ConfigError where that is nothing that can be called."""
     if isinstance(value, str):
         value = {_PATH: value}
     if not is_component(value) or not isinstance(value[_PATH], str):
@@ -88,11 +84,7 @@ def import_component(document: Document, keys: Keys, value: Any) -> Callable[...
 
 
 def arguments_written(document: Document, keys: Keys, value: Any) -> dict[Any, Any]:
-    """What `value`, which is at `keys` and names code, says about its arguments.
-
-    Raises:
-        ConfigError: they are not keys with values.
-    """
+    """The arguments of the code that `value`, at `keys`, names; raises ConfigError unless they are keys with values."""
     arguments = (value.get(_ARGUMENTS) if isinstance(value, dict) else None) or {}
     if not isinstance(arguments, dict):
         raise document.error((*keys, _ARGUMENTS), f": expected keys with values, got {arguments!r:.80}")
@@ -100,11 +92,7 @@ def arguments_written(document: Document, keys: Keys, value: Any) -> dict[Any, A
 
 
 def check_value(document: Document, keys: Keys, annotation: Any, value: Any) -> Any:
-    """Return `value` as the type that `annotation` names.
-
-    Raises:
-        ConfigError: it is not one.
-    """
+    """Return `value` as the type that `annotation` names; raises ConfigError where it is not one."""
     if annotation in (Any, MISSING):
         return value
     for strict in (True, False) if isinstance(value, str) else (True,):  # numbers may be written as text
@@ -143,11 +131,7 @@ def make_page(document: Document, keys: Keys, page: Callable[..., _Page], values
 
 
 def instantiate(document: Document, keys: Keys, component: Component) -> Any:
-    """Make the object that a component's class stands for.
-
-    Raises:
-        ConfigError: the class does not take what the file gives it.
-    """
+    """Make the object that a component's class stands for; ConfigError: that does not take its arguments."""
     _refuse_missing(document, keys, component.target, component.arguments, ())
     try:
         return component.target(**component.arguments)

@@ -53,11 +53,7 @@ def agent_factory(experiment: Experiment) -> Factory:
 
 
 def memory_factory(experiment: Experiment) -> Factory:
-    """The memory, which is given what it shares with the worker.
-
-    Raises:
-        ConfigError: it does not take an argument that the experiment needs.
-    """
+    """The memory, which is given what it shares with the worker; raises ConfigError where it does not take that."""
     shared: dict[str, Any] = {}
     if experiment.obs_preprocessor is not None:
         shared["obs_preprocessor"] = experiment.obs_preprocessor

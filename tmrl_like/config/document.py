@@ -84,11 +84,7 @@ def read_document(path: Path) -> Document:
 
 
 def parse_document(text: str, source: str) -> Document:
-    """Take YAML text apart.
-
-    Raises:
-        ConfigError: see `read_document`.
-    """
+    """Take YAML text apart; raises as `read_document`."""
     document = Document(source)
     try:
         loader = _Loader(text)

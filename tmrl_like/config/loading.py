@@ -92,11 +92,7 @@ def _settings(document: Document) -> Settings:
 
 
 def open_experiment(path: str | Path, overrides: Overrides = ()) -> Document:
-    """Read the file, lay the overrides over it, and refuse keys that do not exist.
-
-    Raises:
-        ConfigError: see `load_experiment`.
-    """
+    """Read the file, lay the overrides over it, and refuse keys that do not exist; raises as `load_experiment`."""
     document = read_document(Path(path))
     for keys, text in overrides:
         _override(document, keys, text)
@@ -110,11 +106,7 @@ def open_experiment(path: str | Path, overrides: Overrides = ()) -> Document:
 
 
 def dump_experiment(path: str | Path, overrides: Overrides = (), parts: Collection[str] = tuple(PARTS)) -> str:
-    """Return the whole experiment as YAML: the file, the overrides and, of `parts`, all defaults.
-
-    Raises:
-        ConfigError: see `load_experiment`.
-    """
+    """Return the experiment as YAML: file, overrides and, of `parts`, all defaults; raises as `load_experiment`."""
     document = open_experiment(path, overrides)
     experiment = _load(document, parts)
     complete: dict[str, Any] = {}

@@ -144,11 +144,7 @@ def packet_pieces(
 
 
 def unseal(data: memoryview) -> Iterator[tuple[memoryview, memoryview]]:
-    """Yield (record, message) of records that lie one after the other, as in a bundle.
-
-    Raises:
-        DecodingError: damaged, or cut off.
-    """
+    """Yield (record, message) of records that lie one after the other; raises DecodingError where they are damaged."""
     while data:
         found = _message_at(data, 0)
         if found is None:
@@ -217,11 +213,7 @@ class PacketLog:
         return now >= self._retry_at
 
     def append(self, record: bytes | memoryview, now: float, samples: int = 0, packets: int = 1) -> Place | None:
-        """Write a record, or several, of so many packets and samples.
-
-        Returns:
-            Where they lie; None where they could not be written.
-        """
+        """Write a record, or several; where they lie, None where they could not be written."""
         return self._try(lambda: self._append(record, samples, packets), now) if self.can_write(now) else None
 
     def _append(self, record: bytes | memoryview, samples: int, packets: int) -> Place:
@@ -346,11 +338,7 @@ def head_of(segment: Segment) -> Head | None:
 
 
 def entries_of(segment: Segment) -> Iterator[Entry]:
-    """The records of one file; what is damaged is logged and passed over.
-
-    Raises:
-        WireVersionError: another version wrote them.
-    """
+    """The records of a file; what is damaged is logged and passed over; WireVersionError for another version."""
     try:
         data = memoryview(segment.path.read_bytes())
     except OSError as error:
@@ -419,11 +407,7 @@ def _message_at(data: memoryview, at: int) -> tuple[int, int] | None:
 
 
 def lock_folder(folder: Path, within_s: float = 0.0, name: str = "lock") -> filelock.BaseFileLock | None:
-    """Lock a log's folder for this process; None where another one has it.
-
-    Raises:
-        OSError: it cannot be made or written to.
-    """
+    """Lock a log's folder for this process; None where another has it, OSError where it cannot be made."""
     folder.mkdir(parents=True, exist_ok=True)
     lock = filelock.FileLock(folder / name, thread_local=False)
     try:

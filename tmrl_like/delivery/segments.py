@@ -84,11 +84,7 @@ class Segment:
     """
 
     def __init__(self, path: Path) -> None:
-        """Map a file that is there.
-
-        Raises:
-            OSError, ValueError: it cannot be mapped.
-        """
+        """Map a file that is there."""
         self.path = path
         self.number = int(path.stem)
         self.map = map_file(path)

@@ -116,11 +116,7 @@ class Session:
         return self._welcomed.is_set()
 
     def wait_connected(self, timeout_s: float) -> bool:
-        """Wait until the server let this peer in.
-
-        Raises:
-            TmrlLikeError: it refused.
-        """
+        """Wait until the server let this peer in; raises what it refused it for."""
         until = time.monotonic() + timeout_s
         while not self._welcomed.wait(0.05) and time.monotonic() < until:
             self.check()

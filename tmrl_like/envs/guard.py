@@ -23,11 +23,7 @@ from tmrl_like.errors import ConfigError, EnvironmentFaultError, TmrlLikeError
 
 
 def check_rtgym_config(config: dict[str, Any]) -> None:
-    """Check rtgym's dictionary.
-
-    Raises:
-        ConfigError: there is no interface, or a number with which rtgym would fail later, or never come back.
-    """
+    """Raise ConfigError where there is no interface, or a number with which rtgym would fail, or never come back."""
     if not callable(config.get("interface")):
         raise ConfigError(f"rtgym's config: interface is {config.get('interface')!r}; expected the interface's class")
     for name in ("time_step_duration", "start_obs_capture", "time_step_timeout_factor", "spin_s"):

@@ -53,11 +53,7 @@ class JsonLinesSink:
     """
 
     def __init__(self, path: Path) -> None:
-        """Append to `path`.
-
-        Raises:
-            OSError: it cannot be opened.
-        """
+        """Append to `path`."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self._file = path.open("a", encoding="utf-8")
@@ -101,11 +97,7 @@ class TensorBoardSink:
     """Scalars for TensorBoard, over training steps."""
 
     def __init__(self, folder: Path) -> None:
-        """Write to `folder`.
-
-        Raises:
-            MissingExtraError: TensorBoard is not installed.
-        """
+        """Write to `folder`; raises MissingExtraError where TensorBoard is not installed."""
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:

@@ -79,11 +79,7 @@ def _stack_arrays(values: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any
 
 
 def float_vector(values: Sequence[Any], device: str, name: str) -> torch.Tensor:
-    """B numbers (Python's, numpy's, arrays or tensors of one element) -> float32 [B].
-
-    Raises:
-        MemoryContractError: not one number each.
-    """
+    """B numbers (Python's, numpy's, arrays or tensors of one element) -> float32 [B]; else MemoryContractError."""
     try:
         return to_tensor(np.array(values, np.float32).reshape(len(values)), device)
     except (ValueError, TypeError):
@@ -91,11 +87,7 @@ def float_vector(values: Sequence[Any], device: str, name: str) -> torch.Tensor:
 
 
 def to_tensor(array: np.ndarray[Any, Any], device: str) -> torch.Tensor:
-    """Array -> tensor on `device`, sharing memory where it can (on the CPU).
-
-    Raises:
-        TypeError: torch has no such dtype.
-    """
+    """Array -> tensor on `device`, sharing memory where it can (on the CPU); TypeError: torch has no such dtype."""
     import torch
 
     if not array.dtype.isnative:

@@ -47,11 +47,7 @@ class FieldColumns:
     """
 
     def __init__(self, name: str, node: Node, reserve: Reserve) -> None:
-        """Reserve the columns.
-
-        Raises:
-            MemoryContractError: a leaf is neither an array nor a number; the message names it.
-        """
+        """Reserve the columns; MemoryContractError: a leaf is neither an array nor a number."""
         self.name = name
         self.node = node
         self.columns = [
@@ -84,11 +80,7 @@ class FieldColumns:
                 )
 
     def check_is_number(self, node: Node) -> None:
-        """Refuse what is not a single number.
-
-        Raises:
-            MemoryContractError: it is none.
-        """
+        """Raise MemoryContractError for what is not a single number."""
         if (
             isinstance(node, TupleNode | ListNode | DictNode)
             or prod(getattr(node, "shape", ())) != 1
@@ -141,11 +133,7 @@ def shape_of(leaf: Leaf) -> tuple[int, ...]:
 
 
 def dtype_of(leaf: Leaf, name: str) -> np.dtype[Any]:
-    """The dtype of a leaf's column.
-
-    Raises:
-        MemoryContractError: text, bytes, times, None and the like have none.
-    """
+    """The dtype of a leaf's column; raises MemoryContractError for text, bytes, times, None and the like."""
     if isinstance(leaf, ArrayLeaf | ScalarLeaf):
         dtype, found = np.dtype(leaf.dtype), f"an array of {leaf.dtype}"
     else:

@@ -97,11 +97,7 @@ def write_log(folder: Path, records: Iterable[tuple[bytes | memoryview, int]]) -
 
 
 def log_files(path: Path) -> list[Path]:
-    """The files of the packet log at `path`.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """The files of the packet log at `path`; raises ConfigError where there is none."""
     files = [path] if path.is_file() and path.suffix == SUFFIX else segments_in(path)
     if files:
         return files

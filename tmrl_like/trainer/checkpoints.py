@@ -153,11 +153,7 @@ class Checkpoints:
         return training
 
     def _give_up(self, path: Path) -> None:
-        """Give up the checkpoint there before anything of its training is removed.
-
-        Raises:
-            CheckpointError: the disk does not take it; all is as it was.
-        """
+        """Give up the checkpoint there before its training is removed; CheckpointError: all is as it was."""
         try:
             if self._load is None:
                 give_up_checkpoint(path)
@@ -225,11 +221,7 @@ class Checkpoints:
             self._wait()
 
     def finish(self, training: TrainingOffline, version: int) -> None:
-        """Training is over: see that its last state is on disk.
-
-        Raises:
-            CheckpointError: it could not be written.
-        """
+        """Training is over: see that its last state is on disk; CheckpointError: it could not be written."""
         if self._skipped:
             self.save(training, version, wait=True)
         self._wait()

@@ -47,11 +47,7 @@ class SampleCheck:
         self._seen: dict[int, tuple[Node, list[tuple[int, str]]]] = {}  # by id: a structure, its leaves that are floats
 
     def structure(self, schema: Node) -> None:
-        """Compare a sample's structure with the spaces.
-
-        Raises:
-            MemoryContractError: it is another one; says where, expected and found.
-        """
+        """Raise MemoryContractError, with place and both, where a sample's structure is not that of the spaces."""
         self._floats_of(schema)
 
     def values(self, block: SampleBlock) -> None:

@@ -60,11 +60,7 @@ class TrainerInterface(Protocol):
         """Environment steps of all workers so far and, of these, overruns."""
 
     def who_is_missing(self) -> str:
-        """Why no samples come, for people: which workers are here, which are not, and why.
-
-        Raises:
-            NoWorkerError: waiting for more is in vain.
-        """
+        """Why no samples come, for people: which workers are here, which not, and why. NoWorkerError: it is in vain."""
 
 
 class StopTraining(Exception):  # noqa: N818 - not an error

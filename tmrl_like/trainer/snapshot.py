@@ -148,11 +148,7 @@ def _newest_whole(path: Path, newest: Manifest) -> dict[str, Any]:
 
 
 def give_up_checkpoint(path: Path) -> None:
-    """Have the folder hold no complete checkpoint, as it was before the first one.
-
-    Raises:
-        OSError: it cannot be written to; all is as it was.
-    """
+    """Have the folder hold no complete checkpoint, as it was before the first one; OSError: all is as it was."""
     write_atomically(path / "manifest.json", msgspec.json.encode(Manifest(FORMAT, 0)))
     sync_folder(path)
 
@@ -172,11 +168,7 @@ def object_state(holder: Any) -> dict[str, Any]:
 
 
 def load_object_state(holder: Any, state: Mapping[str, Any]) -> None:
-    """Restore what `object_state` gave.
-
-    Raises:
-        CheckpointError: the object lacks an attribute that was saved.
-    """
+    """Restore what `object_state` gave; raises CheckpointError where the object lacks an attribute that was saved."""
     if hasattr(type(holder), "load_state_dict"):
         holder.load_state_dict(state)
         return

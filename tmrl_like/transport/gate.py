@@ -121,11 +121,7 @@ class Gate:
 
 @contextlib.contextmanager
 def _borrowed(descriptor: int) -> Iterator[socket.socket]:
-    """A connection of libzmq's, which goes on owning it.
-
-    Raises:
-        OSError: it is gone.
-    """
+    """A connection of libzmq's, which goes on owning it; OSError: it is gone."""
     connection = socket.socket(fileno=descriptor)
     try:
         yield connection

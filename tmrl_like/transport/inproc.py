@@ -20,11 +20,7 @@ class InprocServerLink:
     """Listens at (host, port) within this process. See `ServerLink`."""
 
     def __init__(self, host: str, port: int, keys: object, options: TransportOptions) -> None:
-        """Take the address.
-
-        Raises:
-            AddressInUseError: another server of this process has it.
-        """
+        """Take the address; raises AddressInUseError where another server of this process has it."""
         self._options = options
         self._inbox: queue.SimpleQueue[tuple[bytes, bytes] | None] = queue.SimpleQueue()
         self._outboxes: dict[bytes, queue.SimpleQueue[bytes | memoryview | None]] = {}

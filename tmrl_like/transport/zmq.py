@@ -84,13 +84,7 @@ class ZmqServerLink(_ZmqLink):
     """Listens on one TCP port. See `ServerLink`."""
 
     def __init__(self, host: str, port: int, keys: KeyFolder, options: TransportOptions) -> None:
-        """Bind at once.
-
-        Raises:
-            AddressInUseError: the port is taken.
-            TransportError: the address cannot be bound.
-            CredentialsError: the server's keys cannot be read.
-        """
+        """Bind at once; raises as `listen`."""
         server = keys.server_keys()
         self._keys = AuthorizedKeys(keys)
         self._waiting: dict[bytes, _Waiting] = {}

@@ -78,11 +78,7 @@ class Layout:
     """How the buffers of one structure are read; worked out once per structure, used per packet."""
 
     def __init__(self, schema: Node) -> None:
-        """Check the structure.
-
-        Raises:
-            DecodingError: a dtype or shape that cannot be, too many leaves, a dictionary that is none.
-        """
+        """Check the structure; DecodingError: a dtype, shape or dictionary that cannot be, too many leaves."""
         check_schema(schema)
         self.schema = schema
         self._columns = [_ColumnLayout(leaf) for leaf in leaves_of(schema)]

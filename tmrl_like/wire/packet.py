@@ -213,11 +213,7 @@ class PacketWriter:
         self._segments: list[tuple[RowFormat, list[bytes | bytearray]]] = []
 
     def append(self, sample: tuple[Any, ...], timing: StepTiming, is_reset: bool = False) -> None:
-        """Store one sample: (act, obs, rew, terminated, truncated, info[, original]).
-
-        Raises:
-            EncodingError: it holds something that cannot travel; the message names the field.
-        """
+        """Store one sample: (act, obs, rew, terminated, truncated, info[, original]); raises as `format_of`."""
         row = self._segments[-1][0].row(sample, *timing, is_reset) if self._segments else None
         if row is None:
             form = format_of(sample)

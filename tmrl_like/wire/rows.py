@@ -80,11 +80,7 @@ class RowFormat:
     """
 
     def __init__(self, schema: Node) -> None:
-        """Compile it.
-
-        Raises:
-            EncodingError: it has too many leaves.
-        """
+        """Compile it; raises EncodingError where it has too many leaves."""
         self.schema = schema
         self.leaves = leaves_of(schema)
         if len(self.leaves) > MAX_LEAVES:

@@ -84,11 +84,7 @@ _PLAIN: dict[type, PlainKind] = {
 
 
 def schema_of(value: Any, name: str = "sample", depth: int = 0) -> Node:
-    """Describe `value`.
-
-    Raises:
-        EncodingError: it holds something that cannot travel; the message names where, e.g. `info['car']`.
-    """
+    """Describe `value`; raises EncodingError, which names where (`info['car']`), for what cannot travel."""
     if depth > MAX_DEPTH:
         raise EncodingError(f"{name} is nested more than {MAX_DEPTH} levels deep")
     kind = type(value)
@@ -137,11 +133,7 @@ def _dtype_string(dtype: np.dtype[Any], name: str) -> str:
 
 
 def checked_dtype(text: str) -> np.dtype[Any]:
-    """Turn a dtype string from the wire into a dtype.
-
-    Raises:
-        DecodingError: not a plain dtype.
-    """
+    """Turn a dtype string from the wire into a dtype; raises DecodingError where it is not a plain one."""
     if not _DTYPE.fullmatch(text):
         raise DecodingError(f"{text!r:.40} is not a dtype that travels")
     try:
@@ -154,11 +146,7 @@ def checked_dtype(text: str) -> np.dtype[Any]:
 
 
 def check_schema(node: Node) -> None:
-    """Check what the types of the nodes do not say.
-
-    Raises:
-        DecodingError: nested too deeply, too many leaves, or a dictionary whose keys do not fit its items.
-    """
+    """Raise DecodingError for what is nested too deeply, too many leaves, or a dictionary of other keys than items."""
     leaves = 0
     level: list[Node] = [node]
     for _ in range(MAX_DEPTH + 2):

@@ -167,11 +167,7 @@ class ControlLoop:
     def step(
         self, obs: Any, test: bool, collect_samples: bool, last_step: bool = False
     ) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """See `RolloutWorker.step`.
-
-        Raises:
-            EnvironmentFaultError: it raised, gave what is not finite, or no number as reward.
-        """
+        """See `RolloutWorker.step`; EnvironmentFaultError: it raised, gave what is not finite, or no reward."""
         self._check()
         if self._intake.has_new and not self.expert:
             self.refresh_policy()

@@ -88,11 +88,7 @@ class DeadMan:
 
 
 def to_action(value: Any, space: gymnasium.Space[Any]) -> Any:
-    """A configured value (numbers, lists) -> an action of the space.
-
-    Raises:
-        ConfigError: it is not one.
-    """
+    """A configured value (numbers, lists) -> an action of the space; raises ConfigError where it is not one."""
     action = tree.map_leaves(_converted, space, value)
     problem = action_problem(action, space)
     if problem:

@@ -45,11 +45,7 @@ class Car:
         self._newest_frame, self._newest_at = 0, 0.0
 
     def put(self, place: carla.Transform) -> VehicleState:
-        """Put it somewhere, at rest; returns what is seen of it there.
-
-        Raises:
-            EnvironmentFaultError: something else moves the car.
-        """
+        """Put it somewhere, at rest; returns what is seen of it there. EnvironmentFaultError: others move it."""
         import carla
 
         with self.world.asking():

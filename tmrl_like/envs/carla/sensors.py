@@ -136,11 +136,7 @@ class SensorRig:
             _mount(world, vehicle, "sensor.lidar.ray_cast", _lidar_attributes(options), self._lidar)
 
     def wait_for(self, frame: int, timeout_s: float) -> None:
-        """Wait until camera and lidar have seen this frame.
-
-        Raises:
-            EnvironmentAwayError: they have not in that time.
-        """
+        """Wait until camera and lidar have seen this frame; EnvironmentAwayError: they do not in that time."""
         for name, readings in (("camera", self._camera), ("lidar", self._lidar)):
             if readings is not None and not readings.wait(frame, timeout_s):
                 raise EnvironmentAwayError(

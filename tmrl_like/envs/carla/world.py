@@ -175,11 +175,7 @@ class CarlaWorld:
         return actor
 
     def free_spawn_points(self, random: np.random.Generator) -> list[carla.Transform]:
-        """The map's spawn points with no vehicle of others near, in random order.
-
-        Raises:
-            EnvironmentFaultError: there is none.
-        """
+        """The map's spawn points with no vehicle of others near, in random order; EnvironmentFaultError for none."""
         own = {actor.id for actor in self._made}
         with self.asking():
             others = [a.get_location() for a in self._actors() if a.type_id.startswith("vehicle.") and a.id not in own]

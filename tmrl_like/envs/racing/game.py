@@ -104,11 +104,7 @@ class RacingGame:
         return state
 
     def restart(self) -> None:
-        """Put the car back to the start, and wait until it is there.
-
-        Raises:
-            EnvironmentFaultError: the game does not answer.
-        """
+        """Put the car back to the start, and wait until it is there."""
         self.drive(0.0, 0.0, 0.0)
         try:
             self._pipe.send_bytes(b"restart")

@@ -35,11 +35,7 @@ decode_at_peer = msgspec.msgpack.Decoder(tuple[int, Command, Piece | None]).deco
 
 
 def length_in(header: bytes) -> int:
-    """Read tlspyo's ASCII length.
-
-    Raises:
-        DecodingError: not a number, or above `MAX_ENVELOPE_BYTES`.
-    """
+    """Read tlspyo's ASCII length; raises DecodingError for no number, or one above `MAX_ENVELOPE_BYTES`."""
     text = header.rstrip(b" ")
     if not text.isdigit() or int(text) > MAX_ENVELOPE_BYTES:
         raise DecodingError(f"an envelope with the length {header!r}; at most {MAX_ENVELOPE_BYTES} bytes are allowed")

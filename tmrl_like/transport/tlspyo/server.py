@@ -48,13 +48,7 @@ class TlspyoServerLink:
     """Listens on one TCP port. See `ServerLink`."""
 
     def __init__(self, host: str, port: int, keys: KeyFolder, options: TransportOptions) -> None:
-        """Bind before it returns.
-
-        Raises:
-            AddressInUseError: the port is taken.
-            TransportError: the address cannot be bound.
-            CredentialsError: the server's keys cannot be read.
-        """
+        """Bind before it returns; raises as `listen`."""
         self.options = options
         self.server_keys = keys.server_keys()
         self.keys = AuthorizedKeys(keys)

@@ -217,9 +217,6 @@ def _add_keys(commands: Any) -> None:
         action.add_argument("--keys-dir", "--keys_dir", metavar="FOLDER", help="where the keys are")
 
 
-# -- help --------------------------------------------------------------------------------------------
-
-
 @functools.cache
 def _describe_keys() -> str:
     """All keys of an experiment, with type, default and meaning."""

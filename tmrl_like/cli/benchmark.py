@@ -14,7 +14,6 @@ from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.tables import print_table
 from tmrl_like.cli.worker import make_standalone, prepare
-from tmrl_like.config.experiment import Experiment
 from tmrl_like.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,7 +33,12 @@ def main(arguments: Arguments) -> int:
     stopper = Stopper(arguments.supervised, _SHOWN_WITHIN_S)
     experiment = prepare(arguments, "benchmark", ("env", "actor", "obs_preprocessor"))
     if arguments.hz:
-        experiment = _at_rate(experiment, arguments.hz)
+        env = experiment.env
+        if "time_step_duration" not in signature_of(env).parameters:
+            what = "--hz sets the environment's time_step_duration"
+            raise ConfigError(f"{what}, and {name_of(env)} takes no such argument")
+        env = functools.partial(env, time_step_duration=1 / arguments.hz)
+        experiment = dataclasses.replace(experiment, env=env)
     with make_standalone(experiment, None) as worker:
         if arguments.minutes:
             stopper.on_stop = worker.stop
@@ -49,13 +53,6 @@ def main(arguments: Arguments) -> int:
         show_in_turns(times, floor)
         plot(Path(arguments.plot or experiment.paths.folder / "benchmark.png"), times, floor)
     return INTERRUPTED if stopper.requested else 0
-
-
-def _at_rate(experiment: Experiment, hz: float) -> Experiment:
-    env = experiment.env
-    if "time_step_duration" not in signature_of(env).parameters:
-        raise ConfigError(f"--hz sets the environment's time_step_duration, and {name_of(env)} takes no such argument")
-    return dataclasses.replace(experiment, env=functools.partial(env, time_step_duration=1 / hz))
 
 
 def _measure(worker: RolloutWorker, minutes: float) -> tuple[StepTimes, StepTimes]:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import math
 from pathlib import Path
 
-from tmrl_like.cli.tables import print_table
+from tmrl_like.cli.tables import new_figure, print_table
 from tmrl_like.worker.timing import EDGES_S, Seconds, StepTimes, histogram, percentiles
-
-log = logging.getLogger("tmrl_like.benchmark")
 
 _BAR = 24  # characters
 
@@ -64,14 +61,9 @@ def readable(duration_s: float) -> str:
 
 def plot(path: Path, times: StepTimes, floor: StepTimes) -> None:
     """Draw the histograms; a line in the log where matplotlib is not installed."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        log.warning("no picture: matplotlib is not installed (pip install 'tmrl_like[plot]')")
+    figure = new_figure(8, 6)
+    if figure is None:
         return
-    figure = Figure(figsize=(8, 6), layout="constrained")
-    FigureCanvasAgg(figure)
     borders_us = [1e6 * edge for edge in (EDGES_S[0] / 2, *EDGES_S, 2 * EDGES_S[-1])]
     for number, (name, *both) in enumerate(_quantities(times, floor), 1):
         axes = figure.add_subplot(2, 1, number)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -12,11 +11,9 @@ from pathlib import Path
 import msgspec
 
 from tmrl_like.cli.progress import EpisodePoint
-from tmrl_like.cli.tables import SUMMARY_COLUMNS, mean_and_std, print_table, summary_row
+from tmrl_like.cli.tables import SUMMARY_COLUMNS, mean_and_std, new_figure, print_table, summary_row
 from tmrl_like.config.experiment import ProofSection
 from tmrl_like.types import EpisodeStats
-
-log = logging.getLogger("tmrl_like.run")
 
 _AVERAGED_TESTS = 5
 
@@ -73,14 +70,9 @@ def plot(
     trained: Sequence[EpisodeStats],
 ) -> bool:
     """Draw the test return over time; False (and a line in the log) where matplotlib is not installed."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        log.warning("no picture: matplotlib is not installed (pip install 'tmrl_like[plot]')")
+    figure = new_figure(8, 4.5)
+    if figure is None:
         return False
-    figure = Figure(figsize=(8, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     minutes = [p.time_s / 60 for p in tests]
     for reached, marker, label in ((True, "o", "terminal state reached"), (False, "x", "cut at the limit")):

@@ -102,7 +102,9 @@ class Run:
             self._state = "done"
             self._view.show(self._state, self._progress)
             code = 0 if untrained is None else self._prove(folder, untrained)
-            self._say_goodbye(folder)
+            command = ["tmrl-like", "test", *self._experiment()]
+            line = shlex.join(command) if os.name == "posix" else subprocess.list2cmdline(command)
+            self._say(f"everything of this run is in {folder}; try: {line}")
             return code
         except _ToldToStopError:
             self._end_all()
@@ -115,8 +117,6 @@ class Run:
             raise
         finally:
             self._log.close()
-
-    # -- starting ------------------------------------------------------------------------------------
 
     def _wait_until_ready(self, child: Child, others: Sequence[Child] = ()) -> None:
         """Wait until a part has started: what starts after it does not take its processor meanwhile."""
@@ -161,8 +161,6 @@ class Run:
     def _where(self) -> list[str]:
         return ["--server.host=127.0.0.1", f"--server.port={self._port}"]
 
-    # -- watching ------------------------------------------------------------------------------------
-
     def _turn(self, watched: list[Child]) -> None:
         """One look at everything; raises PartDiedError where one of `watched` ended, and not because it was done."""
         for line in self._family.lines(_TURN_S):
@@ -203,8 +201,6 @@ class Run:
         self._log.write(f"{text}\n")
         self._view.line("run", text)
 
-    # -- ending --------------------------------------------------------------------------------------
-
     def _end_all(self) -> None:
         self._state = "ending"
         self._view.show(self._state, self._progress)
@@ -217,13 +213,6 @@ class Run:
         self._family.stop(*trainers, within_s=_CHECKPOINT_WITHIN_S)
         self._family.stop(*servers, within_s=_ENDS_WITHIN_S)
         self._hear_last_words()
-
-    def _say_goodbye(self, folder: Path) -> None:
-        command = ["tmrl-like", "test", *self._experiment()]
-        line = shlex.join(command) if os.name == "posix" else subprocess.list2cmdline(command)
-        self._say(f"everything of this run is in {folder}; try: {line}")
-
-    # -- proof ---------------------------------------------------------------------------------------
 
     def _prove(self, folder: Path, untrained: Child) -> int:
         """Test the trained policy, compare, say so."""

@@ -1,11 +1,15 @@
-"""Tables on standard output, for people and for files; test episodes in numbers, as rows of one."""
+"""Tables on standard output, for people and for files; test episodes in numbers, as rows of one; empty figures."""
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from tmrl_like.types import EpisodeStats
+
+log = logging.getLogger("tmrl_like.run")
 
 SUMMARY_COLUMNS = ["", "episodes", "return, mean ± std", "terminated", "steps, mean"]
 
@@ -40,3 +44,14 @@ def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
     mean = sum(values) / len(values)
     spread = sum((v - mean) ** 2 for v in values)
     return mean, (spread / max(1, len(values) - 1)) ** 0.5
+
+
+def new_figure(width: float, height: float) -> Any:
+    """A figure of matplotlib's, in inches; None, and a line in the log, where it is not installed."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        log.warning("no picture: matplotlib is not installed (pip install 'tmrl_like[plot]')")
+        return None
+    return FigureCanvasAgg(Figure(figsize=(width, height), layout="constrained")).figure

@@ -209,9 +209,6 @@ def is_component(value: Any) -> bool:
     return isinstance(value, dict) and _PATH in value
 
 
-# -- resolving ---------------------------------------------------------------------------------------
-
-
 def _resolve(document: Document, keys: Keys, value: Any, supplied: tuple[str, ...] = ()) -> Component:
     target = import_component(document, keys, value)
     arguments = arguments_written(document, keys, value)
@@ -243,7 +240,9 @@ def _argument(document: Document, keys: Keys, annotation: Any, value: Any) -> An
         component = _resolve(document, keys, value)
         if _wants_object(annotation) and isinstance(component.target, type):
             return instantiate(document, keys, component)
-        return _factory(document, keys, annotation, component)
+        if _gives_nothing(annotation):
+            _refuse_missing(document, keys, component.target, component.arguments, ())
+        return component.factory()
     if isinstance(value, dict) and (page := _dataclass_in(annotation)) is not None:
         return make_page(document, keys, page, value)
     inner = next((a[-1 if isinstance(value, dict) else 0] for a in map(typing.get_args, _kinds(annotation)) if a), Any)
@@ -252,12 +251,6 @@ def _argument(document: Document, keys: Keys, annotation: Any, value: Any) -> An
     if isinstance(value, list) and holds_component(value):
         return [_argument(document, (*keys, i), inner, v) for i, v in enumerate(value)]
     return check_value(document, keys, annotation, value)
-
-
-def _factory(document: Document, keys: Keys, annotation: Any, component: Component) -> Callable[..., Any]:
-    if _gives_nothing(annotation):
-        _refuse_missing(document, keys, component.target, component.arguments, ())
-    return component.factory()
 
 
 def _refuse_missing(

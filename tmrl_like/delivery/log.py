@@ -190,8 +190,6 @@ class PacketLog:
         """Those that earlier processes left, oldest first."""
         return [segment for segment in self._segments if segment is not self._current]
 
-    # -- reading -------------------------------------------------------------------------------------
-
     def read(self, place: Place) -> bytes | None:
         """The record that was written there; None where it cannot be read, which is logged."""
         try:
@@ -205,8 +203,6 @@ class PacketLog:
             log.error("%s is damaged: a packet in it is lost", place.segment.path)
             return None
         return record
-
-    # -- writing -------------------------------------------------------------------------------------
 
     def can_write(self, now: float) -> bool:
         """False for a while after writing failed."""
@@ -282,8 +278,6 @@ class PacketLog:
         if not segment.size_bytes:
             self._end_segment()
             self.remove(segment)
-
-    # -- forgetting ----------------------------------------------------------------------------------
 
     def forget(self, place: Place, now: float) -> None:
         """A packet need not be kept any more: a segment goes when that is true of all that are in it."""

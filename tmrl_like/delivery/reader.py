@@ -138,8 +138,6 @@ class SampleReader:
         if not self._marks and (seal or is_old):
             self._finish()
 
-    # -- where to begin ------------------------------------------------------------------------------
-
     def begin(self) -> bool:
         """Find the oldest segment that is not free; False: there is none yet."""
         mapped = [self._map(int(path.stem)) for path in segments_in(self._folder)]
@@ -183,8 +181,6 @@ class SampleReader:
     def _enter(self, segment: Segment) -> None:
         self._segment = segment
         self._at, self._answered = HEAD_BYTES, 0
-
-    # -- reading -------------------------------------------------------------------------------------
 
     def _read_segment(self) -> bool:
         """Returns whether another segment follows."""
@@ -263,8 +259,6 @@ class SampleReader:
             self._started_at = self._now
         self._newest = segment, at
 
-    # -- packets -------------------------------------------------------------------------------------
-
     def _finish(self) -> None:
         """End the packet, if there is anything in it, with what was read last."""
         if self._newest is None:
@@ -312,8 +306,6 @@ class SampleReader:
             for passed in self._passed:
                 passed.words[FREED] = passed.words[NUMBER]
             self._passed = []
-
-    # -- the end -------------------------------------------------------------------------------------
 
     def close(self, remove: bool = False) -> None:
         """Unmap the files; `remove`: all that are this process's are not needed any more."""

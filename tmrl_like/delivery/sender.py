@@ -230,8 +230,6 @@ class Sender:
             are_kept = False
         reader.close(remove=are_kept)
 
-    # -- keeping -------------------------------------------------------------------------------------
-
     @property
     def newest(self) -> int:
         """The newest packet of this process that is kept; 0: none is."""
@@ -320,8 +318,6 @@ class Sender:
         while self._in_memory and self._in_memory[0].is_gone:
             self._in_memory.popleft()
 
-    # -- sending -------------------------------------------------------------------------------------
-
     def send(self, send: Send, now: float) -> None:
         """Send what the window and the connection take, one bundle of each backlog in turn."""
         for backlog in self._turns:
@@ -377,8 +373,6 @@ class Sender:
             self._turns = deque(self._backlogs.values())
         for backlog in self._turns:
             backlog.retransmit(0 if from_the_start else backlog.received_up_to)
-
-    # -- acknowledgements ----------------------------------------------------------------------------
 
     def on_ack(self, ack: m.Ack, now: float) -> None:
         """Forget what is stored; send again what is missing."""

@@ -137,8 +137,6 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         self._end_at = math.nan  # of the newest time-step; before the first: of none
         self.set_time_step_duration(given["time_step_duration"])
 
-    # -- episodes ------------------------------------------------------------------------------------
-
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """End the time-step under way, reset the interface, and begin a time-step with the default action.
 
@@ -212,8 +210,6 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         """Close the interface, if it has a `close`."""
         if hasattr(self.interface, "close"):
             self.interface.close()
-
-    # -- one time-step -------------------------------------------------------------------------------
 
     def _begin_time_step(self, action: Any) -> None:
         if self.benchmark:

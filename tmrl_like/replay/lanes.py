@@ -172,8 +172,6 @@ class Lanes:
         self._runs.append(run)
         lane.runs.append(run)
 
-    # ---- forgetting
-
     def _evict(self, oldest: int) -> None:
         """Forget all rows before sequence number `oldest`, and the transitions that need them."""
         if oldest <= self.oldest:
@@ -204,8 +202,6 @@ class Lanes:
         self._discard(rows[~is_whole & (self._place[rows] > 0)])
         if len(rows) <= self._longest:
             lane.known = known
-
-    # ---- the list of whole transitions
 
     def _admit(self, rows: Rows) -> None:
         count = self._count + len(rows)

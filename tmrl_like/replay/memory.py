@@ -130,8 +130,6 @@ class ReplayMemory(MemoryDataloading):
         """
         return obs if self._compress is None else self._compress(None, obs, 0.0, False, False, {})[1]
 
-    # ---- appending
-
     def append_buffer(self, buffer: Buffer) -> None:
         """Store samples, all or none of them; columns of a packet are copied as columns.
 
@@ -172,8 +170,6 @@ class ReplayMemory(MemoryDataloading):
     @property
     def holds_samples(self) -> bool:
         return self._lanes.written > 0
-
-    # ---- drawing
 
     def __len__(self) -> int:
         return len(self._lanes)

@@ -48,8 +48,11 @@ class StreamSorter:
         if buffer.stream == self._current:
             self._append(self._marked(buffer, context_length))
             return
-        self._held.setdefault(buffer.stream, []).append(buffer)
-        if self._is_worth_a_switch(buffer.stream, context_length, min_run):
+        held = self._held.setdefault(buffer.stream, [])
+        held.append(buffer)
+        waiting = sum(map(len, held))
+        ends = waiting >= context_length and any(s.terminated or s.truncated for one in held for s in one)
+        if ends or waiting >= min_run:  # the end of an episode, unless the context would outweigh it, or a long run
             self._switch_to(buffer.stream, context_length)
         while sum(len(held) for buffers in self._held.values() for held in buffers) > _MAX_HELD:
             # the stream that has waited longest goes in
@@ -60,12 +63,6 @@ class StreamSorter:
         for name in list(self._held):
             if stream in (None, name):
                 self._switch_to(name, context_length)
-
-    def _is_worth_a_switch(self, stream: str, context_length: int, min_run: int) -> bool:
-        """A long run is; so is the end of an episode, unless the context would outweigh the run."""
-        waiting = sum(map(len, self._held[stream]))
-        samples = (sample for buffer in self._held[stream] for sample in buffer)
-        return waiting >= min_run or (waiting >= context_length and any(s.terminated or s.truncated for s in samples))
 
     def _switch_to(self, stream: str, context_length: int) -> None:
         history = self._tails.get(stream, [])[-context_length:]

@@ -44,13 +44,9 @@ class Seat:
     key: str
     hello: m.Hello
     seen_at: float
-    incarnations: frozenset[int] = field(init=False)  # whose packets it may send: its own, and those it took over
     policy_cursor: int = 0  # next policy frame this worker is due
     policies_on_their_way: deque[int] = field(default_factory=deque)  # versions begun, and not known to have arrived
     beats: Bucket = field(default_factory=lambda: Bucket(_BEATS, _BEATS_PER_S))
-
-    def __post_init__(self) -> None:
-        self.incarnations = frozenset((self.hello.incarnation, *self.hello.takes_over))
 
     @property
     def who(self) -> tuple[str, str]:
@@ -58,8 +54,9 @@ class Seat:
         return self.hello.role, self.hello.name
 
     def sends_for(self, message: m.Bundle | m.Ack | m.Dismissal) -> bool:
-        """Whether it is the worker that sends the packets of this worker process."""
-        return self.who == ("worker", message.worker) and message.incarnation in self.incarnations
+        """Whether it is the worker that sends the packets of this worker process: its own, or one it took over."""
+        own = (self.hello.incarnation, *self.hello.takes_over)
+        return self.who == ("worker", message.worker) and message.incarnation in own
 
 
 @dataclass(slots=True)
@@ -241,8 +238,6 @@ class Relay:
             self._names = {name: key for name, key in self._names.items() if key != seat.key}
             self._leave(seat)
 
-    # -- seats ---------------------------------------------------------------------------------------
-
     def _hello(self, peer: bytes, identity: Identity, hello: m.Hello, now: float) -> None:
         namesakes = [seat for seat in self._seats.values() if _same_process(seat.hello, hello)]
         if not namesakes and not self._new_seats.take(identity.name, 1, now):
@@ -392,8 +387,6 @@ class Relay:
         self._seats.pop(seat.peer, None)
         self._link.forget(seat.peer)
 
-    # -- messages ------------------------------------------------------------------------------------
-
     def _on_samples(self, seat: Seat, message: m.Bundle, data: bytes | memoryview) -> None:
         if not seat.sends_for(message):
             self._refuse_malformed_from(seat, f"it sent samples in the name of {message.worker:.60}")
@@ -481,8 +474,6 @@ class Relay:
         ("trainer", m.Beat): lambda *_: None,  # a trainer's sign of life is for the server alone
         ("trainer", m.Bye): _on_bye,
     }
-
-    # -- refusals ------------------------------------------------------------------------------------
 
     def _refuse_malformed(self, incoming: Incoming, error: DecodingError) -> None:
         """Count; say it once to both sides; after many, show the peer the door."""

@@ -185,8 +185,6 @@ class MemoryContract:
         """What the worker sends of a sample."""
         return DropHistory(self.act_buf_len, {1: self.frame_stack} if self.frame_stack else 0)(*sample)
 
-    # ---- the tests
-
     def test_every_transition_is_what_the_environment_produced(self) -> None:
         memory = self._filled([self._produce(1)], [37])
         self._check_all(memory, [self._produce(1)])
@@ -280,8 +278,6 @@ class MemoryContract:
             memory.append(packed(workers[1], "w1", self.compress))
             memory.flush()
             self._check_all(memory, workers)
-
-    # ---- how they do it
 
     def _produce(self, worker: int) -> list[Step]:
         return ActionBufferEnv(

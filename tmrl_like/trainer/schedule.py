@@ -126,8 +126,6 @@ class TrainingOffline(Schedule):
         self._stored_ages = StoredAges(self.memory.memory_size)
         self._began_at = self.clock()
 
-    # -- the schedule --------------------------------------------------------------------------------
-
     def run_epoch(self, interface: TrainerInterface) -> list[dict[str, Any]]:
         """Train for `rounds` x `steps` training steps, or for what an epoch that was stopped has left of its rounds.
 
@@ -224,8 +222,6 @@ class TrainingOffline(Schedule):
             further=self._stored_ages.metrics() | interface.fleet() | self.pacer.metrics(),
         )
 
-    # -- ending --------------------------------------------------------------------------------------
-
     @property
     def finished(self) -> bool:
         """Whether time is up or somebody asked to stop; the epochs are counted by the caller."""
@@ -289,6 +285,3 @@ def _profiled(on: bool) -> Iterator[None]:
     with Profiler() as profiler:
         yield
     log.info("%s", profiler.output_text(unicode=True))
-
-
-__all__ = ["StopTraining", "TrainerInterface", "TrainingOffline"]

@@ -178,8 +178,6 @@ class Trainer:
         """The version of the policy that drives now, of each living worker by its name; twice a second."""
         return self.link.workers.versions()
 
-    # -- run -----------------------------------------------------------------------------------------
-
     def _run(self, *further: Sink) -> None:
         asked_for = [ConsoleSink()] if self._extra_sinks is None else self._extra_sinks
         sinks: list[Sink] = [JsonLinesSink(self._metrics_path), *asked_for, *further]

@@ -41,7 +41,6 @@ _TIMING: dict[str, np.dtype[Any]] = {  # the columns of `StepTiming`, and whethe
     "source": np.dtype("u1"),
     "is_reset": np.dtype("u1"),
 }
-_TIMING_BYTES = sum(dtype.itemsize for dtype in _TIMING.values())  # of a sample
 _START = np.dtype("<f8")
 _US = 1e6
 _MS = 1e3

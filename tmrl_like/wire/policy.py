@@ -69,7 +69,9 @@ class PolicyAssembler:
         if frame.total_bytes > self._max_bytes:
             raise OversizeError(f"a policy of {frame.total_bytes} bytes; at most {self._max_bytes} are allowed")
         if frame.index == 0:
-            self._begin(frame)
+            self._version, self._next, self._filled = frame.version, 0, 0
+            self._digest = hashlib.sha256()
+            self._memory = self._allocate(frame.total_bytes)
         if frame.version != self._version or frame.index != self._next:
             return None
         end = self._filled + len(body)
@@ -82,14 +84,6 @@ class PolicyAssembler:
         self._next += 1
         if self._next < frame.frames:
             return None
-        return self._finish(frame)
-
-    def _begin(self, frame: m.PolicyFrame) -> None:
-        self._version, self._next, self._filled = frame.version, 0, 0
-        self._digest = hashlib.sha256()
-        self._memory = self._allocate(frame.total_bytes)
-
-    def _finish(self, frame: m.PolicyFrame) -> memoryview:
         self._version = -1
         if self._filled != len(self._memory):
             raise DecodingError(f"a policy of {len(self._memory)} bytes ended after {self._filled}")

@@ -101,18 +101,16 @@ def schema_of(value: Any, name: str = "sample", depth: int = 0) -> Node:
         children = tuple(schema_of(v, f"{name}[{i}]", depth + 1) for i, v in enumerate(value))
         return TupleNode(children) if kind is tuple else ListNode(children)
     if kind is dict:
-        return _dict_schema(value, name, depth)
+        for key in value:
+            if (type(key) is not str or not travels(key)) and (type(key) is not int or key not in _INT64):
+                raise EncodingError(
+                    f"{name} has the key {key!r}; keys that can be sent are strings and 64-bit integers"
+                )
+        return DictNode(tuple(value), tuple(schema_of(v, f"{name}[{k!r}]", depth + 1) for k, v in value.items()))
     raise EncodingError(
         f"{name} is a {kind.__module__}.{kind.__qualname__}, which cannot be sent; use numpy arrays, numbers, "
         "strings, tuples, lists and dicts, or drop it in the sample_compressor"
     )
-
-
-def _dict_schema(value: dict[Any, Any], name: str, depth: int) -> DictNode:
-    for key in value:
-        if (type(key) is not str or not travels(key)) and (type(key) is not int or key not in _INT64):
-            raise EncodingError(f"{name} has the key {key!r}; keys that can be sent are strings and 64-bit integers")
-    return DictNode(tuple(value), tuple(schema_of(v, f"{name}[{k!r}]", depth + 1) for k, v in value.items()))
 
 
 def travels(text: str) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from types import TracebackType
 from typing import NamedTuple
 
 from tmrl_like.delivery.folder import open_folder
@@ -84,7 +83,5 @@ class Collector:
     def __enter__(self) -> Collector:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()

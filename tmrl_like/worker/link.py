@@ -84,7 +84,11 @@ class WorkerRole:
     def on_message(self, message: m.AnyMessage, body: memoryview) -> None:
         """Acknowledgements, dismissals of what earlier processes left, and policies."""
         if isinstance(message, m.PolicyFrame):
-            self._on_policy_frame(message, body)
+            if message.index == message.frames - 1:
+                self._policy_received = message.version
+                self._beat_is_due = True
+            if not self.state.expert and (word := self._gate.add(message, body)):
+                self._on_policy(word)
         elif isinstance(message, m.Ack):
             self._outbox.on_ack(message)
         elif isinstance(message, m.Dismissal):
@@ -122,16 +126,6 @@ class WorkerRole:
             env_rebuilds=state.env_rebuilds,
             ended=state.ended,
         )
-
-    def _on_policy_frame(self, frame: m.PolicyFrame, body: memoryview) -> None:
-        if frame.index == frame.frames - 1:
-            self._policy_received = frame.version
-            self._beat_is_due = True
-        if self.state.expert:
-            return
-        word = self._gate.add(frame, body)
-        if word:
-            self._on_policy(word)
 
 
 class Link:

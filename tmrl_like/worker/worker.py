@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import tmrl_like.config.config_constants as cfg
 from tmrl_like.base import script
@@ -38,9 +38,6 @@ from tmrl_like.worker.options import WorkerOptions
 from tmrl_like.worker.realtime import real_time, refuse_missing_cores
 from tmrl_like.worker.shared import Shared
 from tmrl_like.worker.timing import StepTimes, measure, percentiles
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger("tmrl_like.worker")
 
@@ -268,8 +265,6 @@ class RolloutWorker:
     def policy_version(self) -> int:
         """Version of the weights that act; 0: never updated."""
         return self.loop.policy_version
-
-    # -- running -------------------------------------------------------------------------------------
 
     def run(
         self,
@@ -526,8 +521,6 @@ class RolloutWorker:
         with self._real_time(self._env.thread_id, [threading.get_native_id()]):
             self.run_in_control_thread(lambda _: measure(self.loop, times, floor, test))
 
-    # -- one step ------------------------------------------------------------------------------------
-
     def act(self, obs: Any, test: bool = False) -> Any:
         """Choose an action for a raw observation."""
         return self.loop.act(obs, test)
@@ -577,8 +570,6 @@ class RolloutWorker:
     def ignore_actor_weights(self) -> int:
         """Drop weights that arrived and were not used; returns how many policies that were (0 or 1)."""
         return int(self._intake.drop())
-
-    # -- life ----------------------------------------------------------------------------------------
 
     def wait_connected(self, timeout_s: float) -> bool:
         """Wait until the server let this worker in; raises what it refused it for."""

@@ -132,8 +132,6 @@ class CarlaWorld:
             settings.synchronous_mode, settings.fixed_delta_seconds = self.stands_still, fixed_step_s
             self._world.apply_settings(settings)
 
-    # -- the clock -----------------------------------------------------------------------------------
-
     def next_frame(self) -> int:
         """The next frame: let it come where the world stands still, wait for it elsewhere."""
         with self.asking():
@@ -145,8 +143,6 @@ class CarlaWorld:
         """The newest frame; does not ask the simulator."""
         with self.asking():
             return self._world.get_snapshot()
-
-    # -- actors --------------------------------------------------------------------------------------
 
     def spawn(
         self,
@@ -220,8 +216,6 @@ class CarlaWorld:
                 actor.destroy()
         except EnvironmentFaultError as error:
             log.warning("actor %d stays in the simulator: %s", actor.id, error)
-
-    # -- connecting ----------------------------------------------------------------------------------
 
     def _check_version(self) -> None:
         theirs, ours = self._client.get_server_version(), self._client.get_client_version()

@@ -225,10 +225,6 @@ class Buffer:
         self._memory: list[Sample] | None = None if blocks else [_as_sample(row) for row in memory]
         self._length = sum(map(len, self.blocks)) + (len(self._memory) if self._memory else 0)
 
-    def renamed(self, stream: str) -> Buffer:
-        """The same samples as part of another stream."""
-        return Buffer(() if self.blocks else self.memory, stream, self.blocks)
-
     @property
     def memory(self) -> list[Sample]:
         """The samples (compressed, if a compressor is used); each `info` is an `Info`."""

@@ -305,7 +305,7 @@ def test_of_a_buffer_that_does_not_fit_nothing_is_stored(wrong):
     memory.append(rows(GOOD))
     before = repr([memory.get_transition(k) for k in range(len(memory))])
     with pytest.raises(MemoryContractError, match=r"rew|obs"):
-        memory.append(rows([(0, np.ones(2, np.float32), 0.5)] * 4 + [wrong], reset_at=()).renamed("other"))
+        memory.append(Buffer(rows([(0, np.ones(2, np.float32), 0.5)] * 4 + [wrong], reset_at=()).memory, "other"))
     assert repr([memory.get_transition(k) for k in range(len(memory))]) == before
     memory.append(rows([(0, np.ones(2, np.float32), 3)] * 2, reset_at=()))
     assert [memory.get_transition(k).rew for k in range(3)] == [1, 3, 3]

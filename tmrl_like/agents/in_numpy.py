@@ -87,11 +87,7 @@ class NumpyActor(ABC):
 
     @classmethod
     def torch_class(cls) -> Any:
-        """The class in torch. If torch is imported for that, what it draws follows from numpy's seed.
-
-        Raises:
-            MissingExtraError: torch is not installed.
-        """
+        """The class in torch; if torch is imported for that, what it draws follows from numpy's seed."""
         is_new = "torch" not in sys.modules
         if is_new and importlib.util.find_spec("torch") is None:
             raise MissingExtraError("an actor that sees images, or is not on the CPU, needs torch: pip install torch")

@@ -16,11 +16,7 @@ _Page = TypeVar("_Page")
 
 
 def with_given(page: type[_Page], options: _Page | None, **given: Any) -> _Page:
-    """The options, or the page's defaults, with those of the arguments that were given, that is, are not None.
-
-    Raises:
-        ConfigError: the options are not this page's, or an argument is out of range.
-    """
+    """The options, or the page's defaults, with those of the arguments that are not None; ConfigError: out of range."""
     options = page() if options is None else options
     expect(isinstance(options, page), "the type of options", type(options).__name__, page.__name__)
     chosen = {name: value for name, value in given.items() if value is not None}

@@ -74,15 +74,7 @@ class Video:
     """An MP4 file that grows by one picture with each `shoot`. It is there from the first one on."""
 
     def __init__(self, file: str | Path) -> None:
-        """Prepare.
-
-        Args:
-            file: where to; an existing one is overwritten.
-
-        Raises:
-            MissingExtraError: OpenCV cannot be loaded.
-            ConfigError: no such folder.
-        """
+        """Prepare to overwrite a file, with OpenCV; ConfigError: no such folder."""
         self._cv2 = load_opencv()
         self.file = Path(file)
         if self.file.suffix != ".mp4" or not self.file.parent.is_dir():
@@ -90,11 +82,7 @@ class Video:
         self._writer: Any = None
 
     def shoot(self, env: Any) -> None:
-        """Add what the environment looks like now: what its `render` returns, uint8 [H, W, 3] in RGB.
-
-        Raises:
-            ConfigError: it has no picture, or the file cannot be written.
-        """
+        """Add what `render` shows now, uint8 [H, W, 3] RGB; ConfigError: no picture, or the file cannot be written."""
         picture = self._cv2.cvtColor(_picture_of(env), self._cv2.COLOR_RGB2BGR)
         times = -(-_SMALLEST_PX // min(picture.shape[:2]))
         if times > 1:

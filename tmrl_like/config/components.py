@@ -142,11 +142,7 @@ def instantiate(document: Document, keys: Keys, component: Component) -> Any:
 
 
 def import_object(path: str) -> Any:
-    """Return what an import path such as "package.module.Class" names.
-
-    Raises:
-        ConfigError: there is no such thing, or its module cannot be imported.
-    """
+    """What an import path ("package.module.Class") names; ConfigError: nothing, or its module cannot be imported."""
     names = path.split(".")
     if len(names) < 2 or not all(name.isidentifier() for name in names):
         raise ConfigError(f"expected an import path like module.Class, got {path!r}")

@@ -53,11 +53,7 @@ from tmrl_like.config.paths import (
 
 
 def path_of_run(path: str | Path | RunPath | None, name: str) -> Path | None:
-    """A path argument of a constructor; left out, it is the constant called `name`.
-
-    Raises:
-        ConfigError: the experiment file that the configuration names cannot be read.
-    """
+    """A path argument of a constructor; left out, it is the constant called `name`."""
     chosen: str | Path | None = _read(name) if isinstance(path, RunPath) else path
     return None if chosen is None else Path(chosen)
 

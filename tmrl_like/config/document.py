@@ -67,11 +67,7 @@ class Document:
 
 
 def read_document(path: Path) -> Document:
-    """Read a YAML file.
-
-    Raises:
-        ConfigError: it cannot be read, or is no YAML mapping; the message names file, line and problem.
-    """
+    """Read a YAML file; ConfigError, with line and problem: it cannot be read, or is no YAML mapping."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -110,12 +110,7 @@ def _private_folder(worker: str) -> WorkerFolder:
 
 
 def lock_for_reading(path: Path) -> filelock.BaseFileLock:
-    """Lock a worker's folder for the process that sends.
-
-    Raises:
-        ConfigError: another one has it, and keeps it.
-        OSError: it cannot be written to.
-    """
+    """Lock a worker's folder for the process that sends; ConfigError: another one has it, and keeps it."""
     lock = lock_folder(path, _READER_WITHIN_S)
     if lock is None:
         raise ConfigError(f"another process still sends what is in {path}: end it")

@@ -24,12 +24,7 @@ def require_display() -> None:
 
 
 def open_x11() -> Any:
-    """The X server that DISPLAY names, as python-xlib's `Display`.
-
-    Raises:
-        ConfigError: there is none.
-        MissingExtraError: python-xlib is not installed.
-    """
+    """The X server that DISPLAY names, as python-xlib's `Display`; ConfigError: there is none."""
     require_display()
     try:
         from Xlib import display, error

@@ -22,13 +22,9 @@ _shape_of = attrgetter("shape")
 
 
 def collate_batch(transitions: Sequence[Sequence[Any]], device: str) -> Batch:
-    """Stack (last_obs, act, rew, obs, terminated, truncated) tuples.
+    """Stack (last_obs, act, rew, obs, terminated, truncated) tuples; raises as `stack`.
 
     Observations and actions keep structure and dtypes; reward and flags become float32 [B].
-
-    Raises:
-        MemoryContractError: the transitions have not all the same structure, or hold something that no
-            tensor can.
     """
     if set(map(len, transitions)) != {len(Batch._fields)}:
         raise MemoryContractError(

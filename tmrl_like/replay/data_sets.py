@@ -73,11 +73,7 @@ def write_data_set(folder: str | Path, buffers: Iterable[Buffer]) -> int:
 
 
 def write_log(folder: Path, records: Iterable[tuple[bytes | memoryview, int]]) -> int:
-    """Write sealed packets, each with its number of samples, as a log; returns how many samples.
-
-    Raises:
-        ConfigError: there is a log in the folder already, or the folder cannot be written to.
-    """
+    """Write sealed packets with their numbers of samples as a log; returns the sum. ConfigError: not in this folder."""
     try:
         lock = lock_folder(folder)
     except OSError as error:

@@ -36,11 +36,6 @@ class DropHistory:
     frame_stack: FrameStack = 0
 
     def __post_init__(self) -> None:
-        """Check the numbers.
-
-        Raises:
-            ConfigError: negative, or a stack of no frames.
-        """
         if self.act_buf_len < 0:
             raise ConfigError(f"act_buf_len is {self.act_buf_len}; it counts actions, 0 or more")
         named = isinstance(self.frame_stack, Mapping)
@@ -104,11 +99,7 @@ def compressor_of(memory_cls: Callable[..., Any]) -> SampleCompressor | None:
 
 
 def stack_sizes(frame_stack: FrameStack, node: Node) -> list[int]:
-    """How many frames are stacked in each leaf, left to right, of a (compressed) observation; 0: it is not a stack.
-
-    Raises:
-        MemoryContractError: `frame_stack` names an item that is not there, or that is not a single array.
-    """
+    """How many frames are stacked in each leaf, left to right, of a (compressed) observation; 0: it is not a stack."""
     named = (
         {(key,): size for key, size in frame_stack.items()} if isinstance(frame_stack, Mapping) else {(): frame_stack}
     )

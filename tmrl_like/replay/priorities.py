@@ -36,11 +36,6 @@ class Prioritised:
     epsilon: float = 1e-6
 
     def __post_init__(self) -> None:
-        """Check the numbers.
-
-        Raises:
-            ConfigError: a number out of its range.
-        """
         if not (self.alpha >= 0 and 0 <= self.beta <= 1 and self.beta_batches >= 1 and self.epsilon > 0):
             raise ConfigError(f"{self}: alpha is 0 or more, beta 0 to 1, beta_batches 1 or more, epsilon above 0")
 
@@ -126,8 +121,7 @@ class Priorities:
     def draw(self, rng: np.random.Generator, count: int, length: int) -> tuple[Rows, Array]:
         """Draw B = `count` of the N = `length` rows with a priority, one out of each of B equal parts of their sum.
 
-        Returns:
-            The rows, int [B], and their importance weights, float32 [B], at most 1.
+        Returns the rows, int [B], and their importance weights, float32 [B], at most 1.
         """
         total = self._tree.total
         rows = self._tree.find((np.arange(count) + rng.random(count)) * (total / count))

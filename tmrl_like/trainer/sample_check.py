@@ -51,11 +51,7 @@ class SampleCheck:
         self._floats_of(schema)
 
     def values(self, block: SampleBlock) -> None:
-        """See that actions, observations and rewards can be computed with as float32.
-
-        Raises:
-            MemoryContractError: one is NaN, infinite, or so large that its square is.
-        """
+        """Raise MemoryContractError for a number that is NaN, infinite, or so large that its square in float32 is."""
         with np.errstate(over="ignore", invalid="ignore"):
             for segment in block.segments:
                 for index, name in self._floats_of(segment.schema):
@@ -94,10 +90,9 @@ class SampleCheck:
 
 
 def check_data_set(memory: MemoryDataloading, observation_space: gymnasium.Space[Any]) -> None:
-    """See that a memory rebuilds observations of the trainer's space from what it begins with.
+    """Raise ConfigError unless a memory rebuilds observations of the trainer's space from what it begins with.
 
-    Raises:
-        ConfigError: it does not. Not noticed where a compressor of the user's own may have run.
+    Not noticed where a compressor of the user's own may have run.
     """
     if not len(memory):
         return

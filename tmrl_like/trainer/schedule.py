@@ -246,11 +246,7 @@ class TrainingOffline(Schedule):
 
 
 def train_step(agent: TrainingAgent, memory: MemoryDataloading, batch: Batch) -> dict[str, Any]:
-    """Train on a batch, and tell the memory the errors that it draws by; returns the metrics.
-
-    Raises:
-        ConfigError: the memory draws by errors, and the agent returns none.
-    """
+    """Train on a batch, and tell the memory the errors that it draws by, which the agent must return; the metrics."""
     metrics = agent.train(batch)
     if batch.drawn is None:
         return metrics

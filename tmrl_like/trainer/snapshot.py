@@ -251,8 +251,7 @@ def _load_training_state(training: TrainingOffline, state: Mapping[str, Any]) ->
 def read_manifest(path: Path) -> Manifest | None:
     """The manifest of a checkpoint folder; None: there is no complete checkpoint in it.
 
-    Raises:
-        CheckpointError: it cannot be read, or it is missing beside training files.
+    CheckpointError: it cannot be read, or it is missing beside training files.
     """
     try:
         manifest = msgspec.json.decode((path / "manifest.json").read_bytes(), type=Manifest)

@@ -241,11 +241,7 @@ def _interrupt_calls(stop: Callable[[], None]) -> Iterator[None]:
 
 
 def partial_to_dict(value: Any) -> dict[str, Any]:
-    """What a partial will be called with, as a dictionary of plain values, partials inside included.
-
-    Raises:
-        ConfigError: a partial holds positional arguments.
-    """
+    """What a partial is called with, partials inside included, in plain values; ConfigError: positional arguments."""
     if not isinstance(value, functools.partial):
         return {"__name__": name_of(value)}
     if value.args:

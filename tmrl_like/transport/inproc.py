@@ -44,11 +44,7 @@ class InprocServerLink:
         return True
 
     def deliver(self, peer: bytes, outbox: queue.SimpleQueue[bytes | memoryview | None], data: bytes) -> bool:
-        """Take a message from a peer, who is answered in `outbox`; False when too many wait.
-
-        Raises:
-            OversizeError: the message is above this side's limit.
-        """
+        """Take a message from a peer, who is answered in `outbox`; False when too many wait."""
         self._options.check_size(len(data))
         if self._inbox.qsize() >= self._options.queue_messages:
             return False

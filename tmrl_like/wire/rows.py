@@ -184,11 +184,7 @@ class RowColumns:
 
 
 def columns_of(samples: Sequence[Any]) -> Columns:
-    """Stack samples that share one structure, as if they had crossed the wire.
-
-    Raises:
-        EncodingError: they do not share one structure, or hold something that cannot travel.
-    """
+    """Stack samples as if they had crossed the wire; EncodingError: several structures, or what cannot travel."""
     form = format_for(schema_of(samples[0]))
     rows = []
     for i, sample in enumerate(samples):

@@ -70,12 +70,9 @@ class ControlLoop:
         crc_debug: bool,
         check: Callable[[], None],
     ) -> None:
-        """Put the parts together; the options are those of `RolloutWorker`.
+        """Put the parts together; the options are those of `RolloutWorker`, which says what is raised.
 
         `check` is called before each step, and raises what ended the connection, if anything did.
-
-        Raises:
-            MemoryContractError: the compressor does not take the items of a sample.
         """
         if sample_compressor is not None:
             _check_compressor(sample_compressor)

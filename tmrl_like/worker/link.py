@@ -135,9 +135,6 @@ class Link:
         """Take over what is in the sample log, and connect, without waiting for the server.
 
         Any thread calls `tell`, which takes what the other process is to know.
-
-        Raises:
-            TmrlLikeError: it cannot.
         """
         self._tell = tell
         self._leaving = threading.Event()

@@ -62,11 +62,7 @@ class LinkClient(ABC):
 
     @abstractmethod
     def begin(self, start: Start) -> None:
-        """Start the link, and wait until it runs; not for the server.
-
-        Raises:
-            TmrlLikeError: it cannot.
-        """
+        """Start the link, and wait until it runs; not for the server."""
 
     @abstractmethod
     def tell(self, message: ToLink) -> None:
@@ -82,12 +78,7 @@ class LinkClient(ABC):
         """Native id of the thread in which the link's messages are answered."""
 
     def check(self) -> None:
-        """Raise what ended the connection, if anything did.
-
-        Raises:
-            RefusedError, CredentialsError: the server said no, or the key is wrong.
-            Exception: whatever else broke.
-        """
+        """Raise what ended the connection, if anything did; see `Session.check`."""
         if self._failure is not None:
             raise self._failure
 

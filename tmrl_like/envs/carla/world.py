@@ -66,11 +66,7 @@ def require_carla() -> None:
 
 
 def weather_of(options: SimulatorOptions) -> carla.WeatherParameters | None:
-    """The weather that is asked for.
-
-    Raises:
-        ConfigError: no such preset or field, or a value that is not finite.
-    """
+    """The weather that is asked for; ConfigError: no such preset or field, or a value that is not finite."""
     import carla
 
     if isinstance(options.weather, str):

@@ -54,11 +54,7 @@ class MssGrabber:
         self._cv2 = load_opencv()
 
     def grab(self, region: Region) -> Frame:
-        """What the screen shows there now: uint8 [height, width, 3] RGB, the caller's own.
-
-        Raises:
-            EnvironmentFaultError: the screen gives no image; the region is not on it, for instance.
-        """
+        """What the screen shows there now, uint8 [height, width, 3] RGB; EnvironmentFaultError: it gives no image."""
         try:
             shot = self._mss.grab(region._asdict())
         except self._error as error:

@@ -163,11 +163,7 @@ def _other_way(action: Any) -> Any:
 
 
 def demonstration(track: int, file: str | Path | None = None) -> Points:
-    """The points of a demonstration, [N, 2]; without a file, those that ship.
-
-    Raises:
-        ConfigError: there is none.
-    """
+    """The points of a demonstration, [N, 2]; without a file, those that ship. ConfigError: there are none."""
     if file is None and track != 1:
         raise ConfigError(f"no demonstration of track {track} ships: record one with `tmrl-like record-reward`")
     return load_trajectory(Path(__file__).with_name("track_1.npz") if file is None else file, 2)

@@ -84,11 +84,7 @@ class RacingGame:
         self._command[:] = (steering, gas, brake)
 
     def look(self) -> Any:
-        """The newest state, a copy of one `STATE`.
-
-        Raises:
-            EnvironmentFaultError: the game has died, or has stood still for three seconds.
-        """
+        """The newest state, a copy of one `STATE`; EnvironmentFaultError: the game has died, or stood still for 3 s."""
         while True:
             newest = self._newest.value
             state = self._states[newest % _SLOTS].copy()

@@ -19,11 +19,7 @@ _process = 0
 
 
 def running_reactor() -> Any:
-    """Return Twisted's reactor, started if need be; one that the program runs itself will do.
-
-    Raises:
-        TransportError: this process was forked from one that uses tlspyo, or the program has stopped its reactor.
-    """
+    """Twisted's reactor, started if need be, or the program's own; TransportError: it was stopped, or before a fork."""
     global _process
     with _lock:
         if not _process:

@@ -18,7 +18,6 @@ class Bucket:
     """Tokens: `burst` at first, and `per_s` more each second up to that."""
 
     def __init__(self, burst: float, per_s: float) -> None:
-        """Start full."""
         self._burst = burst
         self._per_s = per_s
         self._left = burst

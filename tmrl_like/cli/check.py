@@ -56,7 +56,6 @@ class Traffic:
 
     @property
     def samples(self) -> int:
-        """How many samples."""
         return sum(map(len, self.blocks))
 
 

@@ -74,7 +74,6 @@ class Progress:
     _finished_after_s: float | None = None
 
     def add(self, record: Record) -> None:
-        """Take a record of the metrics."""
         self._heard_at, self._heard_time_s = time.monotonic(), float(record.get("time_s") or 0.0)
         if record.get("kind") == "round":
             self.last_round = record

@@ -98,7 +98,6 @@ class Video:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Complete the file."""
         if self._writer is not None:
             self._writer.release()
 

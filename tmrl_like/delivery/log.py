@@ -303,7 +303,6 @@ class PacketLog:
             self.remove(self._segments[0])
 
     def remove(self, segment: Segment) -> None:
-        """Remove a segment."""
         self._segments.remove(segment)
         self.size_bytes -= segment.size_bytes
         try:

@@ -84,7 +84,6 @@ class Segment:
     """
 
     def __init__(self, path: Path) -> None:
-        """Map a file that is there."""
         self.path = path
         self.number = int(path.stem)
         self.map = map_file(path)
@@ -171,13 +170,11 @@ class Segment:
         return next((i for i, is_whole in enumerate(sums) if not is_whole), count)
 
     def close(self) -> None:
-        """Unmap it."""
         self.words.release()
         self._bytes.release()
         self.map.close()
 
     def remove(self) -> None:
-        """Unmap it, and remove the file."""
         self.close()
         with contextlib.suppress(OSError):  # Windows keeps one that another process has mapped
             self.path.unlink()

@@ -32,7 +32,6 @@ class ControlThread:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call has not ended yet."""
         return not self._newest.done()
 
     def start(self, call: Callable[[], Any]) -> Future[Any]:

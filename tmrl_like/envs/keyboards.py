@@ -54,7 +54,6 @@ class Keyboard:
 
     @property
     def held(self) -> frozenset[str]:
-        """Keys that are down."""
         return frozenset(self._held)
 
     def free(self, keys: Iterable[str]) -> None:

@@ -53,7 +53,6 @@ class JsonLinesSink:
     """
 
     def __init__(self, path: Path) -> None:
-        """Append to `path`."""
         path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
         self._file = path.open("a", encoding="utf-8")

@@ -42,7 +42,6 @@ class StreamSorter:
         self._current = _DATA_SET
 
     def add(self, buffer: Buffer, context_length: int, min_run: int) -> None:
-        """Take new samples."""
         if self._current is None:
             self._current = buffer.stream
         if buffer.stream == self._current:

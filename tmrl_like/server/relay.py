@@ -50,7 +50,6 @@ class Seat:
 
     @property
     def who(self) -> tuple[str, str]:
-        """Its role and name."""
         return self.hello.role, self.hello.name
 
     def sends_for(self, message: m.Bundle | m.Ack | m.Dismissal) -> bool:
@@ -171,7 +170,6 @@ class Relay:
 
     @property
     def workers(self) -> list[Seat]:
-        """All workers with a seat."""
         return [seat for seat in self._seats.values() if seat.hello.role == "worker"]
 
     def handle(self, incoming: Incoming, now: float) -> None:

@@ -53,7 +53,6 @@ class InprocServerLink:
         return True
 
     def forget(self, peer: bytes) -> None:
-        """Drop a connection."""
         self._outboxes.pop(peer, None)
 
     def wake(self) -> None:

@@ -229,7 +229,6 @@ class PacketWriter:
         return PacketRows([RowColumns(form, rows) for form, rows in self._segments], self._with_originals)
 
     def encode(self) -> bytes:
-        """The body, uncompressed."""
         return self.rows().encode()
 
 

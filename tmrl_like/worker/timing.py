@@ -43,7 +43,6 @@ class StepTimes:
 
     @property
     def is_full(self) -> bool:
-        """Whether all steps were added."""
         return self.steps >= self._max_steps
 
     def add(self, period_s: float, inference_s: float, env_s: float) -> None:

@@ -149,7 +149,6 @@ class VizDoomInterface(RealTimeGymInterface):  # type: ignore[misc]
         """Between two episodes nobody is at the controls."""
 
     def close(self) -> None:
-        """End the engine."""
         self.game.close()
 
     def _look(self) -> None:

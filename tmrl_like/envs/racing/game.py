@@ -76,7 +76,6 @@ class RacingGame:
 
     @property
     def pid(self) -> int | None:
-        """Process that runs the game."""
         return self._process.pid
 
     def drive(self, steering: float, gas: float, brake: float) -> None:
@@ -177,7 +176,6 @@ class Simulation:
         self.restart()
 
     def restart(self) -> None:
-        """Put the car back to the start."""
         self._env.reset(seed=self._track)
         self._env.t = 1.0  # the camera is near: the game would take a second to come down to the car
         self.tick(0.0, 0.0, 0.0)

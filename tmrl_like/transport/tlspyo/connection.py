@@ -134,7 +134,6 @@ class Connection:
         self._timer = running_reactor().callLater(self.options.heartbeat_s, self._look_after)
 
     def end(self) -> None:
-        """It is gone."""
         if self._timer.active():
             self._timer.cancel()
         self.ended.set()
@@ -182,7 +181,6 @@ class Connection:
             self._release()  # what was received before `_held` was set has not asked for it
 
     def received(self, size_bytes: int) -> None:
-        """Count a message as received."""
         self._to_receive.remove(size_bytes)
         if self._held and not self._waits(0.5):
             running_reactor().callFromThread(self._release)

@@ -75,11 +75,9 @@ class TlspyoPeerLink:
     # in the reactor
 
     def made(self, connection: PeerConnection) -> None:
-        """Something has answered."""
         self._connection = connection
 
     def proved(self) -> None:
-        """Both sides know each other."""
         self._ever_proved = True
         self._dialler.delay = _REDIAL_INITIAL_S
 
@@ -97,7 +95,6 @@ class TlspyoPeerLink:
                 self.give_up(other_server(self.where))
 
     def give_up(self, error: CredentialsError) -> None:
-        """Stop dialling."""
         self._dialler.stopTrying()
         self._error = error
         self.wake()

@@ -83,12 +83,10 @@ class TlspyoServerLink:
             self._unproved.pop(next(iter(self._unproved))).transport.abortConnection()
 
     def proved(self, connection: ServerConnection) -> None:
-        """It holds a valid key."""
         self._unproved.pop(connection.id, None)
         self._connections[connection.id] = connection
 
     def gone(self, connection: ServerConnection) -> None:
-        """It has ended."""
         self._unproved.pop(connection.id, None)
         if self._connections.pop(connection.id, None) is None:
             self._refused += 1

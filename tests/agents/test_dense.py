@@ -16,6 +16,8 @@ from tmrl_like.agents import (
     REDQAgent,
     SACAgent,
     SquashedGaussianActor,
+    dense,
+    dense_sac,
 )
 from tmrl_like.agents.dense import Dense, layers_of
 from tmrl_like.agents.dense_sac import DenseStep
@@ -175,3 +177,104 @@ def test_an_error_that_is_not_finite_stays_one():
     values = Dense(layers_of(critic), x).forward()
     assert np.isnan(values[:, 1]).all()
     assert np.isfinite(values[:, [0, 2, 3]]).all()
+
+
+SEES = spaces.Box(-np.inf, np.inf, (4,))
+SMALL = {"actor_cls": partial(SquashedGaussianActor, hidden_sizes=(8,))}
+
+
+@pytest.mark.parametrize(
+    ("space", "options"),
+    [
+        pytest.param(BOX, {"critic_cls": partial(EnsembleCritic, normalize_obs=False)}, id="critics see raw numbers"),
+        pytest.param(BOX, {"actor_cls": partial(SquashedGaussianActor, hidden_sizes=())}, id="no hidden layer"),
+        pytest.param(spaces.Box(0.0, 3e6, (2,)), {}, id="wide bounds of actions"),
+        pytest.param(spaces.Box(-1.0, 1.0, ()), {"weight_decay": 0, "gamma": 1}, id="an action without dimensions"),
+    ],
+)
+def test_networks_and_spaces_that_are_unusual_train_as_on_the_page(space, options):
+    page, compiled = (agent_of(space, how, **options) for how in ("off", "auto"))
+    for made in (page, compiled):
+        train(made, space, 5, obs=SEES)
+    assert_equal(compiled, page)
+
+
+def agent_of(space, acceleration, **options):
+    torch.manual_seed(0)
+    return SACAgent(SEES, space, acceleration=acceleration, **(SMALL | options))
+
+
+@pytest.mark.parametrize("how", ["off", "auto"])
+def test_a_deep_copy_of_an_agent_trains_by_itself(how):
+    one = agent_of(BOX, how)
+    train(one, BOX, 2, obs=SEES)
+    twin = copy.deepcopy(one)
+    train(twin, BOX, 3, obs=SEES)
+    train(one, BOX, 3, obs=SEES)
+    assert_equal(twin, one)
+    assert isinstance(twin._step, DenseStep) == (how == "auto")
+
+
+def test_what_an_agent_scheduler_changes_counts_at_once():
+    page, compiled = (agent_of(BOX, how, n_critics=3, critics_in_target=2) for how in ("off", "auto"))
+    for made in (page, compiled):
+        train(made, BOX, 3, obs=SEES)
+        made.gamma, made.polyak, made.actor_polyak, made.target_entropy, made.policy_delay = 0.5, 0.5, 0.1, -7.0, 2
+        made.critics_in_target = 3
+        made.actor_optimizer.param_groups[0]["lr"] = torch.tensor(1e-2)
+        made.critic_optimizer.param_groups[0]["lr"] = 0
+        train(made, BOX, 4, first=10, obs=SEES)
+    assert_equal(compiled, page)
+
+
+class FrozenActor(SquashedGaussianActor):
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.hidden[0].weight.requires_grad_(False)
+
+
+class OwnDescent(SACAgent):
+    def _train_critics(self, batch):
+        loss = (self.critic(batch.obs, batch.act) - self._td_target(batch)).square().mean()
+        self.critic_optimizer.zero_grad()
+        loss.backward()
+        self.critic_optimizer.step()
+        return {"loss_critic": loss.detach()}
+
+
+class OwnAverage(SACAgent):
+    def average(self, with_actor):
+        self.averaged = True
+
+
+def test_users_may_freeze_parameters_descend_as_usual_in_torch_and_average_in_their_own_way():
+    frozen = agent_of(BOX, "auto", actor_cls=partial(FrozenActor, hidden_sizes=(8,)))
+    fixed, trained = (copy.deepcopy(p) for p in (frozen.actor.hidden[0].weight, frozen.actor.hidden[0].bias))
+    torch.manual_seed(0)
+    own = OwnDescent(SEES, BOX, **SMALL)
+    critic = copy.deepcopy(own.critic.head.weight)
+    averaging = OwnAverage(SEES, BOX, **SMALL)
+    for made in (frozen, own, averaging):
+        train(made, BOX, 2, obs=SEES)
+    torch.testing.assert_close(frozen.actor.hidden[0].weight, fixed)
+    assert not torch.equal(frozen.actor.hidden[0].bias, trained)
+    assert not torch.equal(own.critic.head.weight, critic)
+    assert averaging.averaged
+
+
+def test_numba_that_is_broken_or_switched_off_costs_speed_alone(monkeypatch, caplog):
+    def fail():
+        raise ImportError("Numba needs NumPy 2.2 or less")
+
+    monkeypatch.setattr(dense_sac, "blas", fail)
+    assert not isinstance(agent_of(BOX, "auto")._step, DenseStep)
+    assert "slower than with numba, which cannot be used: ImportError: Numba needs NumPy 2.2" in caplog.text
+
+
+def test_a_sgemm_that_does_not_multiply_is_not_used(monkeypatch):
+    right = dense.blas()
+    monkeypatch.setattr(dense, "_multiplies", lambda address: False)
+    with pytest.raises(ImportError, match="product of two matrices"):
+        dense.blas.__wrapped__()
+    monkeypatch.undo()
+    assert dense.blas.__wrapped__() == right

@@ -12,6 +12,7 @@ from tmrl_like.agents.models import (
 from tmrl_like.agents.observations import Encoder, Rescale
 from tmrl_like.agents.sharing import copy_shared, no_grad
 from tmrl_like.errors import ConfigError
+from tmrl_like.policies.network import scale_and_shift
 
 NESTED = spaces.Tuple(
     (
@@ -172,7 +173,7 @@ def _in_space_order():
 
 def test_bounded_entries_are_scaled_and_unbounded_ones_pass():
     low, high = np.array([0.0, 0.0, -np.inf, -3.4e38]), np.array([10.0, 10.0, np.inf, 3.4e38])
-    rescale = Rescale(low, high, 3.0)
+    rescale = Rescale(*scale_and_shift(low, high, 3.0))
     torch.testing.assert_close(rescale(torch.tensor([[10.0, 0.0, 7.0, 7.0]])), torch.tensor([[3.0, -3.0, 7.0, 7.0]]))
 
 

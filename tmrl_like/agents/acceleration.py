@@ -7,10 +7,12 @@ flag and from the optimisers' options.
 
 from __future__ import annotations
 
+import copy
 import logging
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -60,7 +62,7 @@ def accelerate(step: Step, mode: str, device: str, optimizers: Sequence[torch.op
 class Flat:
     """All trained parameters of a module, side by side in one: what is done to each is then one operation.
 
-    The module's parameters become views of it, and their gradients views of its gradient.
+    The module's parameters become views of it, and their gradients views of its gradient; in a deep copy as well.
 
     Attributes:
         parameter: [number of values], with a gradient; what an optimiser takes.
@@ -71,12 +73,23 @@ class Flat:
         """The same memory as an array."""
         return self.parameter.detach().numpy()
 
-    def __init__(self, module: nn.Module) -> None:
-        parameters = [p for p in module.parameters() if p.requires_grad] or list(module.parameters())
-        self.parameter = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in parameters]))
+    def __init__(self, module: nn.Module, average_of: nn.Module | None = None) -> None:
+        """Take those that are trained; of a moving average, those that are in what it is the average of."""
+        pairs = zip(module.parameters(), (average_of or module).parameters(), strict=True)
+        self._parts = [p for p, trained in pairs if trained.requires_grad]
+        self.parameter = nn.Parameter(torch.cat([p.detach().reshape(-1) for p in self._parts]))
+        self._tie()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Flat:
+        twin = object.__new__(Flat)
+        twin.parameter, twin._parts = copy.deepcopy((self.parameter, self._parts), memo)
+        twin._tie()
+        return twin
+
+    def _tie(self) -> None:
         self.parameter.grad = torch.zeros_like(self.parameter)
         first = 0
-        for p in parameters:
+        for p in self._parts:
             mine = slice(first, first := first + p.numel())
             p.data = self.parameter.data[mine].view(p.shape)
             p.grad = self.parameter.grad[mine].view(p.shape) if p.requires_grad else None
@@ -84,6 +97,7 @@ class Flat:
     def adam(self, cls: type[torch.optim.Adam], **options: Any) -> torch.optim.Adam:
         """Make the optimiser for it, for `adam_step`."""
         optimizer = cls([self.parameter], fused=True, **options)
+        optimizer.zero_grad = partial(optimizer.zero_grad, set_to_none=False)  # type: ignore[method-assign]
         names = ("exp_avg", "exp_avg_sq", *(("max_exp_avg_sq",) if options.get("amsgrad") else ()))
         state = {name: torch.zeros_like(self.parameter.data) for name in names}
         optimizer._opt_called = True  # type: ignore[attr-defined]  # `adam_step` steps it: schedulers need not warn

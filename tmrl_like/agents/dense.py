@@ -7,6 +7,7 @@ Shape names: N networks side by side, B batch, I inputs, O outputs of a layer.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 from collections.abc import Callable, Sequence
@@ -16,9 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import njit, types
+from numba import config, njit, types
 from numba.extending import get_cython_function_address, intrinsic
 from torch import nn
+
+if config.DISABLE_JIT:  # type: ignore[attr-defined]
+    raise ImportError("NUMBA_DISABLE_JIT is set")
 
 _Array = np.ndarray[Any, Any]
 _EPS = np.float32(1e-5)  # of torch's layer normalisation
@@ -39,13 +43,28 @@ def compiled(function: Callable[..., Any]) -> Any:
 
 
 @functools.cache
-def _blas() -> int:
-    """Address of `sgemm`: torch's, if it shows one (MKL's takes 15 % less time), else scipy's."""
-    try:
+def blas() -> int:
+    """Address of `sgemm`: torch's, if it shows one (MKL's takes 15 % less time), else scipy's.
+
+    Raises:
+        ImportError: there is none that multiplies.
+    """
+    with contextlib.suppress(StopIteration, OSError, AttributeError):
         library = ctypes.CDLL(str(next(Path(torch.__file__).parent.glob("lib/libtorch_cpu.so"))))
-        return ctypes.cast(library.sgemm_, ctypes.c_void_p).value or 0
-    except (StopIteration, OSError, AttributeError):
-        return int(get_cython_function_address("scipy.linalg.cython_blas", "sgemm"))
+        address = ctypes.cast(library.sgemm_, ctypes.c_void_p).value or 0
+        if _multiplies(address):
+            return address
+    address = get_cython_function_address("scipy.linalg.cython_blas", "sgemm")
+    if not _multiplies(address):
+        raise ImportError("sgemm of scipy does not give the product of two matrices")
+    return address
+
+
+def _multiplies(sgemm: int) -> bool:
+    a, b = np.arange(6, dtype=np.float32).reshape(2, 3), np.arange(12, dtype=np.float32).reshape(3, 4)
+    product = np.zeros((2, 4), np.float32)
+    _multiply(a, b, product, False, False, sgemm)
+    return np.array_equal(product, a @ b)
 
 
 class Layer(NamedTuple):
@@ -95,7 +114,7 @@ class Dense:
             gradients: where `backward` leaves those of the parameters, if it is to `learn`.
             transposed: whether the weights are, as torch's linear layers have them.
         """
-        self._x, self._transposed, self._sgemm = x, transposed, _blas()
+        self._x, self._transposed, self._sgemm = x, transposed, blas()
         self._layers = tuple(zip(*layers, strict=True))
         self._gradients = tuple(zip(*(gradients or layers), strict=True))
         n, rows = len(layers[0].weight), len(x)
@@ -134,14 +153,17 @@ class Dense:
 
 @intrinsic
 def _call_sgemm(context: Any, sgemm: Any, numbers: Any, left: Any, right: Any, product: Any) -> Any:
-    """Call a Fortran sgemm: all by reference. `numbers` holds m, n, k, three strides, alpha, beta and two flags."""
+    """Call a Fortran sgemm: all by reference. `numbers` holds m, n, k, three strides, alpha, beta and two flags.
+
+    Integers have 64 bits: little-endian ones of 32 bits begin with the same bytes.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         byte = ir.IntType(8).as_pointer()
         sgemm, numbers, *matrices = arguments
         m, n, k, ld_left, ld_right, ld_product, alpha, beta, trans_left, trans_right = (
             builder.inttoptr(builder.add(numbers, ir.Constant(numbers.type, offset)), byte)
-            for offset in (*range(0, 32, 4), 32, 33)
+            for offset in (*range(0, 56, 8), 52, 56, 57)
         )
         left, right, product = (builder.inttoptr(matrix, byte) for matrix in matrices)
         order = trans_left, trans_right, m, n, k, alpha, left, ld_left, right, ld_right, beta, product, ld_product
@@ -155,12 +177,12 @@ def _call_sgemm(context: Any, sgemm: Any, numbers: Any, left: Any, right: Any, p
 @compiled
 def _multiply(a: Any, b: Any, c: Any, transpose_a: bool, transpose_b: bool, sgemm: int) -> None:
     """Give c = a b, with each of them transposed or not. In Fortran's order of memory that is c^T = b^T a^T."""
-    numbers = np.empty(9, np.int32)
+    numbers = np.empty(8, np.int64)
     numbers[0], numbers[1], numbers[2] = c.shape[1], c.shape[0], a.shape[0] if transpose_a else a.shape[1]
     numbers[3], numbers[4], numbers[5] = b.shape[1], a.shape[1], c.shape[1]
     floats, flags = numbers.view(np.float32), numbers.view(np.uint8)
-    floats[6], floats[7] = ONE, ZERO
-    flags[32], flags[33] = ord("T") if transpose_b else ord("N"), ord("T") if transpose_a else ord("N")
+    floats[12], floats[13] = ONE, ZERO
+    flags[56], flags[57] = ord("T") if transpose_b else ord("N"), ord("T") if transpose_a else ord("N")
     _call_sgemm(sgemm, numbers.ctypes.data, b.ctypes.data, a.ctypes.data, c.ctypes.data)  # type: ignore[call-arg]
 
 

@@ -9,6 +9,7 @@ of the actor: those of the next observations, and behind them those of the obser
 # ruff: noqa: N803, N806, N815
 from __future__ import annotations
 
+import copy
 import math
 from abc import ABC, abstractmethod
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tmrl_like.agents.dense import ONE, ZERO, Dense, adam, compiled, layers_of, move
+from tmrl_like.agents.dense import ONE, ZERO, Dense, adam, blas, compiled, layers_of, move
 from tmrl_like.types import Batch
 
 _Array = np.ndarray[Any, Any]
@@ -32,19 +33,24 @@ class DenseStep(ABC):
 
     def __init__(self, agent: Any) -> None:
         self.agent = agent
-        self.num_rows = 0
+        self.form: Any = None  # of what the buffers are made for
+        blas()  # raises what is wrong with it
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> DenseStep:
+        return type(self)(copy.deepcopy(self.agent, memo))
 
     @torch.no_grad()
     def __call__(self, batch: Batch, with_actor: bool) -> dict[str, Any]:
-        if len(batch.rew) != self.num_rows:
+        if self.form != (form := (len(batch.rew), self.agent.critics_in_target)):
             self.build(len(batch.rew))
+            self.form = form
         return self.step(self.agent._scale_rewards(batch), with_actor)
 
     def build(self, num_rows: int) -> None:
         """Make the buffers for batches of this size."""
         self.num_rows = num_rows
         agent, actor, critic = self.agent, self.agent.actor, self.agent.critic
-        num_features, num_inputs = actor.encoder.size, critic.hidden[0].weight.shape[1]
+        num_features, num_inputs = actor.encoder.size, layers_of(critic)[0].weight.shape[1]
         self.features = _zeros(2, num_rows, num_features)
         self.inputs = _zeros(2, num_rows, num_inputs)
         seen = self.features.reshape(2 * num_rows, num_features)
@@ -65,7 +71,7 @@ class DenseStep(ABC):
     def step(self, batch: Batch, with_actor: bool) -> dict[str, Any]:
         """Equations as in `tmrl_like.agents.sac`; the metrics are numbers."""
         agent, num_rows = self.agent, self.num_rows
-        entropy_coef = math.exp(agent.temperature.log_coef.item())
+        entropy_coef = agent.temperature.log_coef.exp().item()
         if (norm := agent.obs_norm) is not None:
             count = norm.count.numpy()
             count += 1.0
@@ -285,8 +291,8 @@ class Descent:
             largest = state["max_exp_avg_sq"].numpy() if group["amsgrad"] else _zeros(0)
             self.arrays, self.steps = (values, gradient, *moments, largest), state["step"].numpy()
         self.steps += 1
-        rates = group["lr"], *group["betas"], group["eps"], group["weight_decay"], float(self.steps)
-        adam(*self.arrays, rates, self.decoupled)
+        rates = group["lr"], *group["betas"], group["eps"], group["weight_decay"], self.steps
+        adam(*self.arrays, tuple(map(float, rates)), self.decoupled)
 
 
 @compiled

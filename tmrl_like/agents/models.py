@@ -249,7 +249,7 @@ class EnsembleCritic(EnsembleMLP):
     def read_actions(self, action_space: gymnasium.Space[Any]) -> tuple[int, int]:
         """A Box's entries are inputs, scaled to [-1, 1]; one output."""
         center, half = action_bounds(action_space)
-        self.rescale_act = Rescale(center - half, center + half, 1.0)
+        self.rescale_act = Rescale(1 / half, -center / half)
         return len(center), 1
 
     def forward(self, obs: Any, act: Tensor, members: Tensor | None = None) -> Tensor:

@@ -45,7 +45,7 @@ class Encoder(nn.Module):
         self.space = space
         self.flatten = flatten = Flatten(vectors)
         self.normalizes = normalize_obs and bool((flatten.num_categories == 0).any())
-        self.rescale = Rescale(flatten.low, flatten.high, obs_range, self.normalizes)
+        self.rescale = Rescale(*scale_and_shift(flatten.low, flatten.high, obs_range), self.normalizes)
         self.one_hot = OneHot(flatten.low, flatten.num_categories) if flatten.num_categories.any() else None
         self._image_paths = [path for path, _ in images]
         self.images = nn.ModuleList(ImageEncoder(box) for _, box in images)
@@ -62,7 +62,8 @@ class Encoder(nn.Module):
 
     def is_as(self, other: Encoder) -> bool:
         """Whether another encoder of the same space gives the same features."""
-        return all(map(torch.equal, self.rescale.buffers(), other.rescale.buffers()))
+        pairs = zip(self.rescale.buffers(), other.rescale.buffers(), strict=True)
+        return self.normalizes == other.normalizes and all(torch.equal(*pair) for pair in pairs)
 
     def one(self, obs: Any) -> Tensor:
         """One raw observation of numpy arrays, without images -> [F] float32."""
@@ -157,18 +158,15 @@ class Flatten:
 
 
 class Rescale(nn.Module):
-    """Each entry of a flat vector times a scale, plus a shift: bounded ones to [-limit, limit], others as they are."""
+    """Each entry of a flat vector times a scale, plus a shift."""
 
     scale: Tensor  # [R] float32
     shift: Tensor  # [R] float32
 
-    def __init__(
-        self, low: np.ndarray[Any, Any], high: np.ndarray[Any, Any], limit: float, in_weights: bool = False
-    ) -> None:
-        """Bounds are float [R]; a limit of 0 leaves all as it is; `in_weights`: scale and shift are, and may change."""
+    def __init__(self, scale: np.ndarray[Any, Any], shift: np.ndarray[Any, Any], in_weights: bool = False) -> None:
+        """Both are float32 [R]; `in_weights`: they are a part of them, and may change."""
         super().__init__()
-        scale, shift = scale_and_shift(low, high, limit)
-        self.size = len(low)
+        self.size = len(scale)
         self.changes = in_weights or bool((scale != 1).any() or (shift != 0).any())
         self.register_buffer("scale", torch.from_numpy(scale), persistent=in_weights)
         self.register_buffer("shift", torch.from_numpy(shift), persistent=in_weights)

@@ -28,6 +28,7 @@ from tmrl_like.agents.returns import ReturnScale
 from tmrl_like.agents.sharing import copy_shared, no_grad
 from tmrl_like.base.factories import MISSING, completed
 from tmrl_like.base.functional import cached_property
+from tmrl_like.base.text import one_line
 from tmrl_like.errors import ConfigError
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.types import Batch
@@ -215,11 +216,12 @@ class SACAgent(TrainingAgent):
         self.temperature = Temperature(entropy_coef).to(device)
         adam = {"betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
         self._flat_actor, self._flat_critic = Flat(self.actor), Flat(self.critic)
-        self._flat_actor_ema = None if self.actor_ema is None else Flat(self.actor_ema)
-        self._flat_critic_target = Flat(self.critic_target)
+        self._flat_actor_ema = None if self.actor_ema is None else Flat(self.actor_ema, self.actor)
+        self._flat_critic_target = Flat(self.critic_target, self.critic)
+        self._flat_temperature = Flat(self.temperature)
         self.actor_optimizer = self._flat_actor.adam(OPTIMIZERS[optimizer], lr=lr_actor, **adam)
         self.critic_optimizer = self._flat_critic.adam(OPTIMIZERS[optimizer], lr=lr_critic, **adam)
-        self.temperature_optimizer = Flat(self.temperature).adam(torch.optim.Adam, lr=lr_entropy)
+        self.temperature_optimizer = self._flat_temperature.adam(torch.optim.Adam, lr=lr_entropy)
         networks = self.actor, self.critic, self.critic_target, self.critic_frozen
         encoders = [getattr(network, "encoder", None) for network in (*networks, self.actor_ema)]
         normalizing = [e for e in encoders if isinstance(e, Encoder) and e.normalizes and e.space == observation_space]
@@ -236,10 +238,10 @@ class SACAgent(TrainingAgent):
     def _compiled_step(self) -> Callable[[Batch, bool], dict[str, Any]] | None:
         """What does `_update` in `tmrl_like.agents.dense_sac`; None: it does not do what this agent does."""
         shipped: Any = next(cls for cls in type(self).__mro__ if "_dense_step" in vars(cls))
-        page = "_update", "_train_critics", "_train_actor", "_td_target", "_sample", "_draw_critics"
+        page = "_update", "_normalize", "_train_critics", "_train_actor", "_td_target", "_sample", "_draw_critics"
         if not (
             self.device == "cpu"
-            and all(getattr(type(self), name) is getattr(shipped, name) for name in page)
+            and all(getattr(type(self), name) is getattr(shipped, name) for name in (*page, "average"))
             and type(self.actor) is shipped._default_actor
             and type(self.critic) is shipped._default_critic
             and self.critic.dropout == 0.0
@@ -250,9 +252,13 @@ class SACAgent(TrainingAgent):
         if importlib.util.find_spec("numba") is None:
             log.info('a training step takes a third of the time with numba: pip install "tmrl_like[fast]"')
             return None
-        from tmrl_like.agents import dense_sac
+        try:
+            from tmrl_like.agents import dense_sac
 
-        return getattr(dense_sac, self._dense_step)(self)  # type: ignore[no-any-return]
+            return getattr(dense_sac, self._dense_step)(self)  # type: ignore[no-any-return]
+        except Exception as error:  # of an installation that is broken, of any kind
+            log.warning("training is slower than with numba, which cannot be used: %s", one_line(error))
+            return None
 
     critic_frozen = cached_property(lambda self: no_grad(copy_shared(self.critic)))
     """The critics in training, seen without gradients for their parameters."""

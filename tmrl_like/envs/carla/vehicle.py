@@ -27,7 +27,11 @@ class Record:
 
     @classmethod
     def from_array(cls, array: np.ndarray[Any, Any]) -> Self:
-        """Rebuild what `to_array` wrote; DecodingError: another shape, or values that the fields do not take."""
+        """Rebuild what `to_array` wrote.
+
+        Raises:
+            DecodingError: another shape, or values that the fields do not take.
+        """
         if np.shape(array) != (len(cls.FORMAT),):
             raise DecodingError(f"{cls.__name__}: expected an array of shape ({len(cls.FORMAT)},), got {array.shape}")
         try:
@@ -41,7 +45,11 @@ class Record:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Rebuild what `to_bytes` wrote; DecodingError: another length, or values that the fields do not take."""
+        """Rebuild what `to_bytes` wrote.
+
+        Raises:
+            DecodingError: another length, or values that the fields do not take.
+        """
         try:
             return cls(*struct.unpack("<" + cls.FORMAT, data))
         except (struct.error, ValueError) as error:

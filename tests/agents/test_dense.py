@@ -278,3 +278,16 @@ def test_a_sgemm_that_does_not_multiply_is_not_used(monkeypatch):
         dense.blas.__wrapped__()
     monkeypatch.undo()
     assert dense.blas.__wrapped__() == right
+
+
+def test_a_full_disk_and_a_damaged_file_of_compiled_code_stop_nothing(monkeypatch):
+    def fail(*args):
+        raise OSError(28, "No space left on device")
+
+    for name in ("load", "save"):
+        monkeypatch.setattr(f"numba.core.caching.IndexDataCacheFile.{name}", fail)
+
+    def double(x):
+        return 2 * x
+
+    assert dense.compiled(double)(3) == 6

@@ -37,9 +37,21 @@ def compiled(function: Callable[..., Any]) -> Any:
     """
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz"}}
     try:
-        return njit(cache=True, **options)(function)
+        made = njit(cache=True, **options)(function)
     except RuntimeError:  # no folder to write to
         return njit(**options)(function)
+    kept = made._cache
+    kept.load_overload, kept.save_overload = map(_where_possible, (kept.load_overload, kept.save_overload))
+    return made
+
+
+def _where_possible(call: Callable[..., Any]) -> Callable[..., Any]:
+    def attempt(*args: Any) -> Any:
+        with contextlib.suppress(Exception):  # a full disk, or a file that was damaged, with whatever pickle says of it
+            return call(*args)
+        return None
+
+    return attempt
 
 
 @functools.cache

@@ -124,7 +124,7 @@ needs_sh = pytest.mark.skipif(shutil.which("sh") is None, reason="the guide's co
 def test_the_copied_robot_is_an_experiment_of_its_own(my_arm):
     folder, _ = my_arm
     printed = command_in(folder, "check", "my_arm.yaml", "--print_config")
-    assert printed.count("my_arm.") == 2
+    assert printed.count("my_arm.") == 3
     assert "envs.robot.env." not in printed
 
 

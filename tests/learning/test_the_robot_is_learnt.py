@@ -110,7 +110,7 @@ def reach(
 @pytest.mark.learn
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_arm_reaches_its_targets_after_two_and_a_half_minutes(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_arm_reaches_its_targets_after_a_minute(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("mujoco")
     torch.manual_seed(seed)
     torch.set_num_threads(1)
@@ -122,30 +122,36 @@ def test_the_arm_reaches_its_targets_after_two_and_a_half_minutes(seed: int, mon
         "cpu",
         actor_cls=partial(SquashedGaussianActor, noise_beta=1.5, noise_steps=60, **small),
         critic_cls=partial(EnsembleCritic, layer_norm=False, **small),
-        gamma=0.95,
+        gamma=0.9,
         polyak=0.98,
         lr_actor=1e-3,
         lr_critic=1e-3,
         lr_entropy=2e-3,
         entropy_coef=0.1,
     )
-    memory = ReplayMemory(batch_size=128, act_buf_len=ACTIONS, obs_preprocessor=view, memory_size=10_000)
+    memory = ReplayMemory(
+        batch_size=128,
+        act_buf_len=ACTIONS,
+        obs_preprocessor=view,
+        memory_size=10_000,
+        sample_preprocessor=robot.OtherTargets(seed),
+    )
     memory.seed(seed)
     steps = trained = 0
     changes = []
-    while steps < 3000:
+    while steps < 1200:
         samples, _, _ = reach(env, agent.get_actor(), view, test=False)
         memory.append(Buffer(samples, "robot"))
         steps += len(samples) - 1
         changes.append(np.abs(np.diff([sample[0] for sample in samples[ACTIONS:]], axis=0)))
-        while steps > 200 and trained < 4 * steps:
+        while steps > 100 and trained < 20 * steps:
             agent.train(memory.sample())
             trained += 1
     tests = [reach(ClocklessRobotEnv(1000 + i, monkeypatch), agent.get_actor(), view, test=True)[1:] for i in range(40)]
     totals, reached = zip(*tests, strict=True)
     change = np.concatenate(changes).mean()
     print(f"seed {seed}: return {np.mean(totals):.2f}, reached {np.mean(reached):.0%}, change of actions {change:.3f}")
-    assert change < 0.25  # with independent noise 0.36 to 0.7
+    assert change < 0.45  # with independent noise 0.56 and 0.66, seeds 2 and 1
     assert np.mean(reached) >= 0.8
     assert np.mean(totals) > -10.0
 
@@ -160,6 +166,36 @@ def test_the_view_of_the_target_is_the_same_for_arrays_and_batches() -> None:
         assert one.dtype == np.float32
         assert torch.allclose(torch.from_numpy(one), many[0])
     assert alone[2] == pytest.approx([0.7 * 0.3 / 0.31**0.5, -0.7 * 0.004 / 0.014**0.5])
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_another_target_comes_with_the_reward_and_the_end_that_belong_to_it(share: float) -> None:
+    """Against the interface's own arithmetic, for each transition of a batch."""
+    rng, interface = np.random.default_rng(0), robot.RobotInterface(ClocklessArm.__new__(ClocklessArm))
+    targets = [robot.tip_m(rng.uniform(*np.transpose(robot.TARGETS_RAD))) for _ in range(8)]
+    places = [rng.uniform(*np.transpose(robot.TARGETS_RAD)) for _ in range(8)]
+
+    def seen(place: Any, target: Any, speed: float) -> list[Any]:
+        interface._target = target
+        return interface._observation(RobotState(0, 0.0, tuple(place), (speed, 0.0), False))
+
+    def batch(speed: float) -> tuple[Any, ...]:
+        rows = zip(*(seen(place, target, speed) for place, target in zip(places, targets, strict=True)), strict=True)
+        return robot.TargetInView()(tuple(torch.from_numpy(np.stack(row)) for row in rows))
+
+    places[:4], targets[2:6] = [places[0]] * 4, [robot.tip_m(places[0])] * 4  # some rest on the targets of some
+    flags = torch.zeros(8)
+    last_obs, _, rew, obs, terminated, _ = robot.OtherTargets(0, share)(
+        batch(0.5), torch.zeros(8, 2), torch.full((8,), -9.0), batch(0.0), flags, flags
+    )
+    for i, place in enumerate(places):
+        target = next(t for t in targets if np.allclose(seen(place, t, 0.0)[3], obs[3][i], atol=1e-6))
+        assert np.allclose(seen(place, target, 0.5)[3], last_obs[3][i], atol=1e-6)
+        distance = np.linalg.norm(target - robot.tip_m(place))
+        assert rew[i] == pytest.approx(-9.0 if share == 0.0 else -distance - robot.STEP_COSTS, abs=1e-6)
+        assert terminated[i] == float(share == 1.0 and distance < robot.REACHED_M)
+    assert bool(terminated.any()) == (share == 1.0)
+    assert torch.allclose(obs[2], 0.7 * obs[3] / (obs[3].abs() + 0.01) ** 0.5)
 
 
 def test_what_is_learnt_without_a_clock_is_the_environment_that_ships(monkeypatch: pytest.MonkeyPatch) -> None:

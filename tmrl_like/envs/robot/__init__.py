@@ -1,9 +1,10 @@
 """A robot arm: `env` has the task, `driver` the robot's side of it, `physics` an arm that is simulated."""
 
 from tmrl_like.envs.robot.driver import RobotCommand, RobotDriver, RobotState, SimulatedArm
-from tmrl_like.envs.robot.env import RobotEnv, RobotInterface, TargetInView, tip_m
+from tmrl_like.envs.robot.env import OtherTargets, RobotEnv, RobotInterface, TargetInView, tip_m
 
 __all__ = [
+    "OtherTargets",
     "RobotCommand",
     "RobotDriver",
     "RobotEnv",

@@ -169,6 +169,58 @@ class TargetInView:
         return (position, velocity, near, way, *actions)
 
 
+class OtherTargets:
+    """Sample preprocessor: what the arm did on its way to one target is seen as on its way to another.
+
+    Andrychowicz et al., "Hindsight Experience Replay", 2017 (arXiv:1707.01495): the arm moves in the same way whatever
+    its target, so most transitions of a batch get the target of another one, with the reward and the end that belong
+    to it. Works on whole batches (tensors [B, …]), after `TargetInView`; single transitions stay as they are.
+    """
+
+    batched = True
+
+    def __init__(self, seed: int | None = None, share: float = 0.8) -> None:
+        """`share` of the transitions get another target, drawn from this seed; None: from another one each time."""
+        self._random = np.random.default_rng(seed)
+        self._share = share
+
+    def __call__(
+        self, last_obs: tuple[Any, ...], act: Any, rew: Any, obs: tuple[Any, ...], terminated: Any, truncated: Any
+    ) -> tuple[Any, ...]:
+        if act.ndim < 2:
+            return last_obs, act, rew, obs, terminated, truncated
+        moved = np.flatnonzero(self._random.random(len(act)) < self._share)
+        source = np.arange(len(act))
+        source[moved] = self._random.integers(len(act), size=len(moved))
+        x, y, cos, sin = _tips(obs[0])
+        along, left = obs[3].unbind(-1)
+        target = (x + cos * along - sin * left)[source], (y + sin * along + cos * left)[source]
+        last_obs, obs = _towards(last_obs, *target), _towards(obs, *target)
+        distance_m = obs[3].norm(dim=-1)
+        rests = obs[1].abs().amax(-1) < AT_REST_RAD_S
+        rew, terminated = rew.clone(), terminated.clone()
+        rew[moved] = -distance_m[moved] - STEP_COSTS
+        terminated[moved] = ((distance_m < REACHED_M) & rests)[moved].to(terminated.dtype)
+        return last_obs, act, rew, obs, terminated, truncated
+
+
+def _towards(obs: tuple[Any, ...], target_x: Any, target_y: Any) -> tuple[Any, ...]:
+    """Observations as `TargetInView` shows them, with these targets, in m, each [B]."""
+    x, y, cos, sin = _tips(obs[0])
+    way = obs[3].clone()
+    way[:, 0] = cos * (target_x - x) + sin * (target_y - y)
+    way[:, 1] = cos * (target_y - y) - sin * (target_x - x)
+    return TargetInView()((*obs[:3], way, *obs[4:]))
+
+
+def _tips(position_rad: Any) -> tuple[Any, Any, Any, Any]:
+    """Joint positions [B, 2] -> the tip's x and y in m, cosine and sine of the forearm's angle, each [B]."""
+    shoulder, both = position_rad[:, 0], position_rad.sum(-1)
+    upper_m, fore_m = LINKS_M
+    cos, sin = both.cos(), both.sin()
+    return upper_m * shoulder.cos() + fore_m * cos, upper_m * shoulder.sin() + fore_m * sin, cos, sin
+
+
 def tip_m(position_rad: Any) -> _Array:
     """Where the tip is: x and y in m, float32 [2], from the joint positions [2]."""
     shoulder, both = position_rad[0], position_rad[0] + position_rad[1]

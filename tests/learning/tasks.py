@@ -49,6 +49,7 @@ class Task:
         goal: mean return that test episodes must reach in the end.
         classes: the agent's, the actor's and the critics'.
         agent: options of the agent.
+        nets: options of actor and critics.
         memory: options of `ReplayMemory`; `sample_preprocessor` is made from the seed.
         first_steps: before training begins.
         updates_per_step: training steps per environment step.
@@ -60,6 +61,7 @@ class Task:
     goal: float
     classes: tuple[Any, Any, Any] = (SACAgent, SquashedGaussianActor, EnsembleCritic)
     agent: dict[str, Any] = field(default_factory=dict)
+    nets: dict[str, Any] = field(default_factory=dict)
     memory: dict[str, Any] = field(default_factory=dict)
     sample_preprocessor: Callable[[int], Any] = lambda seed: None
     compressor: Callable[..., Any] = lambda *sample: sample
@@ -88,6 +90,7 @@ TASKS = {
         steps=15_000,
         goal=350.0,
         agent={"polyak": 0.99, **FAST},
+        nets={"normalize_obs": False},
     ),
     "frozen lake": Task(
         env=lambda seed: GenericGymEnv("FrozenLake-v1", {"is_slippery": False}),
@@ -119,7 +122,7 @@ def learn(task: Task, seed: int) -> Iterator[tuple[int, list[float]]]:
     env, view = task.env(seed), task.memory.get("obs_preprocessor", lambda obs: obs)
     env.reset(seed=seed)
     env.action_space.seed(seed)
-    nets = {"hidden_sizes": (64, 64)}
+    nets = {"hidden_sizes": (64, 64), **task.nets}
     agent_cls, actor_cls, critic_cls = task.classes
     agent = agent_cls(
         env.observation_space,

@@ -92,7 +92,6 @@ class Network:
         self._has_categories = bool(self._is_category.any())
         self._entries, self._matches = np.empty_like(self._value), np.empty_like(self._value)
         widths = [len(self._source), *spec.hidden_sizes, spec.action.num_outputs]
-        self._layer_norm = spec.layer_norm
         self._values = [np.empty(width, np.float32) for width in widths[1:]]
         names = [*(f"hidden.{i}" for i in range(len(spec.hidden_sizes))), "head"]
         forms = {

@@ -63,13 +63,13 @@ def blas() -> int:
     """
     with contextlib.suppress(StopIteration, OSError, AttributeError):
         library = ctypes.CDLL(str(next(Path(torch.__file__).parent.glob("lib/libtorch_cpu.so"))))
-        address = ctypes.cast(library.sgemm_, ctypes.c_void_p).value or 0
-        if _multiplies(address):
+        address = ctypes.cast(library.sgemm_, ctypes.c_void_p).value
+        if address and _multiplies(address):
             return address
-    address = get_cython_function_address("scipy.linalg.cython_blas", "sgemm")
-    if not _multiplies(address):
+    of_scipy = int(get_cython_function_address("scipy.linalg.cython_blas", "sgemm"))
+    if not _multiplies(of_scipy):
         raise ImportError("sgemm of scipy does not give the product of two matrices")
-    return address
+    return of_scipy
 
 
 def _multiplies(sgemm: int) -> bool:

@@ -134,7 +134,7 @@ class DenseStep(ABC):
         encoder = self.agent.actor.encoder
         if encoder.one_hot is None:
             x, scale, shift = encoder.flatten(obs).numpy(), encoder.rescale.scale.numpy(), encoder.rescale.shift.numpy()
-            _rescale(x, scale, shift, self.features[which], 0)
+            _rescale(x, scale, shift, self.features[which])
         else:
             self.features[which] = encoder.forward(obs).numpy()
         self.inputs[which, :, : encoder.size] = self.features[which]
@@ -206,7 +206,7 @@ class GaussianStep(DenseStep):
 
     def taken(self, act: torch.Tensor) -> _Array:
         rescale, taken = self.agent.critic.rescale_act, self.taken_BA
-        _rescale(act.reshape(self.num_rows, -1).float().numpy(), rescale.scale.numpy(), rescale.shift.numpy(), taken, 0)
+        _rescale(act.reshape(self.num_rows, -1).float().numpy(), rescale.scale.numpy(), rescale.shift.numpy(), taken)
         return taken
 
     def value(self, which: int, act: _Array | None = None) -> None:
@@ -315,11 +315,11 @@ def _normalise(
 
 
 @compiled
-def _rescale(x_BI: Any, scale_I: Any, shift_I: Any, into: Any, first: int) -> None:
-    """Scaled and shifted, into columns from `first` on."""
+def _rescale(x_BI: Any, scale_I: Any, shift_I: Any, into_BI: Any) -> None:
+    """Scaled and shifted."""
     for b in range(x_BI.shape[0]):
         for i in range(x_BI.shape[1]):
-            into[b, first + i] = x_BI[b, i] * scale_I[i] + shift_I[i]
+            into_BI[b, i] = x_BI[b, i] * scale_I[i] + shift_I[i]
 
 
 @compiled

@@ -141,6 +141,14 @@ def test_packets_are_used_up_however_many_samples_they_have():
     assert world.packets(10, new=1000) == 20.0
 
 
+def test_training_steps_before_a_resumption_do_not_count_as_used_after_it():
+    world = World(speed=5.0)
+    world.training_steps = 10_000
+    world.pacer.ratio, world.pacer.allowed_steps = 10.0, 10_000.0
+    world.packets(21)
+    assert (world.pacer.ratio, world.pacer.held_by) == (10.0, "learner")
+
+
 def test_samples_that_are_read_back_from_a_log_allow_no_burst():
     world = World(speed=0.0)
     world.pacer.before_samples(0, 0)

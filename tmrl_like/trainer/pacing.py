@@ -21,7 +21,7 @@ class _Window:
     """What was seen since the last judgement."""
 
     driven: tuple[int, int] = (0, 0)  # at its beginning, like training_steps
-    training_steps: int = 0
+    training_steps: int | None = None  # None: before the first packet, of a training that may have been resumed
     granted: float = 0.0
     packets: int = 0
     late_packets: int = 0
@@ -115,6 +115,8 @@ class Pacer:
 
     def _watch(self, training_steps: int, age_s: float, driven: tuple[int, int]) -> None:
         window = self._window
+        if window.training_steps is None:
+            window.training_steps = training_steps
         window.packets += 1
         window.late_packets += _LATE_S < age_s - self.own_age_s < _LINK_WAS_DOWN_S
         window.age_s += age_s

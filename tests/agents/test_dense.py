@@ -280,7 +280,7 @@ def test_a_sgemm_that_does_not_multiply_is_not_used(monkeypatch):
     assert dense.blas.__wrapped__() == right
 
 
-def test_a_full_disk_and_a_damaged_file_of_compiled_code_stop_nothing(monkeypatch):
+def test_a_full_disk_and_a_damaged_file_of_compiled_code_cost_time_and_a_line(monkeypatch, caplog):
     def fail(*args):
         raise OSError(28, "No space left on device")
 
@@ -290,4 +290,8 @@ def test_a_full_disk_and_a_damaged_file_of_compiled_code_stop_nothing(monkeypatc
     def double(x):
         return 2 * x
 
-    assert dense.compiled(double)(3) == 6
+    dense._say_that_nothing_is_kept.cache_clear()
+    made = dense.compiled(double)
+    assert (made(3), made(0.5)) == (6, 1.0)
+    (line,) = caplog.messages
+    assert f"cannot be kept in {made._cache.cache_path}, " in line

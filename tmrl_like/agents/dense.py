@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,6 +24,8 @@ from torch import nn
 
 if config.DISABLE_JIT:  # type: ignore[attr-defined]
     raise ImportError("NUMBA_DISABLE_JIT is set")
+
+log = logging.getLogger("tmrl_like.trainer")
 
 _Array = np.ndarray[Any, Any]
 _EPS = np.float32(1e-5)  # of torch's layer normalisation
@@ -41,17 +44,21 @@ def compiled(function: Callable[..., Any]) -> Any:
     except RuntimeError:  # no folder to write to
         return njit(**options)(function)
     kept = made._cache
-    kept.load_overload, kept.save_overload = map(_where_possible, (kept.load_overload, kept.save_overload))
+    for name in ("load_overload", "save_overload"):
+        setattr(kept, name, functools.partial(_where_possible, kept.cache_path, getattr(kept, name)))
     return made
 
 
-def _where_possible(call: Callable[..., Any]) -> Callable[..., Any]:
-    def attempt(*args: Any) -> Any:
-        with contextlib.suppress(Exception):  # a full disk, or a file that was damaged, with whatever pickle says of it
-            return call(*args)
-        return None
+def _where_possible(folder: str, call: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return call(*args)
+    except Exception:  # a full disk, or a file that was damaged, with whatever pickle says of it
+        return _say_that_nothing_is_kept(folder)
 
-    return attempt
+
+@functools.cache
+def _say_that_nothing_is_kept(folder: str) -> None:
+    log.warning("compiled code cannot be kept in %s, so each start takes seconds: make room or remove it", folder)
 
 
 @functools.cache

@@ -156,32 +156,51 @@ def read(file: Path) -> dict[tuple[str, str, int], Curve]:
 
 
 def table(file: Path, steps: int) -> Iterator[str]:
-    """The lines of a table in Markdown: returns at `steps`, then scores in relation to plain SAC's."""
-    curves = read(file)
+    """The lines of a table in Markdown: returns at `steps`, then scores in relation to plain SAC's.
+
+    Behind a return stands the number of seeds that came so far, the others are left out. Scores, seconds and ratios are
+    over the tasks that the variant and plain SAC have runs of; "–": there are none.
+    """
+    all_curves = read(file)
+    curves = {run: curve for run, curve in all_curves.items() if curve[-1][0] >= steps}
     tasks = [task for task in SAC_AT_1M if any(run[0] == task for run in curves)]
     names = [name for name in VARIANTS if any(run[1] == name for run in curves)]
 
-    def mean(name: str, task: str, column: int) -> float:
-        """Of the seeds that came so far: of returns, the mean of the last three evaluations."""
-        values = [[p[column] for p in c if p[0] <= steps] for r, c in curves.items() if r[:2] == (task, name)]
-        return float(np.mean([np.mean(v[-3:]) if column == 2 else v[-1] for v in values]))
+    def runs(name: str, task: str) -> list[Curve]:
+        """Up to `steps`."""
+        return [[p for p in c if p[0] <= steps] for r, c in curves.items() if r[:2] == (task, name)]
+
+    def total(name: str, task: str) -> float:
+        """Over seeds, of the mean of the last three evaluations."""
+        return float(np.mean([[p[2] for p in c[-3:]] for c in runs(name, task)]))
+
+    def seconds(name: str, task: str) -> float:
+        return float(np.mean([c[-1][1] for c in runs(name, task)]))
 
     def plain_after(task: str, spent_s: float) -> float:
         """Return of plain SAC after so many seconds; nan where its runs are shorter."""
-        curve = [c for r, c in curves.items() if r[:2] == (task, "plain") and c[-1][1] >= spent_s]
+        curve = [c for r, c in all_curves.items() if r[:2] == (task, "plain") and c[-1][1] >= spent_s]
         last = [[p[2] for p in c if p[1] <= spent_s][-3:] or [c[0][2]] for c in curve]
         return float(np.mean([np.mean(v) for v in last])) if curve else np.nan
 
+    def score(returns: list[float], of: list[str]) -> float:
+        return float(np.mean([r / SAC_AT_1M[task] for r, task in zip(returns, of, strict=True)])) if of else np.nan
+
     yield "| | " + " | ".join(tasks) + " | score | × plain, equal steps | seconds | × plain, equal seconds |"
     yield "|" + "---|" * (len(tasks) + 5)
-    plain = np.mean([mean("plain", task, 2) / SAC_AT_1M[task] for task in tasks])
     for name in names:
-        returns, spent_s = [[mean(name, task, column) for task in tasks] for column in (2, 1)]
-        score = np.mean([total / SAC_AT_1M[task] for task, total in zip(tasks, returns, strict=True)])
-        equal = np.mean([plain_after(t, s) / SAC_AT_1M[t] for t, s in zip(tasks, spent_s, strict=True)])
-        cells = [f"{total:,.0f}" for total in returns]
-        cells += [f"{score:.2f}", f"{score / plain:.2f}", f"{np.mean(spent_s):,.0f}", f"{score / equal:.2f}"]
-        yield f"| {name} | " + " | ".join(cells) + " |"
+        both = [task for task in tasks if runs(name, task) and runs("plain", task)]
+        own = score([total(name, task) for task in both], both)
+        equal_steps = own / score([total("plain", task) for task in both], both)
+        spent_s = [seconds(name, task) for task in both]
+        equal_seconds = own / score([plain_after(*pair) for pair in zip(both, spent_s, strict=True)], both)
+        cells = [f"{total(name, task):,.0f} ({n})" if (n := len(runs(name, task))) else "–" for task in tasks]
+        cells += [_cell(own, ".2f"), _cell(equal_steps, ".2f"), _cell(np.mean(spent_s or np.nan), ",.0f")]
+        yield f"| {name} | " + " | ".join([*cells, _cell(equal_seconds, ".2f")]) + " |"
+
+
+def _cell(number: Any, form: str) -> str:
+    return f"{number:{form}}" if np.isfinite(number) else "–"
 
 
 def main() -> None:

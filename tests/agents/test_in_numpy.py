@@ -50,7 +50,7 @@ CASES = [
         (spaces.Discrete(5), act_spaces[0], {"hidden_sizes": ()}),
         (vector(5, 6), act_spaces[1], {"hidden_sizes": (16,), "obs_range": 0.0, "layer_norm": True}),
         (vector(np.inf, 6), act_spaces[0], {"hidden_sizes": (16,)}),
-        (DRONE, act_spaces[1], {"hidden_sizes": (16,), "normalize_obs": False}),
+        (MIXED, act_spaces[1], {"hidden_sizes": (16,), "normalize_obs": False}),
     )
 ]
 EACH_CASE = pytest.mark.parametrize(("name", "obs_space", "act_space", "options"), CASES)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from tmrl_like.agents import SquashedGaussianActor
+from tmrl_like.agents import SACAgent, SquashedGaussianActor
 from tmrl_like.agents.observations import Encoder, RunningNorm
 from tmrl_like.policies.actor import to_batch_of_one
 
@@ -98,55 +98,69 @@ def batches(space, count, size=8):
     return [torch.stack([encoder.flatten.one(space.sample()) for _ in range(size)]) for _ in range(count)]
 
 
-def test_normalised_numbers_have_mean_0_and_standard_deviation_1_over_all_batches():
-    space = spaces.Box(np.float32([-1, 0, 1e4, -np.inf]), np.float32([1, 100, 1e4 + 1, np.inf]))
-    encoder, other = Encoder(space, normalize_obs=True), Encoder(space, normalize_obs=True)
+PARTLY_BOUNDED = spaces.Box(np.float32([-1, -np.inf, 1e4, 0, -2e6]), np.float32([1, np.inf, 1e4 + 1, np.inf, 2e6]))
+WITHOUT_BOUNDS = [1, 3, 4]
+
+
+def test_numbers_without_useful_bounds_have_mean_0_and_standard_deviation_1_over_all_batches():
+    encoder, other = (Encoder(PARTLY_BOUNDED, normalize_obs=True) for _ in range(2))
     norm = RunningNorm([encoder, other])
-    seen = batches(space, 5)
+    seen = batches(PARTLY_BOUNDED, 5)
     for batch in seen:
         norm.update(batch)
     raw = torch.cat(seen)
-    torch.testing.assert_close(norm.mean, raw.double().mean(0))
-    expected = (raw.double() - raw.double().mean(0)) / raw.double().std(0, correction=0)
+    of_all = raw[:, WITHOUT_BOUNDS].double()
+    torch.testing.assert_close(norm.mean, of_all.mean(0))
     for one in (encoder, other):
-        torch.testing.assert_close(one(raw).double(), expected, rtol=1e-3, atol=5e-3)
+        expected = (of_all - of_all.mean(0)) / of_all.std(0, correction=0)
+        torch.testing.assert_close(one(raw)[:, WITHOUT_BOUNDS].double(), expected, rtol=1e-3, atol=5e-3)
+        bounded = [0, 2]
+        assert torch.equal(one(raw)[:, bounded], Encoder(PARTLY_BOUNDED)(raw)[:, bounded])
 
 
-def test_before_the_first_batch_numbers_are_scaled_by_their_bounds():
-    space = spaces.Box(0.0, 10.0, (2,))
-    encoder = Encoder(space, normalize_obs=True)
+def test_before_the_first_batch_numbers_without_useful_bounds_stay_as_they_are():
+    encoder = Encoder(PARTLY_BOUNDED, normalize_obs=True)
     RunningNorm([encoder])
-    assert encoder(torch.tensor([[0.0, 10.0]])).tolist() == [pytest.approx([-3.0, 3.0])]
+    assert encoder(torch.tensor([[-1.0, 7.0, 1e4, 8.0, 9.0]])).tolist() == [pytest.approx([-3.0, 7.0, -3.0, 8.0, 9.0])]
 
 
 def test_a_number_that_hardly_changes_is_divided_by_no_less_than_the_floor():
-    space = spaces.Box(np.float32([0, -np.inf, -2e6]), np.float32([50, np.inf, 2e6]))
-    encoder = Encoder(space, normalize_obs=True)
+    encoder = Encoder(PARTLY_BOUNDED, normalize_obs=True)
     norm = RunningNorm([encoder])
     for _ in range(3):
-        norm.update(torch.full((4, 3), 7.0))
-    torch.testing.assert_close(encoder(torch.full((1, 3), 8.0)), torch.tensor([[2.0, 100.0, 100.0]]))
+        norm.update(torch.full((4, 5), 7.0))
+    torch.testing.assert_close(encoder(torch.full((1, 5), 8.0))[0, WITHOUT_BOUNDS], torch.full((3,), 100.0))
 
 
 def test_beyond_the_horizon_old_batches_fade(monkeypatch):
     monkeypatch.setattr(RunningNorm, "HORIZON", 2)
-    norm = RunningNorm([Encoder(spaces.Box(-1.0, 1.0, (1,)), normalize_obs=True)])
+    norm = RunningNorm([Encoder(spaces.Box(-np.inf, 1.0, (1,)), normalize_obs=True)])
     for value in (8.0, 4.0, 0.0, 0.0):
         norm.update(torch.full((1, 1), value))
     assert norm.mean.item() == 1.5  # ((8 + 4) / 2 / 2) / 2
     assert norm.count.item() == 4.0
 
 
-def test_choices_and_images_are_not_normalised():
-    encoder = Encoder(MIXED, normalize_obs=True)
+def test_choices_beside_a_normalised_number_stay_one_hot():
+    space = spaces.Tuple((MIXED, spaces.Box(-np.inf, np.inf, (1,)), spaces.Discrete(1)))
+    encoder = Encoder(space, normalize_obs=True)
     norm = RunningNorm([encoder])
-    seen = batches(MIXED, 4)
+    seen = batches(space, 4)
     before = encoder(torch.cat(seen))
     for batch in seen:
         norm.update(batch)
     after = encoder(torch.cat(seen))
-    is_choice = encoder.one_hot.is_categorical
-    assert torch.equal(before[:, is_choice], after[:, is_choice])
-    torch.testing.assert_close(after[:, ~is_choice].mean(0), torch.zeros(3), atol=1e-4, rtol=0)
-    assert not Encoder(spaces.MultiDiscrete([2, 3]), normalize_obs=True).state_dict()
-    assert not any("rescale" in name for name in Encoder(spaces.Box(0, 255, (9, 9), np.uint8), 3.0, True).state_dict())
+    is_normalised = torch.arange(encoder.size) == encoder.size - 2
+    assert torch.equal(before[:, ~is_normalised], after[:, ~is_normalised])
+    torch.testing.assert_close(after[:, is_normalised].mean(0), torch.zeros(1), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [MIXED, spaces.Discrete(1), spaces.MultiDiscrete([2, 3]), spaces.Box(0, 255, (9, 9), np.uint8)],
+    ids=["structure", "choice", "choices", "image"],
+)
+def test_where_all_is_bounded_nothing_is_normalised_nor_part_of_the_weights(space):
+    agent = SACAgent(space, ACT, acceleration="off")
+    assert agent.obs_norm is None
+    assert not any("rescale" in name for name in agent.actor.state_dict())

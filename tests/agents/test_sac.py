@@ -15,7 +15,7 @@ from tmrl_like.errors import ConfigError
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.types import Batch
 
-OBS = spaces.Tuple((spaces.Box(-1.0, 1.0, (2,)), spaces.Box(-1.0, 1.0, (1,))))
+OBS = spaces.Tuple((spaces.Box(-np.inf, np.inf, (2,)), spaces.Box(-1.0, 1.0, (1,))))
 ACT = spaces.Box(-2.0, 2.0, (2,))
 
 ONES = torch.ones(3)
@@ -447,6 +447,7 @@ def test_all_networks_normalise_by_the_statistics_of_the_batches_and_what_was_pu
         agent.train(random_batch(seed=step))
     raw = torch.cat([torch.cat(random_batch(seed=step).obs, 1) for step in range(3)])
     expected = (raw - raw.mean(0)) / raw.std(0, correction=0)
+    expected[:, 2] = 3.0 * raw[:, 2]  # it has bounds
     for network in (agent.actor, agent.actor_ema, agent.critic, agent.critic_target, agent.critic_frozen):
         torch.testing.assert_close(network.encoder(raw), expected, rtol=1e-4, atol=1e-4)
         assert network.encoder.rescale.scale.data_ptr() == agent.actor.encoder.rescale.scale.data_ptr()
@@ -477,7 +478,7 @@ def test_networks_that_do_not_normalise_stay_as_they_are():
     agent = SACAgent(OBS, ACT, actor_cls=Joints, critic_cls=as_it_is)
     agent.train(random_batch())
     assert agent.obs_norm is None
-    assert agent.actor.encoder.rescale.scale.tolist() == [3.0, 3.0]
+    assert agent.actor.encoder.rescale.scale.tolist() == [1.0, 1.0]
     assert list(agent.critic.encoder.state_dict()) == []
 
 

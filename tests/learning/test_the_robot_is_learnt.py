@@ -115,13 +115,12 @@ def test_the_arm_reaches_its_targets_after_a_minute(seed: int, monkeypatch: pyte
     torch.manual_seed(seed)
     torch.set_num_threads(1)
     env, view = ClocklessRobotEnv(seed, monkeypatch), robot.TargetInView()
-    small = {"hidden_sizes": (64, 64), "normalize_obs": False}
     agent = SACAgent(
         env.observation_space,
         env.action_space,
         "cpu",
-        actor_cls=partial(SquashedGaussianActor, noise_beta=1.5, noise_steps=60, **small),
-        critic_cls=partial(EnsembleCritic, layer_norm=False, **small),
+        actor_cls=partial(SquashedGaussianActor, noise_beta=1.5, noise_steps=60, hidden_sizes=(64, 64)),
+        critic_cls=partial(EnsembleCritic, layer_norm=False),
         gamma=0.9,
         polyak=0.98,
         lr_actor=1e-3,

@@ -76,8 +76,8 @@ class DenseStep(ABC):
             count = norm.count.numpy()
             count += 1.0
             weight, scale, shift = 1.0 / min(count, norm.HORIZON), norm.scale.numpy(), norm.shift.numpy()
-            means = norm.mean.numpy(), norm.mean_square.numpy()
-            _normalise(norm.flatten(batch.obs).numpy(), weight, *means, norm.smallest_var.numpy(), scale, shift)
+            which, means = norm.which.numpy(), (norm.mean.numpy(), norm.mean_square.numpy())
+            _normalise(norm.flatten(batch.obs).numpy(), which, weight, *means, norm.FLOOR, scale, shift)
         self.see(_NEXT, batch.next_obs)
         self.see(_NOW, batch.obs)
         self.draw_noise(_NEXT)
@@ -297,21 +297,21 @@ class Descent:
 
 @compiled
 def _normalise(
-    x_BR: Any, weight: float, mean_R: Any, square_R: Any, smallest_R: Any, scale_R: Any, shift_R: Any
+    x_BR: Any, which_U: Any, weight: float, mean_U: Any, square_U: Any, floor: float, scale_R: Any, shift_R: Any
 ) -> None:
     """`RunningNorm.update`."""
-    num_rows, size = x_BR.shape
-    total_R, squares_R = np.zeros(size), np.zeros(size)
+    num_rows, size = x_BR.shape[0], which_U.shape[0]
+    total_U, squares_U = np.zeros(size), np.zeros(size)
     for b in range(num_rows):
-        for r in range(size):
-            x = np.float64(x_BR[b, r])
-            total_R[r] += x
-            squares_R[r] += x * x
-    for r in range(size):
-        mean_R[r] += (total_R[r] / num_rows - mean_R[r]) * weight
-        square_R[r] += (squares_R[r] / num_rows - square_R[r]) * weight
-        scale = 1.0 / np.sqrt(max(square_R[r] - mean_R[r] * mean_R[r], smallest_R[r]))
-        scale_R[r], shift_R[r] = scale, -mean_R[r] * scale
+        for u in range(size):
+            x = np.float64(x_BR[b, which_U[u]])
+            total_U[u] += x
+            squares_U[u] += x * x
+    for u in range(size):
+        mean_U[u] += (total_U[u] / num_rows - mean_U[u]) * weight
+        square_U[u] += (squares_U[u] / num_rows - square_U[u]) * weight
+        scale = 1.0 / np.sqrt(max(square_U[u] - mean_U[u] * mean_U[u], floor * floor))
+        scale_R[which_U[u]], shift_R[which_U[u]] = scale, -mean_U[u] * scale
 
 
 @compiled

@@ -78,8 +78,8 @@ class EnsembleMLP(nn.Module):
             layer_norm: normalise each hidden layer before its ReLU.
             dropout: share of a hidden layer's outputs that is set to 0 in training.
             obs_range: bounded observations are scaled to [-obs_range, obs_range]; 0 leaves them as they are.
-            normalize_obs: normalise observations, but images, by the running statistics that the agent keeps; what
-                `obs_range` gives is where they begin.
+            normalize_obs: normalise observed numbers without useful bounds by the running statistics that the agent
+                keeps.
 
         Raises:
             ConfigError: a space that these networks cannot learn from, by name.

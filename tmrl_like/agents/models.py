@@ -72,8 +72,8 @@ class MLPActor(ActorModule):
             hidden_sizes: width of each hidden layer.
             layer_norm: normalise each hidden layer before its ReLU.
             obs_range: bounded observations are scaled to [-obs_range, obs_range]; 0 leaves them as they are.
-            normalize_obs: normalise observations, but images, by the running statistics that the agent keeps; what
-                `obs_range` gives is where they begin.
+            normalize_obs: normalise observed numbers without useful bounds by the running statistics that the agent
+                keeps.
 
         Raises:
             ConfigError: a space that this network cannot learn from, by name.

@@ -1,8 +1,8 @@
-"""What networks see of an observation: numbers normalised or scaled by their bounds, categorical values as one-hot,
+"""What networks see of an observation: numbers scaled by their bounds or normalised, categorical values as one-hot,
 images by convolutions.
 
-Shape names: B batch, R numbers of an observation as the environment gives them, V entries that stand for them, F
-features.
+Shape names: B batch, R numbers of an observation as the environment gives them, U of these without useful bounds, V
+entries that stand for them, F features.
 """
 
 # Capital suffixes name a tensor's dimensions.
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from tmrl_like.agents.images import IMAGE_FEATURES, ImageEncoder
 from tmrl_like.agents.layout import OBS_RANGE, IntArray, Leaf, numbers_of, read_leaves
 from tmrl_like.base import tree
-from tmrl_like.policies.network import MAX_SCALE, one_hot_layout, scale_and_shift
+from tmrl_like.policies.network import one_hot_layout, scale_and_shift, unbounded
 
 
 class Encoder(nn.Module):
@@ -34,8 +34,8 @@ class Encoder(nn.Module):
                 dimensions, or of two dimensions and uint8, with sides of at least 8, is an image: channels first or
                 last, a history of images in front. Each value of a Discrete or MultiDiscrete becomes one-hot here.
             obs_range: bounded vectors are scaled to [-obs_range, obs_range]; 0 leaves them as they are.
-            normalize_obs: how vectors are scaled is part of the weights, so that an agent can normalise them
-                (`RunningNorm`); until it does, `obs_range` holds.
+            normalize_obs: where a number has no useful bounds, how vectors are scaled is part of the weights, so that
+                an agent can normalise such numbers (`RunningNorm`); until it does, they stay as they are.
 
         Raises:
             ConfigError: a leaf is none of this; its place in the space is named. Or there is nothing in the space.
@@ -44,8 +44,9 @@ class Encoder(nn.Module):
         vectors, images = read_leaves(space)
         self.space = space
         self.flatten = flatten = Flatten(vectors)
-        self.normalizes = normalize_obs and bool((flatten.num_categories == 0).any())
-        self.rescale = Rescale(*scale_and_shift(flatten.low, flatten.high, obs_range), self.normalizes)
+        self.normalizes = normalize_obs and bool(len(flatten.unbounded))
+        scale, shift = scale_and_shift(flatten.low, flatten.high, obs_range)
+        self.rescale = Rescale(scale, shift, in_weights=self.normalizes)
         self.one_hot = OneHot(flatten.low, flatten.num_categories) if flatten.num_categories.any() else None
         self._image_paths = [path for path, _ in images]
         self.images = nn.ModuleList(ImageEncoder(box) for _, box in images)
@@ -76,7 +77,7 @@ class Encoder(nn.Module):
 
 
 class RunningNorm(nn.Module):
-    """Running mean and variance of the numbers in batches, by which all encoders that it is made for normalise.
+    """Running mean and variance of the numbers without useful bounds, by which all encoders it gets normalise them.
 
     Batch n counts with the weight w = 1 / min(n, HORIZON), an average over all of them that becomes an exponential one:
 
@@ -86,22 +87,21 @@ class RunningNorm(nn.Module):
     For batches of one size this is the parallel variance of Chan, Golub and LeVeque, "Algorithms for Computing the
     Sample Variance", 1983, in fewer operations; squares of float32 are exact in float64. Then, in all encoders,
 
-        scale = 1 / max(sqrt(var), floor),    shift = -mean scale
-
-    with a floor of 1 % of the bounds' width, or of 0.01 where there are no useful bounds. Categorical values are
-    one-hot whatever their scale.
+        scale = 1 / max(sqrt(var), FLOOR),    shift = -mean scale
 
     Attributes:
-        mean, mean_square: float64 [R].
+        mean, mean_square: float64 [U].
         count: float64 [], batches seen.
+        which: int64 [U], places of the numbers in a flat observation.
         scale, shift: float32 [R], what the encoders share.
     """
 
     HORIZON = 10_000
+    FLOOR = 0.01
     mean: Tensor
     mean_square: Tensor
     count: Tensor
-    smallest_var: Tensor  # [R] float64, the floor squared
+    which: Tensor
 
     def __init__(self, encoders: Sequence[Encoder]) -> None:
         """The encoders, one or more of one space on one device, share the first one's scale and shift from here on,
@@ -112,24 +112,23 @@ class RunningNorm(nn.Module):
         self.flatten, self.scale, self.shift = first.flatten, first.rescale.scale, first.rescale.shift
         for encoder in encoders:
             encoder.rescale.scale, encoder.rescale.shift = self.scale, self.shift
-        width = first.flatten.high - first.flatten.low
-        floor = 0.01 * np.where((width > 0) & (width < 2 * MAX_SCALE), width, 1.0)
-        for name, shape in (("mean", width.shape), ("mean_square", width.shape), ("count", ())):
+        which = first.flatten.unbounded
+        for name, shape in (("mean", which.shape), ("mean_square", which.shape), ("count", ())):
             self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
-        self.register_buffer("smallest_var", torch.from_numpy(floor * floor), persistent=False)
+        self.register_buffer("which", torch.from_numpy(which), persistent=False)
         self.to(self.scale.device)
 
     @torch.no_grad()
     def update(self, x_BR: Tensor) -> None:
         """Count a batch of raw numbers, float32 [B, R], and write scale and shift in place. Reads nothing back."""
-        x_BR = x_BR.double()
+        x_BU = x_BR.index_select(1, self.which).double()
         weight = self.count.add_(1.0).clamp(max=self.HORIZON).reciprocal_()
-        self.mean.lerp_(x_BR.mean(0), weight)
-        self.mean_square.lerp_(x_BR.square_().mean(0), weight)
-        var_R = torch.addcmul(self.mean_square, self.mean, self.mean, value=-1.0)
-        scale_R = var_R.maximum(self.smallest_var).rsqrt_()
-        self.scale.copy_(scale_R)
-        self.shift.copy_(scale_R.mul_(self.mean).neg_())
+        self.mean.lerp_(x_BU.mean(0), weight)
+        self.mean_square.lerp_(x_BU.square_().mean(0), weight)
+        var_U = torch.addcmul(self.mean_square, self.mean, self.mean, value=-1.0)
+        scale_U = var_U.clamp_(min=self.FLOOR**2).rsqrt_()
+        self.scale.index_copy_(0, self.which, scale_U.float())
+        self.shift.index_copy_(0, self.which, scale_U.mul_(self.mean).neg_().float())
 
 
 class Flatten:
@@ -142,6 +141,7 @@ class Flatten:
         """Read the layout of some leaves of a space."""
         self._paths = [path for path, _ in leaves]
         self.low, self.high, self.num_categories = numbers_of(leaves)
+        self.unbounded: IntArray = np.flatnonzero(unbounded(self.low, self.high, self.num_categories))  # [U]
 
     def __call__(self, obs: Any) -> Tensor:
         """Structure of [B, ...] (or [B, R]) -> [B, R] float32."""

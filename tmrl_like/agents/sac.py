@@ -101,10 +101,10 @@ class SACAgent(TrainingAgent):
     normalisation are DroQ (Hiraoka et al. 2022): `critic_cls=partial(EnsembleCritic, dropout=0.01)`.
 
     The defaults learn more per step than the papers' SAC. What is beside it, each part with a switch of its own:
-    observations normalised by running statistics that are part of the weights (`normalize_obs` of the actor and the
-    critics), layer normalisation (`layer_norm` of the critics), and a moving average of the actor that acts
-    (`actor_polyak`); further rewards divided by the size of returns (`scale_rewards`), and n-step returns (`n_steps` of
-    `ReplayMemory`). Plain SAC has `actor_polyak=0.0`, and False for the other three.
+    observed numbers without bounds normalised by running statistics that are part of the weights (`normalize_obs` of
+    the actor and the critics), layer normalisation (`layer_norm` of the critics), and a moving average of the actor
+    that acts (`actor_polyak`); further rewards divided by the size of returns (`scale_rewards`), and n-step returns
+    (`n_steps` of `ReplayMemory`). Plain SAC has `actor_polyak=0.0`, and False for the other three.
 
     Attributes:
         actor: the policy in training.
@@ -112,7 +112,7 @@ class SACAgent(TrainingAgent):
         critic: the N critics in training.
         critic_target: their moving average.
         return_scale: what rewards are divided by; None: by nothing.
-        obs_norm: the statistics by which all networks that ship normalise observations; None: none of them does.
+        obs_norm: the statistics by which the networks that ship normalise; None: none of them does.
         target_entropy: nats, of the policy over actions scaled to [-1, 1].
         updates: training steps done.
     """

@@ -65,7 +65,7 @@ class NetworkSpec(msgspec.Struct, frozen=True):
     high: tuple[float, ...]  # [R]
     num_categories: tuple[int, ...]  # [R]; 0: a number
     obs_range: float  # 0: numbers stay as they are
-    normalize_obs: bool  # scale and shift of the numbers are parameters, which begin with what `obs_range` gives
+    normalize_obs: bool  # where a number is `unbounded`, scale and shift of all are parameters
     hidden_sizes: tuple[int, ...]
     layer_norm: bool
     action: GaussianSpec | CategoricalSpec
@@ -84,11 +84,13 @@ class Network:
         """Make the parameters: those of an untrained torch actor."""
         random = np.random.default_rng(np.random.randint(0, 1 << 32, 4, np.uint32))
         self.input = np.zeros(len(spec.low), np.float32)
-        self._scale, self._shift = scale_and_shift(np.array(spec.low), np.array(spec.high), spec.obs_range)
-        self._normalizes = spec.normalize_obs and 0 in spec.num_categories
+        bounds = np.array(spec.low), np.array(spec.high)
+        num_categories = np.array(spec.num_categories)
+        self._normalizes = spec.normalize_obs and bool(unbounded(*bounds, num_categories).any())
+        self._scale, self._shift = scale_and_shift(*bounds, spec.obs_range)
         self._rescales = self._normalizes or bool((self._scale != 1).any() or (self._shift != 0).any())
         self._scaled = np.empty_like(self.input)
-        self._source, self._value, self._is_category = one_hot_layout(np.array(spec.low), np.array(spec.num_categories))
+        self._source, self._value, self._is_category = one_hot_layout(bounds[0], num_categories)
         self._has_categories = bool(self._is_category.any())
         self._entries, self._matches = np.empty_like(self._value), np.empty_like(self._value)
         widths = [len(self._source), *spec.hidden_sizes, spec.action.num_outputs]
@@ -246,11 +248,20 @@ def scale_and_shift(low: _Array, high: _Array, limit: float) -> tuple[_Array, _A
 
     Bounds are [R]; a limit of 0 leaves all numbers as they are.
     """
-    half = high.astype(np.float64) / 2 - low.astype(np.float64) / 2
-    useful = (half > 0) & (half < MAX_SCALE) & (limit > 0)
-    scale = np.where(useful, limit / np.where(useful, half, 1.0), 1.0)
+    useful = ~unbounded(low, high) & (limit > 0)
+    scale = np.where(useful, limit / np.where(useful, _half_width(low, high), 1.0), 1.0)
     shift = np.where(useful, -limit - np.where(useful, low, 0.0) * scale, 0.0)  # low goes to -limit
     return scale.astype(np.float32), shift.astype(np.float32)
+
+
+def unbounded(low: _Array, high: _Array, num_categories: _Array | int = 0) -> _Array:
+    """Which numbers have no useful bounds, but infinite, absurdly wide or equal ones; categories are none: bool [R]."""
+    half = _half_width(low, high)
+    return ~((half > 0) & (half < MAX_SCALE)) & (num_categories == 0)
+
+
+def _half_width(low: _Array, high: _Array) -> _Array:
+    return high.astype(np.float64) / 2 - low.astype(np.float64) / 2
 
 
 def one_hot_layout(first: _Array, num_categories: _Array) -> tuple[_Array, _Array, _Array]:

@@ -170,6 +170,51 @@ def test_changing_a_tensor_of_a_batch_in_place_changes_no_other():
         assert all(torch.equal(a, b) for a, b in zip(tensors[k + 1 :], before[k + 1 :], strict=True))
 
 
+@pytest.mark.parametrize("n_steps", [1, 3])
+def test_batches_drawn_together_hold_what_is_drawn_one_by_one(n_steps):
+    memory = filled(n_steps=n_steps, gamma=0.9)
+    drawn = []
+    memory.sample_indices = lambda: drawn.append(memory.rng.integers(0, len(memory), memory.batch_size)) or drawn[-1]
+    batches = [memory.sample() for _ in range(31)]
+    assert memory._at_once == 8
+    given_out = [
+        drawn[first + k] for first, n in ((0, 1), (1, 2), (3, 4), (7, 8), (15, 8), (23, 8)) for k in range(n)[::-1]
+    ]
+    for items, batch in zip(given_out, batches, strict=True):
+        expected = gather(memory, items)
+        for tensor, other in zip(tree.leaves(tuple(batch)), tree.leaves(tuple(expected)), strict=True):
+            assert torch.equal(tensor, other)
+        assert (batch.discount is None) if n_steps == 1 else torch.equal(batch.discount, expected.discount)
+
+
+def test_samples_that_come_are_drawn_from_with_the_next_batch():
+    memory = ReplayMemory(batch_size=50)
+    memory.append(rows([(0, 0.0, 0.0)] * 3))
+    for _ in range(5):
+        memory.sample()
+    memory.append(rows([(0, 1.0, 1.0)] * 300, reset_at=()))
+    assert memory.sample().rew.any()
+
+
+def test_another_batch_size_and_another_seed_hold_from_the_next_batch():
+    memory, other = filled(), filled()
+    for _ in range(2):  # one more has been drawn
+        memory.sample()
+    memory.batch_size = other.batch_size = 20
+    assert len(memory.sample().rew) == 20
+    memory.seed(1)
+    other.seed(1)
+    assert torch.equal(memory.sample().rew, other.sample().rew)
+
+
+def test_large_batches_are_drawn_one_by_one():
+    memory = ReplayMemory(batch_size=600)
+    memory.append(rows([(0, np.zeros(100, np.float32), 0.0)] * 5))
+    for _ in range(5):
+        memory.sample()
+    assert memory._at_once == 2
+
+
 def test_a_wrong_act_buf_len_is_found_by_crc_debugging():
     memory = filled(crc_debug=True, act_buf_len=LENGTH - 1)
     with pytest.raises(PipelineMismatchError, match="last_obs"):

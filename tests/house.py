@@ -66,7 +66,7 @@ class House:
             "sleep_between_buffer_retrieval_attempts": 0.05,
             "max_training_steps_per_env_step": 1.0,
         } | (training or {})
-        for name, default in {"sinks": [], "model_path": None, "checkpoint_path": None}.items():
+        for name, default in {"sinks": [], "model_path": None, "checkpoint_path": None, "policies_path": None}.items():
             options.setdefault(name, default)
         return self._stack.enter_context(
             Trainer(

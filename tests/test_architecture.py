@@ -31,7 +31,7 @@ MAY_IMPORT = {  # each room, from the ground floor up; no room is missing, and n
     "transport": ("errors", "base"),
     "delivery": (*_GROUND, "wire", "transport"),
     "envs": ("errors", "base"),
-    "policies": ("errors", "base", "wire"),
+    "policies": ("errors", "base", "config", "wire"),
     "agents": (*_GROUND, "policies"),
     "replay": (*_GROUND, "wire", "delivery"),
     "server": ("errors", "base", "config", "wire", "transport"),

@@ -110,6 +110,7 @@ class Place:
         options.setdefault("sinks", [])
         options.setdefault("model_path", None)
         options.setdefault("checkpoint_path", None)
+        options.setdefault("policies_path", None)
         options.setdefault("metrics_path", self.folder / "metrics.jsonl")
         return Trainer(partial(TrainingOffline, **fields), **self.dial(port), **options)
 

@@ -11,6 +11,7 @@ import pytest
 from house import IdleRole
 from link_proxy import LinkProxy
 
+from tmrl_like.base.files import link_atomically
 from tmrl_like.base.functional import partial
 from tmrl_like.config import config_constants as cfg
 from tmrl_like.delivery.options import OutboxOptions
@@ -25,6 +26,8 @@ from tmrl_like.errors import (
 )
 from tmrl_like.networking import RolloutWorker, Server, Trainer
 from tmrl_like.policies.actor import ActorModule
+from tmrl_like.policies.policy_file import Code, read_card
+from tmrl_like.policies.store import PolicyStore
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.types import ActionSource
@@ -908,6 +911,7 @@ def test_the_name_of_the_run_alone_says_where_everything_is_kept(monkeypatch, un
                 thread.join()
         kept = kept_in(cfg.DATA_FOLDER / "runs" / run)
         assert {"weights/trainer.safetensors", "weights/worker.safetensors", "metrics.jsonl"} < set(kept)
+        assert "policies/1.safetensors" in kept
         assert "checkpoints/training/manifest.json" in kept
 
 
@@ -932,3 +936,36 @@ def test_a_script_that_is_started_again_goes_on_and_says_so_when_nothing_is_left
         again.run()
     assert again.training.total_updates == trainer.training.total_updates
     assert "has done its 1 epochs or inf minutes" in caplog.text
+
+
+def test_the_first_policy_is_stored_at_the_start_and_a_resumed_trainer_continues_the_numbers(house, tmp_path):
+    house.server()
+    options = {"policies_path": tmp_path / "drone" / "policies", "checkpoint_path": tmp_path / "checkpoint"}
+    store = PolicyStore(options["policies_path"])
+    for versions in ([1], [1, 2]):
+        trainer = house.trainer(**options)
+        trainer.stop()
+        trainer.run()
+        trainer.close()
+        assert [(card.version, card.run) for _, card in store.cards()] == [(version, "drone") for version in versions]
+    house.start(house.worker().run)
+    trainer = house.trainer(**options)
+    trainer.run()
+    trainer.close()
+    newest = store.versions()[-1]
+    link_atomically(store.path(1), store.path(newest + 30))  # of a process that was killed before its next checkpoint
+    assert house.trainer(**options).link.newest_version == newest + 30
+
+
+def test_the_policy_with_the_best_test_episodes_is_tagged(house, tmp_path, until):
+    house.server()
+    store = PolicyStore(tmp_path / "policies")
+    trainer = house.trainer(policies_path=store.folder, training={"epochs": 1000})
+    worker = house.worker(partial(CountingEnv, episode_steps=5))
+    house.start(trainer.run)
+    house.start(worker.run, test_episode_interval=1)
+    until(lambda: "best" in store.tags())
+    trainer.stop()
+    worker.stop()
+    card = read_card(store.find("best"))
+    assert (card.return_, card.actor) == (15.0, Code("tmrl_like.testing.fakes.LinearActor"))

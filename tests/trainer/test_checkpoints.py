@@ -21,6 +21,7 @@ from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, Lis
 from tmrl_like.trainer import checkpoints
 from tmrl_like.trainer import snapshot as checkpoint
 from tmrl_like.trainer.checkpoints import Checkpoints
+from tmrl_like.trainer.options import TrainerOptions
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.types import Buffer, Info, Receipt, Sample, StepTiming
 from tmrl_like.wire import messages as m
@@ -732,3 +733,15 @@ def test_weights_that_are_not_finite_are_neither_published_nor_written_and_end_t
     assert resumed.training.agent.steps == resumed.training.total_updates == 10
     assert torch.isfinite(resumed.training.agent.actor.layer.bias).all()
     assert torch.isfinite(resumed.training.agent.critics[0].bias).all()
+
+
+def test_checkpoints_may_be_limited_by_time_and_the_last_one_is_written(house, tmp_path, monkeypatch):
+    house.server()
+    house.start(house.worker(STEADY, outbox=SOON).run)
+    options = TrainerOptions(checkpoint_interval_s=1e6)
+    training = {"rounds": 1, "epochs": 4}
+    trainer = house.trainer(ReplayMemory, training, checkpoint_path=tmp_path / "checkpoint", options=options)
+    saved = []
+    monkeypatch.setattr(trainer._checkpoints, "save", lambda to, *_, **__: saved.append(to.epoch))
+    trainer.run()
+    assert saved == [1, 4]

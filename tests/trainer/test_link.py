@@ -13,6 +13,7 @@ from tmrl_like.delivery.receiver import Receiver, WorkerLimits
 from tmrl_like.errors import DivergedError
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.trainer.link import TrainerLink
+from tmrl_like.trainer.saver import Saver
 from tmrl_like.types import Receipt, StepTiming
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import Compressor, PacketWriter
@@ -153,15 +154,15 @@ def test_a_policy_keeps_its_weights_while_it_is_saved(make_link, tmp_path, monke
         assert go_on.wait(20.0)
         saved.append(b"".join(pieces))
 
-    monkeypatch.setattr("tmrl_like.trainer.link.write_atomically", slowly)
-    link = make_link(model_path=tmp_path / "policy")
+    monkeypatch.setattr("tmrl_like.trainer.saver.write_atomically", slowly)
+    link = make_link(saver=Saver(tmp_path / "policy"))
     for bias in (1.0, 2.0, 3.0, 4.0):
         link.broadcast_model(policy(bias))
         link.on_tick(lambda data: True, connected=True)
         assert bias > 1.0 or begun.acquire(timeout=20.0)
     go_on.set()
     link.close()
-    assert saved == [policy(1.0).weights(), policy(4.0).weights()]
+    assert saved == [policy(bias).weights() for bias in (1.0, 2.0, 3.0, 4.0)]
 
 
 def test_policies_are_copied_into_memory_that_is_not_needed_any_more(link):
@@ -214,7 +215,7 @@ def test_a_policy_that_the_connection_does_not_take_at_once_arrives_whole_and_so
 
 
 def test_the_newest_policy_that_was_sent_is_on_disk(make_link, tmp_path):
-    link = make_link(model_path=tmp_path / "policy")
+    link = make_link(saver=Saver(tmp_path / "policy"))
     for bias in (1.0, 2.0):
         link.broadcast_model(policy(bias))
         link.on_tick(lambda data: True, connected=True)
@@ -231,8 +232,8 @@ def test_a_policy_that_cannot_be_written_is_logged_once_by_the_thread_that_write
         wrote.release()
         raise OSError("No space left on device")
 
-    monkeypatch.setattr("tmrl_like.trainer.link.write_atomically", full)
-    link = make_link(model_path=tmp_path / "policy")
+    monkeypatch.setattr("tmrl_like.trainer.saver.write_atomically", full)
+    link = make_link(saver=Saver(tmp_path / "policy"))
     for bias in (1.0, 2.0):
         link.broadcast_model(policy(bias))
         link.on_tick(lambda data: True, connected=True)
@@ -264,7 +265,7 @@ def test_a_trainer_introduces_itself_with_its_spaces_and_the_file_of_its_weights
     hellos = []
     for path in (None, tmp_path / "policy", tmp_path / "policy", tmp_path / "other"):
         wire = TellingLink()
-        link = TrainerLink(wire, "nowhere", "t", m.Spaces("o", "a"), model_path=path)
+        link = TrainerLink(wire, "nowhere", "t", m.Spaces("o", "a"), saver=path and Saver(path))
         hellos.append(wire.sent.get(timeout=20.0))
         link.close(0.0)
     assert {(hello.role, hello.name, hello.spaces) for hello in hellos} == {("trainer", "t", m.Spaces("o", "a"))}

@@ -516,3 +516,25 @@ def test_memory_and_agent_must_discount_alike() -> None:
     with pytest.raises(ConfigError, match=r"gamma is 0\.5 in the memory and 0\.9 in the agent"):
         replay_training(Agent, n_steps=3, gamma=0.5)
     replay_training(Agent, n_steps=3, gamma=0.9)
+
+
+class Stepping(TrainingOffline):
+    """A training step takes a second."""
+
+    def clock(self):
+        return float(self.total_updates)
+
+
+@pytest.mark.parametrize(("seconds", "published"), [(0.0, range(2, 21, 2)), (5.0, (6, 12, 18)), (2.0, range(2, 21, 2))])
+def test_policies_are_published_when_steps_and_seconds_have_passed(seconds, published):
+    memory, free = partial(ListMemory, batch_size=1), {"rounds": 4, "steps": 5, "max_training_steps_per_env_step": 1e9}
+    limits = {"update_model_interval": 2, "update_model_interval_s": seconds}
+    Stepping(CountingEnv, memory, CountingAgent, **free, **limits).run_epoch(network := Network(packet("w", 1)))
+    assert network.published == list(published)
+
+
+def test_rounds_that_follow_each_other_too_soon_share_their_metrics():
+    one = scheduled(metrics_interval_s=1e6)
+    (record,) = one.run_epoch(Network(packet("w", 1)))
+    assert (record["round"], record["training_steps_total"], one.epoch) == (0, 20, 1)
+    assert len(scheduled().run_epoch(Network(packet("w", 1)))) == 4

@@ -21,7 +21,7 @@ def write_atomically(path: Path, *content: bytes | memoryview, private: bool = F
         OSError: disk full, no permission; the old file, if any, is untouched.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    draft = _draft_of(path)
     try:
         descriptor = os.open(
             draft,
@@ -37,6 +37,27 @@ def write_atomically(path: Path, *content: bytes | memoryview, private: bool = F
         with contextlib.suppress(OSError):
             draft.unlink()
         raise
+
+
+def link_atomically(source: Path, path: Path) -> None:
+    """Give a file another name in one step, which whatever has that name loses; a copy where there are no links.
+
+    Raises:
+        OSError: disk full, no permission, or there is no such file.
+    """
+    draft = _draft_of(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.link(source, draft)
+    except OSError:
+        write_atomically(path, source.read_bytes())
+    else:
+        os.replace(draft, path)
+        draft.unlink(missing_ok=True)  # it is still there where the two were one file already
+
+
+def _draft_of(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
 
 
 def sync_folder(path: Path) -> None:

@@ -64,6 +64,7 @@ def make_trainer(experiment: Experiment, sinks: list[Sink]) -> Trainer:
         model_path=paths.trainer_model,
         checkpoint_path=paths.checkpoint if section.checkpoint else None,
         metrics_path=paths.metrics,
+        policies_path=paths.policies,
         sinks=sinks,
         options=section,
         **experiment.server.dialled,

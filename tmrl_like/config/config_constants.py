@@ -18,6 +18,7 @@ DATASET_FOLDER, DATASET_PATH      recorded memories of this run
 KEYS_FOLDER                       this machine's keys (the same for all runs)
 MODEL_PATH_WORKER                 file with the newest weights that the worker received
 MODEL_PATH_TRAINER                file with the newest weights that the trainer published
+POLICIES_FOLDER                   the trainer's policy store
 MODEL_PATH_SAVE_HISTORY           prefix of the files that `model_history` keeps
 MODEL_HISTORY                     a worker keeps every k-th policy received; 0: none
 CHECKPOINT_PATH                   the trainer's checkpoint
@@ -87,6 +88,7 @@ _VALUES: dict[str, Callable[[], Any]] = {
     "KEYS_FOLDER": default_keys_folder,
     "MODEL_PATH_WORKER": lambda: _paths().worker_model,
     "MODEL_PATH_TRAINER": lambda: _paths().trainer_model,
+    "POLICIES_FOLDER": lambda: _paths().policies,
     "MODEL_PATH_SAVE_HISTORY": lambda: _paths().model_history,
     "MODEL_HISTORY": lambda: _settings().worker.model_history,
     "CHECKPOINT_PATH": lambda: _paths().checkpoint,

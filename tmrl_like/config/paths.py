@@ -41,6 +41,7 @@ class RunPaths:
         weights: folder of the weights.
         worker_model: the newest weights that a worker of this run received.
         trainer_model: the newest weights that the trainer published.
+        policies: the policy store.
         model_history: prefix of weights kept from time to time (`model_history`).
         spool: samples that workers of this machine keep on disk until the trainer has stored them.
         checkpoints: folder of the checkpoints.
@@ -56,6 +57,7 @@ class RunPaths:
         self.weights = self.folder / "weights"
         self.worker_model = self.weights / "worker.safetensors"
         self.trainer_model = self.weights / "trainer.safetensors"
+        self.policies = self.folder / "policies"
         self.model_history = self.weights / "history" / "policy"
         self.spool = self.folder / "spool"
         self.checkpoints = self.folder / "checkpoints"

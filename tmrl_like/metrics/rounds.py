@@ -43,6 +43,11 @@ class RoundMetrics:
         self._of_samples: dict[str, list[Any]] = defaultdict(list)  # arrays of values
         self._newest_act: dict[str, Any] = {}  # by stream, [1, *action shape]
 
+    @property
+    def duration_s(self) -> float:
+        """Since it began."""
+        return max(time.monotonic() - self._started, 1e-9)
+
     @contextlib.contextmanager
     def idle(self) -> Iterator[None]:
         """Time spent in here is waiting for samples."""
@@ -88,7 +93,7 @@ class RoundMetrics:
         self, total_updates: int, total_samples: int, memory_transitions: int, further: dict[str, Any]
     ) -> dict[str, Any]:
         """Summarise the round as one flat record; `further` metrics go into it as they are."""
-        duration_s = max(time.monotonic() - self._started, 1e-9)
+        duration_s = self.duration_s
         record: dict[str, Any] = {
             "epoch": self._epoch,
             "round": self._round,

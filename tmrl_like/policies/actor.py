@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import gymnasium
 import numpy as np
 import torch
 
 from tmrl_like.base import tree
+from tmrl_like.base.factories import signature_of
 from tmrl_like.base.files import write_atomically
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.weight_file import Manifest, load_from_file, refuse_misfit
 from tmrl_like.policies.weights import WeightsCopy, form_of, manifest_of_tensors, parse_weights, serialize_weights
+
+_SPACES = "observation_space", "action_space"
 
 
 class ActorModule(torch.nn.Module, ABC):
@@ -24,6 +27,16 @@ class ActorModule(torch.nn.Module, ABC):
     The trainer's and the worker's instance are built from the same class with the same arguments; what
     travels is `state_dict()` as safetensors bytes, never code.
     """
+
+    made_with: dict[str, Any]
+    """The arguments that its class was called with, by name, the two spaces apart."""
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Make it, and keep the arguments: a policy file says them."""
+        self = super().__new__(cls)
+        given = dict(zip(signature_of(cls).parameters, args, strict=False)) | options if args or options else {}
+        self.__dict__["made_with"] = {name: value for name, value in given.items() if name not in _SPACES}
+        return self
 
     def __init__(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
         super().__init__()

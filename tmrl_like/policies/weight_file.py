@@ -15,6 +15,7 @@ from tmrl_like.errors import PolicyError
 
 _MAX_HEADER_BYTES = 16 << 20
 _LISTED = 3
+_METADATA = "__metadata__"
 DTYPES = {
     "F64": "float64",
     "F32": "float32",
@@ -72,6 +73,35 @@ def pieces_of_file(parameters: Iterable[tuple[str, str, Iterable[int], memoryvie
     return [len(text).to_bytes(8, "little") + text, *pieces]
 
 
+def with_metadata(pieces: Iterable[bytes | memoryview], metadata: Mapping[str, str]) -> list[bytes | memoryview]:
+    """A file in pieces, the first of which begins with all of its header, with other metadata."""
+    first, *others = pieces
+    end = 8 + int.from_bytes(first[:8], "little")
+    header = msgspec.json.decode(first[8:end], type=dict[str, Any])
+    text = msgspec.json.encode({**header, _METADATA: metadata})
+    text += b" " * (-len(text) % 8)
+    return [len(text).to_bytes(8, "little") + text, memoryview(first)[end:], *others]
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """What the header of a safetensors file says beside its parameters, which are not read.
+
+    Raises:
+        PolicyError: not a safetensors file.
+        OSError: the file cannot be read.
+    """
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        text = file.read(length) if length <= _MAX_HEADER_BYTES else b""
+    try:
+        if len(text) < length:
+            raise ValueError(f"a header of {length} bytes")
+        header = msgspec.json.decode(text, type=dict[str, Any])
+        return msgspec.convert(header.get(_METADATA, {}), dict[str, str])
+    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
+        raise PolicyError(f"{path} is not a safetensors file: {error}") from None
+
+
 def empty_file(manifest: Manifest) -> list[bytes | memoryview]:
     """A file of these parameters, all zero, in pieces as `pieces_of_file` has them."""
     return pieces_of_file(
@@ -97,7 +127,7 @@ def _read(data: memoryview) -> dict[str, Parameter]:
     if len(data) < 8 or length > min(_MAX_HEADER_BYTES, len(data) - 8):
         raise ValueError(f"a header of {length} bytes in a file of {len(data)}")
     header = msgspec.json.decode(data[8 : 8 + length], type=dict[str, Any])
-    header.pop("__metadata__", None)
+    header.pop(_METADATA, None)
     entries = msgspec.convert(header, dict[str, _Entry])
     body = data[8 + length :]
     parameters, position = {}, 0

@@ -6,12 +6,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import NamedTuple
 
 from tmrl_like.base import script
 from tmrl_like.base.budgets import Turns
-from tmrl_like.base.files import write_atomically
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.delivery.session import Session
 from tmrl_like.errors import DivergedError, NoWorkerError
@@ -19,6 +16,7 @@ from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.weights import Form, WeightsCopy, form_of, refuse_diverged
 from tmrl_like.trainer.fleet import Fleet
 from tmrl_like.trainer.freshness import FreshnessLimits
+from tmrl_like.trainer.saver import Publication, Saver
 from tmrl_like.transport.base import PeerLink
 from tmrl_like.types import Delivery, Receipt
 from tmrl_like.wire import messages as m
@@ -28,14 +26,6 @@ log = logging.getLogger("tmrl_like.trainer")
 
 _TICK_S = 0.05
 _VERSIONS_KEPT = 10_000
-
-
-class _Publication(NamedTuple):
-    """A policy on its way out."""
-
-    version: int
-    published_at_s: float
-    weights: WeightsCopy
 
 
 class TrainerLink:
@@ -55,15 +45,15 @@ class TrainerLink:
         spaces: m.Spaces,
         receiver: Receiver | None = None,
         freshness: FreshnessLimits | None = None,
-        model_path: Path | None = None,
+        saver: Saver | None = None,
         version: int = 0,
         worker_stalled_after_s: float = 30.0,
     ) -> None:
         """Connect, without waiting for the server.
 
         `receiver` knows what the memory holds already, and `version` is that of the policy published last, both by
-        an earlier process of this training. `worker_stalled_after_s` is as in `TrainerOptions`, the rest as in
-        `Session`.
+        an earlier process of this training. `saver` keeps what is published, and is closed with this link.
+        `worker_stalled_after_s` is as in `TrainerOptions`, the rest as in `Session`.
         """
         self._where = where
         self._receiver = receiver or Receiver()
@@ -75,16 +65,16 @@ class TrainerLink:
         self._arriving: list[Delivery] = []  # the connection's thread collects here, and hands over per turn
         self._arrived = threading.Condition()
         self.workers = Fleet(worker_stalled_after_s)
-        self._next_publication: _Publication | None = None
-        self._publication: _Publication | None = None  # being sent, or sent last
+        self._next_publication: Publication | None = None
+        self._publication: Publication | None = None  # being sent, or sent last
         self._frames: Iterator[bytes] | None = None  # of the publication, that are not sent yet; None: all are
         self._blocked: bytes | None = None  # the frame that the connection has not taken yet
         self._memory: list[WeightsCopy] = []  # of the publications, and one more
         self._divergence: DivergedError | None = None
         self._published: dict[int, float] = {}
         self.newest_version = version
-        self._saver = None if model_path is None else _Saver(model_path)
-        self.session = Session(link, where, self, "trainer", name, spaces, model_path)
+        self._saver = saver
+        self.session = Session(link, where, self, "trainer", name, spaces, None if saver is None else saver.path)
 
     # -- the training thread -------------------------------------------------------------------------
 
@@ -131,19 +121,21 @@ class TrainerLink:
                 self._memory.append(weights)
         weights.fill(parameters)
         version = self.newest_version + 1
-        publication = _Publication(version, time.time(), weights)
+        publication = Publication(version, time.time(), weights)
         with self._arrived:
             self._next_publication = publication
             self._published[version] = publication.published_at_s
             self._published.pop(version - _VERSIONS_KEPT, None)
             self.newest_version = version
+        if self._saver is not None:
+            self._saver.save(publication)
         self.session.wake()
         return version
 
     def _unused_memory(self, form: Form) -> WeightsCopy | None:
         """Memory of this form that no publication needs; what is unused and has another form is given up."""
         publications = [self._next_publication, self._publication]  # in the order of their way
-        publications += self._saver.held if self._saver is not None else ()
+        publications += [] if self._saver is None else self._saver.held
         in_use = [p.weights for p in publications if p is not None]
         self._memory = [weights for weights in self._memory if weights.form == form or weights in in_use]
         return next((weights for weights in self._memory if weights not in in_use), None)
@@ -230,11 +222,9 @@ class TrainerLink:
             if self._blocked:
                 return False
         self._frames = None
-        if self._saver is not None and self._publication is not None:
-            self._saver.save(self._publication)
         return self._next_publication is None
 
-    def _frames_of(self, policy: _Publication) -> Iterator[bytes] | None:
+    def _frames_of(self, policy: Publication) -> Iterator[bytes] | None:
         """Check a policy, and have memory for the next one ready; None: it may not leave."""
         weights = policy.weights
         try:
@@ -257,50 +247,3 @@ class TrainerLink:
 
     def beat(self) -> m.Beat:
         return m.Beat()
-
-
-class _Saver:
-    """Writes the newest weights to disk in a thread of its own; skips those it had no time for."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._waiting: _Publication | None = None
-        self._writing: _Publication | None = None
-        self._ready = threading.Condition()
-        self._closing = False
-        self._thread = threading.Thread(target=self._run, name="tmrl-saver", daemon=True)
-        self._thread.start()
-
-    @property
-    def held(self) -> tuple[_Publication | None, _Publication | None]:
-        """Those whose weights it needs."""
-        with self._ready:
-            return self._waiting, self._writing
-
-    def save(self, publication: _Publication) -> None:
-        with self._ready:
-            self._waiting = publication
-            self._ready.notify()
-
-    def close(self) -> None:
-        with self._ready:
-            self._closing = True
-            self._ready.notify()
-        self._thread.join(5.0)
-
-    def _run(self) -> None:
-        failed = False
-        while True:
-            with self._ready:
-                self._writing = None
-                self._ready.wait_for(lambda: self._waiting is not None or self._closing)
-                self._writing, self._waiting = self._waiting, None
-            if self._writing is None:
-                return
-            try:
-                write_atomically(self._path, *self._writing.weights.pieces)
-                failed = False
-            except OSError as error:
-                if not failed:
-                    log.error("cannot save the policy to %s: %s; training goes on", self._path, error)
-                failed = True

@@ -22,10 +22,13 @@ class Schedule:
         epochs: a checkpoint is written after each; .inf trains for ever.
         rounds: rounds per epoch; metrics are shown after each.
         steps: training steps per round.
+        metrics_interval_s: a round whose metrics would come sooner than so many seconds after those before is counted
+            together with the next one; 0: none is.
         max_minutes: end the training after that much time, whatever is left of the epochs; the time before a
             resumption counts.
         start_training: samples to receive before the first training step.
         update_model_interval: training steps between two publications of the policy.
+        update_model_interval_s: and at least so many seconds; 0: no limit.
         update_buffer_interval: training steps between two looks for new samples.
         max_training_steps_per_env_step: training pauses above this ratio, as soon as a worker has sent a sample; the
             samples of a data set count. With auto it is as high as the machine can give while the workers keep their
@@ -43,9 +46,11 @@ class Schedule:
     epochs: float = 10
     rounds: int = 50
     steps: int = 2000
+    metrics_interval_s: float = 0.0
     max_minutes: float = math.inf
     start_training: int = 0
     update_model_interval: int = 100
+    update_model_interval_s: float = 0.0
     update_buffer_interval: int = 100
     max_training_steps_per_env_step: float | Literal["auto"] = 1.0
     auto_ratio_bound: float = 20.0
@@ -57,7 +62,7 @@ class Schedule:
 
     def __post_init__(self) -> None:
         at_least(self, 1, "epochs", "rounds", "steps", "update_model_interval", "update_buffer_interval")
-        at_least(self, 0, "start_training")
+        at_least(self, 0, "start_training", "update_model_interval_s", "metrics_interval_s")
         above_0(self, "max_minutes", "auto_ratio_bound", "sleep_between_buffer_retrieval_attempts")
         above_0(self, "max_sample_age_s", "max_policy_lag_versions")
         ratio = self.max_training_steps_per_env_step
@@ -73,11 +78,26 @@ class TrainerOptions:
         resume: what to take over from an earlier run of this name: all of it, its memory, or none.
         worker_stalled_after_s: a worker that drives one policy for so long, in seconds, while newer ones are published
             is named in the log and counted; .inf: never.
+        checkpoint_interval_s: at least so many seconds between two checkpoints; 0: one after each epoch. The last one
+            is written all the same.
+        keep_policies: how many versions the policy store keeps, the newest; those with a tag stay for good. A version
+            can become the best only while it is kept: let that be longer than a test episode.
+        keep_policies_s: versions that are older, in seconds, are removed as well.
+        tag_every_s: give a version a tag of its own so often, in seconds; 0: no limit. Where `tag_every_steps` is set
+            as well, both must have passed.
+        tag_every_steps: likewise, in training steps; both 0: none but the best is tagged.
     """
 
     resume: Resume = "all"
     worker_stalled_after_s: float = 30.0
+    checkpoint_interval_s: float = 0.0
+    keep_policies: int = 100
+    keep_policies_s: float = math.inf
+    tag_every_s: float = 0.0
+    tag_every_steps: int = 0
 
     def __post_init__(self) -> None:
         expect(self.resume in ("all", "memory", "none"), "resume", self.resume, "all, memory or none")
-        above_0(self, "worker_stalled_after_s")
+        above_0(self, "worker_stalled_after_s", "keep_policies_s")
+        at_least(self, 0, "checkpoint_interval_s", "tag_every_s", "tag_every_steps")
+        at_least(self, 1, "keep_policies")

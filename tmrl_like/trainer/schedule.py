@@ -124,7 +124,7 @@ class TrainingOffline(Schedule):
         self.should_stop: Callable[[], bool] = lambda: False
         self.observer: Callable[[dict[str, Any]], None] = lambda record: None
         self._stored_ages = StoredAges(self.memory.memory_size)
-        self._began_at = self.clock()
+        self._began_at = self._published_at = self.clock()
 
     def run_epoch(self, interface: TrainerInterface) -> list[dict[str, Any]]:
         """Train for `rounds` x `steps` training steps, or for what an epoch that was stopped has left of its rounds.
@@ -132,16 +132,20 @@ class TrainingOffline(Schedule):
         Returns:
             The metrics of all rounds.
         """
-        records = []
+        records: list[dict[str, Any]] = []
+        metrics: RoundMetrics | None = None
         if self.agent_scheduler is not None:
             self.agent_scheduler(self.agent, self.epoch)
         while self.round < self.rounds:
-            metrics = RoundMetrics(self.epoch, self.round)
+            metrics = metrics or RoundMetrics(self.epoch, self.round)
             with _profiled(self.profiling), contextlib.suppress(StopTraining):
                 self._run_round(interface, metrics)
                 self.round += 1
-            records.append(self._close_round(interface, metrics))
-            self.observer({"kind": "round", "time_s": self.elapsed_s, **records[-1]})
+            is_last = self.finished or self.round >= self.rounds
+            if is_last or metrics.duration_s >= self.metrics_interval_s:
+                records.append(self._close_round(interface, metrics))
+                self.observer({"kind": "round", "time_s": self.elapsed_s, **records[-1]})
+                metrics = None
             if self.finished:
                 break
         if self.round >= self.rounds:
@@ -153,7 +157,9 @@ class TrainingOffline(Schedule):
         for step, batch in enumerate(self.memory, start=1):
             metrics.add_step(train_step(self.agent, self.memory, batch))
             self.total_updates += 1
-            if self.total_updates % self.update_model_interval == 0:
+            is_due = self.total_updates % self.update_model_interval == 0
+            if is_due and self.clock() - self._published_at >= self.update_model_interval_s:
+                self._published_at = self.clock()
                 interface.broadcast_model(self.agent.get_actor())
             if self.total_updates % self.update_buffer_interval == 0:
                 self._update_buffer(interface, metrics)

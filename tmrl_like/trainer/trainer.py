@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,10 +21,13 @@ from tmrl_like.config.paths import RunPath
 from tmrl_like.delivery.folder import new_name
 from tmrl_like.errors import ConfigError
 from tmrl_like.metrics.sinks import ConsoleSink, JsonLinesSink, Sink, WandbSink
+from tmrl_like.policies.policy_file import describe
+from tmrl_like.policies.store import PolicyStore
 from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.link import TrainerLink
 from tmrl_like.trainer.options import Resume, TrainerOptions
 from tmrl_like.trainer.sample_check import SampleCheck
+from tmrl_like.trainer.saver import Saver
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.transport import KeyFolder, TransportOptions, connect
 from tmrl_like.wire.spaces import describe_spaces
@@ -55,6 +60,7 @@ class Trainer:
         keys_dir: str | Path | None = None,
         name: str | None = None,
         metrics_path: str | Path | None = None,
+        policies_path: str | Path | RunPath | None = RunPath.OF_RUN,
         sinks: Sequence[Sink] | None = None,
         resume: Resume | None = None,
         options: TrainerOptions | None = None,
@@ -79,6 +85,7 @@ class Trainer:
             keys_dir: where this machine's key is; None: `cfg.KEYS_FOLDER`.
             name: this trainer's name; None: made from host and process.
             metrics_path: file for metrics as JSON lines; None: in the run's folder (`cfg.RUN_FOLDER`).
+            policies_path: folder of the policy store; left out: the run's (`cfg.POLICIES_FOLDER`); None: there is none.
             sinks: further places for metrics; None: the console.
             resume: as in `options`, in place of what is there.
             options: how it runs the training.
@@ -89,7 +96,7 @@ class Trainer:
             CredentialsError: this machine's key cannot be read.
             ConfigError: an argument is wrong.
         """
-        options = with_given(TrainerOptions, options, resume=resume)
+        self._options = options = with_given(TrainerOptions, options, resume=resume)
         self._training_cls = training_cls
         path = cfg.path_of_run(checkpoint_path, "CHECKPOINT_PATH")
         self._checkpoints = Checkpoints(path, dump_run_instance_fn, load_run_instance_fn)
@@ -105,21 +112,34 @@ class Trainer:
             receiver = self._checkpoints.receiver
             receiver.check = SampleCheck(training.observation_space, training.action_space, training.memory)
             host, port = server_ip or cfg.SERVER_IP_FOR_TRAINER, cfg.PORT if server_port is None else server_port
+            wire = connect(transport, host, port, KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER)), limits)
+            folder = cfg.path_of_run(policies_path, "POLICIES_FOLDER")
+            store = None if folder is None else PolicyStore(folder)
+            self._saver = self._make_saver(cfg.path_of_run(model_path, "MODEL_PATH_TRAINER"), store)
             self.link = TrainerLink(
-                connect(transport, host, port, KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER)), limits),
+                wire,
                 f"{host}:{port}",
                 name or new_name(),
                 describe_spaces(training.observation_space, training.action_space),
                 receiver,
                 training.freshness,
-                cfg.path_of_run(model_path, "MODEL_PATH_TRAINER"),
-                self._checkpoints.version,
+                self._saver,
+                max(self._checkpoints.version, *(store.versions() if store is not None else ()), 0),
                 options.worker_stalled_after_s,
             )
         except BaseException:
             self._checkpoints.close()
             raise
         close_at_exit(self, turn=1)
+
+    def _make_saver(self, path: Path | None, store: PolicyStore | None) -> Saver | None:
+        """What keeps policies; None: nobody wants them kept."""
+        if path is None and store is None:
+            return None
+        training = self.training
+        run = "" if store is None else store.folder.parent.name
+        card = describe(training.agent.get_actor(), getattr(training.memory, "obs_preprocessor", None), run)
+        return Saver(path, store, card, self._options, lambda: training.total_updates)
 
     def run(self) -> None:
         """Train until the epochs are done, time is up, or Ctrl-C; blocks.
@@ -183,6 +203,8 @@ class Trainer:
         sinks: list[Sink] = [JsonLinesSink(self._metrics_path), *asked_for, *further]
 
         def write(record: dict[str, Any]) -> None:
+            if record["kind"] == "episode" and record["test"] and self._saver is not None:
+                self._saver.add_return(record["policy_version"], record["return"])
             for sink in sinks:
                 sink.write(record)
 
@@ -206,10 +228,14 @@ class Trainer:
                 "resume='none'",
                 *(training.epochs, training.max_minutes),
             )
+        saved_at = -math.inf
         while training.epoch < training.epochs and not training.finished:
             training.run_epoch(self.link)
             self.link.broadcast_model(training.agent.get_actor())
-            self._checkpoints.save(training, self.link.newest_version)
+            is_over = training.epoch >= training.epochs or training.finished
+            if is_over or time.monotonic() - saved_at >= self._options.checkpoint_interval_s:
+                saved_at = time.monotonic()
+                self._checkpoints.save(training, self.link.newest_version)
         self._checkpoints.finish(training, self.link.newest_version)
 
     def save_checkpoint(self) -> None:

@@ -1,0 +1,121 @@
+"""What a policy file says of its policy."""
+
+import functools
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import pytest
+import safetensors.numpy
+from gymnasium import spaces
+
+from tmrl_like.agents import SquashedGaussianActor
+from tmrl_like.errors import PolicyError
+from tmrl_like.policies.policy_file import Code, describe, read_card, with_card
+from tmrl_like.policies.spaces import spec_of
+from tmrl_like.policies.weight_file import read_file, with_metadata
+from tmrl_like.testing.fakes import LinearActor
+
+SPACES = spaces.Box(-1.0, 1.0, (3,)), spaces.Box(-1.0, 1.0, (2,))
+
+
+def doubled(obs):
+    return 2 * obs
+
+
+@dataclass(frozen=True)
+class Scaled:
+    by: float = 1.0
+
+    def __call__(self, obs):
+        return self.by * obs
+
+
+class Undocumented:
+    def __init__(self, by):
+        self._by = by
+
+    def __call__(self, obs):
+        return self._by * obs
+
+
+class Picky(LinearActor):
+    def __init__(self, observation_space, action_space, table=None, act=None):
+        super().__init__(observation_space, action_space)
+
+
+def written(path, actor, **more):
+    path.write_bytes(b"".join(with_card([actor.weights()], msgspec.structs.replace(describe(actor), **more))))
+    return path
+
+
+def test_a_file_says_which_actor_it_is_and_for_which_spaces(tmp_path):
+    actor = SquashedGaussianActor(*SPACES, hidden_sizes=(8, 8), layer_norm=True)
+    card = read_card(written(tmp_path / "p", actor, run="drone", version=7, return_=1.5, episodes=2))
+    assert card.actor == Code("tmrl_like.agents.SquashedGaussianActor", {"hidden_sizes": [8, 8], "layer_norm": True})
+    assert (card.observation_space, card.action_space) == tuple(map(spec_of, SPACES))
+    assert (card.run, card.version, card.return_, card.episodes, card.obs_preprocessor) == ("drone", 7, 1.5, 2, None)
+
+
+def test_whoever_reads_weights_reads_them_from_a_policy_file_as_well(tmp_path):
+    actor = SquashedGaussianActor(*SPACES, hidden_sizes=(8,))
+    path = written(tmp_path / "p", actor)
+    assert SquashedGaussianActor(*SPACES, hidden_sizes=(8,)).load(path).weights() == actor.weights()
+    theirs, ours = safetensors.numpy.load_file(path), read_file(path.read_bytes())
+    assert all(np.array_equal(theirs[name], parameter.array()) for name, parameter in ours.items())
+
+
+@pytest.mark.parametrize(
+    ("preprocessor", "said"),
+    [
+        (None, None),
+        (doubled, Code(f"{__name__}.doubled")),
+        (functools.partial(Scaled, 2.0), Code(f"{__name__}.Scaled", {"by": 2.0})),
+        (Scaled(3.0), Code(f"{__name__}.Scaled", {"by": 3.0})),
+        (lambda obs: obs, "has no import path: define it at the top of a module"),
+        (Undocumented(2.0), "is not known: a function, a partial of one or a dataclass says so"),
+    ],
+)
+def test_a_preprocessor_is_named_by_its_path_where_that_says_all(preprocessor, said):
+    found = describe(LinearActor(*SPACES), preprocessor).obs_preprocessor
+    assert found == said or found.endswith(said)
+
+
+def test_arguments_are_written_as_an_experiment_has_them():
+    actor = Picky(*SPACES, {"a": (1, np.float32(0.5))}, act=functools.partial(Scaled, by=2.0))
+    path = f"{__name__}.Scaled"
+    assert describe(actor).actor == Code(
+        f"{__name__}.Picky", {"table": {"a": [1, 0.5]}, "act": {"class_path": path, "init_args": {"by": 2.0}}}
+    )
+
+
+@pytest.mark.parametrize("value", [np.zeros(2), float("inf"), {1: 2}])
+def test_an_argument_that_no_text_says_is_named(value):
+    assert describe(Picky(*SPACES, table=value)).actor.startswith("its argument table is ")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"tmrl_like": '{"format": 2, "all": "else"}'}, "has the format 2, this tmrl_like reads 1: upgrade tmrl_like"),
+        ({"tmrl_like": '{"format": 1}'}, "does not say what it is in a way that can be read: .*required field `actor`"),
+        ({"tmrl_like": "[" * 100_000}, "does not say what it is in a way that can be read"),
+        ({"tmrl_like": 3}, "is not a safetensors file"),
+    ],
+)
+def test_a_file_that_says_something_else_is_refused(metadata, message, tmp_path):
+    (tmp_path / "p").write_bytes(b"".join(with_metadata([LinearActor(*SPACES).weights()], metadata)))
+    with pytest.raises(PolicyError, match=message):
+        read_card(tmp_path / "p")
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff" * 100, b"\x02\0\0\0\0\0\0\0[]", b"\xff\0\0\0\0\0\0\0{}"])
+def test_a_file_that_is_no_policy_is_refused(content, tmp_path):
+    (tmp_path / "p").write_bytes(content)
+    with pytest.raises(PolicyError, match="p is not a safetensors file"):
+        read_card(tmp_path / "p")
+
+
+def test_weights_alone_have_no_card(tmp_path):
+    (tmp_path / "p").write_bytes(LinearActor(*SPACES).weights())
+    assert read_card(tmp_path / "p") is None

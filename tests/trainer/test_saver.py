@@ -1,0 +1,121 @@
+"""Published policies on disk."""
+
+import threading
+
+import pytest
+import torch
+from gymnasium.spaces import Box
+
+from tmrl_like.policies.policy_file import describe, read_card
+from tmrl_like.policies.store import PolicyStore
+from tmrl_like.policies.weights import WeightsCopy, form_of
+from tmrl_like.testing.fakes import LinearActor
+from tmrl_like.trainer.options import TrainerOptions
+from tmrl_like.trainer.saver import Publication, Saver
+
+
+def actor(bias=0.0):
+    made = LinearActor(Box(-1.0, 1.0, (2,)), Box(-1.0, 1.0, (1,)))
+    torch.nn.init.constant_(made.layer.bias, bias)
+    return made
+
+
+def publication(version, bias=0.0):
+    weights = WeightsCopy(form_of(actor().state_dict()))
+    weights.fill(actor(bias).state_dict())
+    return Publication(version, 1000.0 + version, weights)
+
+
+class Kept:
+    """A saver whose training steps and clock are the test's."""
+
+    def __init__(self, folder, monkeypatch, **options):
+        self.steps, self.now = 0, 100.0
+        monkeypatch.setattr("tmrl_like.trainer.saver.time.monotonic", lambda: self.now)
+        self.store = PolicyStore(folder / "drone" / "policies")
+        card = describe(actor(), run="drone")
+        self.saver = Saver(folder / "newest", self.store, card, TrainerOptions(**options), lambda: self.steps)
+
+    def save(self, version, bias=0.0, after_s=0.0, steps=0):
+        self.now += after_s
+        self.steps += steps
+        self.saver.save(publication(version, bias))
+        self.wait()
+
+    def wait(self):
+        while self.saver.held or self.saver._returns:
+            threading.Event().wait(0.001)
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch):
+    made = []
+
+    def make(**options):
+        made.append(Kept(tmp_path, monkeypatch, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.saver.close()
+
+
+def test_each_version_is_kept_and_the_newest_under_its_own_name(kept, tmp_path):
+    one = kept(keep_policies=2)
+    for version in (1, 2, 3):
+        one.save(version, bias=float(version), steps=10)
+    assert one.store.versions() == [2, 3]
+    assert one.store.path(3).read_bytes() == (tmp_path / "newest").read_bytes()
+    assert actor().load(one.store.path(2)).layer.bias.item() == 2.0
+    card = read_card(tmp_path / "newest")
+    assert (card.run, card.version, card.published_at_s, card.training_steps) == ("drone", 3, 1003.0, 30)
+
+
+def test_a_policy_that_is_not_finite_is_not_kept(kept, tmp_path):
+    one = kept()
+    one.save(1)
+    one.save(2, bias=float("nan"))
+    assert one.store.versions() == [1]
+    assert read_card(tmp_path / "newest").version == 1
+
+
+@pytest.mark.parametrize(
+    ("limits", "tags"),
+    [
+        ({}, []),
+        ({"tag_every_steps": 20}, ["step-20", "step-40"]),
+        ({"tag_every_s": 3.0}, ["step-30"]),
+        ({"tag_every_s": 3.0, "tag_every_steps": 20}, ["step-30"]),
+        ({"tag_every_s": 1.0, "tag_every_steps": 40}, ["step-40"]),
+    ],
+)
+def test_a_version_gets_a_tag_when_both_limits_have_passed(limits, tags, kept):
+    one = kept(keep_policies=1, **limits)
+    one.save(1)
+    for version in (2, 3, 4, 5):
+        one.save(version, after_s=1.0, steps=10)
+    assert one.store.tags() == tags
+    assert [read_card(one.store.path(tag)).training_steps for tag in tags] == [int(tag[5:]) for tag in tags]
+
+
+def test_the_best_follows_the_returns_of_test_episodes(kept, caplog):
+    caplog.set_level("INFO")
+    one = kept()
+    for version, return_ in ((1, 1.0), (2, 5.0), (3, 2.0)):
+        one.save(version)
+        one.saver.add_return(version, return_)
+        one.wait()
+    one.saver.add_return(99, 9.0)  # it is not kept
+    one.saver.close()
+    assert read_card(one.store.find("best")).version == 2
+    assert [r.args[0] for r in caplog.records if "is the best" in r.message] == [1, 2]
+
+
+def test_what_waits_when_it_closes_is_written(kept):
+    one = kept()
+    for version in (1, 2, 3):
+        one.saver.save(publication(version))
+    one.saver.add_return(3, 1.0)
+    one.saver.close()
+    assert one.store.versions() == [1, 2, 3]
+    assert read_card(one.store.find("best")).version == 3

@@ -1,0 +1,152 @@
+"""A policy as one file: a safetensors file whose metadata say which actor it is, for which spaces, and how good."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from tmrl_like.base.factories import signature_of, taken_apart
+from tmrl_like.base.text import one_line
+from tmrl_like.errors import PolicyError
+from tmrl_like.policies.spaces import SpaceSpec, spec_of
+from tmrl_like.policies.weight_file import read_metadata, with_metadata
+
+FORMAT = 1
+_KEY = "tmrl_like"  # of the metadata
+
+_T = TypeVar("_T")
+
+
+class Code(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A class or function by its import path, and what it is called with, as an experiment names them."""
+
+    class_path: str
+    init_args: dict[str, Any] = {}
+
+
+class PolicyCard(msgspec.Struct, frozen=True, kw_only=True, rename={"return_": "return"}):
+    """What a policy file says of its policy. Text in the place of a part says why that cannot be written down.
+
+    Attributes:
+        actor: what makes it, from the spaces and these arguments.
+        obs_preprocessor: what observations go through before it; None: nothing.
+        observation_space: of the environment.
+        action_space: of the environment.
+        run: name of the training's run.
+        version: the trainer's number of the policy.
+        published_at_s: Unix time.
+        training_steps: that it was trained for.
+        return_: mean of its test episodes; None: there was none.
+        episodes: how many there were.
+        format: of these fields.
+    """
+
+    actor: Code | str
+    obs_preprocessor: Code | str | None
+    observation_space: SpaceSpec | str
+    action_space: SpaceSpec | str
+    run: str = ""
+    version: int = 0
+    published_at_s: float = 0.0
+    training_steps: int = 0
+    return_: float | None = None
+    episodes: int = 0
+    format: int = FORMAT
+
+
+class _Format(msgspec.Struct):
+    format: int
+
+
+def describe(actor: Any, obs_preprocessor: Any = None, run: str = "") -> PolicyCard:
+    """The card of an `ActorModule`, as it was made."""
+    return PolicyCard(
+        actor=_said(_code_of, type(actor), actor.made_with),
+        obs_preprocessor=None if obs_preprocessor is None else _said(_code_of_object, obs_preprocessor),
+        observation_space=_said(spec_of, actor.observation_space),
+        action_space=_said(spec_of, actor.action_space),
+        run=run,
+    )
+
+
+def with_card(pieces: Iterable[bytes | memoryview], card: PolicyCard) -> list[bytes | memoryview]:
+    """A file of weights in pieces, the first of which begins with all of its header, with a card."""
+    return with_metadata(pieces, {_KEY: msgspec.json.encode(card).decode()})
+
+
+def read_card(path: Path) -> PolicyCard | None:
+    """The card in a file; None: the file holds weights alone.
+
+    Raises:
+        PolicyError: no policy, or one of another format.
+        OSError: the file cannot be read.
+    """
+    text = read_metadata(path).get(_KEY)
+    if text is None:
+        return None
+    try:
+        found = msgspec.json.decode(text, type=_Format).format
+        if found != FORMAT:
+            raise PolicyError(f"{path} has the format {found}, this tmrl_like reads {FORMAT}: upgrade tmrl_like")
+        return msgspec.json.decode(text, type=PolicyCard)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise PolicyError(f"{path} does not say what it is in a way that can be read: {error}") from None
+
+
+def _said(call: Callable[..., _T], *arguments: Any) -> _T | str:
+    try:
+        return call(*arguments)
+    except PolicyError as error:
+        return str(error)
+
+
+def _code_of(target: Any, arguments: dict[str, Any]) -> Code:
+    return Code(_import_path(target), {name: _plain(name, value) for name, value in arguments.items()})
+
+
+def _code_of_object(value: Any) -> Code:
+    """Of a function, or of an object whose class and fields say all of it."""
+    target, given = taken_apart(value)
+    if isinstance(target, type) or hasattr(target, "__qualname__"):
+        return _code_of(target, given)
+    if dataclasses.is_dataclass(value):
+        return _code_of(type(value), {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init})
+    if signature_of(type(value)).parameters:
+        raise PolicyError(
+            f"with which arguments {one_line(value, 80)} was made is not known: a function, a partial of one or a "
+            "dataclass says so"
+        )
+    return _code_of(type(value), {})
+
+
+def _import_path(target: Any) -> str:
+    """The shortest one."""
+    module, name = getattr(target, "__module__", None) or "", getattr(target, "__qualname__", "<")
+    if "<" in name:
+        raise PolicyError(f"{one_line(target, 80)} has no import path: define it at the top of a module")
+    parts = module.split(".")
+    prefixes = [".".join(parts[:depth]) for depth in range(1, len(parts))]
+    found = next((p for p in prefixes if getattr(sys.modules.get(p), name, None) is target), module)
+    return f"{found}.{name}"
+
+
+def _plain(name: str, value: Any) -> Any:
+    """An argument as JSON has it; code by its path."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(name, part) for part in value]
+    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+        return {key: _plain(name, part) for key, part in value.items()}
+    if callable(value):
+        return msgspec.to_builtins(_code_of_object(value))
+    raise PolicyError(f"its argument {name} is {one_line(value, 80)!r}, which no text says")

@@ -1,0 +1,178 @@
+"""A run's policies on disk: the newest versions for a while, those with a tag for good.
+
+    policies/
+      1200.safetensors    version 1200
+      best.safetensors    the tag `best`, a name of its own for the same file
+
+Each is a whole policy file (`policy_file`), which is never changed: another one takes its name, in one step. So anybody
+may read at any time, and what one process removes stays whole for another one that has it open.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from tmrl_like.base.files import link_atomically, write_atomically
+from tmrl_like.base.text import suggestion
+from tmrl_like.config.paths import data_folder
+from tmrl_like.errors import ConfigError, PolicyError
+from tmrl_like.policies.policy_file import PolicyCard, read_card, with_card
+
+FOLDER = "policies"  # in the run's
+NEWEST = "newest"
+BEST = "best"
+
+_SUFFIX = ".safetensors"
+_TAG = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,63}")
+
+
+class PolicyStore:
+    """The folder. Any number of processes may read it and tag, one adds versions."""
+
+    def __init__(self, folder: Path) -> None:
+        """Nothing is made until there is something to keep."""
+        self.folder = folder
+
+    def _names(self) -> list[str]:
+        return [file.name.removesuffix(_SUFFIX) for file in self.folder.glob(f"[!.]*{_SUFFIX}")]
+
+    def versions(self) -> list[int]:
+        """Those that are kept for a while, oldest first."""
+        return sorted(int(name) for name in self._names() if name.isdecimal())
+
+    def tags(self) -> list[str]:
+        """By name."""
+        return sorted(name for name in self._names() if not name.isdecimal())
+
+    def path(self, name: str | int) -> Path:
+        """Where a version or a tag is, if it is there."""
+        return self.folder / f"{name}{_SUFFIX}"
+
+    def cards(self) -> Iterator[tuple[str, PolicyCard]]:
+        """What is there, by version or tag; what is removed meanwhile is left out."""
+        for name in [*map(str, self.versions()), *self.tags()]:
+            try:
+                card = read_card(self.path(name))
+            except FileNotFoundError:
+                continue
+            if card is not None:
+                yield name, card
+
+    def find(self, which: str) -> Path:
+        """The file of a version, a tag or `newest`.
+
+        Raises:
+            PolicyError: there is none.
+        """
+        versions = self.versions()
+        name = str(versions[-1]) if which == NEWEST and versions else which
+        if self.path(name).is_file():
+            return self.path(name)
+        tags = self.tags()
+        for tag in tags if name.isdecimal() else ():
+            card = read_card(self.path(tag))
+            if card is not None and card.version == int(name):
+                return self.path(tag)
+        kept = f"versions {versions[0]} to {versions[-1]}" if versions else "no versions"
+        more = suggestion(which, tags) if tags and not which.isdecimal() else f"tags: {', '.join(tags) or 'none'}"
+        raise PolicyError(
+            f"there is no policy {which} in {self.folder}, but {kept}; {more}. It is on the trainer's machine: there "
+            "`tmrl-like policies export` writes a file, which can be copied"
+        )
+
+    # -- the trainer ---------------------------------------------------------------------------------
+
+    def add(self, pieces: list[bytes | memoryview], card: PolicyCard) -> Path:
+        """Keep a version; `pieces` are a file of its weights. OSError: it cannot be written."""
+        path = self.path(card.version)
+        write_atomically(path, *with_card(pieces, card))
+        return path
+
+    def add_return(self, version: int, return_: float) -> bool:
+        """A version's test episode ended: the one with the highest mean is `best`. Whether that changed.
+
+        Raises:
+            PolicyError: the version is not kept any more.
+            OSError: it cannot be written.
+        """
+        path = self.find(str(version))
+        card = read_card(path)
+        if card is None:
+            return False
+        mean = ((card.return_ or 0.0) * card.episodes + return_) / (card.episodes + 1)
+        card = msgspec.structs.replace(card, return_=mean, episodes=card.episodes + 1)
+        write_atomically(path, *with_card([path.read_bytes()], card))
+        tested: dict[int, tuple[float, int, str]] = {}
+        for name, found in self.cards():  # of a version and its tags the version first, whose mean is the newest
+            if found.return_ is not None:
+                tested.setdefault(found.version, (found.return_, found.version, name))
+        _, best, name = max(tested.values())
+        before = read_card(self.path(BEST)) if self.path(BEST).is_file() else None
+        if name != BEST:
+            link_atomically(self.path(name), self.path(BEST))
+        return before is None or before.version != best
+
+    def collect(self, at_most: int, max_age_s: float = float("inf")) -> int:
+        """Remove versions that are too many or too old, never the newest; how many were removed."""
+        versions = self.versions()
+        oldest_s, removed = time.time() - max_age_s, 0
+        for place, version in enumerate(versions[:-1]):
+            path = self.path(version)
+            try:
+                if place < len(versions) - at_most or path.stat().st_mtime < oldest_s:
+                    path.unlink(missing_ok=True)
+                    removed += 1
+            except OSError:  # Windows, where somebody reads it: the next time then
+                continue
+        return removed
+
+    # -- anybody -------------------------------------------------------------------------------------
+
+    def tag(self, which: str, name: str) -> Path:
+        """Keep a policy for good, under a name of its own; one that has the name loses it.
+
+        Raises:
+            ConfigError: no name for a tag.
+            PolicyError: there is no such policy.
+            OSError: it cannot be written.
+        """
+        if not _TAG.fullmatch(name) or name == NEWEST:
+            raise ConfigError(f"the tag is {name!r}; expected a letter, then letters, digits, '.', '_' and '-'")
+        link_atomically(self.find(which), self.path(name))
+        return self.path(name)
+
+
+def split_place(where: str | Path) -> tuple[Path, str]:
+    """`RUN`, `RUN@TAG`, `RUN@1200`, the same with a folder -> the folder of the policies, and which one.
+
+    Raises:
+        PolicyError: there is no such run.
+    """
+    place, _, which = (str(where), "", "") if Path(where).is_dir() else str(where).rpartition("@")
+    if not place:
+        place, which = which, ""
+    folders = [folder for run in (Path(place), data_folder() / "runs" / place) for folder in (run / FOLDER, run)]
+    folder = next((folder for folder in folders if next(folder.glob(f"*{_SUFFIX}"), None)), None)
+    if folder is None:
+        raise PolicyError(
+            f"there are no policies at {where}: expected a policy file, a run's folder or its name, with @TAG or "
+            f"@VERSION behind it; looked for {folders[0]} and {folders[2]}"
+        )
+    return folder, which or NEWEST
+
+
+def find_policy(where: str | Path) -> Path:
+    """The policy file that `where` names: a file, or one of a run's policies as in `split_place`.
+
+    Raises:
+        PolicyError: there is none.
+    """
+    if Path(where).is_file():
+        return Path(where)
+    folder, which = split_place(where)
+    return PolicyStore(folder).find(which)

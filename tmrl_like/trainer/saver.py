@@ -1,0 +1,160 @@
+"""Published policies on disk: the newest one, and the run's store, beside training."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from tmrl_like.base.files import link_atomically, write_atomically
+from tmrl_like.errors import PolicyError
+from tmrl_like.policies.policy_file import PolicyCard, with_card
+from tmrl_like.policies.store import PolicyStore
+from tmrl_like.policies.weights import WeightsCopy, first_not_finite
+from tmrl_like.trainer.options import TrainerOptions
+
+log = logging.getLogger("tmrl_like.trainer")
+
+_WAITING = 4  # policies; where the disk is slower than training, the oldest is left out
+
+
+class Publication(NamedTuple):
+    """A policy on its way out."""
+
+    version: int
+    published_at_s: float
+    weights: WeightsCopy
+    training_steps: int = 0
+
+
+class Saver:
+    """Writes what is published, in a thread of its own: nobody waits for the disk."""
+
+    def __init__(
+        self,
+        path: Path | None,
+        store: PolicyStore | None = None,
+        card: PolicyCard | None = None,
+        options: TrainerOptions | None = None,
+        training_steps: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """Begin.
+
+        Args:
+            path: the newest policy goes there; None: nowhere.
+            store: all go there; None: nowhere.
+            card: what all files say of the policy, but version, time and steps; None: they hold weights alone.
+            options: what the store keeps.
+            training_steps: done so far.
+        """
+        self.path = path
+        self._store = store
+        self._card = card
+        self._options = options or TrainerOptions()
+        self._training_steps = training_steps
+        self._tagged_at_s, self._tagged_steps = time.monotonic(), training_steps()
+        self._waiting: deque[Publication] = deque(maxlen=_WAITING)
+        self._writing: Publication | None = None
+        self._returns: list[tuple[int, float]] = []
+        self._ready = threading.Condition()
+        self._closing = False
+        self._failed = False
+        self._thread = threading.Thread(target=self._run, name="tmrl-saver", daemon=True)
+        self._thread.start()
+
+    @property
+    def held(self) -> list[Publication]:
+        """Those whose weights it needs."""
+        with self._ready:
+            return [*self._waiting, *([self._writing] if self._writing else [])]
+
+    def save(self, publication: Publication) -> None:
+        """Keep it, if it is finite (the training thread)."""
+        with self._ready:
+            self._waiting.append(publication._replace(training_steps=self._training_steps()))
+            self._ready.notify()
+
+    def add_return(self, version: int, return_: float) -> None:
+        """A test episode of a policy has ended (the training thread)."""
+        if self._store is not None:
+            with self._ready:
+                self._returns.append((version, return_))
+                self._ready.notify()
+
+    def close(self) -> None:
+        """Write what waits."""
+        with self._ready:
+            self._closing = True
+            self._ready.notify()
+        self._thread.join(5.0)
+
+    def _run(self) -> None:
+        while True:
+            with self._ready:
+                self._writing = None
+                self._ready.wait_for(lambda: self._waiting or self._returns or self._closing)
+                if not (self._waiting or self._returns):
+                    return
+                if self._waiting:
+                    self._writing, returns = self._waiting.popleft(), []
+                else:
+                    returns, self._returns = self._returns, []
+            try:
+                if self._writing is not None:
+                    self._keep(self._writing)
+                for tested in returns:
+                    self._note(*tested)
+                self._failed = False
+            except OSError as error:
+                if not self._failed:
+                    where = self._store.folder if self._store is not None else self.path
+                    log.error("cannot save the policy to %s: %s; training goes on", where, error)
+                self._failed = True
+
+    def _keep(self, policy: Publication) -> None:
+        policy.weights.wait()
+        if first_not_finite(policy.weights.tensors):
+            return
+        pieces, steps = policy.weights.pieces, policy.training_steps
+        if self._card is not None:
+            version, published_at_s = policy.version, policy.published_at_s
+            card = msgspec.structs.replace(
+                self._card, version=version, published_at_s=published_at_s, training_steps=steps
+            )
+            if self._store is not None:
+                kept = self._store.add(pieces, card)
+                if self._wants_tag(steps):
+                    self._store.tag(str(version), f"step-{steps}")
+                if self.path is not None:
+                    link_atomically(kept, self.path)
+                self._store.collect(self._options.keep_policies, self._options.keep_policies_s)
+                return
+            pieces = with_card(pieces, card)
+        if self.path is not None:
+            write_atomically(self.path, *pieces)
+
+    def _wants_tag(self, steps: int) -> bool:
+        """Whether both limits that are set have been passed since the last one."""
+        every_s, every_steps = self._options.tag_every_s, self._options.tag_every_steps
+        now = time.monotonic()
+        if not (every_s or every_steps) or now - self._tagged_at_s < every_s:
+            return False
+        if every_steps and steps // every_steps == self._tagged_steps // every_steps:
+            return False
+        self._tagged_at_s, self._tagged_steps = now, steps
+        return True
+
+    def _note(self, version: int, return_: float) -> None:
+        assert self._store is not None
+        try:
+            if math.isfinite(return_) and self._store.add_return(version, return_):
+                log.info("policy %d is the best by its test episodes so far: it is tagged `best`", version)
+        except PolicyError:
+            log.debug("the tested policy %d is not kept any more", version)

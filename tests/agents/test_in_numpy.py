@@ -47,7 +47,7 @@ CASES = [
     for obs_space, act_space, options in (
         (DRONE, act_spaces[0], {"hidden_sizes": (64, 64)}),
         (MIXED, act_spaces[1], {"hidden_sizes": (32, 24, 16), "layer_norm": True}),
-        (spaces.Discrete(5), act_spaces[0], {"hidden_sizes": ()}),
+        (spaces.MultiDiscrete([5, 1]), act_spaces[0], {"hidden_sizes": ()}),
         (vector(5, 6), act_spaces[1], {"hidden_sizes": (16,), "obs_range": 0.0, "layer_norm": True}),
         (vector(np.inf, 6), act_spaces[0], {"hidden_sizes": (16,)}),
         (MIXED, act_spaces[1], {"hidden_sizes": (16,), "normalize_obs": False}),

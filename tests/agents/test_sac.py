@@ -13,6 +13,7 @@ from tmrl_like.agents.process import tune_process
 from tmrl_like.agents.sac import actor_loss, critic_loss, td_target, temperature_loss
 from tmrl_like.errors import ConfigError
 from tmrl_like.policies.actor import ActorModule
+from tmrl_like.trainer.snapshot import load_object_state, object_state
 from tmrl_like.types import Batch
 
 OBS = spaces.Tuple((spaces.Box(-np.inf, np.inf, (2,)), spaces.Box(-1.0, 1.0, (1,))))
@@ -452,6 +453,19 @@ def test_all_networks_normalise_by_the_statistics_of_the_batches_and_what_was_pu
         torch.testing.assert_close(network.encoder(raw), expected, rtol=1e-4, atol=1e-4)
         assert network.encoder.rescale.scale.data_ptr() == agent.actor.encoder.rescale.scale.data_ptr()
     assert not torch.equal(published["encoder.rescale.scale"], agent.actor.encoder.rescale.scale)
+
+
+@pytest.mark.parametrize(("before", "after"), [(0.0, 0.9), (0.9, 0.0)])
+def test_a_training_continues_with_the_actor_that_acted_where_its_average_is_switched_on_or_off(before, after):
+    first, second = small(actor_polyak=before), small(actor_polyak=after)
+    for step in range(3):
+        first.train(random_batch(seed=step))
+    load_object_state(second, object_state(first))
+    acted = parameters_of(first.get_actor())
+    assert same(acted, parameters_of(second.get_actor()))
+    second.train(random_batch())
+    assert not same(acted, parameters_of(second.get_actor()))
+    assert same(parameters_of(second.actor), parameters_of(second.get_actor())) == (not after)
 
 
 def test_a_step_leaves_its_batch_as_the_memory_gave_it():

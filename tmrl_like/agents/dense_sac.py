@@ -106,7 +106,7 @@ class DenseStep(ABC):
             metrics["td_error"] = torch.from_numpy(self.td_error_B.copy())
         if with_actor:
             metrics |= self.train_actor(entropy_coef)
-            if agent._flat_actor_ema is not None:
+            if agent.actor_ema is not agent.actor:
                 move(agent._flat_actor_ema.values, agent._flat_actor.values, 1.0 - agent.actor_polyak)
         move(agent._flat_critic_target.values, agent._flat_critic.values, 1.0 - agent.polyak)
         return metrics

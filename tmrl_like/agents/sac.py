@@ -108,7 +108,7 @@ class SACAgent(TrainingAgent):
 
     Attributes:
         actor: the policy in training.
-        actor_ema: its moving average, which `get_actor` then returns; None without `actor_polyak`.
+        actor_ema: its moving average, which `get_actor` returns; without `actor_polyak` the policy itself.
         critic: the N critics in training.
         critic_target: their moving average.
         return_scale: what rewards are divided by; None: by nothing.
@@ -208,7 +208,7 @@ class SACAgent(TrainingAgent):
 
         self.actor: Any = (actor_cls or self._default_actor)(observation_space, action_space)
         self.actor.to_device(device)
-        self.actor_ema = no_grad(deepcopy(self.actor)) if actor_polyak else None
+        self.actor_ema = no_grad(deepcopy(self.actor)) if actor_polyak else self.actor
         sizes = getattr(self.actor, "hidden_sizes", MISSING)
         critic_cls = completed(critic_cls or self._default_critic, hidden_sizes=sizes)
         self.critic = critic_cls(observation_space, action_space, n_critics=n_critics).to(device)
@@ -216,7 +216,7 @@ class SACAgent(TrainingAgent):
         self.temperature = Temperature(entropy_coef).to(device)
         adam = {"betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad}
         self._flat_actor, self._flat_critic = Flat(self.actor), Flat(self.critic)
-        self._flat_actor_ema = None if self.actor_ema is None else Flat(self.actor_ema, self.actor)
+        self._flat_actor_ema = Flat(self.actor_ema, self.actor) if actor_polyak else self._flat_actor
         self._flat_critic_target = Flat(self.critic_target, self.critic)
         self._flat_temperature = Flat(self.temperature)
         self.actor_optimizer = self._flat_actor.adam(OPTIMIZERS[optimizer], lr=lr_actor, **adam)
@@ -270,7 +270,7 @@ class SACAgent(TrainingAgent):
 
     def get_actor(self) -> ActorModule:
         """Return the actor in training, or its moving average: its parameters change with each step."""
-        actor: ActorModule = self.actor if self.actor_ema is None else self.actor_ema
+        actor: ActorModule = self.actor_ema
         return actor
 
     def _update(self, batch: Batch, with_actor: bool) -> dict[str, Tensor]:
@@ -295,7 +295,7 @@ class SACAgent(TrainingAgent):
 
     def average(self, with_actor: bool) -> None:
         """Move the averages: the target critics, and, where there is one, the actor that acts."""
-        if with_actor and self._flat_actor_ema is not None:
+        if with_actor and self.actor_ema is not self.actor:
             soft_update(self.actor_polyak, self._flat_actor_ema.parameter, self._flat_actor.parameter)
         soft_update(self.polyak, self._flat_critic_target.parameter, self._flat_critic.parameter)
 

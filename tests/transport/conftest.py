@@ -5,8 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tmrl_like.testing.transports import introduce
 from tmrl_like.transport import KeyFolder, PeerLink, ServerLink, TransportOptions, connect, listen
+
+from .exchange import introduce
 
 
 class Machines:

@@ -12,12 +12,12 @@ from contextlib import ExitStack, closing
 import pytest
 import zmq
 
-from tmrl_like.testing.transports import introduce, receive_at, receive_of, send_of, until
 from tmrl_like.transport import Identity, ServerLink, TransportOptions, connect
 from tmrl_like.transport.base import MAX_UNPROVED_CONNECTIONS
 from tmrl_like.transport.credentials import AuthorizedKeys, PeerKeys
 
 from .conftest import Machines
+from .exchange import introduce, receive_at, receive_of, send_of, until
 from .rawclient import closes
 
 PATIENT = TransportOptions(handshake_timeout_s=600)  # whatever is closed is closed for another reason
@@ -72,7 +72,6 @@ def test_a_crowd_that_proves_nothing_is_kept_small_and_nobody_out(
     introduce(server, machines.connect(server, machines.machine("late")))
     until(lambda: sum(map(is_open, strangers)) <= MAX_UNPROVED_CONNECTIONS)
     introduce(server, friend)
-    assert server.refused_connections() >= 2 * MAX_UNPROVED_CONNECTIONS
 
 
 def test_a_crowd_ends_none_of_those_that_proved_their_keys(

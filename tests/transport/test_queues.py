@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tmrl_like.testing.transports import introduce, receive_of, until
 from tmrl_like.transport import TransportOptions
 
 from .conftest import Machines
+from .exchange import introduce, receive_of, until
 
 SMALL = 1 << 20
 SYSTEM_BUFFERS = 32 << 20  # of TCP on both sides, generously

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from link_proxy import LinkProxy
 
 from tmrl_like.errors import OversizeError, TransportError
-from tmrl_like.testing.transports import introduce, receive_at, send_of, until
 from tmrl_like.transport import KeyFolder, TransportOptions, connect, listen
 from tmrl_like.transport.credentials import _curve_pair
 from tmrl_like.transport.tlspyo.connection import PIECE_BYTES, Assembler, cut
 from tmrl_like.transport.tlspyo.password import PASSWORD_BYTES, password_of
 
 from .conftest import Machines
+from .exchange import introduce, receive_at, send_of, until
 from .rawclient import closes
 
 LIMIT = 8 * PIECE_BYTES
@@ -143,7 +143,7 @@ OWN_REACTOR = """
 import sys, threading, time
 from pathlib import Path
 from twisted.internet import reactor
-from tmrl_like.testing.transports import introduce
+from transport.exchange import introduce
 from tmrl_like.transport import KeyFolder, connect, listen
 keys = KeyFolder(Path(sys.argv[1]))
 
@@ -164,5 +164,5 @@ reactor.run()
 
 
 def test_a_program_may_run_the_reactor_itself(tls: Machines) -> None:
-    said = subprocess.run([sys.executable, "-c", OWN_REACTOR, str(tls.keys.path)], stdout=subprocess.PIPE, check=True)
-    assert said.stdout.strip() == b"done"
+    command, tests = [sys.executable, "-c", OWN_REACTOR, str(tls.keys.path)], Path(__file__).parents[1]
+    assert subprocess.run(command, cwd=tests, stdout=subprocess.PIPE, check=True).stdout.strip() == b"done"

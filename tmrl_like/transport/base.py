@@ -2,7 +2,7 @@
 
 Two sides. `ServerLink` listens; it knows peers by opaque ids and by the name of the key they proved to
 hold. `PeerLink` dials out, and goes on dialling for as long as it is open. Neither knows what a message
-means. Every transport passes the same contract suite (`tmrl_like.testing.transports`).
+means. Every transport passes the same contract suite (`tests/transport/test_contract.py`).
 
 What every transport guarantees
 
@@ -174,9 +174,6 @@ class ServerLink(Protocol):
 
     def wake(self) -> None:
         """Make a waiting `receive` return. Any thread."""
-
-    def refused_connections(self) -> int:
-        """How many connections failed to prove a valid key so far."""
 
     def close(self) -> None:
         """Stop listening and free the port. Twice is fine."""

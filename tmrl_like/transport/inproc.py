@@ -58,10 +58,6 @@ class InprocServerLink:
     def wake(self) -> None:
         self._inbox.put(None)
 
-    def refused_connections(self) -> int:
-        """Always 0: nobody outside this process can connect."""
-        return 0
-
     def close(self) -> None:
         with _lock:
             if _servers.get(self.address) is self:

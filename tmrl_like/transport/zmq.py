@@ -145,9 +145,6 @@ class ZmqServerLink(_ZmqLink):
         """Drop what is kept about a connection that is gone."""
         self._waiting.pop(peer, None)
 
-    def refused_connections(self) -> int:
-        return self._gate.refused
-
 
 class ZmqPeerLink(_ZmqLink):
     """Dials one server and goes on dialling. See `PeerLink`."""

@@ -56,7 +56,7 @@ class TlspyoServerLink:
         self.numbers = itertools.count(1)
         self._connections: dict[bytes, ServerConnection] = {}
         self._unproved: dict[bytes, ServerConnection] = {}  # the oldest first
-        self._refused = 0
+        self._has_refused = False
         self._reading_keys = task.LoopingCall(self.keys.refresh)
         try:
             self._port = in_reactor(self._listen, host, port)
@@ -88,10 +88,9 @@ class TlspyoServerLink:
 
     def gone(self, connection: ServerConnection) -> None:
         self._unproved.pop(connection.id, None)
-        if self._connections.pop(connection.id, None) is None:
-            self._refused += 1
-            if self._refused == 1:
-                log.warning("refused a connection without a valid key; `tmrl-like keys invite` makes a valid one")
+        if self._connections.pop(connection.id, None) is None and not self._has_refused:
+            self._has_refused = True
+            log.warning("refused a connection without a valid key; `tmrl-like keys invite` makes a valid one")
 
     def identity_of(self, connection: ServerConnection) -> Identity:
         """Whose connection it is, by the keys that are valid now."""
@@ -117,9 +116,6 @@ class TlspyoServerLink:
 
     def wake(self) -> None:
         self.inbox.put(None)
-
-    def refused_connections(self) -> int:
-        return self._refused
 
     def close(self) -> None:
         with contextlib.suppress(TransportError):  # without a reactor there is nothing to close

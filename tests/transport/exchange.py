@@ -1,0 +1,61 @@
+"""How tests wait for messages: they poll, with a deadline for what hangs, and never sleep for a fixed time."""
+
+import random
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from tmrl_like.transport import Incoming, PeerLink, ServerLink
+
+T = TypeVar("T")
+DEADLINE_S = 60.0
+
+
+def until(condition: Callable[[], T], what: str = "the condition", deadline_s: float = DEADLINE_S) -> T:
+    """Poll until `condition` returns something true, and return that; an AssertionError if it does not in time."""
+    deadline = time.monotonic() + deadline_s
+    while not (result := condition()):
+        assert time.monotonic() < deadline, f"{what} did not come true within {deadline_s:g} s"
+        time.sleep(0.002)
+    return result
+
+
+def receive_at(server: ServerLink) -> Incoming:
+    """The next message at the server; an AssertionError if there is none in time."""
+    message = until(lambda: server.receive(0.2), "a message to the server")
+    assert message is not None
+    return message
+
+
+def receive_of(peer: PeerLink) -> bytes:
+    """The next message at a peer, maybe an empty one; an AssertionError if there is none in time."""
+    deadline = time.monotonic() + DEADLINE_S
+    while (data := peer.receive(0.2)) is None:
+        assert time.monotonic() < deadline, f"no message to the peer within {DEADLINE_S:g} s"
+    return bytes(data)
+
+
+def send_of(peer: PeerLink, data: bytes) -> None:
+    """Send from a peer as soon as its link takes it; an AssertionError if it does not in time."""
+    until(lambda: peer.send(data), "a place for the peer's message")
+
+
+def introduce(server: ServerLink, peer: PeerLink) -> bytes:
+    """Exchange a message each way, whatever was lost or is left over before; return the connection's id."""
+    nonce = random.randbytes(8)
+
+    def found() -> bytes | None:
+        peer.send(b"introduction " + nonce)
+        while (message := server.receive(0.05)) is not None:
+            if bytes(message.data) == b"introduction " + nonce and server.send(message.peer, nonce):
+                return message.peer
+        return None
+
+    connection = until(found, "that peer and server find each other")
+    assert connection is not None
+    while receive_of(peer) != nonce:  # what is left over, up to a message that is known to be the last
+        pass
+    send_of(peer, nonce)
+    while receive_at(server).data != nonce:
+        pass
+    return connection

@@ -1,4 +1,4 @@
-"""Environments: the generic wrapper and rtgym's guards."""
+"""Environments: the generic wrapper."""
 
 import time
 import warnings
@@ -77,34 +77,32 @@ def rtgym_env(
 
 @pytest.mark.parametrize("version", ["real-time-gym-v1", "real-time-gym-ts-v1"])
 @pytest.mark.parametrize("where", ["send_control", "reset", "get_obs_rew_terminated_info"])
-def test_an_interface_that_raises_in_rtgyms_thread_raises_in_the_callers(version: str, where: str) -> None:
+def test_an_interface_that_raises_raises_in_the_caller(version: str, where: str) -> None:
     env = rtgym_env(version, raise_in=where, after=1)
-    with pytest.raises(
-        EnvironmentFaultError, match=rf"raised in {where}.*ConnectionError: no answer in {where} \(.*\.py:\d+\)"
-    ) as caught:
+    with pytest.raises(ConnectionError, match=f"no answer in {where}"):
         for _ in range(3):
             env.reset()
             for _ in range(5):
                 env.step(np.zeros(1, np.float32))
-    assert isinstance(caught.value.__cause__, ConnectionError)
 
 
 @pytest.mark.parametrize("method", ["reset", "get_obs_rew_terminated_info"])
 @pytest.mark.parametrize("result", [None, (1, 2, 3), ([np.zeros(2, np.float32)], 0.0, False, False, {})])
-def test_an_interface_that_returns_something_else_does_not_hang(
+def test_an_interface_that_returns_something_else_raises(
     method: str, result: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env = rtgym_env()
     if method != "reset":
         env.reset()
     monkeypatch.setattr(Interface, method, lambda self, seed=None, options=None: result)
-    with pytest.raises(EnvironmentFaultError, match=f"raised in {method}"):
+    with pytest.raises((TypeError, ValueError), match="unpack"):
         for _ in range(3):
             env.step(np.zeros(1, np.float32)) if method != "reset" else env.reset()
 
 
 def test_an_interface_that_raises_in_its_constructor_is_reported_at_once() -> None:
-    with pytest.raises(EnvironmentFaultError, match="raised in __init__"):
+    told = r"raised while it was made: ConnectionError: no answer in __init__ \(.*:\d+\)"
+    with pytest.raises(EnvironmentFaultError, match=told):
         rtgym_env(raise_in="__init__")
 
 
@@ -118,7 +116,7 @@ def test_an_interface_whose_environment_cannot_be_made_is_closed() -> None:
         def close(self) -> None:
             closed.append(self)
 
-    with pytest.raises(EnvironmentFaultError, match="raised in get_observation_space"):
+    with pytest.raises(EnvironmentFaultError, match="while it was made: ZeroDivisionError"):
         rtgym_env(interface=Broken)
     assert len(closed) == 1
 
@@ -138,19 +136,6 @@ def test_numbers_that_rtgym_cannot_work_with_are_refused_by_name(changed: dict[s
     config = {**DEFAULT_CONFIG_DICT, "interface": Interface} | changed
     with pytest.raises(ConfigError, match=told):
         GenericGymEnv("real-time-gym-ts-v1", {"config": config})
-
-
-@pytest.mark.parametrize("version", ["real-time-gym-v1", "real-time-gym-ts-v1"])
-def test_an_interface_that_moves_hardware_says_so_through_rtgym(version: str) -> None:
-    class Moving(Interface):
-        moves_hardware = True
-
-    env = rtgym_env(version, Moving)
-    assert env.moves_hardware
-    env.close()
-    env = rtgym_env(version)
-    assert not env.moves_hardware
-    env.close()
 
 
 def test_a_worker_survives_an_interface_that_raises(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Environments: any Gymnasium environment, rtgym's with guards, and the drone of the tutorial."""
+"""Environments: any Gymnasium environment, rtgym's among them, and those that ship."""
 
 from tmrl_like.envs.generic import GenericGymEnv
 

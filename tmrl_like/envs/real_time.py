@@ -15,8 +15,8 @@ from gymnasium import spaces
 
 from tmrl_like.envs.actions import typed_action
 from tmrl_like.envs.clock import SPIN_S, Clock, bounded_spin_s
-from tmrl_like.envs.generic import Float32Env
-from tmrl_like.envs.guard import check_rtgym_config
+from tmrl_like.envs.float32 import Float32Env
+from tmrl_like.errors import ConfigError
 
 _Init = TypeVar("_Init", bound=Callable[..., None])
 
@@ -98,7 +98,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         Raises:
             ConfigError: there is no interface, or a number that makes no sense.
         """
-        check_rtgym_config(config)
+        _check(config)
         given = _LEFT_OUT | config
         self.interface = given["interface"](*given["interface_args"], **given["interface_kwargs"])
         with contextlib.ExitStack() as undo:
@@ -281,6 +281,18 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         """Let episodes take that many steps."""
         self._end_time_step()
         self.ep_max_length = ep_max_length
+
+
+def _check(config: dict[str, Any]) -> None:
+    """Raise ConfigError where there is no interface, or a number with which rtgym would fail, or never come back."""
+    if not callable(config.get("interface")):
+        raise ConfigError(f"rtgym's config: interface is {config.get('interface')!r}; expected the interface's class")
+    for name in ("time_step_duration", "start_obs_capture", "time_step_timeout_factor", "spin_s"):
+        if not 0 <= config.get(name, 0) < math.inf:
+            raise ConfigError(f"{name} is {config[name]}; it must be finite and not negative")
+    for name in ("act_buf_len", "ep_max_length"):
+        if not config.get(name, 1) >= 1:
+            raise ConfigError(f"{name} is {config[name]}; rtgym needs 1 or more")
 
 
 class RealTimeEnv(Float32Env):

@@ -1,0 +1,80 @@
+"""What every environment is wrapped in: one type of numbers, and what it says of its clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from tmrl_like.base import tree
+from tmrl_like.envs.actions import default_action, typed_action
+from tmrl_like.errors import EnvironmentFaultError
+
+_FLOATS = (float, np.float32, np.float64, np.float16)
+
+
+class Float32Env(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Wraps an environment: float64 observations become float32, rewards floats (numpy's stay), ends of episodes bools.
+
+    Attributes:
+        default_action: of a reset: the environment's own, or a neutral one (zeros, where the space has them).
+    """
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self._converts = any(space.dtype == np.float64 for space in tree.leaves(env.observation_space))
+        if self._converts:
+            self.observation_space = _space_to_float32(env.observation_space)
+        self.default_action = typed_action(default_action(env), env.action_space)
+
+    @property
+    def time_step_s(self) -> float | None:
+        """Nominal duration of a time-step in seconds; None where the environment does not run in real time."""
+        duration = getattr(self.env.unwrapped, "time_step_duration", None)
+        return float(duration) if duration else None
+
+    @property
+    def overrun_after_s(self) -> float | None:
+        """A step that takes at least this long broke its deadline; None where there is none."""
+        if self.time_step_s is None:
+            return None
+        return self.time_step_s * (1.0 + float(getattr(self.env.unwrapped, "time_step_timeout_factor", 1.0)))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode; see `gymnasium.Env.reset`."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        return self._convert(obs), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Do one step; see `gymnasium.Env.step`.
+
+        Raises:
+            EnvironmentFaultError: the reward is not a number.
+        """
+        obs, rew, terminated, truncated, info = self.env.step(action)
+        if type(rew) not in _FLOATS:
+            if not isinstance(rew, int | np.number | np.bool_ | np.ndarray) or np.ndim(rew):
+                raise EnvironmentFaultError(f"the environment's reward is {rew!r:.80}; expected a number")
+            rew = float(rew)
+        return self._convert(obs), rew, bool(terminated), bool(truncated), {} if info is None else info
+
+    def _convert(self, obs: Any) -> Any:
+        return tree.map_leaves(_to_float32, obs) if self._converts else obs
+
+
+def _space_to_float32(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple([_space_to_float32(s) for s in space.spaces])
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({key: _space_to_float32(s) for key, s in space.spaces.items()})
+    if isinstance(space, spaces.Box) and space.dtype == np.float64:
+        return spaces.Box(space.low.astype(np.float32), space.high.astype(np.float32), dtype=np.float32)
+    return space
+
+
+def _to_float32(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.astype(np.float32) if value.dtype == np.float64 else value
+    return np.float32(value) if isinstance(value, float) else value

@@ -71,6 +71,7 @@ def test_the_script_in_the_readme_trains(tmp_path):
     (script,) = fences((ROOT / "README.md").read_text(encoding="utf-8"), "python")
     short = re.sub(r"^MINUTES, WARM_UP = [\d.]+, \d+", "MINUTES, WARM_UP = 3.0, 5", script, flags=re.M)
     short = short.replace('"rounds": 1000, "steps": 500', '"rounds": 1, "steps": 20')
+    short = short.replace('"test_episode_interval": 10', '"test_episode_interval": 0')
     assert '"rounds": 1, "steps": 20, "max_minutes": MINUTES, "start_training": WARM_UP' in short
     assert "WARM_UP = 3.0, 5" in short
     environment = os.environ | {"TMRL_LIKE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
@@ -86,7 +87,9 @@ def test_the_script_in_the_readme_trains(tmp_path):
 
 def test_the_example_of_chaos_loses_and_doubles_nothing(tmp_path):
     script = tmp_path / "chaos.py"
-    shorter = fences(page("guide/chaos.md"), "python")[0].replace("count=5", "count=2, frozen_s=(0.1, 1.0)")
+    (whole,) = fences(page("guide/chaos.md"), "python")
+    shorter = whole.replace("count=5, pause_s=(2.0, 8.0)", "count=2, pause_s=(2.0, 3.0), frozen_s=(0.1, 1.0)")
+    assert shorter != whole
     script.write_text(shorter, encoding="utf-8")
     environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, timeout=250)

@@ -44,7 +44,17 @@ def agent(cls, space, acceleration, layer_norm=True, normalize_obs=True, obs=OBS
     return cls(obs, space, acceleration=acceleration, **classes, **options)
 
 
+DRAWN = {}  # drawing batches, sample by sample, takes longer than training on them
+
+
 def batch(space, seed, rows=ROWS, obs=OBS, **extra):
+    key = repr(space), seed, rows, repr(obs)
+    if key not in DRAWN:
+        DRAWN[key] = draw(space, seed, rows, obs)
+    return Batch(*DRAWN[key], **extra)
+
+
+def draw(space, seed, rows, obs):
     rng = np.random.default_rng(seed)
     for part in (obs, space):
         part.seed(seed)
@@ -58,7 +68,7 @@ def batch(space, seed, rows=ROWS, obs=OBS, **extra):
     act = torch.from_numpy(np.stack([space.sample() for _ in range(rows)]))
     rew = torch.from_numpy(rng.standard_normal(rows).astype(np.float32) * 3)
     terminated = torch.from_numpy((rng.random(rows) < 0.2).astype(np.float32))
-    return Batch(observations(), act, rew, observations(), terminated, torch.zeros(rows), **extra)
+    return observations(), act, rew, observations(), terminated, torch.zeros(rows)
 
 
 def train(agent, space, steps, first=0, **options):

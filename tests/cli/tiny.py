@@ -61,6 +61,8 @@ class TinyEnv(gymnasium.Env[Any, Any]):
         return self._obs(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.hangs:
+            print("the environment hangs now", flush=True)
         time.sleep(3600 if self.hangs else self.step_s)
         if self.ends_by == "signal":
             os.kill(os.getpid(), signal.SIGKILL)

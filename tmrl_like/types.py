@@ -64,12 +64,12 @@ class Transition(NamedTuple):
 
 
 class _BatchFields(NamedTuple):
-    obs: Any  # structure of [B, ...], dtypes of the observation (after obs_preprocessor)
-    act: Any  # [B, *action shape]
-    rew: Any  # float32 [B]
-    next_obs: Any  # structure of [B, ...]
-    terminated: Any  # float32 [B], 1.0 where the episode reached a terminal state
-    truncated: Any  # float32 [B], 1.0 where the episode was cut
+    obs: Any
+    act: Any
+    rew: Any
+    next_obs: Any
+    terminated: Any
+    truncated: Any
 
 
 class Batch(_BatchFields):
@@ -91,21 +91,9 @@ class Batch(_BatchFields):
     weight: Any = None
     drawn: Any = None
 
-    def __new__(
-        cls,
-        obs: Any,
-        act: Any,
-        rew: Any,
-        next_obs: Any,
-        terminated: Any,
-        truncated: Any,
-        *,
-        discount: Any = None,
-        weight: Any = None,
-        drawn: Any = None,
-    ) -> Batch:
-        """Put the six together; the rest by name."""
-        batch = super().__new__(cls, obs, act, rew, next_obs, terminated, truncated)
+    def __new__(cls, *six: Any, discount: Any = None, weight: Any = None, drawn: Any = None, **named: Any) -> Batch:
+        """Put the six together, by place or by name; the rest by name."""
+        batch = super().__new__(cls, *six, **named)
         batch.discount, batch.weight, batch.drawn = discount, weight, drawn
         return batch
 

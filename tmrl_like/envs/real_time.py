@@ -142,12 +142,10 @@ class ClockedGym(gymnasium.Env[Any, Any]):
 
         With `last_act_on_reset` and without `reset_act_buf` it begins with the last action of the episode before.
         """
-        if self.benchmark:
-            self.bench.start_reset_time()
+        self._note("start_reset_time")
         self.running = False
         self._end_time_step()
-        if self.benchmark:
-            self.bench.end_reset_join_time()
+        self._note("end_reset_join_time")
         self.current_step = 0
         if self.reset_act_buf:
             self.act_buf.extend([self.default_action] * self.act_buf_len)
@@ -161,8 +159,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
             self._end_at = self._clock.now()
         self._begin_time_step(self.act_buf[-1])
         self.running = True
-        if self.benchmark:
-            self.bench.end_reset_time()
+        self._note("end_reset_time")
         return tuple(obs), info
 
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
@@ -173,12 +170,10 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         Raises:
             RuntimeError: no episode is under way.
         """
-        if self.benchmark:
-            self.bench.start_step_time()
+        self._note("start_step_time")
         was_running, self.running = self.running, False  # for good if the interface raises
         self._end_time_step()
-        if self.benchmark:
-            self.bench.end_step_join_time()
+        self._note("end_step_join_time")
         self.current_step += 1
         self.act_buf.append(action)
         if not was_running:
@@ -192,8 +187,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
             self.wait()
         if self.act_in_obs:
             obs = (*obs, *self.act_buf)
-        if self.benchmark:
-            self.bench.end_step_time()
+        self._note("end_step_time")
         return obs, rew, terminated, truncated, info
 
     def wait(self) -> None:
@@ -212,11 +206,9 @@ class ClockedGym(gymnasium.Env[Any, Any]):
             self.interface.close()
 
     def _begin_time_step(self, action: Any) -> None:
-        if self.benchmark:
-            self.bench.start_send_control_time()
+        self._note("start_send_control_time")
         self.interface.send_control(self.act_prepro_func(action) if self.act_prepro_func else action)
-        if self.benchmark:
-            self.bench.end_send_control_time()
+        self._note("end_send_control_time")
         now = self._clock.now()
         begins_at = self._end_at
         if now >= begins_at + self.time_step_duration * self.time_step_timeout_factor:
@@ -240,13 +232,16 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         self._clock.wait_until(self._end_at)
 
     def _capture(self) -> None:
-        if self.benchmark:
-            self.bench.start_get_obs_time()
+        self._note("start_get_obs_time")
         obs, rew, terminated, info = self.interface.get_obs_rew_terminated_info()
         self._captured = tuple(self.obs_prepro_func(obs) if self.obs_prepro_func else obs), rew, terminated, info
         self._is_captured = True
+        self._note("end_get_obs_time")
+
+    def _note(self, event: str) -> None:
+        """Tell rtgym's benchmark, where it is on, what begins or ends."""
         if self.benchmark:
-            self.bench.end_get_obs_time()
+            getattr(self.bench, event)()
 
     # -- rtgym's other methods -----------------------------------------------------------------------
 

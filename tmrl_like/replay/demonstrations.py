@@ -17,15 +17,7 @@ from tmrl_like.base import tree
 from tmrl_like.errors import ConfigError
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.replay.layout import compressor_of
-from tmrl_like.types import (
-    ActionSource,
-    Batch,
-    Buffer,
-    ObsPreprocessor,
-    SampleCompressor,
-    SamplePreprocessor,
-    Transition,
-)
+from tmrl_like.types import ActionSource, Batch, Buffer, SampleCompressor, Transition
 
 
 class WithDemonstrations(MemoryDataloading):
@@ -48,11 +40,7 @@ class WithDemonstrations(MemoryDataloading):
         share: float = 0.5,
         demonstrations_path: str | os.PathLike[str] = "",
         demonstrations_size: int | None = None,
-        device: str = "cpu",
-        nb_steps: int = 1,
-        obs_preprocessor: ObsPreprocessor | None = None,
-        sample_preprocessor: SamplePreprocessor | None = None,
-        crc_debug: bool = False,
+        **options: Any,
     ) -> None:
         """Make both memories.
 
@@ -62,11 +50,7 @@ class WithDemonstrations(MemoryDataloading):
             share: 0 to 1; 0.5 draws as many demonstrations as others.
             demonstrations_path: a data set (see `MemoryDataloading`); "": none.
             demonstrations_size: samples to keep of demonstrations; None: as many as of the others.
-            device: see `MemoryDataloading`, as for the rest.
-            nb_steps: batches per round.
-            obs_preprocessor: given to both.
-            sample_preprocessor: given to both.
-            crc_debug: given to both.
+            options: the other arguments of `MemoryDataloading`, given to both, but `dataset_path` to the first alone.
 
         Raises:
             ConfigError: the share is not between 0 and 1, or no data set at `demonstrations_path`.
@@ -74,25 +58,15 @@ class WithDemonstrations(MemoryDataloading):
         """
         if not 0.0 <= share <= 1.0:
             raise ConfigError(f"share is {share}; expected 0 to 1")
-        shared: dict[str, Any] = {"device": device, "obs_preprocessor": obs_preprocessor, "crc_debug": crc_debug}
-        if sample_preprocessor is not None:
-            shared["sample_preprocessor"] = sample_preprocessor
-        self.own = memory(**shared)
-        size = self.own.memory_size if demonstrations_size is None else demonstrations_size
-        self.demonstrations = memory(**{**shared, "memory_size": size, "dataset_path": demonstrations_path})
+        self.own = own = memory(**options)
+        size = own.memory_size if demonstrations_size is None else demonstrations_size
+        self.demonstrations = memory(**options | {"memory_size": size, "dataset_path": demonstrations_path})
         self.share = float(share)
-        self.gamma = getattr(self.own, "gamma", None)
-        self.handles_resets = self.own.handles_resets
+        self.gamma = getattr(own, "gamma", None)
+        self.handles_resets = own.handles_resets
         self._experts: set[str] = set()
-        super().__init__(
-            device,
-            nb_steps,
-            obs_preprocessor,
-            self.own.sample_preprocessor,
-            self.own.memory_size,
-            self.own.batch_size,
-            crc_debug=crc_debug,
-        )
+        preprocessors = own.obs_preprocessor, own.sample_preprocessor
+        super().__init__(own.device, own.nb_steps, *preprocessors, own.memory_size, own.batch_size, "", own.crc_debug)
 
     @classmethod
     def compressor(cls, memory: Callable[..., Any] | None = None, **arguments: Any) -> SampleCompressor | None:

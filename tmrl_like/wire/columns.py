@@ -17,6 +17,7 @@ from tmrl_like.errors import DecodingError
 from tmrl_like.wire.messages import MAX_BODY_BYTES
 from tmrl_like.wire.schema import (
     MAX_DIMENSIONS,
+    PLAIN_KINDS,
     ArrayLeaf,
     DictNode,
     ListNode,
@@ -34,18 +35,7 @@ MAX_ROWS = 1_000_000
 _PLANNED_LEAVES = 64  # of a structure; for larger ones no plans are kept
 Leaf = ArrayLeaf | ScalarLeaf | PlainLeaf
 NUMBERS = {"bool": "|b1", "int": "<i8", "float": "<f8", "complex": "<c16"}
-PLAIN_TYPES = {
-    "none": type(None),
-    "bool": bool,
-    "int": int,
-    "bigint": int,
-    "float": float,
-    "complex": complex,
-    "str": str,
-    "bytes": bytes,
-    "numpy str": np.str_,
-    "numpy bytes": np.bytes_,
-}
+PLAIN_TYPES: dict[str, type] = {"bigint": int} | {kind: type_ for type_, kind in PLAIN_KINDS.items()}
 _text_decoder = msgspec.msgpack.Decoder(list[str])
 _bytes_decoder = msgspec.msgpack.Decoder(list[bytes])
 

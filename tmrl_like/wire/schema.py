@@ -70,7 +70,7 @@ class DictNode(msgspec.Struct, frozen=True, array_like=True, tag="d"):
 Node: TypeAlias = ArrayLeaf | ScalarLeaf | PlainLeaf | TupleNode | ListNode | DictNode
 
 
-_PLAIN: dict[type, PlainKind] = {
+PLAIN_KINDS: dict[type, PlainKind] = {
     type(None): "none",
     bool: "bool",
     int: "int",
@@ -90,12 +90,12 @@ def schema_of(value: Any, name: str = "sample", depth: int = 0) -> Node:
     kind = type(value)
     if kind is np.ndarray:
         return ArrayLeaf(_dtype_string(value.dtype, name), value.shape)
-    if isinstance(value, np.generic) and kind not in _PLAIN:
+    if isinstance(value, np.generic) and kind not in PLAIN_KINDS:
         return ScalarLeaf(_dtype_string(value.dtype, name))
     if isinstance(value, str) and not travels(value):
         raise EncodingError(f"{name} is text with a lone surrogate, which has no UTF-8 form")
-    if kind in _PLAIN:
-        plain = _PLAIN[kind]
+    if kind in PLAIN_KINDS:
+        plain = PLAIN_KINDS[kind]
         return PlainLeaf("bigint" if plain == "int" and value not in _INT64 else plain)
     if kind is tuple or kind is list:
         children = tuple(schema_of(v, f"{name}[{i}]", depth + 1) for i, v in enumerate(value))

@@ -94,13 +94,7 @@ class VehicleAction(Record):
         """As CARLA takes it."""
         import carla
 
-        return carla.VehicleControl(
-            throttle=self.throttle,
-            steer=self.steer,
-            brake=self.brake,
-            hand_brake=self.hand_brake,
-            reverse=self.reverse,
-        )
+        return carla.VehicleControl(**vars(self))
 
 
 @dataclass(frozen=True)

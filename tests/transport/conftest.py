@@ -77,6 +77,16 @@ def machines(request: pytest.FixtureRequest, machines_for: Callable[[str], Machi
 
 
 @pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys are read again, and servers dialled again, several times as soon."""
+    for module in ("credentials", "gate", "tlspyo.server"):
+        monkeypatch.setattr(f"tmrl_like.transport.{module}.KEYS_CHECK_S", 0.1)
+    monkeypatch.setattr("tmrl_like.transport.zmq._REDIAL_AFTER_S", 0.05)
+    for time_s in ("_REDIAL_INITIAL_S", "_REDIAL_MAX_S"):
+        monkeypatch.setattr(f"tmrl_like.transport.tlspyo.peer.{time_s}", 0.05)
+
+
+@pytest.fixture
 def tls(machines_for: Callable[[str], Machines]) -> Machines:
     return machines_for("tlspyo")
 

@@ -191,6 +191,7 @@ def test_a_folder_that_is_away_for_a_moment_revokes_nobody(machines: Machines) -
     introduce(server, peer)
 
 
+@pytest.mark.usefixtures("hasty")
 def test_what_breaks_the_gate_surfaces_at_the_server(
     machines_for: Callable[[str], Machines], monkeypatch: pytest.MonkeyPatch
 ) -> None:

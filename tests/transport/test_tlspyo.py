@@ -89,11 +89,11 @@ def test_a_silent_link_is_noticed_by_both_sides(tls: Machines) -> None:
 
 
 def test_an_idle_link_stays(tls: Machines) -> None:
-    options = TransportOptions(heartbeat_s=0.1, silent_after_s=0.5)
+    options = TransportOptions(heartbeat_s=0.1, silent_after_s=0.4)
     server = tls.listen(options=options)
     peer = tls.connect(server, options=options)
     connection = introduce(server, peer)
-    assert server.receive(1.5) is None
+    assert server.receive(0.9) is None
     assert server.send(connection, b"still there")
     assert peer.receive(5) == b"still there"
 

@@ -99,6 +99,7 @@ def test_a_revoked_key_does_not_get_in(machines: Machines) -> None:
     assert server.receive(0.1) is None
 
 
+@pytest.mark.usefixtures("hasty")
 def test_a_key_revoked_while_it_is_connected_is_not_listened_to_any_more(machines: Machines) -> None:
     server = machines.listen()
     friend = machines.connect(server)
@@ -117,6 +118,7 @@ def test_a_key_revoked_while_it_is_connected_is_not_listened_to_any_more(machine
     introduce(server, friend)
 
 
+@pytest.mark.usefixtures("hasty")
 def test_changed_roles_are_known_without_a_new_connection(machines: Machines) -> None:
     server = machines.listen()
     peer = machines.connect(server, machines.machine("desk"))
@@ -152,12 +154,14 @@ def test_a_wrong_certificate_is_an_error_at_the_peer(tls: Machines) -> None:
     assert_unharmed(tls, server)
 
 
+@pytest.mark.usefixtures("hasty")
 def test_something_else_that_answers_at_the_address_is_an_error(machines: Machines) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, closing(_Http(listener)) as http:
         peer = machines.connect(http)  # type: ignore[arg-type]
         assert "not the server" in refusal_of(peer)
 
 
+@pytest.mark.usefixtures("hasty")
 def test_a_forwarder_whose_server_is_away_is_not_taken_for_another_server(machines: Machines) -> None:
     """It accepts connections and drops them: the server may come yet."""
     with LinkProxy("127.0.0.1", 1) as forwarder:
@@ -198,7 +202,7 @@ def test_other_protocols_are_turned_away_and_do_no_harm(machines: Machines) -> N
 
 
 def test_a_connection_that_never_speaks_is_dropped(machines: Machines) -> None:
-    server = machines.listen(options=TransportOptions(handshake_timeout_s=0.5))
+    server = machines.listen(options=TransportOptions(handshake_timeout_s=0.3, heartbeat_s=0.1))
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.create_connection(server.address)) for _ in range(20)]
         for sock in sockets:
@@ -207,7 +211,7 @@ def test_a_connection_that_never_speaks_is_dropped(machines: Machines) -> None:
 
 
 def test_a_tls_connection_that_says_no_password_is_dropped(tls: Machines) -> None:
-    server = tls.listen(options=TransportOptions(handshake_timeout_s=0.5))
+    server = tls.listen(options=TransportOptions(handshake_timeout_s=0.3, heartbeat_s=0.1))
     for said in (b"", b"5", b"0         " + b"x" * 200):
         with trust_all().wrap_socket(socket.create_connection(server.address)) as sock:
             sock.sendall(said)

@@ -1,4 +1,5 @@
 import contextlib
+import gc
 import logging
 import os
 import shutil
@@ -50,6 +51,14 @@ def log_handlers_stay() -> Iterator[None]:
     handlers = list(logging.getLogger().handlers)
     yield
     assert logging.getLogger().handlers == handlers, "commands change the log: run them with the fixture command_line"
+
+
+@pytest.fixture(autouse=True)
+def what_was_imported_is_not_searched() -> Iterator[None]:
+    """A control loop that begins collects garbage: a tenth of a second, where pytest and torch are searched, too."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

@@ -243,11 +243,13 @@ class Delivery:
         buffer: the samples; may be empty.
         episodes: finished episodes, test episodes among them.
         receipt: of the last packet; None where there is none to be acknowledged.
+        awaits: in lockstep: the worker holds still until the training steps that these samples allow are made.
     """
 
     buffer: Buffer
     episodes: tuple[EpisodeStats, ...] = ()
     receipt: Receipt | None = None
+    awaits: bool = False
 
 
 def _as_sample(row: Sequence[Any]) -> Sample:

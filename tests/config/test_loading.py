@@ -310,19 +310,11 @@ def test_the_defaults_let_a_worker_wait_for_training(file: Path) -> None:
     assert load_settings(file).worker.synchronous
 
 
-def test_worker_and_trainer_that_would_wait_for_each_other_are_refused(file: Path) -> None:
-    changed(
-        file, "  epochs: .inf", "  update_model_interval: 50\nworker: {synchronous: true, max_steps_per_update: 60}"
-    )
-    with pytest.raises(ConfigError, match=r"x\.yaml:21: worker\.max_steps_per_update is 60; .* expected 100 or more"):
-        load_settings(file)
-
-
 def test_a_ratio_that_the_machine_decides_is_not_for_a_worker_that_waits(file: Path) -> None:
     changed(file, "  epochs: .inf", f"  {RATIO}: auto\n  auto_ratio_bound: 3")
     assert load_settings(file).trainer.max_training_steps_per_env_step == "auto"
     changed(file, "  epochs: .inf", f"  {RATIO}: auto\nworker: {{synchronous: true}}")
-    with pytest.raises(ConfigError, match=r"max_training_steps_per_env_step is auto; .* expected a number"):
+    with pytest.raises(ConfigError, match=r"max_training_steps_per_env_step is auto; .* expected a finite number"):
         load_settings(file)
 
 

@@ -307,3 +307,31 @@ def test_a_packet_says_what_decides_whether_it_is_too_old(outbox):
     box.pump(wire.send, True)
     header, _ = wire.packets[0]
     assert (header.observed_at_s, header.policy_version) == (1e9, 7)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_samples_are_known_by_the_packet_they_are_in_also_to_another_reader(outbox, restarts):
+    box = outbox(log_bytes=1 << 16, max_samples=1000)
+    for round_ in range(1, 51):
+        fill(box, 40)
+        box.end_episode(STATS)
+        fill(box, 9)
+        box.seal()
+        box.pump(Wire().send, True)
+        ack(box, 2 * round_ - 1, 2 * round_ - 1)
+        if restarts:
+            box.restart_reader()
+            box.pump(Wire().send, True)
+        assert box.samples_up_to(2 * round_ - 1) == 49 * (round_ - 1) + 40
+        assert box.samples_up_to(2 * round_ - 1) == 0
+        assert restarts or box.forgotten == 2 * round_ - 1  # another reader sends again what it finds
+    assert box.log.samples == 50 * 49
+
+
+def test_what_is_awaited_leaves_at_once(outbox):
+    box, wire = outbox(min_samples=5), Wire()
+    fill(box, 1)
+    box.pump(wire.send, True)
+    assert wire.bundles == []
+    box.pump(wire.send, True, awaits=True)
+    assert [(bundle.samples, bundle.awaits) for bundle in wire.bundles] == [(1, True)]

@@ -21,7 +21,7 @@ class Trainer:
         self.inbox = []
         self.now = 0.0
 
-    def give(self, *sequences, previous=None, incarnation=7, lost=0, worker="w", samples=1, episodes=()):
+    def give(self, *sequences, previous=None, incarnation=7, lost=0, worker="w", samples=1, episodes=(), awaits=False):
         """A bundle of packets."""
         records = []
         for sequence in sequences:
@@ -30,7 +30,7 @@ class Trainer:
                 writer.append((None, np.float32(sequence), 0.0, False, False, {}), StepTiming(1e9, 0.0, 0.0, 1))
             records.append(sealed_packet(Receipt(worker, incarnation, sequence), 0, writer, episodes, Compressor()))
         previous = sequences[0] - 1 if previous is None else previous
-        bundle = m.Bundle(worker, incarnation, samples * len(sequences), previous, lost)
+        bundle = m.Bundle(worker, incarnation, samples * len(sequences), previous, lost, awaits)
         self.give_bytes(bundle, b"".join(records))
 
     def give_bytes(self, bundle, body):
@@ -422,3 +422,23 @@ def test_a_log_that_takes_nothing_shows_in_the_metrics_until_it_does(tmp_path, m
     log.append(b"x", 60.0)
     log.close()
     assert receiver.metrics()["log_fails"] == 0
+
+
+def test_who_awaits_training_hears_how_far_it_is(trainer):
+    trainer.give(1, 2, awaits=True)
+    trainer.give(1, worker="v")
+    trainer.store()
+    assert trainer.due() == [m.Ack("w", 7, 2, 2, trained=0), m.Ack("v", 7, 1, 1, trained=0)]
+    trainer.receiver.note_trained(Receipt("w", 7, 2))
+    assert trainer.due() == [m.Ack("w", 7, 2, 2, trained=2)]
+    assert trainer.due() == []
+    trainer.receiver.remind("w")
+    assert trainer.due() == [m.Ack("w", 7, 2, 2, trained=2)]
+
+
+def test_who_begins_to_await_training_hears_of_what_came_before(trainer):
+    trainer.give(1)
+    trainer.store()
+    trainer.due()
+    trainer.receiver.remind("w")
+    assert trainer.due() == [m.Ack("w", 7, 1, 1, trained=1)]

@@ -211,7 +211,7 @@ def test_tests_come_at_their_interval_act_as_tests_and_leave_no_samples(house, u
 def test_tests_of_a_synchronous_run_act_as_tests_and_leave_no_samples(house, until):
     house.server()
     trainer, worker = house.trainer(), house.worker(RewardIsAction, ShowsTests)
-    worker.run_synchronous(test_episode_interval=1, nb_steps=30)
+    house.start(worker.run_synchronous, test_episode_interval=1, initial_steps=31)
     deliveries = []
     until(
         lambda: (
@@ -241,23 +241,6 @@ def test_a_limit_of_a_call_goes_before_that_of_the_worker(limit):
         assert worker.run_episode().steps == limit
         told = [worker.run_episode(2), *worker.run_episodes(2, nb_episodes=1), worker.collect_train_episode(2)]
         assert [(stats.steps, stats.truncated, stats.terminated) for stats in told] == [(2, True, False)] * 3
-
-
-def test_a_synchronous_run_that_does_not_end_episodes_waits_inside_them(house, until):
-    house.server()
-    trainer = house.trainer()
-    worker = house.worker(partial(CountingEnv, 100), outbox=OutboxOptions(max_age_s=1e9))
-    house.start(worker.run_synchronous, nb_steps=6, initial_steps=4, max_steps_per_update=3, end_episodes=False)
-    samples = []
-    for steps in (5, 8):
-        until(
-            lambda to=steps: (
-                samples.extend(s for d in trainer.link.retrieve(0.05) for s in d.buffer) or len(samples) > to
-            )
-        )
-        assert len(samples) == 1 + steps
-        trainer.link.broadcast_model(trainer.training.agent.get_actor())
-    worker.stop()
 
 
 def test_statistics_of_two_workers_do_not_overwrite_each_other(house, until):
@@ -339,7 +322,7 @@ def test_the_worker_keeps_its_weights_at_model_path_and_starts_with_them(house, 
     for i in range(4):
         trainer.training.agent.train(_batch())
         trainer.link.broadcast_model(trainer.training.agent.get_actor())
-        until(lambda received=i + 1: worker._intake.received == received)
+        until(lambda received=i + 1: worker.lanes[0].intake.received == received)
     until(lambda: path.exists() and len(list(tmp_path.glob("h_*"))) == 2)
     reader = RolloutWorker(CountingEnv, LinearActor, model_path=path, standalone=True)
     assert float(reader.actor.state_dict()["layer.bias"]) == 4.0
@@ -539,7 +522,7 @@ def test_weights_that_are_ignored_are_never_written_into_the_acting_network(hous
     for i in range(3):
         trainer.training.agent.train(_batch())
         trainer.link.broadcast_model(trainer.training.agent.get_actor())
-        until(lambda received=i + 1: worker._intake.received == received)
+        until(lambda received=i + 1: worker.lanes[0].intake.received == received)
         assert worker.ignore_actor_weights() == 1
     assert worker.actor is acting
     assert float(acting.state_dict()["layer.bias"]) == 0.0
@@ -757,17 +740,6 @@ def test_an_environment_that_hangs_loses_and_doubles_nothing_on_the_way_to_the_t
     assert after == [(1, n) for n in range(11)] + [(2, n) for n in range(11)]
 
 
-def test_synchronous_collection_waits_for_the_trainer(house, until):
-    house.server()
-    trainer, worker = house.trainer(), house.worker()
-    thread = house.start(worker.run_synchronous, nb_steps=40, initial_steps=10, max_steps_per_update=10)
-    until(lambda: worker.loop.env_steps >= 20)
-    time.sleep(0.3)
-    assert worker.loop.env_steps == 20
-    until(lambda: trainer.link.broadcast_model(trainer.training.agent.get_actor()) and not thread.is_alive())
-    assert worker.loop.env_steps == 50
-
-
 def test_originals_travel_with_crc_debugging_and_add_no_byte_without(house):
     house.server()
     trainer, plain, debugged = house.trainer(), house.worker(outbox=SOON), house.worker(outbox=SOON, crc_debug=True)
@@ -779,20 +751,6 @@ def test_originals_travel_with_crc_debugging_and_add_no_byte_without(house):
     last_obs, act, rew, obs, terminated, truncated = originals[-1]
     assert [*last_obs, act, rew, *obs, terminated, truncated] == [1, 9, 0, 10, 1, 10, True, False]
     assert originals[0][0] is None
-
-
-@pytest.mark.parametrize("end_episodes", [True, False])
-def test_test_episodes_are_not_steps_that_the_trainer_has_to_pay_for(house, end_episodes):
-    """The trainer never receives them: had they to be paid for, both sides would wait for each other."""
-    house.server()
-    training = {"rounds": 10, "update_model_interval": 5, "max_training_steps_per_env_step": 1.0}
-    trainer, worker = house.trainer(training=training), house.worker()
-    collecting = {"test_episode_interval": 1, "nb_steps": 90, "max_steps_per_update": 10, "end_episodes": end_episodes}
-    thread = house.start(worker.run_synchronous, initial_steps=10, **collecting)
-    house.start(trainer.run)
-    thread.join(20)
-    assert not thread.is_alive()
-    assert worker.loop.env_steps == 100 + 100  # ten training episodes, and a test episode before each
 
 
 def test_synchronous_collection_in_real_time_is_refused(house):

@@ -102,6 +102,14 @@ def test_the_report_of_an_episode_does_not_wait_for_samples(link):
     assert len(link.to(b"t", m.Bundle)) == 1
 
 
+def test_samples_that_a_worker_awaits_training_on_do_not_wait(link):
+    relay = Relay(link, min_samples_per_server_packet=10)
+    give(relay, b"t", hello("trainer", "t1"))
+    give(relay, b"w", hello())
+    give(relay, b"w", m.Bundle("w1", 1, 5, previous=1, awaits=True))
+    assert len(link.to(b"t", m.Bundle)) == 1
+
+
 def test_samples_wait_in_order_for_a_slow_trainer(relay, link):
     give(relay, b"t", hello("trainer", "t1"))
     give(relay, b"w", hello())

@@ -5,7 +5,7 @@ import pytest
 from list_memory import ListMemory as ActionListMemory
 
 from tmrl_like.base.functional import partial
-from tmrl_like.config.experiment import Settings, TrainerSection, WorkerSection
+from tmrl_like.config.experiment import TrainerSection
 from tmrl_like.delivery.log import sealed_packet
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.errors import ConfigError
@@ -86,13 +86,11 @@ def test_what_is_dropped_is_counted_confirmed_and_in_no_transition(memory_cls):
 
 
 @pytest.mark.parametrize("name", ["max_sample_age_s", "max_policy_lag_versions"])
-def test_limits_are_positive_and_not_for_workers_that_wait(name):
+def test_limits_are_positive(name):
     with pytest.raises(ConfigError, match=f"{name} is 0"):
         training(ListMemory, **{name: 0})
     with pytest.raises(ConfigError, match=f"{name} is 0"):
         TrainerSection(**{name: 0})
-    with pytest.raises(ConfigError, match=rf"trainer.{name} is 7; with worker.synchronous"):
-        Settings(worker=WorkerSection(synchronous=True, max_steps_per_update=1e9), trainer=TrainerSection(**{name: 7}))
 
 
 def test_ages_in_the_memory_are_those_of_what_is_still_there(monkeypatch):

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from tmrl_like.errors import ConfigError
 from tmrl_like.trainer.options import Schedule
 from tmrl_like.trainer.pacing import Pacer
 
@@ -155,3 +156,23 @@ def test_samples_that_are_read_back_from_a_log_allow_no_burst():
     world.samples = 5000
     world.train(100_000)
     assert world.made == 0
+
+
+@pytest.mark.parametrize(("ratio", "done"), [(1.0, [0, 1, 2, 3]), (0.5, [1, 3, 5, 7]), (2.0, [0, 0, 1, 1])])
+def test_in_lockstep_the_tasks_of_a_step_are_done_when_as_many_training_steps_are_made(ratio, done):
+    """`done`: of so many environment steps, after 0, 1, 2, 3 training steps."""
+    pacer = Pacer(Schedule(max_training_steps_per_env_step=ratio), recorded_samples=50, unpaced_steps=100)
+    pacer.enter_lockstep(40)
+    assert not pacer.may_train(40, 50)
+    for made, steps in enumerate(done):
+        assert max(n for n in range(20) if pacer.is_done(40 + made, n)) == steps
+        for tasked in range(20):
+            pacer.tasked_steps = tasked
+            assert pacer.may_train(40 + made, 1000) == (tasked > steps)
+
+
+@pytest.mark.parametrize("ratio", ["auto", math.inf])
+def test_lockstep_needs_a_number(ratio):
+    pacer = Pacer(Schedule(max_training_steps_per_env_step=ratio))
+    with pytest.raises(ConfigError, match=f"is {ratio}, .* expected a finite number"):
+        pacer.enter_lockstep(0)

@@ -171,7 +171,7 @@ def test_a_trainer_that_falls_silent_is_replaced_by_the_safe_action_until_it_is_
     env = partial(CountingEnv, step_s=0.002, episode_steps=10**6)
     worker = house.worker(env, max_policy_age_s=0.3, safe_action=BRAKE, outbox=SOON)
     trainer.link.broadcast_model(policy)
-    until(lambda: worker._intake.has_new)
+    until(lambda: worker.lanes[0].intake.has_new)
     house.start(worker.run)
     samples = until_driven_by(ActionSource.POLICY, publish=True)
     samples += until_driven_by(ActionSource.SAFE, publish=False)
@@ -231,7 +231,6 @@ def hardware(monkeypatch, caplog):
 RUNS = {
     "run": lambda worker: worker.run(nb_episodes=1),
     "run_episodes": lambda worker: worker.run_episodes(nb_episodes=1),
-    "run_synchronous": lambda worker: worker.run_synchronous(nb_steps=1),
     "run_episode": lambda worker: worker.run_episode(),
     "reset": lambda worker: worker.reset(collect_samples=True),
     "run_env_benchmark": lambda worker: worker.run_env_benchmark(1),

@@ -152,11 +152,11 @@ def test_a_policy_of_the_users_own_is_probed_where_it_acts_and_kept_if_it_is_fit
     until(lambda: worker.policy_version == 1 and kept.exists())
     actor.layer.bias.data.fill_(1.5)
     trainer.link.broadcast_model(actor)
-    until(lambda: "not today" in worker._intake.verdicts.alarm)
+    until(lambda: "not today" in worker.lanes[0].intake.verdicts.alarm)
     assert worker.policy_version == 1
     assert worker.actor.layer.bias.item() == 0.5
     trainer.link.broadcast_model(actor)  # the link has seen all of the one before
-    until(lambda: worker._intake.slots.published == 3)
+    until(lambda: worker.lanes[0].intake.slots.published == 3)
     actor.layer.bias.data.fill_(0.5)
     assert kept.read_bytes() == actor.weights()
 

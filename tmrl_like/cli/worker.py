@@ -39,7 +39,7 @@ def main(arguments: Arguments) -> int:
             worker.run_synchronous(
                 test_episode_interval=section.test_episode_interval,
                 initial_steps=max(1, experiment.trainer.start_training),
-                max_steps_per_update=section.max_steps_per_update,
+                end_episodes=False,
                 verbose=verbose,
             )
         else:

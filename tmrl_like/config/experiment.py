@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from tmrl_like.base.options import above_0, at_least
+from tmrl_like.base.options import at_least
 from tmrl_like.config.paths import RunPaths, data_folder
 from tmrl_like.errors import ConfigError, expect
 from tmrl_like.server.options import ServerOptions
@@ -80,21 +80,19 @@ class WorkerSection(WorkerOptions):
     Attributes:
         test_episode_interval: a test episode before every k-th training episode; 0: none.
         torch_threads: processor threads of the actor; one disturbs the control loop least.
-        synchronous: collect no further than training keeps up; refused where the environment runs in real time.
-        max_steps_per_update: with `synchronous`, environment steps per policy received; those of test episodes do not
-            count.
+        synchronous: collect in lockstep with training: each environment step allows
+            `trainer.max_training_steps_per_env_step` training steps, and each environment waits for those of its step
+            before the last; refused where the environment runs in real time.
     """
 
     test_episode_interval: int = 10
     torch_threads: int = 1
     synchronous: bool = False
-    max_steps_per_update: float = 200.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least(self, 0, "test_episode_interval")
         at_least(self, 1, "torch_threads")
-        above_0(self, "max_steps_per_update")
 
 
 @dataclass(kw_only=True)
@@ -175,8 +173,11 @@ class Settings:
     def __post_init__(self) -> None:
         fine = bool(_NAME.fullmatch(self.run_name))
         expect(fine, "run_name", self.run_name, "letters, digits, '.', '_' and '-', at most 100")
-        if self.worker.synchronous:
-            _refuse_standstill(self.worker, self.trainer)
+        ratio = self.trainer.max_training_steps_per_env_step
+        if self.worker.synchronous and (isinstance(ratio, str) or ratio == math.inf):
+            raise ConfigError(
+                f"trainer.max_training_steps_per_env_step is {ratio}; with worker.synchronous expected a finite number"
+            )
 
     @property
     def paths(self) -> RunPaths:
@@ -226,30 +227,6 @@ PARTS: dict[str, tuple[str, ...]] = {
     "spaces": (),
 }
 """Keys of an experiment that name code, and the arguments that the framework supplies to each."""
-
-
-def _refuse_standstill(worker: WorkerSection, trainer: TrainerSection) -> None:
-    """Refuse numbers with which worker and trainer would end up waiting for each other.
-
-    The trainer publishes every `update_model_interval` training steps, and a publication may be skipped
-    when the next one is there already; twice as many environment steps leave room for that.
-    """
-    ratio = trainer.max_training_steps_per_env_step
-    if isinstance(ratio, str):
-        raise ConfigError("trainer.max_training_steps_per_env_step is auto; with worker.synchronous expected a number")
-    least = 2 * trainer.update_model_interval / ratio
-    if worker.max_steps_per_update < least:
-        raise ConfigError(
-            f"worker.max_steps_per_update is {worker.max_steps_per_update:g}; with trainer.update_model_interval "
-            f"{trainer.update_model_interval} and trainer.max_training_steps_per_env_step {ratio:g} "
-            f"expected {least:g} or more, else both wait for each other"
-        )
-    for name in ("max_sample_age_s", "max_policy_lag_versions"):
-        if getattr(trainer, name) < math.inf:
-            raise ConfigError(
-                f"trainer.{name} is {getattr(trainer, name):g}; with worker.synchronous expected .inf: a worker that "
-                "waits for training must not have its samples dropped"
-            )
 
 
 def _is_loopback(host: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tmrl_like.base.options import at_least
 
@@ -36,3 +36,8 @@ class OutboxOptions:
         at_least(self, 1, "min_samples", "max_samples", "max_packet_bytes", "max_bytes", "max_held_samples")
         at_least(self, 1, "spool_max_bytes", "window_bytes")
         at_least(self, 0, "max_age_s")
+
+    def divided(self, by: int) -> OutboxOptions:
+        """Of each of `by` lanes, which share what is kept."""
+        kept = ("max_bytes", "max_held_samples", "spool_max_bytes", "window_bytes")
+        return replace(self, **{name: max(1, getattr(self, name) // by) for name in kept})

@@ -73,14 +73,15 @@ class Outbox:
         """Samples that were dropped before the trainer had them."""
         return self._sender.lost_before + self._sender.lost_samples
 
-    def pump(self, send: Callable[[bytes], bool], may_send: bool) -> None:
-        """Seal what shall leave; send as much as the window and the connection take."""
+    def pump(self, send: Callable[[bytes], bool], may_send: bool, awaits: bool = False) -> None:
+        """Seal what shall leave; send as much as the window and the connection take; `awaits`: see `Bundle`."""
         with self._busy:
             if self._is_closed:
                 return
+            self._shall_seal |= awaits
             self._read()
             if may_send:
-                self._sender.send(send, self._clock())
+                self._sender.send(send, self._clock(), awaits)
 
     def _read(self) -> None:
         now = self._clock()
@@ -102,6 +103,15 @@ class Outbox:
         with self._busy:
             if not self._is_closed:
                 self._sender.on_ack(ack, self._clock())
+
+    def samples_up_to(self, sequence: int) -> int:
+        """See `SampleReader.samples_up_to`."""
+        return self._reader.samples_up_to(sequence)
+
+    @property
+    def forgotten(self) -> int:
+        """Up to this one no packet of this process is kept: whoever trains next will not hear of them."""
+        return self._sender.oldest - 1 if self._sender.oldest else self._reader.sequence
 
     def retransmit(self, from_the_start: bool) -> None:
         """See `Sender.retransmit`."""

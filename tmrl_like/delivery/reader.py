@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from tmrl_like.delivery.segments import (
     RECORD_BYTES,
     REPORT,
     ROW,
+    SAMPLES,
     SEAL,
     SEALED,
     STRUCTURE,
@@ -48,6 +50,8 @@ from tmrl_like.wire.rows import RowColumns, RowFormat, format_for
 
 log = logging.getLogger("tmrl_like.delivery")
 
+_ENDS = 10_000  # of the newest packets are known
+
 _structure_decoder = msgspec.msgpack.Decoder(Structure)
 _report_decoder = msgspec.msgpack.Decoder(EpisodeStats)
 
@@ -61,6 +65,7 @@ class SampleReader:
     Attributes:
         incarnation: of that process.
         sequence: of the newest packet.
+        samples: of that process, up to where it has read.
         dropped_samples: what the readers before this one noted last.
     """
 
@@ -84,7 +89,8 @@ class SampleReader:
             is_dead: the process has ended; what a power cut has damaged ends the samples.
         """
         self.worker, self.incarnation = name
-        self.sequence = self.dropped_samples = 0
+        self.sequence = self.samples = self.dropped_samples = 0
+        self._ends: deque[tuple[int, int]] = deque(maxlen=_ENDS)  # of packets: sequence, and samples up to there
         self._folder = folder
         self._options = options
         self._full_at = max(options.max_samples, options.min_samples)
@@ -121,6 +127,13 @@ class SampleReader:
         if self._segment is not None:
             self._segment.words[DROPPED] = samples
 
+    def samples_up_to(self, sequence: int) -> int:
+        """How many samples of the process are in packets up to this one; 0: not known any more. It only grows."""
+        samples = 0
+        while self._ends and self._ends[0][0] <= sequence:
+            samples = self._ends.popleft()[1]
+        return samples
+
     @property
     def has_unread(self) -> bool:
         """Whether something waits that was written, or asked for, since it was last read."""
@@ -146,7 +159,7 @@ class SampleReader:
             return False
         oldest = min(found, key=lambda segment: segment.words[NUMBER])
         self._enter(oldest)
-        self.sequence = oldest.words[SEALED]
+        self.sequence, self.samples = oldest.words[SEALED], oldest.words[SAMPLES]
         self._breaks = oldest.words[BREAKS]
         following: Segment | None = oldest
         while following is not None:
@@ -228,6 +241,7 @@ class SampleReader:
             self._runs[-1][1].append(piece)
             self._note(segment, at + (taken - 1) * size)
             self._samples += taken
+            self.samples += taken
             self._size_bytes += taken * (size - RECORD_BYTES)
             if taken == rows:
                 self._finish()
@@ -270,6 +284,7 @@ class SampleReader:
         else:
             segment.words[at >> 3] = expected
         self.sequence = mark or expected
+        self._ends.append((self.sequence, self.samples))
         if self.sequence > self._kept_up_to and self.sequence == expected:  # else this is the end of an older one
             self._seal()
         self._free_passed()

@@ -42,6 +42,8 @@ class _Progress:
     received: int = 0  # packets up to this one were taken, in order
     confirmed: int = 0  # … and are in the memory
     logged: int = 0  # … and in the log
+    trained: int = 0  # up to here the training steps are made
+    awaits: bool = False  # these steps; else `trained` is what is confirmed
     stretch: int = 1  # the first of the packets that have followed each other without a gap
     lost_samples: int = 0  # as the worker says
     asked_at: float = -1e9
@@ -196,7 +198,7 @@ class Receiver:
                 segment.samples += message.samples
                 self.samples += message.samples
                 progress.advance(message.sequence)
-                progress.confirmed = progress.logged = message.sequence
+                progress.confirmed = progress.logged = progress.trained = message.sequence
                 if message.sequence > known.get(process, 0):
                     yield self._replayed(message, entry.body, progress)
 
@@ -214,7 +216,7 @@ class Receiver:
             progress = self._progress((worker, incarnation))
             if sequence > progress.received:
                 progress.advance(sequence)
-                progress.confirmed = progress.logged = sequence
+                progress.confirmed = progress.logged = progress.trained = sequence
 
     # -- packets (connection's thread) ---------------------------------------------------------------
 
@@ -232,6 +234,7 @@ class Receiver:
         progress = self._progress(process)
         self._lost_samples += max(0, bundle.lost_samples - progress.lost_samples)
         progress.lost_samples = max(progress.lost_samples, bundle.lost_samples)
+        progress.awaits |= bundle.awaits
         if bundle.previous > progress.received or self._is_full_of(bundle.worker):
             if not progress.rejection and progress.may_ask(now):
                 self._acks[process] = True
@@ -296,7 +299,7 @@ class Receiver:
             uncovered = max(0, len(packet.episodes) - packet.samples)  # an episode has a sample, a test episode none
             if packet.episodes and self._reports.take(packet.worker, uncovered, now):
                 episodes += packet.episodes
-        yield Delivery(buffer, tuple(episodes), last.receipt)
+        yield Delivery(buffer, tuple(episodes), last.receipt, progress.awaits)
 
     def _blocks(self, run: list[_Arrived]) -> list[SampleBlock]:
         check = self.check
@@ -338,7 +341,25 @@ class Receiver:
                 progress = self._processes.get((worker, incarnation))
                 if progress is not None:
                     progress.confirmed = max(progress.confirmed, sequence)
+                    if not progress.awaits:
+                        progress.trained = progress.confirmed
                     self._acks.setdefault((worker, incarnation), False)
+
+    def note_trained(self, receipt: Receipt) -> None:
+        """The training steps that packets up to this one allow are made; their worker awaits it."""
+        with self._lock:
+            progress = self._processes.get(receipt[:2])
+            if progress is not None:
+                progress.trained = max(progress.trained, receipt.sequence)
+                self._acks.setdefault(receipt[:2], False)
+
+    def remind(self, worker: str) -> None:
+        """Tell a worker that awaits it again how far training is: the message before may be lost."""
+        with self._lock:
+            for process, progress in self._processes.items():
+                if process[0] == worker and progress.trained:
+                    progress.awaits = True
+                    self._acks.setdefault(process, False)
 
     @property
     def receipts(self) -> tuple[Receipt, ...]:
@@ -417,7 +438,8 @@ class Receiver:
             progress = self._processes.get(process)
             if progress is not None and not progress.rejection:
                 received = progress.received if again else progress.confirmed
-                messages.append(m.Ack(*process, progress.logged, received, again))
+                trained = progress.trained if progress.awaits else 0
+                messages.append(m.Ack(*process, progress.logged, received, again, trained))
         known = [process for process in dismissals if process in self._processes]
         return messages + [m.Dismissal(*process, self._processes[process].rejection) for process in known]
 

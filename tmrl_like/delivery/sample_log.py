@@ -59,6 +59,7 @@ class SampleLog:
 
     Attributes:
         incarnation: of this process.
+        samples: those that are stored.
         lost_samples: those that were dropped here.
         alarm: what the worker's user should know; empty: all is well.
     """
@@ -79,7 +80,7 @@ class SampleLog:
             incarnation: of this process; 0: a random one.
         """
         self.incarnation = incarnation or secrets.randbits(62) + 1
-        self.lost_samples = 0
+        self.samples = self.lost_samples = 0
         self.alarm = ""
         self._folder = folder.path
         self._is_checked = not folder.is_private
@@ -146,6 +147,7 @@ class SampleLog:
             self._release()
             self._acquire()
             words[END] = self._at = end
+            self.samples += 1
         else:
             self._append(sample, observed_at_s, inference_s, period_error_s, policy_version, source, is_reset)
 
@@ -163,7 +165,9 @@ class SampleLog:
             if row is None:
                 raise EncodingError("a sample does not match its own structure; is another thread changing it?")
             self._format, self._structure = form, _encoder.encode(Structure(form.schema, self._with_originals))
-        if not self._write(ROW if form.size_bytes else FREE_ROW, row, form):
+        if self._write(ROW if form.size_bytes else FREE_ROW, row, form):
+            self.samples += 1
+        else:
             self.lost_samples += 1
             if self._segment is not None:
                 self._segment.words[LOST] = self.lost_samples
@@ -218,7 +222,8 @@ class SampleLog:
         segment = self._take(HEAD_BYTES + needed + NEXT_BYTES)
         if segment is None:
             return False
-        segment.begin(self.incarnation, next(self._numbers), self._breaks, self.lost_samples, self._is_checked)
+        counts = self._breaks, self.lost_samples, self.samples
+        segment.begin(self.incarnation, next(self._numbers), *counts, self._is_checked)
         if self._segment is not None:
             self._segment.write(NEXT, segment.number.to_bytes(8, "little"))
         self._used.append(segment)

@@ -48,6 +48,7 @@ MAGIC = int.from_bytes(b"tmrlSL1\n", "little")
     SEALED,  # newest packet that began in a segment before this one, and is sealed
     DROPPED,  # samples that were given up after they were sealed
 ) = range(8, 11)
+SAMPLES = 11  # the writer's, too: samples of the incarnation before the first record
 HEAD_BYTES = 128
 
 STRUCTURE, ROW, FREE_ROW, REPORT, BREAK, NEXT = range(6)
@@ -107,12 +108,13 @@ class Segment:
         """Whether anything was ever written to it."""
         return self.words[_MAGIC] == MAGIC
 
-    def begin(self, incarnation: int, number: int, breaks: int, lost: int, is_checked: bool) -> None:
+    def begin(self, incarnation: int, number: int, breaks: int, lost: int, samples: int, is_checked: bool) -> None:
         """Be filled (again)."""
         words = self.words
         words[INCARNATION], words[END], words[BREAKS] = incarnation, HEAD_BYTES, breaks
         words[SEAL], words[LOST], words[CHECKED] = 0, lost, is_checked
         words[SEALED] = words[DROPPED] = 0
+        words[SAMPLES] = samples
         words[NUMBER] = number
         self.release()
         self.acquire()

@@ -236,6 +236,11 @@ class Sender:
         return self._own.newest
 
     @property
+    def oldest(self) -> int:
+        """The oldest packet of this process that is kept; 0: none is."""
+        return self._own.oldest.sequence if self._own.oldest else 0
+
+    @property
     def is_all_in_log(self) -> bool:
         """Whether nothing is in memory alone."""
         return all(packet.is_gone for packet in self._not_in_log)
@@ -318,14 +323,14 @@ class Sender:
         while self._in_memory and self._in_memory[0].is_gone:
             self._in_memory.popleft()
 
-    def send(self, send: Send, now: float) -> None:
-        """Send what the window and the connection take, one bundle of each backlog in turn."""
+    def send(self, send: Send, now: float, awaits: bool = False) -> None:
+        """Send what the window and the connection take, one bundle of each backlog in turn; `awaits`: see `Bundle`."""
         for backlog in self._turns:
             backlog.mind_silence(now)
         idle = 0
         while idle < len(self._turns) and self.in_flight_bytes < self._options.window_bytes:
             backlog = self._turns[0]
-            if backlog.produced and not self._send_bundle(backlog, send, now):
+            if backlog.produced and not self._send_bundle(backlog, send, now, awaits):
                 return
             idle = 0 if backlog.produced else idle + 1
             self._turns.rotate(-1)
@@ -335,7 +340,7 @@ class Sender:
         """Bytes that were sent and are not known to have arrived."""
         return sum(backlog.in_flight_bytes for backlog in self._turns)
 
-    def _send_bundle(self, backlog: _Backlog, send: Send, now: float) -> bool:
+    def _send_bundle(self, backlog: _Backlog, send: Send, now: float, awaits: bool) -> bool:
         """Send as many as make a message of moderate size; False if `send` does not take it.
 
         Packets that the disk does not give back are dropped.
@@ -355,8 +360,9 @@ class Sender:
                 samples += packet.samples
         if not packets:
             return True
-        lost = self.lost_before + self.lost_samples if backlog is self._own else 0  # the trainer adds up
-        bundle = m.Bundle(self._worker, backlog.incarnation, samples, backlog.newest_sent, lost)
+        is_own = backlog is self._own
+        lost = self.lost_before + self.lost_samples if is_own else 0  # the trainer adds up
+        bundle = m.Bundle(self._worker, backlog.incarnation, samples, backlog.newest_sent, lost, awaits and is_own)
         if not send(m.encode(bundle, *pieces)):
             return False
         backlog.note_sent(packets, now)

@@ -18,7 +18,7 @@ from typing import Any
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.gate import Verdicts
 from tmrl_like.policies.probe import PolicyProbe
-from tmrl_like.policies.slots import SLOTS, PolicySlots
+from tmrl_like.policies.slots import PolicySlots
 from tmrl_like.policies.weight_file import first_not_finite, read_file
 
 
@@ -105,15 +105,19 @@ class NumpyIntake(PolicyIntake):
 
     slots: PolicySlots
 
-    def __init__(self, slots: PolicySlots, probe: PolicyProbe, actor: Any, make_actor: Callable[[], Any]) -> None:
-        """`actor` acts until there is a policy, `make_actor` makes others like it."""
+    def __init__(
+        self, slots: PolicySlots, probe: PolicyProbe, actor: Any, make_actor: Callable[[], Any], lane: int = 0
+    ) -> None:
+        """`actor` acts until there is a policy, `make_actor` makes others like it; the link sees what lane 0 sees."""
         super().__init__(slots, probe)
-        actor.network.input = slots.input
-        self._actors = [make_actor() for _ in range(SLOTS)]
+        if lane == 0:
+            actor.network.input = slots.input
+        self._actors = [make_actor() for _ in slots.slots]
         for slot, other in enumerate(self._actors):
-            other.network.input, other.network.random = slots.input, actor.network.random
+            other.network.input, other.network.random = actor.network.input, actor.network.random
             other.bind(slots.parameters(slot))
-        self._seen = slots.taken
+        self._lane = lane
+        self._seen = slots.taken(lane)
 
     @property
     def has_new(self) -> bool:
@@ -126,9 +130,9 @@ class NumpyIntake(PolicyIntake):
     def take(self, acting: Any) -> LoadedPolicy | None:
         if not self.has_new:
             return None
-        policy = self.slots.take()
+        policy = self.slots.take(self._lane)
         self._seen = policy.word
-        return LoadedPolicy(self._actors[policy.slot], *policy[1:])
+        return LoadedPolicy(self._actors[policy.slot], policy.version, policy.published_at_s, policy.received_at)
 
     def drop(self) -> bool:
         had_new, self._seen = self.has_new, self.slots.newest
@@ -138,10 +142,13 @@ class NumpyIntake(PolicyIntake):
 class TorchIntake(PolicyIntake):
     """Of any other actor: its weights are loaded and probed in the thread that the link wakes."""
 
-    def __init__(self, slots: PolicySlots | None, probe: PolicyProbe, make_actor: Callable[[], Any]) -> None:
+    def __init__(
+        self, slots: PolicySlots | None, probe: PolicyProbe, make_actor: Callable[[], Any], lane: int = 0
+    ) -> None:
         """`make_actor` makes another instance of the actor, on its device."""
         super().__init__(slots, probe)
         self._make_actor = make_actor
+        self._lane = lane
         self._spares: list[Any] = []  # any thread appends, the link's pops
         self._ready: LoadedPolicy | None = None
         self._received = 0
@@ -156,9 +163,9 @@ class TorchIntake(PolicyIntake):
 
     def on_published(self) -> int:
         assert self.slots is not None
-        if self.slots.newest == self.slots.taken:  # it came with the one before
+        if self.slots.newest == self.slots.taken(self._lane):  # it came with the one before
             return 0
-        policy = self.slots.take()
+        policy = self.slots.take(self._lane)
         actor = self._spares.pop() if self._spares else self._make_actor()
         try:
             self.probe.calibrate(actor)
@@ -172,7 +179,7 @@ class TorchIntake(PolicyIntake):
         with self._changed:
             if self._ready is not None:
                 self._spares.append(self._ready.actor)
-            self._ready = LoadedPolicy(actor, *policy[1:])
+            self._ready = LoadedPolicy(actor, policy.version, policy.published_at_s, policy.received_at)
             self._received += 1
             self._changed.notify_all()
         return policy.word

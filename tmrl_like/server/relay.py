@@ -392,7 +392,8 @@ class Relay:
         if self.trainer is None:
             return  # the worker keeps them, and sends them again when there is a trainer
         self.counters.dropped += self._waiting.add(seat.key, data)  # the trainer notices the gap and asks for it again
-        self._waiting.samples += message.samples or self._min_samples  # finished episodes do not wait
+        at_once = message.awaits or not message.samples  # finished episodes do not wait either
+        self._waiting.samples += self._min_samples if at_once else message.samples
         self.counters.samples += message.samples
         self.counters.packets += 1
         self._flush_samples()

@@ -103,6 +103,10 @@ class TrainerLink:
         self._receiver.reject(receipt, reason)
         self.session.wake()
 
+    def note_trained(self, receipt: Receipt) -> None:
+        self._receiver.note_trained(receipt)
+        self.session.wake()
+
     def broadcast_model(self, model: ActorModule) -> int:
         """Publish the weights: copy them, the connection's thread does the rest. Of those that wait the newest is sent.
 
@@ -183,6 +187,8 @@ class TrainerLink:
             self._read_unread()
         elif isinstance(message, m.Beat):
             self.workers.on_beat(message, self.newest_version)
+            if message.awaits:
+                self._receiver.remind(message.worker)
 
     def _read_unread(self) -> None:
         """Read packets, for what is left of the turn; those beyond wait for the next one."""
@@ -202,10 +208,10 @@ class TrainerLink:
         self._receiver.write(time.monotonic())
         if not connected:
             return 0.0 if self._unread else _TICK_S
+        is_sent = self._send_policy(send)  # first, so that a worker in lockstep has it when it goes on
         for message in self._receiver.due():
             if not send(m.encode(message)):
                 self._receiver.not_said(message)
-        is_sent = self._send_policy(send)
         return 0.0 if self._unread else _TICK_S if is_sent else 0.001
 
     def _send_policy(self, send: Callable[[bytes], bool]) -> bool:

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from tmrl_like.errors import ConfigError
 from tmrl_like.trainer.options import Schedule
 
 _WINDOW_STEPS, _RESTING_STEPS = 200, 100  # of the workers, from one judgement to the next
@@ -44,6 +45,10 @@ class Pacer:
     - Training used it up: a twentieth of the bound more.
     - Training is slower than that: it stays.
 
+    In lockstep, once samples have come whose worker awaits training, a training step is made only on a task. Each
+    environment step from here on allows `ratio` of them (in sum: of 0.5, every second step allows one), but for those
+    before `start_training` and before the memory can give a batch, a reset's and those of a data set.
+
     What is late while training rests (before `start_training`, in test episodes) or at the smallest ratio, a fiftieth
     of the bound, is the worker's own: twice that share of overruns is tolerated as well, and packets are late that are
     later than then.
@@ -56,6 +61,9 @@ class Pacer:
         ratio: with `auto`, training steps that a sample allows now.
         allowed_steps: with `auto`, the training steps up to which training may go.
         held_by: with `auto`, what holds the ratio: "bound", "overruns", "sample age" or "learner".
+        in_lockstep: whether training is.
+        tasked_steps: in lockstep, environment steps so far that allow tasks.
+        untasked_training: training steps that were made before.
         own_late_share: overruns of all steps while training rests.
         own_age_s: age of packets while training rests; .inf: not known.
     """
@@ -66,6 +74,9 @@ class Pacer:
     ratio: float = math.inf
     allowed_steps: float = 0.0
     held_by: str = "bound"
+    in_lockstep: bool = False
+    tasked_steps: int = 0
+    untasked_training: int = 0
     own_late_share: float = 0.0
     own_age_s: float = math.inf
     _window: _Window = field(default_factory=_Window, init=False, compare=False)
@@ -74,11 +85,30 @@ class Pacer:
         """Whether one more training step is allowed after `training_steps`, with `samples` recorded or received."""
         if samples < max(1, self.schedule.start_training):
             return False
+        if self.in_lockstep:
+            return not self.is_done(training_steps, self.tasked_steps)
         if samples == self.recorded_samples:
             return True
         ratio = self.schedule.max_training_steps_per_env_step
         allowed = self.allowed_steps if ratio == "auto" else ratio * samples + self.unpaced_steps
         return training_steps + 1 <= allowed
+
+    def enter_lockstep(self, training_steps: int) -> None:
+        """Samples come whose worker awaits training; ConfigError: the ratio is no number that it could await."""
+        if not self.in_lockstep:
+            ratio = self.schedule.max_training_steps_per_env_step
+            if isinstance(ratio, str) or ratio == math.inf:
+                raise ConfigError(
+                    f"max_training_steps_per_env_step is {ratio}, and a worker gathers in lockstep (synchronous): "
+                    "expected a finite number"
+                )
+            self.in_lockstep, self.untasked_training = True, training_steps
+
+    def is_done(self, training_steps: int, tasked_steps: int) -> bool:
+        """In lockstep, whether the tasks of so many environment steps are done after `training_steps`."""
+        ratio = self.schedule.max_training_steps_per_env_step
+        assert not isinstance(ratio, str)
+        return training_steps - self.untasked_training + 1 > ratio * tasked_steps
 
     def before_samples(
         self, training_steps: int, samples: int, new: int = 0, age_s: float = 0.0, driven: tuple[int, int] = (0, 0)

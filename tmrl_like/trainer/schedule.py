@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -42,6 +43,9 @@ class TrainerInterface(Protocol):
 
     def reject(self, receipt: Receipt, reason: str) -> None:
         """Take nothing more of the worker process of this packet: its samples do not fit those in the memory."""
+
+    def note_trained(self, receipt: Receipt) -> None:
+        """In lockstep: the training steps are made that the worker process awaits up to this packet."""
 
     def broadcast_model(self, model: ActorModule) -> int:
         """Publish weights to all workers, without waiting; returns their version."""
@@ -125,6 +129,7 @@ class TrainingOffline(Schedule):
         self.observer: Callable[[dict[str, Any]], None] = lambda record: None
         self._stored_ages = StoredAges(self.memory.memory_size)
         self._began_at = self._published_at = self.clock()
+        self._awaited: deque[tuple[int, Receipt]] = deque()  # in lockstep: tasked steps, up to this packet
 
     def run_epoch(self, interface: TrainerInterface) -> list[dict[str, Any]]:
         """Train for `rounds` x `steps` training steps, or for what an epoch that was stopped has left of its rounds.
@@ -161,7 +166,8 @@ class TrainingOffline(Schedule):
             if is_due and self.clock() - self._published_at >= self.update_model_interval_s:
                 self._published_at = self.clock()
                 interface.broadcast_model(self.agent.get_actor())
-            if self.total_updates % self.update_buffer_interval == 0:
+            self._note_trained(interface)
+            if self.pacer.in_lockstep or self.total_updates % self.update_buffer_interval == 0:
                 self._update_buffer(interface, metrics)
             if step < self.steps:
                 self._wait_for_samples(interface, metrics)
@@ -203,9 +209,18 @@ class TrainingOffline(Schedule):
                 taken.append(delivery)
         if taken:
             interface.confirm(taken)
+            self._note_trained(interface)
+
+    def _note_trained(self, interface: TrainerInterface) -> None:
+        """In lockstep, let workers go on whose tasks are done."""
+        awaited = self._awaited
+        while awaited and self.pacer.is_done(self.total_updates, awaited[0][0]):
+            interface.note_trained(awaited.popleft()[1])
 
     def _take(self, delivery: Delivery, interface: TrainerInterface, metrics: RoundMetrics) -> None:
         buffer = delivery.buffer
+        if delivery.awaits:
+            self.pacer.enter_lockstep(self.total_updates)
         if len(buffer):
             self.memory.append(buffer)
             age_s = min((time.time() - float(b.timing.observed_at_s[-1]) for b in buffer.blocks), default=0.0)
@@ -213,8 +228,12 @@ class TrainingOffline(Schedule):
             self.pacer.before_samples(self.total_updates, self.total_samples, len(buffer), age_s, driven)
             metrics.add_samples(buffer, interface.published_at, interface.newest_version)
             self.total_samples += len(buffer)
+            if self.pacer.in_lockstep and self.total_samples > self.start_training and self.memory.ready:
+                self.pacer.tasked_steps += sum(int((~block.is_reset).sum()) for block in buffer.blocks)
             for block in buffer.blocks:
                 self._stored_ages.add(block.timing.observed_at_s)
+        if delivery.awaits and delivery.receipt is not None:
+            self._awaited.append((self.pacer.tasked_steps, delivery.receipt))
         metrics.episodes += delivery.episodes
         for stats in delivery.episodes:
             record = {"kind": "episode", "time_s": self.elapsed_s, **msgspec.to_builtins(stats)}

@@ -34,6 +34,7 @@ _COUNTERS = ("epoch", "round", "elapsed_s", "total_updates", "total_samples")
 _OF_PACER = (
     *("recorded_samples", "unpaced_steps"),
     *("ratio", "allowed_steps", "held_by", "own_late_share", "own_age_s"),
+    *("in_lockstep", "tasked_steps", "untasked_training"),
 )
 _PLAIN = (bool, int, float, str, bytes, type(None))
 

@@ -22,7 +22,7 @@ from tmrl_like.base.text import CONTROLS, one_line
 from tmrl_like.errors import DecodingError, OversizeError
 from tmrl_like.types import Count, EpisodeStats, Receipt
 
-WIRE_VERSION = 6
+WIRE_VERSION = 7
 MAX_HEADER_BYTES = 1 << 16
 MAX_TAKEN_OVER = 1000
 MAX_BODY_BYTES = 256 << 20  # of a packet, before compression
@@ -123,6 +123,7 @@ class Bundle(Message):
     samples: Count  # of all its packets
     previous: Count = 0  # sequence of the packet that the worker keeps right before the first one; 0: it keeps none
     lost_samples: Count = 0  # dropped by this worker so far because its limits were reached
+    awaits: bool = False  # lockstep: the worker holds still until `Ack.trained` comes up to these packets
 
 
 class Ack(Message):
@@ -130,7 +131,8 @@ class Ack(Message):
 
     Up to `stored` they are where a trainer that is killed finds them again (in its log, or just in its memory
     where it keeps no log): the worker may forget them. Up to `received` they are in the trainer's memory: they are
-    no longer in flight. `again`: packets after `received` are missing; send them again.
+    no longer in flight. `again`: packets after `received` are missing; send them again. Up to `trained` the training
+    steps that they allow are made: of a process that awaits it.
     """
 
     worker: Name
@@ -138,6 +140,7 @@ class Ack(Message):
     stored: Count
     received: Count
     again: bool = False
+    trained: Count = 0
 
 
 class Dismissal(Message):
@@ -183,6 +186,7 @@ class Beat(Message):
     env_faults: Count = 0  # how often the environment raised, hung or could not be rebuilt
     env_rebuilds: Count = 0  # how often it was rebuilt
     ended: Text = ""  # why the worker no longer drives; empty: it does, or will
+    awaits: bool = False  # it is in lockstep with training, see `Bundle`
 
     def __post_init__(self) -> None:
         self.alarm, self.ended = one_line(self.alarm), one_line(self.ended)

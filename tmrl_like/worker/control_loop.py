@@ -55,6 +55,7 @@ class ControlLoop:
         env_s: duration of the newest `env.step`.
         observed_at: `time.perf_counter()` of the newest observation.
         ended: why it no longer drives; empty: it does, or will.
+        check: raises what ended the connection, if anything did.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class ControlLoop:
         self._worker = worker
         self.samples: SampleLog | None = None
         self.dead_man = dead_man
-        self._check = check
+        self.check = check
         self._episode = _Episode(False, 0.0)
         self._reward: Any = 0.0  # the newest
         self._is_finite_action = finite_check(env.env.action_space)
@@ -165,7 +166,7 @@ class ControlLoop:
         self, obs: Any, test: bool, collect_samples: bool, last_step: bool = False
     ) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """See `RolloutWorker.step`; EnvironmentFaultError: it raised, gave what is not finite, or no reward."""
-        self._check()
+        self.check()
         if self._intake.has_new and not self.expert:
             self.refresh_policy()
         env, clock = self.env, time.perf_counter
@@ -222,7 +223,7 @@ class ControlLoop:
             EnvironmentFaultError: the environment raised. What to do then: `end_in_fault`.
             StoppedError: a stop was requested.
         """
-        self._check()
+        self.check()
         limit = self.max_samples_per_episode if max_samples is None else max_samples
         episode = self._episode = _Episode(test, time.monotonic())
         terminated = truncated = False

@@ -12,7 +12,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ import numpy as np
 from tmrl_like.delivery.folder import leave
 from tmrl_like.delivery.outbox import Outbox
 from tmrl_like.delivery.session import Session
-from tmrl_like.errors import TmrlLikeError
+from tmrl_like.errors import RefusedError, TmrlLikeError
 from tmrl_like.policies.gate import PolicyFiles, PolicyGate
 from tmrl_like.policies.network import Network
 from tmrl_like.policies.slots import PolicySlots
@@ -38,9 +38,11 @@ from tmrl_like.worker.link_messages import (
     State,
     Status,
     ToLink,
+    Trained,
 )
 
 _TICK_S = 0.01
+_AWAITING_TICK_S = 0.001
 _ORPHAN_FLUSH_S = 3.0  # for how long it sends what is left when the other process is gone
 
 
@@ -54,32 +56,38 @@ class WorkerRole:
 
     def __init__(
         self,
-        outbox: Outbox,
+        outboxes: Sequence[Outbox],
         gate: PolicyGate,
         slots: PolicySlots,
         files: PolicyFiles,
         state: State,
         on_policy: Callable[[int], None],
+        on_trained: Callable[[Trained], None],
     ) -> None:
         """`on_policy` is called with the word of each policy that is ready."""
         self.state = state
         self.fit: deque[int] = deque()
-        self._outbox = outbox
+        self._outboxes = outboxes
         self._gate = gate
         self._slots = slots
         self._files = files
         self._on_policy = on_policy
+        self._on_trained = on_trained
         self._feed = 0
         self._policy_received = 0
         self._beat_is_due = False
 
     def on_welcome(self, welcome: m.Welcome, is_new: bool) -> None:
         """Send again what may be lost: to another trainer perhaps, or because a connection broke."""
-        if welcome.feed != self._feed:
-            self._outbox.retransmit(from_the_start=True)
-        elif is_new:
-            self._outbox.retransmit(from_the_start=False)
+        if welcome.feed != self._feed or is_new:
+            for outbox in self._outboxes:
+                outbox.retransmit(from_the_start=welcome.feed != self._feed)
+                self._note_trained(outbox, outbox.forgotten if welcome.feed != self._feed else 0)
         self._feed = welcome.feed
+
+    def _note_trained(self, outbox: Outbox, sequence: int) -> None:
+        if samples := outbox.samples_up_to(sequence):
+            self._on_trained(Trained(outbox.incarnation, samples))
 
     def on_message(self, message: m.AnyMessage, body: memoryview) -> None:
         """Acknowledgements, dismissals of what earlier processes left, and policies."""
@@ -90,41 +98,53 @@ class WorkerRole:
             if not self.state.expert and (word := self._gate.add(message, body)):
                 self._on_policy(word)
         elif isinstance(message, m.Ack):
-            self._outbox.on_ack(message)
+            for outbox in self._outboxes:
+                outbox.on_ack(message)
+                if outbox.incarnation == message.incarnation:
+                    self._note_trained(outbox, message.trained)
         elif isinstance(message, m.Dismissal):
-            self._outbox.set_aside(message.incarnation, message.reason)
+            for outbox in self._outboxes:
+                if outbox.incarnation == message.incarnation:
+                    raise RefusedError(
+                        f"this worker's samples do not fit those in the trainer's memory: {message.reason}; start "
+                        "both with the same environment and sample_compressor"
+                    )
+                outbox.set_aside(message.incarnation, message.reason)
 
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
         while self.fit:
             word = self.fit.popleft()
-            if word == self._slots.taken or word == self._slots.newest:  # else its slot may hold another one by now
-                slot = word % len(self._slots.slots)
+            slot = self._slots.holds(word)
+            if slot is not None:
                 self._files.save(self._slots.version(slot), self._slots.slots[slot])
         if self._beat_is_due and connected:
             self._beat_is_due = not send(m.encode(self.beat()))
-        self._outbox.pump(send, may_send=connected and self._feed != 0)
-        return _TICK_S
+        for outbox in self._outboxes:
+            outbox.pump(send, connected and self._feed != 0, self.state.awaits)
+        return _AWAITING_TICK_S if self.state.awaits else _TICK_S
 
     def pending(self) -> bool:
-        return self._feed != 0 and self._outbox.pending()
+        return self._feed != 0 and any(outbox.pending() for outbox in self._outboxes)
 
     def beat(self) -> m.Beat:
-        state = self.state
+        state, outboxes = self.state, self._outboxes
+        alarms = dict.fromkeys((self._gate.verdicts.alarm, state.alarm, *(outbox.alarm for outbox in outboxes)))
         return m.Beat(
-            worker=self._outbox.worker,
+            worker=outboxes[0].worker,
             policy_version=state.policy_version,
             policy_age_s=time.time() - state.policy_published_at_s if state.policy_published_at_s else 0.0,
             policy_received=self._policy_received,
             env_steps=state.env_steps,
             overruns=state.overruns,
-            unacknowledged_samples=self._outbox.unacknowledged_samples(),
+            unacknowledged_samples=sum(outbox.unacknowledged_samples() for outbox in outboxes),
             expert=state.expert,
-            lost_samples=self._outbox.lost_samples,
-            alarm="; ".join(filter(None, (self._gate.verdicts.alarm, state.alarm, self._outbox.alarm))),
+            lost_samples=sum(outbox.lost_samples for outbox in outboxes),
+            alarm="; ".join(filter(None, alarms)),
             safe_steps=state.safe_steps,
             env_faults=state.env_faults,
             env_rebuilds=state.env_rebuilds,
             ended=state.ended,
+            awaits=state.awaits,
         )
 
 
@@ -140,7 +160,7 @@ class Link:
         self._leaving = threading.Event()
         self._knows = start.network is not None
         self._shared = Path(start.shared)
-        slots = PolicySlots(self._shared, start.manifest, start.input_size)
+        slots = PolicySlots(self._shared, start.manifest, start.input_size, start.num_lanes)
         probes = np.frombuffer(start.probes, np.float32).reshape(-1, max(1, start.input_size))
         network = None if start.network is None else Network(start.network)
         gate = PolicyGate(slots, start.actor, start.manifest, network, probes)
@@ -148,9 +168,12 @@ class Link:
         with contextlib.ExitStack() as undo:  # what a failure below must not leave behind
             link = connect(start.transport, start.host, start.port, KeyFolder(Path(start.keys)), start.limits)
             undo.callback(link.close)
-            self._outbox = Outbox(Path(start.samples), start.worker, start.incarnation, start.outbox)
-            undo.callback(self._outbox.close)
-            self._role = WorkerRole(self._outbox, gate, slots, files, start.state, self._on_policy)
+            self._outboxes: list[Outbox] = []
+            for lane in start.lanes:
+                self._outboxes.append(Outbox(Path(lane.folder), start.worker, lane.incarnation, start.outbox))
+                undo.callback(self._outboxes[-1].close)
+            self._role = WorkerRole(self._outboxes, gate, slots, files, start.state, self._on_policy, tell)
+            others = [lane.incarnation for lane in start.lanes[1:]]
             self._session = Session(
                 link,
                 f"{start.host}:{start.port}",
@@ -159,8 +182,8 @@ class Link:
                 start.worker,
                 start.spaces,
                 _path(start.weights),
-                start.incarnation,
-                self._outbox.takes_over,
+                start.lanes[0].incarnation,
+                tuple(others + [dead for outbox in self._outboxes for dead in outbox.takes_over]),
             )
             undo.pop_all()
         tell(Ready())
@@ -201,9 +224,11 @@ class Link:
         except Exception as error:
             self._tell(failure(error))
             self._leaving.wait()
-        self._outbox.seal()
+        for outbox in self._outboxes:
+            outbox.seal()
         self._session.close(self._flush_s)
-        self._outbox.close()
+        for outbox in self._outboxes:
+            outbox.close()
         leave(self._shared)
 
 

@@ -7,7 +7,7 @@ import subprocess
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,7 +15,7 @@ import msgspec
 import tmrl_like.errors
 from tmrl_like.base.processes import start_script
 from tmrl_like.errors import TransportError
-from tmrl_like.policies.intake import PolicyIntake
+from tmrl_like.worker.lane import Lane
 from tmrl_like.worker.link_messages import (
     Failed,
     Fit,
@@ -29,6 +29,7 @@ from tmrl_like.worker.link_messages import (
     State,
     Status,
     ToLink,
+    Trained,
     Writer,
 )
 
@@ -48,16 +49,12 @@ class LinkClient(ABC):
         status: the newest word from the link.
     """
 
-    def __init__(self, make_state: Callable[[], State], intake: PolicyIntake, attend: Callable[[], None]) -> None:
-        """Put the parts together; `begin` starts it.
-
-        `attend` is called five times a second, while the link lives.
-        """
+    def __init__(self, make_state: Callable[[], State], lanes: Sequence[Lane]) -> None:
+        """Put the parts together; `begin` starts it."""
         self.connected = threading.Event()
         self.status = Status(False, 0, 0, "")
         self._make_state = make_state
-        self._intake = intake
-        self._attend = attend
+        self._lanes = lanes
         self._failure: BaseException | None = None
 
     @abstractmethod
@@ -91,11 +88,17 @@ class LinkClient(ABC):
                 else:
                     self.connected.clear()
                 self.tell(self._make_state())
-                self._attend()
+                for lane in self._lanes:
+                    if lane.samples is not None:
+                        lane.samples.refill()
             elif isinstance(message, Published):
-                word = self._intake.on_published()
-                if word:
-                    self.tell(Fit(word))
+                words = [lane.intake.on_published() for lane in self._lanes]
+                if words[0]:
+                    self.tell(Fit(words[0]))
+            elif isinstance(message, Trained):
+                for lane in self._lanes:
+                    if lane.samples is not None and lane.samples.incarnation == message.incarnation:
+                        lane.note_trained(message.samples)
             elif isinstance(message, LogLine):
                 logging.getLogger(message.logger).log(message.level, "%s", message.text)
             elif isinstance(message, Failed):
@@ -139,14 +142,10 @@ class LinkProcess(LinkClient):
     """
 
     def __init__(
-        self,
-        make_state: Callable[[], State],
-        intake: PolicyIntake,
-        attend: Callable[[], None],
-        process: subprocess.Popen[bytes],
+        self, make_state: Callable[[], State], lanes: Sequence[Lane], process: subprocess.Popen[bytes]
     ) -> None:
         """As the base class; `process` is what `start_link_process` returned."""
-        super().__init__(make_state, intake, attend)
+        super().__init__(make_state, lanes)
         self._leaving = threading.Event()
         self._answers = threading.Event()
         self._use(process)

@@ -41,16 +41,24 @@ class State(_Told):
     env_faults: int = 0
     env_rebuilds: int = 0
     ended: str = ""
+    awaits: bool = False  # lockstep: what is sent is to be trained on before the loops go on
+
+
+class Lane(_Told):
+    """Where a control loop's samples are; one that ended long ago may have left them."""
+
+    incarnation: int
+    folder: str
 
 
 class Start(_Told):
     """To the link, first: what it does."""
 
     worker: str
-    incarnation: int
-    samples: str  # folder of the sample log
+    lanes: list[Lane]  # those of this process first
+    num_lanes: int  # of this process
     shared: str  # folder of the policy slots
-    outbox: OutboxOptions
+    outbox: OutboxOptions  # of each lane
     transport: str
     host: str
     port: int
@@ -99,6 +107,13 @@ class Published(_Told):
     """From the link: a policy is in a slot."""
 
 
+class Trained(_Told):
+    """From the link: the training steps are made that the first `samples` of a lane allow."""
+
+    incarnation: int
+    samples: int
+
+
 class LogLine(_Told):
     """From the link."""
 
@@ -115,7 +130,7 @@ class Failed(_Told):
 
 
 ToLink: TypeAlias = Start | State | Fit | Leave
-FromLink: TypeAlias = Ready | Status | Published | LogLine | Failed
+FromLink: TypeAlias = Ready | Status | Published | Trained | LogLine | Failed
 
 
 class Reader(Generic[T]):

@@ -20,6 +20,7 @@ class WorkerOptions:
     """How a worker runs its environment.
 
     Attributes:
+        envs: environments, each in a thread of its own, with its own episodes; all act with one policy.
         device: where the actor computes.
         max_samples_per_episode: a longer episode is cut and counts as truncated.
         model_history: keep every k-th policy received; 0: none.
@@ -43,6 +44,7 @@ class WorkerOptions:
         outbox: when packets leave, and how much of them is kept.
     """
 
+    envs: int = 1
     device: str = "cpu"
     max_samples_per_episode: float = math.inf
     model_history: int = 0
@@ -58,6 +60,7 @@ class WorkerOptions:
     outbox: OutboxOptions = field(default_factory=OutboxOptions)
 
     def __post_init__(self) -> None:
+        at_least(self, 1, "envs")
         at_least(self, 0, "model_history")
         at_least(self, 1, "max_samples_per_episode")
         above_0(self, "hang_timeout_s", "max_policy_age_s")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.policies.intake import NumpyIntake, PolicyIntake, TorchIntake
 from tmrl_like.policies.probe import PolicyProbe
 from tmrl_like.policies.slots import PolicySlots
+from tmrl_like.worker.link_messages import Lane
+
+_LANE = "lane-"
 
 
 class Shared:
@@ -19,15 +23,15 @@ class Shared:
 
     Attributes:
         worker: the worker's name.
-        samples: where samples are appended.
-        intake: where policies come from.
+        samples: where each lane appends its samples.
+        intakes: where policies come from, for each lane.
     """
 
     def __init__(
         self,
         spool: Path | None,
         name: str | None,
-        actor: Any,
+        actors: Sequence[Any],
         make_actor: Callable[[], Any],
         probe: PolicyProbe,
         with_originals: bool,
@@ -38,11 +42,11 @@ class Shared:
         Args:
             spool: folder of folders of workers, where samples outlive both processes; None: they do not.
             name: the worker's; None: that of the first folder in the spool that no process uses, or a new one.
-            actor: acts until there is a policy.
-            make_actor: makes another one like it.
+            actors: of each lane, which act until there is a policy.
+            make_actor: makes another one like them.
             probe: what a policy must have answers to.
             with_originals: samples have a seventh item (CRC debugging).
-            max_bytes: of samples that the link has not read.
+            max_bytes: of samples of a lane that the link has not read.
 
         Raises:
             ConfigError: the folder cannot be used.
@@ -53,24 +57,37 @@ class Shared:
             self.worker = folder.worker
             memory = folder if folder.is_private else open_folder(None, self.worker)
             closing.callback(memory.close)
-            self.samples = SampleLog(folder, with_originals, max_bytes)
-            closing.callback(self.samples.close)
-            is_numpy = actor.in_numpy() is actor
-            slots = PolicySlots(memory.path, actor.manifest(), actor.network.input.size if is_numpy else 0)
-            self.intake: PolicyIntake = (
-                NumpyIntake(slots, probe, actor, lambda: make_actor().in_numpy())
+            folders = [folder]
+            for number in range(2, len(actors) + 1):  # the first lane's folder is the worker's
+                root = None if folder.is_private else folder.path
+                folders.append(open_folder(root, f"{_LANE}{number}"))
+                closing.callback(folders[-1].close)
+            self.samples: list[SampleLog] = []
+            for one in folders:
+                self.samples.append(SampleLog(one, with_originals, max_bytes))
+                closing.callback(self.samples[-1].close)
+            first = actors[0]
+            is_numpy = first.in_numpy() is first
+            size = first.network.input.size if is_numpy else 0
+            slots = PolicySlots(memory.path, first.manifest(), size, len(actors))
+            self.intakes: list[PolicyIntake] = [
+                NumpyIntake(slots, probe, actor, lambda: make_actor().in_numpy(), lane)
                 if is_numpy
-                else TorchIntake(slots, probe, make_actor)
-            )
+                else TorchIntake(slots, probe, make_actor, lane)
+                for lane, actor in enumerate(actors)
+            ]
+            paths = [one.path for one in folders]
+            left = [path for path in sorted(folder.path.glob(f"{_LANE}*")) if path not in paths]
+            lanes = [Lane(samples.incarnation, str(path)) for samples, path in zip(self.samples, paths, strict=True)]
             self.for_link = {
                 "worker": self.worker,
-                "incarnation": self.samples.incarnation,
-                "samples": str(folder.path),
+                "lanes": lanes + [Lane(secrets.randbits(62) + 1, str(path)) for path in left],
+                "num_lanes": len(actors),
                 "shared": str(memory.path),
-                "actor": type(actor).__name__,
-                "manifest": actor.manifest(),
-                "network": actor.spec if is_numpy else None,
-                "probes": b"".join(actor.flatten(obs).tobytes() for obs in probe.sampled) if is_numpy else b"",
+                "actor": type(first).__name__,
+                "manifest": first.manifest(),
+                "network": first.spec if is_numpy else None,
+                "probes": b"".join(first.flatten(obs).tobytes() for obs in probe.sampled) if is_numpy else b"",
                 "input_size": slots.input.size,
             }
             self._closing = closing.pop_all()

@@ -8,8 +8,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +22,7 @@ from tmrl_like.delivery.folder import new_name
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.envs.actions import held_actions
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
-from tmrl_like.errors import ConfigError, EnvironmentFaultError, TransportError
+from tmrl_like.errors import ConfigError, TransportError
 from tmrl_like.policies.choice import faster
 from tmrl_like.policies.intake import PolicyIntake, TorchIntake
 from tmrl_like.policies.probe import PolicyProbe
@@ -32,6 +31,7 @@ from tmrl_like.types import EpisodeStats, ObsPreprocessor, SampleCompressor
 from tmrl_like.wire.spaces import describe_spaces
 from tmrl_like.worker.control_loop import ControlLoop
 from tmrl_like.worker.dead_man import DeadMan, to_action
+from tmrl_like.worker.lane import Lane, Order, orders
 from tmrl_like.worker.link_client import LinkClient, LinkProcess, LinkThread, end_link_process, start_link_process
 from tmrl_like.worker.link_messages import Start, State
 from tmrl_like.worker.options import WorkerOptions
@@ -45,38 +45,21 @@ _T = TypeVar("_T")
 _MAX_REASON = 1000
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Order:
-    """An episode to run."""
-
-    test: bool
-    collect: bool
-    verbose: bool = False
-    max_samples: float | None = None
-    after_step: Callable[[], None] | None = None
-
-
-def _orders(order: _Order, goes_on: Callable[[int], bool], test_episode_interval: int = 0) -> Iterator[_Order]:
-    """The same order while `goes_on(episodes so far)`, and a test before every k-th of them; 0: none."""
-    for episode in itertools.takewhile(goes_on, itertools.count()):
-        if test_episode_interval and episode % test_episode_interval == 0:
-            yield _Order(test=True, collect=False, verbose=True)
-        yield order
-
-
 class RolloutWorker:
     """Drives an environment with the newest policy and sends the samples to the server.
 
     The environment lives in a thread of its own, which acts, steps and appends while the caller of `run`
-    waits. Encoding, sending, receiving and checking weights, and writing them to disk happen in a process of its own,
-    the link, which this one starts, and starts again if it ends. An environment that raises or hangs is closed and
-    made again.
+    waits. With `options.envs` there are several, each with a thread and episodes of its own, and one policy; single
+    episodes and test episodes are the first one's. Encoding, sending, receiving and checking weights, and writing them
+    to disk happen in a process of its own, the link, which this one starts, and starts again if it ends. An environment
+    that raises or hangs is closed and made again.
     Construction connects and collects nothing. Use it as a context manager, or call `close`; one that is still open
     when the script ends is closed then.
 
     Attributes:
-        loop: the control loop, with its counts (`env_steps`, `overruns`, …), the supervised environment (`env`) and
-            what stands in for the policy (`dead_man`). To look at, from any thread.
+        lanes: the environments, each with its control loop.
+        loop: the first control loop, with its counts (`env_steps`, `overruns`, …), the supervised environment (`env`)
+            and what stands in for the policy (`dead_man`). To look at, from any thread.
         link: the worker's end of its link, with what is known of the connection (`status`); None: it has none.
         name: this worker's.
         standalone: whether it has no connection.
@@ -155,64 +138,78 @@ class RolloutWorker:
         with contextlib.ExitStack() as undo:  # what a failure below must not leave behind
             if process is not None:
                 undo.callback(end_link_process, process)
-            self._env = SupervisedEnv(env_cls, options.hang_timeout_s, options.own_thread)
-            undo.callback(self._env.close)
-            safe = None if options.safe_action is None else to_action(options.safe_action, self.env.action_space)
-            dead_man = DeadMan(
-                math.inf if standalone else options.max_policy_age_s,
-                lambda: self._env.default_action if safe is None else safe,
-                self._env.log.add,
-            )
+            envs: list[SupervisedEnv] = []
+            for _ in range(options.envs):
+                envs.append(SupervisedEnv(env_cls, options.hang_timeout_s, options.own_thread))
+                undo.callback(envs[-1].close)
+            first = envs[0].env
+            safe = None if options.safe_action is None else to_action(options.safe_action, first.action_space)
 
             def make_actor() -> Any:
-                spaces = {"observation_space": self.env.observation_space, "action_space": self.env.action_space}
+                spaces = {"observation_space": first.observation_space, "action_space": first.action_space}
                 return actor_module_cls(**spaces).to_device(options.device)
 
-            _refuse_longer_buffer(sample_compressor, self.env)
-            probe = PolicyProbe(self.env.observation_space, self.env.action_space, obs_preprocessor)
-            actor = make_actor()
+            _refuse_longer_buffer(sample_compressor, first)
+            probe = PolicyProbe(first.observation_space, first.action_space, obs_preprocessor)
+            actors = [make_actor()]
             if probe.sampled:
-                actor = faster(actor, probe.sampled[0])
+                actors[0] = faster(actors[0], probe.sampled[0])
+            is_numpy = actors[0].in_numpy() is actors[0]
+            for _ in envs[1:]:
+                actor = make_actor()
+                actors.append(actor.in_numpy() if is_numpy else actor)
             outbox = with_given(OutboxOptions, options.outbox, min_samples=min_samples_per_worker_packet)
+            outbox = outbox.divided(options.envs)
             self.standalone = standalone
             self.link: LinkClient | None = None
             self.name = name or new_name()
             self._where = ""
             self._shared: Shared | None = None
-            self._intake: PolicyIntake = TorchIntake(None, probe, make_actor)
+            intakes: list[PolicyIntake] = [TorchIntake(None, probe, make_actor) for _ in envs]
             if not standalone:
                 spool = cfg.RUN_FOLDER / "spool" if options.spool is True else options.spool
                 place = Path(spool) if spool else None
-                self._shared = Shared(place, name, actor, make_actor, probe, crc_debug, outbox.max_bytes)
+                self._shared = Shared(place, name, actors, make_actor, probe, crc_debug, outbox.max_bytes)
                 undo.callback(self._shared.close)
-                self._intake, self.name = self._shared.intake, self._shared.worker
-            if weights is not None and weights.is_file():
-                self._intake.load_file(actor, weights)
-                dead_man.renew(time.perf_counter())
+                intakes, self.name = self._shared.intakes, self._shared.worker
+            self.lanes: list[Lane] = []
+            for number, env in enumerate(envs):
+                dead_man = DeadMan(
+                    math.inf if standalone else options.max_policy_age_s,
+                    lambda env=env: env.default_action if safe is None else safe,  # type: ignore[misc]
+                    env.log.add,
+                )
+                if weights is not None and weights.is_file():
+                    intakes[number].load_file(actors[number], weights)
+                    dead_man.renew(time.perf_counter())
+                loop = ControlLoop(
+                    env,
+                    actors[number],
+                    intakes[number],
+                    self.name,
+                    dead_man,
+                    sample_compressor,
+                    obs_preprocessor,
+                    options.max_samples_per_episode,
+                    crc_debug,
+                    self._check,
+                )
+                loop.samples = self._shared.samples[number] if self._shared is not None else None
+                self.lanes.append(Lane(env, loop, intakes[number]))
+            self.loop, self._env = self.lanes[0].loop, envs[0]
+            if self.loop.dead_man.has_policy:
                 log.info("loaded weights from %s", weights)
-            self.loop = ControlLoop(
-                self._env,
-                actor,
-                self._intake,
-                self.name,
-                dead_man,
-                sample_compressor,
-                obs_preprocessor,
-                options.max_samples_per_episode,
-                crc_debug,
-                self._check,
-            )
             self._waits_for_policy = options.wait_for_policy and not standalone
             self._has_warned = False
             self._closed = False
             self._idle = threading.Event()  # no run is under way
             self._idle.set()
             self._runner: threading.Thread | None = None
+            self._awaits = False
             if self._shared is not None:
-                self.loop.samples = self._shared.samples
                 host, port = server_ip or cfg.SERVER_IP_FOR_WORKER, cfg.PORT if server_port is None else server_port
                 self._where = f"{host}:{port}"
-                parts = self._state, self._intake, self._shared.samples.refill
+                parts = self._state, self.lanes
                 link = LinkThread(*parts) if process is None else LinkProcess(*parts, process)
                 link.begin(
                     Start(
@@ -236,19 +233,23 @@ class RolloutWorker:
         script.close_at_exit(self, turn=0)
 
     def _state(self) -> State:
-        loop = self.loop
-        alarms = self._intake.verdicts.alarm, loop.dead_man.alarm, self._shared.samples.alarm if self._shared else ""
+        first, loops = self.loop, [lane.loop for lane in self.lanes]
+        alarms: dict[str, None] = {}
+        for lane in self.lanes:
+            log_alarm = lane.samples.alarm if lane.samples is not None else ""
+            alarms |= dict.fromkeys((lane.intake.verdicts.alarm, lane.loop.dead_man.alarm, log_alarm))
         return State(
-            policy_version=loop.policy_version,
-            policy_published_at_s=loop.policy_published_at_s,
-            env_steps=loop.env_steps,
-            overruns=loop.overruns,
-            expert=loop.expert,
+            policy_version=min(loop.policy_version for loop in loops),
+            policy_published_at_s=min(loop.policy_published_at_s for loop in loops),
+            env_steps=sum(loop.env_steps for loop in loops),
+            overruns=sum(loop.overruns for loop in loops),
+            expert=first.expert,
             alarm="; ".join(filter(None, alarms)),
-            safe_steps=loop.dead_man.safe_steps,
-            env_faults=loop.env.faults,
-            env_rebuilds=loop.env.rebuilds,
-            ended=loop.ended,
+            safe_steps=sum(loop.dead_man.safe_steps for loop in loops),
+            env_faults=sum(loop.env.faults for loop in loops),
+            env_rebuilds=sum(loop.env.rebuilds for loop in loops),
+            ended=first.ended,
+            awaits=self._awaits,
         )
 
     @property
@@ -288,12 +289,18 @@ class RolloutWorker:
             RefusedError, CredentialsError: the server does not take this worker.
             EnvironmentFaultError: the environment fails again and again.
         """
-        self.loop.expert = expert
+        for lane in self.lanes:
+            lane.loop.expert = expert
         if self.link is not None:
             self.link.tell(self._state())
-        order = _Order(test=False, collect=True, verbose=verbose)
-        orders = _orders(order, lambda episode: episode < nb_episodes, 0 if expert else test_episode_interval)
-        self._drive_until_stopped(orders)
+        order = Order(test=False, collect=True, verbose=verbose)
+        begun = itertools.count()  # episodes, of all lanes
+
+        def goes_on(episode: int) -> bool:
+            return next(begun) < nb_episodes
+
+        interval = 0 if expert else test_episode_interval
+        self._drive_until_stopped([orders(order, goes_on, interval * (n == 0)) for n in range(len(self.lanes))])
 
     def run_episodes(
         self, max_samples_per_episode: float | None = None, nb_episodes: float = math.inf, train: bool = False
@@ -309,8 +316,8 @@ class RolloutWorker:
             The statistics of all episodes.
         """
         all_stats: list[EpisodeStats] = []
-        order = _Order(test=not train, collect=False, verbose=True, max_samples=max_samples_per_episode)
-        self._drive_until_stopped(_orders(order, lambda episode: episode < nb_episodes), all_stats.append)
+        order = Order(test=not train, collect=False, verbose=True, max_samples=max_samples_per_episode)
+        self._drive_until_stopped([orders(order, lambda episode: episode < nb_episodes)], all_stats.append)
         return all_stats
 
     def run_episode(
@@ -326,28 +333,30 @@ class RolloutWorker:
             train: explore (`act(test=False)`).
             after_step: called after each step, in the environment's thread.
         """
-        return self._run_one(_Order(test=not train, collect=False, max_samples=max_samples, after_step=after_step))
+        return self._run_one(Order(test=not train, collect=False, max_samples=max_samples, after_step=after_step))
 
     def collect_train_episode(self, max_samples: float | None = None) -> EpisodeStats:
         """Run one episode, exploring, and send its samples."""
-        return self._run_one(_Order(test=False, collect=True, max_samples=max_samples))
+        return self._run_one(Order(test=False, collect=True, max_samples=max_samples))
 
     def run_synchronous(
         self,
         test_episode_interval: int = 0,
         nb_steps: float = math.inf,
         initial_steps: int = 1,
-        max_steps_per_update: float = math.inf,
         end_episodes: bool = True,
         verbose: bool = False,
     ) -> None:
-        """Collect steps, and wait for the trainer whenever it falls behind. Not for real-time environments.
+        """Collect in lockstep with the trainer: a step allows so many training steps. Not for real-time environments.
+
+        The ratio is the trainer's, `max_training_steps_per_env_step`. Of each environment the training steps of one
+        environment step may wait while the next one is under way. At the end none is left. A trainer that is away is
+        waited for.
 
         Args:
             test_episode_interval: a test episode before every k-th training episode; its steps do not count; 0: none.
-            nb_steps: steps to collect in all, after the initial ones.
+            nb_steps: steps to collect in all, after the initial ones; episodes are finished.
             initial_steps: steps to collect before the first wait.
-            max_steps_per_update: steps to collect per policy received; above, collecting waits.
             end_episodes: wait only between episodes.
             verbose: log every episode.
 
@@ -360,34 +369,39 @@ class RolloutWorker:
                 "collection would let it run on without an action while it waits for the trainer: use `run` "
                 "(in an experiment: worker.synchronous: false)"
             )
-        start = self.loop.collected_steps
-        received = self._intake.received
+        start = self._collected_steps
+        self._awaits = True
+        if self.link is not None:
+            self.link.tell(self._state())
 
-        def ahead() -> bool:
-            steps = self.loop.collected_steps - start
-            updates = self._intake.received - received
-            return steps >= initial_steps and steps - initial_steps > max_steps_per_update * updates
+        def orders_of(lane: Lane, interval: int) -> Iterator[Order]:
+            def wait(all_of_it: bool = False) -> None:
+                if self._collected_steps - start >= initial_steps:
+                    lane.await_training(all_of_it)
 
-        def wait_for_trainer() -> None:
-            self.send_and_clear_buffer()
-            while ahead():
-                self._check()
-                self._intake.wait_for_new(0.2)
-                if self._env.stopping.is_set():
-                    raise StoppedError
-            self.loop.refresh_policy()
+            def goes_on(episode: int) -> bool:
+                if episode and end_episodes:
+                    wait()
+                return self._collected_steps - start < nb_steps + initial_steps
 
-        def goes_on(episode: int) -> bool:
-            if episode:
-                wait_for_trainer()
-            return self.loop.collected_steps - start < nb_steps + initial_steps
+            after_step = None if end_episodes else wait
+            order = Order(test=False, collect=True, verbose=verbose, after_step=after_step)
+            yield from orders(order, goes_on, interval)
+            wait(all_of_it=True)
 
-        after_step = None if end_episodes else wait_for_trainer
-        order = _Order(test=False, collect=True, verbose=verbose, after_step=after_step)
-        self._drive_until_stopped(_orders(order, goes_on, test_episode_interval))
+        try:
+            self._drive_until_stopped(
+                [orders_of(lane, test_episode_interval * (n == 0)) for n, lane in enumerate(self.lanes)]
+            )
+        finally:
+            self._awaits = False
+
+    @property
+    def _collected_steps(self) -> int:
+        return sum(lane.loop.collected_steps for lane in self.lanes)
 
     def _drive_until_stopped(
-        self, orders: Iterator[_Order], on_episode: Callable[[EpisodeStats], None] | None = None
+        self, orders: Sequence[Iterator[Order]], on_episode: Callable[[EpisodeStats], None] | None = None
     ) -> None:
         try:
             self._drive(orders, on_episode)
@@ -405,59 +419,59 @@ class RolloutWorker:
         self._env.revive()
         return self._env.run(partial(call, self._env))
 
-    def _run_one(self, order: _Order) -> EpisodeStats:
+    def _run_one(self, order: Order) -> EpisodeStats:
         stats: list[EpisodeStats] = []
-        self._drive(iter([order]), stats.append, tuned=False)
+        self._drive([iter([order])], stats.append, tuned=False)
         return stats[0]
 
     def _drive(
         self,
-        orders: Iterator[_Order],
+        orders: Sequence[Iterator[Order]],
         on_episode: Callable[[EpisodeStats], None] | None = None,
         tuned: bool = True,
     ) -> None:
-        """Run episodes, whatever the environment does; `tuned`: with what a long run asks of system and Python."""
-        order = _Order(test=False, collect=False)
+        """Carry out the orders of each lane; `tuned`: with what a long run asks of system and Python."""
 
-        def end(stats: EpisodeStats) -> None:
-            if order.verbose:
-                kind = "test" if stats.test else "training"
-                how = ", terminated" if stats.terminated else ", fault" if stats.fault else ""
-                line = "%s episode: return %.2f in %d steps%s (policy %d)"
-                self._env.log.add(logging.INFO, line, kind, stats.return_, stats.steps, how, stats.policy_version)
-            if on_episode is not None:
-                on_episode(stats)
+        def tune(lane: Lane) -> contextlib.AbstractContextManager[None]:
+            helpers = [threading.get_native_id(), *([self.link.thread_id] if self.link else [])]
+            return self._real_time(lane.env.thread_id, helpers) if tuned else contextlib.nullcontext()
 
-        def run_episodes() -> None:
-            nonlocal order
-            for order in orders:
-                end(self.loop.run_episode(order.max_samples, order.test, order.collect, order.after_step))
-                if self._env.stopping.is_set():
-                    raise StoppedError
+        failures: list[BaseException] = []
+
+        def drive(lane: Lane, own: Iterator[Order]) -> None:
+            try:
+                lane.drive(own, on_episode, partial(tune, lane))
+            except BaseException as error:  # the others stop as well
+                failures.append(error)
+                self.stop()
 
         self._runner = threading.current_thread()
         self._idle.clear()
         self._note_end(None)
+        others: list[threading.Thread] = []
         try:
             self._await_policy()
-            self._env.revive()
-            while True:
-                try:
-                    helpers = [threading.get_native_id(), *([self.link.thread_id] if self.link else [])]
-                    with self._real_time(self._env.thread_id, helpers) if tuned else contextlib.nullcontext():
-                        return self._env.run(run_episodes)
-                except EnvironmentFaultError as error:
-                    end(self.loop.end_in_fault(str(error)))
-                    self._env.rebuild(error)
+            for number, (lane, own) in enumerate(zip(self.lanes[1:], orders[1:], strict=False), start=2):
+                others.append(threading.Thread(target=drive, args=(lane, own), name=f"tmrl-lane-{number}", daemon=True))
+                others[-1].start()
+            drive(self.lanes[0], orders[0])
+            for thread in others:
+                while thread.is_alive():  # a wait without a limit cannot be interrupted by Ctrl-C on Windows
+                    thread.join(0.25)
+            if failures:
+                raise failures[0]
         except (StoppedError, KeyboardInterrupt):
             raise
         except BaseException as error:
             self._note_end(error)
             raise
         finally:
+            for thread in others:
+                thread.join()
             self._idle.set()
             if not self._closed:
-                self._env.stopping.clear()
+                for lane in self.lanes:
+                    lane.env.stopping.clear()
 
     def _await_policy(self) -> None:
         """Hold still until there is a policy, where that is asked for; warn of hardware that moves without one."""
@@ -547,8 +561,9 @@ class RolloutWorker:
 
     def send_and_clear_buffer(self) -> None:
         """Let the samples collected so far leave now; does not wait."""
-        if self.loop.samples is not None:
-            self.loop.samples.seal()
+        for lane in self.lanes:
+            if lane.samples is not None:
+                lane.samples.seal()
 
     def update_actor_weights(self, verbose: bool = True, blocking: bool = False) -> int:
         """Act with the newest weights from now on (`run` does so by itself).
@@ -560,16 +575,16 @@ class RolloutWorker:
         Returns:
             1 if there were new weights, else 0.
         """
-        while blocking and not self._intake.wait_for_new(0.2) and not self._env.stopping.is_set():
+        while blocking and not self.lanes[0].intake.wait_for_new(0.2) and not self._env.stopping.is_set():
             self._check()
-        changed = self.loop.refresh_policy()
+        changed = max(lane.loop.refresh_policy() for lane in self.lanes)
         if changed and verbose:
             log.info("acting with policy %d", self.policy_version)
         return int(changed)
 
     def ignore_actor_weights(self) -> int:
         """Drop weights that arrived and were not used; returns how many policies that were (0 or 1)."""
-        return int(self._intake.drop())
+        return int(max(lane.intake.drop() for lane in self.lanes))
 
     def wait_connected(self, timeout_s: float) -> bool:
         """Wait until the server let this worker in; raises what it refused it for."""
@@ -583,7 +598,8 @@ class RolloutWorker:
 
     def stop(self) -> None:
         """End the current (or next) run after its current step. Any thread, or a signal handler."""
-        self._env.stopping.set()
+        for lane in self.lanes:
+            lane.env.stopping.set()
 
     def close(self) -> None:
         """Send what is left, leave the server, close the environment. Twice is fine."""
@@ -595,7 +611,8 @@ class RolloutWorker:
         self.send_and_clear_buffer()
         if self.link is not None:
             self.link.close()
-        self._env.close()
+        for lane in self.lanes:
+            lane.env.close()
         if self._shared is not None:
             self._shared.close()
 

@@ -1,0 +1,293 @@
+"""Several environments in one worker, each in a lane of its own, freely and in lockstep with training."""
+
+import itertools
+import logging
+import random
+import threading
+
+import numpy as np
+import pytest
+
+from tmrl_like.base.functional import partial
+from tmrl_like.delivery.receiver import Receiver
+from tmrl_like.errors import RefusedError
+from tmrl_like.networking import RolloutWorker
+from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
+from tmrl_like.wire import messages as m
+from tmrl_like.worker.link import WorkerRole
+from tmrl_like.worker.link_messages import State
+from tmrl_like.worker.options import WorkerOptions
+
+ENDLESS = {"epochs": 10**6, "rounds": 10**6, "start_training": 7}
+
+
+class Rows(ListMemory):
+    """Keeps what arrives as (episode, step), by stream."""
+
+    arrived: dict
+
+    def append(self, buffer):
+        super().append(buffer)
+        rows = type(self).arrived.setdefault(buffer.stream, [])
+        rows += [tuple(map(int, sample.obs)) for sample in buffer.memory]
+
+
+@pytest.fixture
+def rows():
+    return type("Rows", (Rows,), {"arrived": {}})
+
+
+def whole_episodes(count, steps):
+    return [(episode, step) for episode in range(1, count + 1) for step in range(steps + 1)]
+
+
+@pytest.fixture
+def make_env():
+    """Makes environments, whose steps are those of its argument, one after the other."""
+
+    def make(*arguments):
+        numbers = itertools.count()
+        return lambda: CountingEnv(10, **arguments[min(next(numbers), len(arguments) - 1)])
+
+    return make
+
+
+def test_each_lane_has_its_own_episodes_and_its_samples_arrive_once_and_in_order(house, rows, until):
+    house.server()
+    trainer = house.trainer(rows, training=ENDLESS)
+    worker = house.worker(partial(CountingEnv, 10, 0.001), envs=3)
+    house.start(trainer.run)
+    worker.run(nb_episodes=12)
+    until(lambda: sum(map(len, rows.arrived.values())) == 12 * 11)
+    assert len(rows.arrived) == 3
+    episodes = [len(arrived) // 11 for arrived in rows.arrived.values()]
+    assert [whole_episodes(count, 10) for count in episodes] == list(rows.arrived.values())
+    assert worker._state().env_steps == 120
+
+
+def test_a_fault_in_one_environment_is_that_ones(house, rows, until, make_env, monkeypatch):
+    monkeypatch.setattr("tmrl_like.envs.supervision._FIRST_BACKOFF_S", 0.0)
+    house.server()
+    trainer = house.trainer(rows, training=ENDLESS)
+    worker = house.worker(make_env({"step_s": 0.001}, {"raise_at": 5}, {"step_s": 0.001}), envs=2)
+    house.start(trainer.run)
+    worker.run(nb_episodes=20)
+    first, second = worker.lanes
+    assert (first.env.faults, second.env.faults) == (0, 1)
+    assert second.env.rebuilds == 1
+    until(lambda: sum(map(len, rows.arrived.values())) == sum(lane.samples.samples for lane in worker.lanes))
+    assert min(map(len, rows.arrived.values())) == 5  # the reset and four steps, then a break
+    assert len(rows.arrived) == 3
+
+
+def test_a_lane_that_fails_for_good_ends_the_others(make_env, monkeypatch):
+    monkeypatch.setattr("tmrl_like.envs.supervision._MAX_FAULTS_IN_A_ROW", 1)
+    options = WorkerOptions(envs=3)
+    with RolloutWorker(
+        make_env({"step_s": 0.001}, {"raise_at": 5}, {"step_s": 0.001}), LinearActor, standalone=True, options=options
+    ) as worker:
+        with pytest.raises(Exception, match="the motor is on fire"):
+            worker.run()
+        assert not [thread for thread in threading.enumerate() if thread.name.startswith("tmrl-lane")]
+
+
+def test_a_stop_ends_all_lanes(house):
+    house.server()
+    worker = house.worker(partial(CountingEnv, 10, 0.001), envs=3)
+    thread = house.start(worker.run, verbose=False)
+    while worker._state().env_steps < 30:
+        pass
+    worker.stop()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert all(lane.loop.env_steps for lane in worker.lanes)
+
+
+def test_test_episodes_are_the_first_lanes(caplog):
+    caplog.set_level(logging.INFO)
+    with RolloutWorker(partial(CountingEnv, 3), LinearActor, standalone=True, options=WorkerOptions(envs=2)) as worker:
+        worker.run(test_episode_interval=1, nb_episodes=6, verbose=False)
+        tests = caplog.text.count("test episode")
+        assert worker.lanes[0].loop.env_steps == 3 * tests + worker.lanes[0].loop.collected_steps
+        assert worker.lanes[1].loop.env_steps == worker.lanes[1].loop.collected_steps
+        assert sum(lane.loop.collected_steps for lane in worker.lanes) == 18
+        assert tests >= 1
+
+
+def test_a_policy_drives_all_lanes(house, until):
+    house.server()
+    trainer = house.trainer()
+    worker = house.worker(partial(CountingEnv, 5, 0.001), envs=3)
+    thread = house.start(worker.run, verbose=False)
+    version = trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    until(lambda: all(lane.loop.policy_version == version for lane in worker.lanes))
+    assert worker._state().policy_version == version
+    worker.stop()
+    thread.join(20)
+
+
+def test_what_a_killed_link_left_of_all_lanes_the_next_one_delivers(zmq_house, rows, until):
+    zmq_house.server()
+    trainer = zmq_house.trainer(rows, training=ENDLESS)
+    worker = zmq_house.worker(partial(CountingEnv, 10, 0.001), envs=2, link_process=True)
+    zmq_house.start(trainer.run)
+    running = zmq_house.start(worker.run_synchronous, nb_steps=300, end_episodes=False)
+    until(lambda: len(rows.arrived) == 2 and all(len(arrived) > 50 for arrived in rows.arrived.values()))
+    worker.link.process.kill()
+    running.join(60)
+    assert not running.is_alive()
+    for arrived, lane in zip(sorted(rows.arrived.values(), key=len), sorted(worker.lanes, key=count_of), strict=True):
+        assert arrived == whole_episodes(lane.loop.collected_steps // 10, 10)
+
+
+def count_of(lane):
+    return lane.loop.collected_steps
+
+
+def test_what_lanes_left_in_a_spool_a_worker_with_fewer_delivers(house, rows, until, tmp_path):
+    port = house.server().address[1]
+    house.port = port
+    with house.worker(partial(CountingEnv, 10, 0.001), envs=3, spool=tmp_path, name="w") as worker:
+        worker.run(nb_episodes=9)
+    trainer = house.trainer(rows, training=ENDLESS)
+    house.worker(partial(CountingEnv, 10), spool=tmp_path, name="w")
+    house.start(trainer.run)
+    until(lambda: sum(map(len, rows.arrived.values())) == 9 * 11)
+    assert len(rows.arrived) == 3
+
+
+def test_samples_of_any_lane_that_do_not_fit_end_the_worker():
+    class Box:
+        incarnation, aside = 0, None
+
+        def __init__(self, incarnation):
+            self.incarnation = incarnation
+
+        def set_aside(self, incarnation, reason):
+            self.aside = incarnation
+
+    boxes = [Box(1), Box(2)]
+    role = WorkerRole(boxes, None, None, None, State(), print, print)
+    role.on_message(m.Dismissal("w", 3, "old"), memoryview(b""))
+    assert [box.aside for box in boxes] == [3, 3]
+    with pytest.raises(RefusedError, match="do not fit those in the trainer's memory: too long"):
+        role.on_message(m.Dismissal("w", 2, "too long"), memoryview(b""))
+
+
+# -- lockstep ------------------------------------------------------------------------------------------
+
+
+class TicketAgent(CountingAgent):
+    """A training step takes a ticket."""
+
+    tickets: threading.Semaphore
+
+    def train(self, batch):
+        self.tickets.acquire()
+        return super().train(batch)
+
+
+@pytest.fixture
+def tickets(monkeypatch):
+    monkeypatch.setattr(TicketAgent, "tickets", threading.Semaphore(0), raising=False)
+    yield TicketAgent.tickets
+    TicketAgent.tickets.release(10**6)
+
+
+def collected(worker):
+    return sum(lane.loop.collected_steps for lane in worker.lanes)
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+@pytest.mark.parametrize("ratio", [1.0, 2.0, 0.5])
+def test_tasks_hold_gathering_back_and_none_is_left_at_the_end(house, until, tickets, lanes, ratio):
+    house.server()
+    pace = {"max_training_steps_per_env_step": ratio, "training_agent_cls": TicketAgent}
+    trainer = house.trainer(training=ENDLESS | pace)
+    worker = house.worker(partial(CountingEnv, 10), envs=lanes)
+    training, ahead, tickets_given = trainer.training, [0.0], 0
+    house.start(trainer.run)
+    running = house.start(worker.run_synchronous, nb_steps=60, end_episodes=False, test_episode_interval=3)
+    while running.is_alive():
+        tickets.release()
+        tickets_given += 1
+        until(lambda made=tickets_given: training.total_updates >= made or not running.is_alive())
+        ahead.append(collected(worker) - training.total_updates / ratio)
+    running.join()
+    pacer = training.pacer
+    assert training.total_updates == int(ratio * pacer.tasked_steps)
+    untasked = collected(worker) - pacer.tasked_steps
+    assert untasked < 7 + 3 * lanes
+    assert max(ahead) <= untasked + 2 * lanes + 1 / ratio  # one step's tasks wait, and those of the one just made
+    assert max(ahead) > untasked
+
+
+def test_a_trainer_that_begins_again_with_nothing_lets_the_lanes_go_on(zmq_house, until):
+    zmq_house.server()
+    worker = zmq_house.worker(partial(CountingEnv, 10), envs=3)
+    running = zmq_house.start(worker.run_synchronous, nb_steps=400, end_episodes=False)
+    for steps in (60, 200):
+        trainer = zmq_house.trainer(training=ENDLESS)
+        training = zmq_house.start(trainer.run)
+        until(lambda steps=steps: collected(worker) > steps)
+        trainer.close()
+        training.join(20)
+    trainer = zmq_house.trainer(training=ENDLESS)
+    zmq_house.start(trainer.run)
+    running.join(60)
+    assert not running.is_alive()
+
+
+def test_a_trainer_that_is_resumed_lets_the_lanes_go_on(zmq_house, until, tmp_path):
+    zmq_house.server()
+    worker = zmq_house.worker(partial(CountingEnv, 10), envs=2)
+    running = zmq_house.start(worker.run_synchronous, nb_steps=400, end_episodes=False)
+    fields = {"training": ENDLESS, "checkpoint_path": tmp_path / "checkpoint"}
+    trainer = zmq_house.trainer(**fields)
+    training = zmq_house.start(trainer.run)
+    until(lambda: collected(worker) > 100)
+    trainer.close()
+    training.join(20)
+    assert trainer.training.pacer.in_lockstep
+    tasked = trainer.training.pacer.tasked_steps
+    trainer = zmq_house.trainer(**fields)
+    assert trainer.training.pacer.tasked_steps == tasked
+    zmq_house.start(trainer.run)
+    running.join(60)
+    assert not running.is_alive()
+    assert trainer.training.total_updates == trainer.training.pacer.tasked_steps
+
+
+def test_a_word_that_is_lost_on_its_way_is_said_again(zmq_house, monkeypatch):
+    """Of what the trainer tells its workers half is lost."""
+    dice, due = random.Random(0), Receiver.due
+    monkeypatch.setattr(Receiver, "due", lambda self: [word for word in due(self) if dice.random() < 0.5])
+    zmq_house.server()
+    trainer = zmq_house.trainer(training=ENDLESS)
+    worker = zmq_house.worker(partial(CountingEnv, 4), envs=2)
+    zmq_house.start(trainer.run)
+    running = zmq_house.start(worker.run_synchronous, nb_steps=8, end_episodes=False)
+    running.join(60)
+    assert not running.is_alive()
+
+
+def test_a_server_that_gathers_samples_lets_those_through_that_are_awaited(zmq_house):
+    zmq_house.server(min_samples_per_server_packet=50)
+    trainer = zmq_house.trainer(training=ENDLESS)
+    worker = zmq_house.worker(partial(CountingEnv, 10))
+    zmq_house.start(trainer.run)
+    running = zmq_house.start(worker.run_synchronous, nb_steps=40, end_episodes=False)
+    running.join(60)
+    assert not running.is_alive()
+
+
+def test_lockstep_follows_a_free_run(zmq_house):
+    zmq_house.server()
+    trainer = zmq_house.trainer(training=ENDLESS)
+    worker = zmq_house.worker(partial(CountingEnv, 10), envs=2)
+    zmq_house.start(trainer.run)
+    worker.run(nb_episodes=4)
+    worker.run_synchronous(nb_steps=40)
+    worker.run(nb_episodes=4)
+    assert worker._state().env_steps >= 80
+    assert np.isfinite(trainer.training.pacer.tasked_steps)

@@ -127,12 +127,8 @@ class Turns(Generic[T]):
             else:
                 heapq.heappop(self._next)
                 del self._waiting[name], self._bytes[name]
-                self._remember(name, taken)
+                self._taken.pop(name, None)
+                self._taken[name] = taken  # a peer does not get ahead by leaving for a moment
+                if len(self._taken) > _MAX_NAMES:
+                    del self._taken[next(iter(self._taken))]
         return now - started
-
-    def _remember(self, name: str, taken: float) -> None:
-        """So that a peer does not get ahead by leaving for a moment."""
-        self._taken.pop(name, None)
-        self._taken[name] = taken
-        if len(self._taken) > _MAX_NAMES:
-            del self._taken[next(iter(self._taken))]

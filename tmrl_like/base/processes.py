@@ -43,15 +43,15 @@ def start_script(script: Path, **streams: Any) -> subprocess.Popen[bytes]:
 
 def end_with_parent(then: Callable[[], object] = lambda: os._exit(1)) -> None:
     """Call `then`, in a thread of its own, within half a second of the end of who started this by `start_script`."""
-    threading.Thread(target=_watch_parent, args=(int(sys.argv[1]), then), name="tmrl-parent", daemon=True).start()
 
+    def watch() -> None:
+        with contextlib.suppress(psutil.Error):
+            parent = psutil.Process(int(sys.argv[1]))
+            while is_alive(parent):
+                time.sleep(_LOOK_S)
+        then()
 
-def _watch_parent(pid: int, then: Callable[[], object]) -> None:
-    with contextlib.suppress(psutil.Error):
-        parent = psutil.Process(pid)
-        while is_alive(parent):
-            time.sleep(_LOOK_S)
-    then()
+    threading.Thread(target=watch, name="tmrl-parent", daemon=True).start()
 
 
 def is_alive(process: psutil.Process) -> bool:

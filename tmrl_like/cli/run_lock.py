@@ -44,7 +44,11 @@ def use_run(paths: RunPaths, part: str, *, supervised: bool = False, alone: bool
             with filelock.FileLock(paths.users / ".lock", timeout=_TURN_S):  # so that two do not look at once
                 for file in paths.users.glob("*-*"):
                     if not _forget_if_free(file) and file.name.startswith(refused):
-                        raise _in_use(paths.run_name, file)
+                        part, process, since = file.name.split("-", 2)
+                        raise ConfigError(
+                            f"the run {paths.run_name} is in use by `tmrl-like {part}`, process {process}, since "
+                            f"{since.replace('.', ':')}: end it first, or choose another name with --run_name"
+                        )
                 mine = paths.users / f"{part}-{os.getpid()}-{time.strftime('%Y-%m-%d %H.%M.%S')}"
                 stack.callback(_forget_if_free, mine)
                 stack.enter_context(filelock.FileLock(mine, timeout=0, thread_local=False))
@@ -64,11 +68,3 @@ def _forget_if_free(file: Path) -> bool:
     with contextlib.suppress(OSError):
         file.unlink()
     return True
-
-
-def _in_use(run_name: str, file: Path) -> ConfigError:
-    part, process, since = file.name.split("-", 2)
-    return ConfigError(
-        f"the run {run_name} is in use by `tmrl-like {part}`, process {process}, since {since.replace('.', ':')}: "
-        "end it first, or choose another name with --run_name"
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
+from statistics import fmean, stdev
 from typing import Any
 
 from tmrl_like.types import EpisodeStats
@@ -41,9 +42,7 @@ def summary_row(name: str, episodes: Sequence[EpisodeStats]) -> list[str]:
 
 def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
     """Mean and sample standard deviation (0 for a single value)."""
-    mean = sum(values) / len(values)
-    spread = sum((v - mean) ** 2 for v in values)
-    return mean, (spread / max(1, len(values) - 1)) ** 0.5
+    return fmean(values), stdev(values) if len(values) > 1 else 0.0
 
 
 def new_figure(width: float, height: float) -> Any:

@@ -239,8 +239,9 @@ def _argument(document: Document, keys: Keys, annotation: Any, value: Any) -> An
         if _gives_nothing(annotation):
             _refuse_missing(document, keys, component.target, component.arguments, ())
         return component.factory()
-    if isinstance(value, dict) and (page := _dataclass_in(annotation)) is not None:
-        return make_page(document, keys, page, value)
+    pages = [kind for kind in _kinds(annotation) if isinstance(kind, type) and dataclasses.is_dataclass(kind)]
+    if isinstance(value, dict) and pages:
+        return make_page(document, keys, pages[0], value)
     inner = next((a[-1 if isinstance(value, dict) else 0] for a in map(typing.get_args, _kinds(annotation)) if a), Any)
     if isinstance(value, dict) and holds_component(value):
         return {k: _argument(document, (*keys, k), inner, v) for k, v in value.items()}
@@ -271,7 +272,10 @@ def _names_code(annotation: Any, text: str) -> bool:
     """Whether text is an import path: for a Callable or a type, and with a dot for a class that is no value."""
     kinds = [kind for kind in _kinds(annotation) if kind is not type(None)]
     code = [(typing.get_origin(kind) or kind) in (collections.abc.Callable, type) for kind in kinds]
-    return any(code) or ("." in text and all(_wants_object(kind) and not _is_value(kind) for kind in kinds))
+    if any(code) or "." not in text:
+        return any(code)
+    plain = (str, int, float, bool)
+    return all(_wants_object(k) and not (k in plain or issubclass(k, enum.Enum) or _is_path(k)) for k in kinds)
 
 
 def _gives_nothing(annotation: Any) -> bool:
@@ -288,18 +292,9 @@ def _wants_object(annotation: Any) -> bool:
     return any(cls not in plain for cls in classes)
 
 
-def _is_value(kind: type) -> bool:
-    return kind in (str, int, float, bool) or issubclass(kind, enum.Enum) or _is_path(kind)
-
-
 def _is_path(annotation: Any) -> bool:
     kind = typing.get_origin(annotation) or annotation
     return isinstance(kind, type) and issubclass(kind, os.PathLike)
-
-
-def _dataclass_in(annotation: Any) -> type | None:
-    """The dataclass that an annotation asks for, alone or as an alternative."""
-    return next((k for k in _kinds(annotation) if isinstance(k, type) and dataclasses.is_dataclass(k)), None)
 
 
 def _kinds(annotation: Any) -> tuple[Any, ...]:

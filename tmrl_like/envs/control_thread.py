@@ -53,12 +53,3 @@ def _serve(calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None
         except BaseException as error:
             done.set_exception(error)
         del item, call, done  # what the call refers to may go now
-
-
-def has_ended(job: Future[Any], within_s: float) -> bool:
-    """Wait for a call's end; whether it was reached."""
-    try:
-        job.exception(within_s)
-    except TimeoutError:
-        return False
-    return True

@@ -52,10 +52,6 @@ class Keyboard:
         self._held: dict[str, Any] = {}
         weakref.finalize(self, _let_go, self._port, self._held)
 
-    @property
-    def held(self) -> frozenset[str]:
-        return frozenset(self._held)
-
     def free(self, keys: Iterable[str]) -> None:
         """Release keys that somebody else left down, a process that was killed for instance.
 

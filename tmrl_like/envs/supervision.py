@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
 from tmrl_like.base.deferred_log import DeferredLog
@@ -20,7 +20,7 @@ from tmrl_like.base.functional import place_of
 from tmrl_like.base.processes import ProcessGuard
 from tmrl_like.base.text import one_line
 from tmrl_like.envs.actions import default_action
-from tmrl_like.envs.control_thread import ControlThread, has_ended
+from tmrl_like.envs.control_thread import ControlThread
 from tmrl_like.envs.processes import EnvProcesses
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError, MissingExtraError
 
@@ -205,7 +205,7 @@ class SupervisedEnv:
 
     def _wait(self, job: Future[Any], thread: ControlThread) -> None:
         stop_at = math.inf
-        while not has_ended(job, min(_LOOK_S, self._hang_timeout_s / 4)):
+        while not wait([job], min(_LOOK_S, self._hang_timeout_s / 4)).done:
             if thread is not self._thread:
                 raise StoppedError
             now, token = time.monotonic(), self._call_token
@@ -313,7 +313,7 @@ class SupervisedEnv:
         job = self._thread.start(make)
         until = time.monotonic() + within_s
         try:
-            while not has_ended(job, _LOOK_S):
+            while not wait([job], _LOOK_S).done:
                 if self.stopping.is_set():
                     raise StoppedError
                 if time.monotonic() >= until:
@@ -352,7 +352,7 @@ class SupervisedEnv:
         if self._thread.is_busy:
             self._leave_thread()
         job = self._thread.start(self.env.close)
-        if not has_ended(job, within_s):
+        if not wait([job], within_s).done:
             self._leave_thread()
             raise TimeoutError(f"not done after {within_s:g} s")
         job.result()

@@ -96,18 +96,13 @@ class ZmqServerLink(_ZmqLink):
             self._socket.curve_publickey = server.curve_public.encode()
             self._socket.curve_secretkey = server.curve_secret.encode()
             self._gate = Gate(self._context, self._socket, self._keys)
-            self._bind(host, port)
-        except BaseException:
-            self.close()
-            raise
-
-    def _bind(self, host: str, port: int) -> None:
-        try:
             self._socket.bind(f"tcp://{_bracketed(host)}:{port or '*'}")
-        except zmq.ZMQError as error:
-            raise cannot_listen(host, port, error.errno == zmq.EADDRINUSE, error) from None
-        endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
-        self.address = (host, int(endpoint.rpartition(":")[2]))
+        except BaseException as error:
+            self.close()
+            if isinstance(error, zmq.ZMQError):
+                raise cannot_listen(host, port, error.errno == zmq.EADDRINUSE, error) from None
+            raise
+        self.address = (host, int(self._socket.getsockopt_string(zmq.LAST_ENDPOINT).rpartition(":")[2]))
 
     def receive(self, timeout_s: float) -> Incoming | None:
         if self._gate.failure:

@@ -121,10 +121,10 @@ def test_a_game_that_stands_still_or_has_died_is_reported(monkeypatch, until):
     try:
         if hasattr(signal, "SIGSTOP"):
             monkeypatch.setattr("tmrl_like.envs.racing.game._SILENT_FOR_S", 0.3)
-            os.kill(game.pid, signal.SIGSTOP)
+            os.kill(game._process.pid, signal.SIGSTOP)
             with pytest.raises(EnvironmentFaultError, match="stood still"):
                 until(lambda: game.look() is None)
-        psutil.Process(game.pid).kill()
+        psutil.Process(game._process.pid).kill()
         until(lambda: not game._process.is_alive())
         with pytest.raises(EnvironmentFaultError, match="died"):
             game.look()

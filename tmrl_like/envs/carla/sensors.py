@@ -73,26 +73,17 @@ class Reading(NamedTuple):
 
 
 class Readings:
-    """The newest readings of one sensor; the oldest leave first when it is full.
-
-    Attributes:
-        dropped: how many left that nobody took.
-    """
+    """The newest readings of one sensor; the oldest leave first when it is full."""
 
     def __init__(self, convert: Callable[[Any], Any], length: int) -> None:
         self._convert = convert
         self._queue: deque[Reading] = deque(maxlen=length)
         self._changed = threading.Condition()
-        self.dropped = 0
-
-    def __len__(self) -> int:
-        return len(self._queue)
 
     def put(self, data: carla.SensorData) -> None:
         """Convert and keep what the sensor sent: a listener."""
         reading = Reading(data.frame, data.timestamp, self._convert(data))
         with self._changed:
-            self.dropped += len(self._queue) == self._queue.maxlen
             self._queue.append(reading)
             self._changed.notify_all()
 

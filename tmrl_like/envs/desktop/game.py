@@ -32,11 +32,6 @@ class GameProcess:
         return self._process is not None and self._process.poll() is None
 
     @property
-    def pid(self) -> int | None:
-        """Of the process that was started last."""
-        return self._process.pid if self._process is not None else None
-
-    @property
     def exit_code(self) -> int | None:
         """Of a process that ended; None: there is none."""
         return self._process.poll() if self._process is not None else None

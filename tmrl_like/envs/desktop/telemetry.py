@@ -29,10 +29,6 @@ class Telemetry:
     A thread receives, and connects again when the connection ends or has not come about. Only the newest
     record is kept. Records have no frames, so bytes that got lost would shift all that come after: a
     record that `is_valid` refuses ends the connection, and the next one begins with a whole record.
-
-    Attributes:
-        records_total: records received.
-        refused_total: connections given up because of what came over them.
     """
 
     def __init__(
@@ -64,8 +60,6 @@ class Telemetry:
         if not self._layout.size:
             raise ConfigError(f"a telemetry record of layout {layout!r} is empty; expected one like <2f")
         expect(0 < port < 65536, "the port of the game's telemetry", port, "1 to 65535")
-        self.records_total = 0
-        self.refused_total = 0
         self._address = (host, port)
         self._is_valid = is_valid
         self._changed = threading.Condition()
@@ -135,10 +129,8 @@ class Telemetry:
             if records := len(pending) // size:
                 newest = self._layout.unpack_from(pending, (records - 1) * size)
                 if not self._is_valid(newest):
-                    self.refused_total += 1
                     return f"what it sends are not records of {size} bytes"
                 with self._changed:
-                    self.records_total += records
                     self._newest = newest
                     self._changed.notify_all()
                 pending = pending[records * size :]

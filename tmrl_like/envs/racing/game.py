@@ -74,10 +74,6 @@ class RacingGame:
             self.close()
             raise
 
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid
-
     def drive(self, steering: float, gas: float, brake: float) -> None:
         """Set the controls, which stay until the next call: steering -1 (left) to 1, gas and brake 0 to 1."""
         self._command[:] = (steering, gas, brake)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any
 
 from tmrl_like.base.factories import MISSING, argument_of, known_from_env, signature_of
@@ -18,8 +18,9 @@ _FROM_ENV = ("act_buf_len", "reset_act_buf", "frame_stack")
 def complete_memory(document: Document, parts: Collection[str]) -> None:
     """Write the environment's `act_buf_len`, `reset_act_buf`, `frame_stack` and the agent's `gamma` to the memory.
 
-    What the file says stays. With `sample_compressor: null` samples travel whole, and nothing is the environment's.
-    `parts` can be imported here; the environment's `init_args` tell where it is not among them.
+    So it is with the memory that this one is made of, if there is one. What the file says stays. With
+    `sample_compressor: null` samples travel whole, and nothing is the environment's. `parts` can be imported here; the
+    environment's `init_args` tell where it is not among them.
 
     Raises:
         ConfigError: what the memory takes cannot be known here, or contradicts the environment.
@@ -27,46 +28,30 @@ def complete_memory(document: Document, parts: Collection[str]) -> None:
     known: dict[str, Any] = {}
     unknown: Collection[str] = ()
     if document.data.get("sample_compressor", "the memory's own") is not None:
-        env = _env(document, parts)
-        known = known_from_env(env)
-        unknown = [name for name in _FROM_ENV if name not in known and getattr(env, "func", None) is _away]
+        try:
+            known = known_from_env(resolve_component(document, ("env",)).factory())
+        except ConfigError:
+            if "env" in parts:
+                raise
+            known = known_from_env(
+                functools.partial(dict, **arguments_written(document, ("env",), document.data["env"]))
+            )
+            unknown = [name for name in _FROM_ENV if name not in known]
     if "agent" in parts:
         known["gamma"] = argument_of(resolve_component(document, ("agent",), PARTS["agent"]).factory(), "gamma")
-    _complete(document, ("memory",), document.data, known, unknown)
-
-
-def _env(document: Document, parts: Collection[str]) -> Callable[..., Any]:
-    try:
-        return resolve_component(document, ("env",)).factory()
-    except ConfigError:
-        if "env" in parts:
-            raise
-    return functools.partial(_away, **arguments_written(document, ("env",), document.data["env"]))
-
-
-def _away(**arguments: Any) -> None:
-    """Stands for an environment that is not on this machine."""
-
-
-def _complete(
-    document: Document, keys: Keys, holder: dict[Any, Any], known: dict[str, Any], unknown: Collection[str]
-) -> None:
-    """Complete the memory at `keys`, in `holder`, and the one that it is made of, if there is one."""
-    component = holder[keys[-1]]
-    target = import_component(document, keys, component)
-    taken = signature_of(target).parameters
-    given = arguments_written(document, keys, component)
-    for name in unknown:
-        if name in taken and name not in given:
-            raise document.error(
-                keys,
-                f".init_args.{name} is missing: it is the environment's, which cannot be imported here",
-            )
-    if {"reset_act_buf"} <= given.keys() & known.keys() and given["reset_act_buf"] != known["reset_act_buf"]:
-        raise document.error((*keys, "init_args", "reset_act_buf"), ": is another than the environment's")
-    given = {name: value for name, value in known.items() if name in taken and value is not MISSING} | given
-    if given:
-        path = component["class_path"] if isinstance(component, dict) else component
-        holder[keys[-1]] = {"class_path": path, "init_args": given}
-    if isinstance(given.get("memory"), dict | str):
-        _complete(document, (*keys, "init_args", "memory"), given, known, unknown)
+    keys: Keys = ("memory",)
+    holder = document.data
+    while isinstance(component := holder.get(keys[-1]), dict | str):
+        taken = signature_of(import_component(document, keys, component)).parameters
+        given = arguments_written(document, keys, component)
+        for name in unknown:
+            if name in taken and name not in given:
+                problem = f".init_args.{name} is missing: it is the environment's, which cannot be imported here"
+                raise document.error(keys, problem)
+        if {"reset_act_buf"} <= given.keys() & known.keys() and given["reset_act_buf"] != known["reset_act_buf"]:
+            raise document.error((*keys, "init_args", "reset_act_buf"), ": is another than the environment's")
+        given = {name: value for name, value in known.items() if name in taken and value is not MISSING} | given
+        if given:
+            path = component["class_path"] if isinstance(component, dict) else component
+            holder[keys[-1]] = {"class_path": path, "init_args": given}
+        holder, keys = given, (*keys, "init_args", "memory")

@@ -81,7 +81,7 @@ def game() -> Iterator[RacingGame]:
     made = RacingGame(1)
     yield made
     made.close()
-    assert not any(map(is_alive, family_of(made.pid or 0)))
+    assert not any(map(is_alive, family_of(made._process.pid)))
 
 
 def test_the_clock_runs_while_nobody_steps_and_no_faster_than_it_should(game, until):
@@ -141,7 +141,7 @@ import os
 from tmrl_like.envs.racing.game import RacingGame
 
 if __name__ == "__main__":
-    print(RacingGame(1).pid, flush=True)
+    print(RacingGame(1)._process.pid, flush=True)
     os._exit(1)
 """
 

@@ -33,7 +33,19 @@ from tmrl_like.testing.fakes import CountingEnv
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = sorted(p for p in (*ROOT.glob("*.md"), *DOCS.rglob("*.md")) if "_build" not in p.parts)
-COMMANDS = ("run", "server", "worker", "trainer", "test", "benchmark", "check", "record", "record-reward", "log")
+COMMANDS = (
+    "run",
+    "server",
+    "worker",
+    "trainer",
+    "test",
+    "benchmark",
+    "check",
+    "record",
+    "record-reward",
+    "log",
+    "policies",
+)
 
 
 def page(name: str) -> str:

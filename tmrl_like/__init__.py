@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tmrl_like.networking import Server as Server
     from tmrl_like.networking import Trainer as Trainer
     from tmrl_like.policies.actor import ActorModule as ActorModule
+    from tmrl_like.policies.loading import load_policy as load_policy
     from tmrl_like.replay.contract import MemoryDataloading as MemoryDataloading
     from tmrl_like.trainer.schedule import TrainingOffline as TrainingOffline
 
@@ -29,6 +30,7 @@ _HOME_OF = {
     "Trainer": "tmrl_like.networking",
     "TrainingAgent": "tmrl_like.training",
     "TrainingOffline": "tmrl_like.training_offline",
+    "load_policy": "tmrl_like.policies.loading",
     "partial": "tmrl_like.util",
 }
 

@@ -6,8 +6,10 @@ import re
 import threading
 import time
 
+import msgspec
 import numpy as np
 import pytest
+import torch
 from house import IdleRole
 from link_proxy import LinkProxy
 
@@ -26,7 +28,7 @@ from tmrl_like.errors import (
 )
 from tmrl_like.networking import RolloutWorker, Server, Trainer
 from tmrl_like.policies.actor import ActorModule
-from tmrl_like.policies.policy_file import Code, read_card
+from tmrl_like.policies.policy_file import Code, describe, read_card
 from tmrl_like.policies.store import PolicyStore
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from tmrl_like.trainer.schedule import TrainingOffline
@@ -927,3 +929,25 @@ def test_the_policy_with_the_best_test_episodes_is_tagged(house, tmp_path, until
     worker.stop()
     card = read_card(store.find("best"))
     assert (card.return_, card.actor) == (15.0, Code("tmrl_like.testing.fakes.LinearActor"))
+
+
+def test_a_pinned_worker_drives_its_version_whatever_is_published(house, tmp_path, until):
+    house.server()
+    trainer = house.trainer(policies_path=tmp_path / "policies")
+    store = PolicyStore(tmp_path / "policies")
+    actor = LinearActor(*_spaces())
+    torch.nn.init.constant_(actor.layer.bias, 0.5)
+    store.add([actor.weights()], msgspec.structs.replace(describe(actor), version=7))
+    worker = house.worker(policy=store.path(7), wait_for_policy=True, max_policy_age_s=1e-9)
+    thread = house.start(worker.run)
+    for _ in range(20):
+        trainer.link.broadcast_model(trainer.training.agent.get_actor())
+        samples = retrieve(trainer, 10)
+        assert {sample.info.timing.policy_version for sample in samples} == {7}
+        actions = [float(sample.act[0]) for sample in samples if not sample.info.is_reset]
+        assert actions == pytest.approx([np.tanh(0.5)] * len(actions))
+    until(lambda: trainer.worker_versions == {worker.name: 7})
+    assert trainer.link.fleet()["workers_stalled"] == 0
+    assert trainer.link.fleet()["policy_lag_versions"] == 0
+    worker.stop()
+    thread.join(60)

@@ -22,7 +22,7 @@ from tmrl_like.errors import ConfigError
 
 Arguments = argparse.Namespace
 
-WITHOUT_EXPERIMENT = ("log", "keys")
+WITHOUT_EXPERIMENT = ("log", "policies", "keys")
 LEVELS = ("debug", "info", "warning", "error")
 
 _ABOUT = """\
@@ -80,6 +80,7 @@ def _parser() -> _Parser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
     _add_roles(commands)
     _add_tools(commands)
+    _add_policies(commands)
     _add_keys(commands)
     for command in commands.choices.values():
         command.add_argument("--log-level", choices=LEVELS, default="info", help="which log lines to show (info)")
@@ -140,6 +141,8 @@ def _add_roles(commands: Any) -> None:
     _command(commands, "server", "the relay that workers and the trainer dial; needs neither torch nor a GPU")
     worker = _command(commands, "worker", "run the environment with the newest policy and send what happens")
     worker.add_argument("--name", help="unique among workers (made from host and process)")
+    about = "drive this policy for good: a file, a version, a tag or RUN@TAG; what is published is ignored"
+    worker.add_argument("--policy", metavar="POLICY", help=about)
     worker.add_argument("--expert", action="store_true", help="send samples, ignore weights, run no test episodes")
     trainer = _command(commands, "trainer", "train from what the workers send", "The key for wandb is WANDB_API_KEY.")
     for name in ("tensorboard", "wandb", "wandb_offline"):
@@ -151,7 +154,10 @@ def _add_roles(commands: Any) -> None:
 
 
 def _add_tools(commands: Any) -> None:
-    newest: dict[str, Any] = {"metavar": "FILE", "help": "weights to drive with (the run's newest)"}
+    newest: dict[str, Any] = {
+        "metavar": "POLICY",
+        "help": "what to drive with: a file, a version, a tag or RUN@TAG (the run's newest)",
+    }
     test = _command(commands, "test", "drive the stored policy, without server and trainer, and show how it does")
     _add_number(test, "--episodes", 10, "test episodes")
     policy = test.add_mutually_exclusive_group()
@@ -194,6 +200,26 @@ def _add_tools(commands: Any) -> None:
     log = _command(commands, "log", about)
     log.add_argument("path", metavar="PATH", help="its folder, or one of its files")
     log.add_argument("--minari", metavar="DIR", help="write its whole episodes as a Minari data set instead")
+
+
+def _add_policies(commands: Any) -> None:
+    more = (
+        "PLACE is a run, by its name, its folder or the YAML file of its experiment. Its newest policy is meant\n"
+        "unless a version or a tag follows: drone@1200, config/drone.yaml@best."
+    )
+    parser = _command(commands, "policies", "the policies that runs keep on this machine", more)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)
+    about = "show what a run keeps"
+    shown = actions.add_parser("list", help=about)
+    tag = actions.add_parser("tag", help="keep a policy for good, under a name of its own")
+    export = actions.add_parser("export", help="write a policy to a file, which is all that another machine needs")
+    prune = actions.add_parser("prune", help="remove versions without a tag")
+    for action in (shown, tag, export, prune):
+        action.add_argument("place", metavar="PLACE")
+    tag.add_argument("tag", metavar="TAG", help="a letter, then letters, digits, '.', '_' and '-'")
+    export.add_argument("file", metavar="FILE")
+    _add_number(prune, "--keep", 1, "how many of the newest stay")
+    prune.add_argument("--untag", metavar="TAG", action="append", default=[], help="remove a tag as well")
 
 
 def _add_keys(commands: Any) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.check import traffic_of_episodes
 from tmrl_like.cli.stopping import Stopper
-from tmrl_like.cli.test import find_policy
-from tmrl_like.cli.worker import make_standalone, prepare
+from tmrl_like.cli.worker import find_policy, make_standalone, prepare
 from tmrl_like.errors import EnvironmentFaultError
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.replay.data_sets import write_log

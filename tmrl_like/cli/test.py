@@ -13,8 +13,7 @@ from tmrl_like.cli.app import INTERRUPTED
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.tables import SUMMARY_COLUMNS, print_table, summary_row
-from tmrl_like.cli.worker import make_standalone, prepare
-from tmrl_like.config.experiment import Settings
+from tmrl_like.cli.worker import find_policy, make_standalone, prepare
 from tmrl_like.envs.vision import load_opencv
 from tmrl_like.errors import ConfigError
 from tmrl_like.types import EpisodeStats
@@ -54,20 +53,6 @@ def _drive(worker: RolloutWorker, number: int, supervised: bool, video: Video | 
             shown = f"{len(episodes)}: return {episode.return_:.3f} in {episode.steps} steps, {took}"
             print("episode", msgspec.json.encode(episode).decode() if supervised else shown, flush=True)
     return episodes
-
-
-def find_policy(settings: Settings, given: str | None = None) -> Path:
-    """The file that is given, else the newest weights of the run; raises ConfigError where there is none."""
-    paths = settings.paths
-    candidates = [Path(given)] if given else [paths.trainer_model, paths.worker_model]
-    found = [path for path in candidates if path.is_file()]
-    if not found:
-        where = candidates[0] if given else f"{paths.folder} (run {settings.run_name})"
-        raise ConfigError(
-            f"there is no policy at {where}: train one with `tmrl-like run`, name a file with --policy, or drive an "
-            "untrained one with --untrained"
-        )
-    return max(found, key=lambda path: path.stat().st_mtime)
 
 
 class Video:

@@ -13,8 +13,9 @@ from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.run_lock import use_run
 from tmrl_like.cli.stopping import Stopper
-from tmrl_like.config.experiment import Experiment
+from tmrl_like.config.experiment import Experiment, Settings
 from tmrl_like.config.loading import load_experiment, load_settings
+from tmrl_like.errors import ConfigError, PolicyError
 
 if TYPE_CHECKING:
     from tmrl_like.worker.worker import RolloutWorker
@@ -22,17 +23,12 @@ if TYPE_CHECKING:
 PARTS = ("env", "actor", "sample_compressor", "obs_preprocessor")
 
 
-_IN_NUMPY = {
-    f"tmrl_like.agents.{name}": f"tmrl_like.agents.in_numpy.{name}"
-    for name in ("CategoricalActor", "SquashedGaussianActor")
-}
-
-
 def main(arguments: Arguments) -> int:
     """Collect until a stop is requested."""
     stopper = Stopper(arguments.supervised)
     experiment = prepare(arguments, "worker")
-    with use_run(experiment.paths, "worker"), make_worker(experiment, name=arguments.name) as worker:
+    policy = None if arguments.policy is None else find_policy(experiment, arguments.policy)
+    with use_run(experiment.paths, "worker"), make_worker(experiment, name=arguments.name, policy=policy) as worker:
         stopper.on_stop = worker.stop
         section, verbose = experiment.worker, not arguments.supervised
         if section.synchronous and not arguments.expert:
@@ -54,7 +50,9 @@ def prepare(arguments: Arguments, role: str, parts: tuple[str, ...] = PARTS) -> 
     threads = (settings.trainer if role == "trainer" else settings.worker).torch_threads
     threads = threads or max(1, (os.cpu_count() or 1) - 1)
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
-    instead = {} if "agent" in parts else _IN_NUMPY  # an agent trains in torch
+    from tmrl_like.policies.loading import IN_NUMPY
+
+    instead = {} if "agent" in parts else IN_NUMPY  # an agent trains in torch
     experiment = load_experiment(arguments.experiment, arguments.overrides, parts, instead)
     torch = sys.modules.get("torch")
     if torch is not None:
@@ -83,6 +81,25 @@ def make_worker(experiment: Experiment, **more: Any) -> RolloutWorker:
         "options": dataclasses.replace(section, spool=paths.spool) if section.spool is True else section,
     }
     return RolloutWorker(experiment.env, experiment.actor, **experiment.server.dialled | usual | more)
+
+
+def find_policy(settings: Settings, given: str | None = None) -> Path:
+    """The policy that is given, else the newest weights of the run; raises ConfigError where there is none."""
+    paths = settings.paths
+    if given is not None:
+        from tmrl_like.policies.store import find_policy
+
+        try:
+            return find_policy(given, paths.policies)
+        except PolicyError as error:
+            raise ConfigError(f"--policy {given}: {error}") from None
+    found = [path for path in (paths.trainer_model, paths.worker_model) if path.is_file()]
+    if not found:
+        raise ConfigError(
+            f"there is no policy at {paths.folder} (run {settings.run_name}): train one with `tmrl-like run`, name one "
+            "with --policy, or drive an untrained one with --untrained"
+        )
+    return max(found, key=lambda path: path.stat().st_mtime)
 
 
 def make_standalone(experiment: Experiment, policy: Path | None, **more: Any) -> RolloutWorker:

@@ -17,9 +17,9 @@ from typing import Any
 
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.gate import Verdicts
+from tmrl_like.policies.policy_file import read_policy
 from tmrl_like.policies.probe import PolicyProbe
 from tmrl_like.policies.slots import PolicySlots
-from tmrl_like.policies.weight_file import first_not_finite, read_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +82,23 @@ class PolicyIntake(ABC):
         with self._changed:
             return self._changed.wait_for(lambda: self.has_new, timeout_s)
 
-    def load_file(self, actor: Any, path: Path) -> None:
+    def load_file(self, actor: Any, path: Path) -> int:
         """Load weights from the disk into a new instance; they must pass the checks of those from the network.
+
+        Returns:
+            The version that the file says; 0: it says none.
 
         Raises:
             PolicyError: they are not fit to act; the message names the file.
             OSError: the file cannot be read.
         """
         try:
-            weights = path.read_bytes()
-            self.probe.calibrate(actor)
-            actor.load_weights(weights)
-            if name := first_not_finite(read_file(weights)):
-                raise PolicyError(f"{name} holds values that are not finite")
-            self.probe.check(actor)
+            card, weights = read_policy(path)
+            self.probe.load(actor, weights)
         except PolicyError as error:
-            raise PolicyError(f"{path}: {error}; remove the file to start without it") from None
+            advice = "choose another policy, or remove the file to start without it"
+            raise PolicyError(f"{path}: {error}; {advice}") from None
+        return 0 if card is None else card.version
 
 
 class NumpyIntake(PolicyIntake):

@@ -7,7 +7,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 import numpy as np
@@ -88,16 +88,29 @@ def read_card(path: Path) -> PolicyCard | None:
         PolicyError: no policy, or one of another format.
         OSError: the file cannot be read.
     """
-    text = read_metadata(path).get(_KEY)
+    with path.open("rb") as file:
+        return _card_in(file)
+
+
+def read_policy(path: Path) -> tuple[PolicyCard | None, bytes]:
+    """The card in a file, as `read_card`, and the whole of the same file, whatever happens to its name meanwhile."""
+    with path.open("rb") as file:
+        card = _card_in(file)
+        file.seek(0)
+        return card, file.read()
+
+
+def _card_in(file: BinaryIO) -> PolicyCard | None:
+    text = read_metadata(file).get(_KEY)
     if text is None:
         return None
     try:
         found = msgspec.json.decode(text, type=_Format).format
         if found != FORMAT:
-            raise PolicyError(f"{path} has the format {found}, this tmrl_like reads {FORMAT}: upgrade tmrl_like")
+            raise PolicyError(f"{file.name} has the format {found}, this tmrl_like reads {FORMAT}: upgrade tmrl_like")
         return msgspec.json.decode(text, type=PolicyCard)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise PolicyError(f"{path} does not say what it is in a way that can be read: {error}") from None
+        raise PolicyError(f"{file.name} does not say what it is in a way that can be read: {error}") from None
 
 
 def _said(call: Callable[..., _T], *arguments: Any) -> _T | str:

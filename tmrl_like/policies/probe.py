@@ -14,6 +14,7 @@ from tmrl_like.base import tree
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.actions import action_problem, is_finite
+from tmrl_like.policies.weight_file import first_not_finite, read_file
 
 log = logging.getLogger("tmrl_like.worker")
 
@@ -54,6 +55,18 @@ class PolicyProbe:
         if not self._calibrated:
             self._calibrated = True
             self.sampled = [obs for obs in self.sampled if _has_answer(actor, obs)]
+
+    def load(self, actor: Any, weights: bytes) -> None:
+        """Have an actor load weights from the disk.
+
+        Raises:
+            PolicyError: they do not fit it, are not finite, or it does not pass `check` with them.
+        """
+        self.calibrate(actor)
+        actor.load_weights(weights)
+        if name := first_not_finite(read_file(weights)):
+            raise PolicyError(f"{name} holds values that are not finite")
+        self.check(actor)
 
     def check(self, actor: Any) -> None:
         """Ask.

@@ -21,7 +21,7 @@ from tmrl_like.base.files import link_atomically, write_atomically
 from tmrl_like.base.text import suggestion
 from tmrl_like.config.paths import data_folder
 from tmrl_like.errors import ConfigError, PolicyError
-from tmrl_like.policies.policy_file import PolicyCard, read_card, with_card
+from tmrl_like.policies.policy_file import PolicyCard, read_card, read_policy, with_card
 
 FOLDER = "policies"  # in the run's
 NEWEST = "newest"
@@ -101,12 +101,12 @@ class PolicyStore:
             OSError: it cannot be written.
         """
         path = self.find(str(version))
-        card = read_card(path)
+        card, weights = read_policy(path)
         if card is None:
             return False
         mean = ((card.return_ or 0.0) * card.episodes + return_) / (card.episodes + 1)
         card = msgspec.structs.replace(card, return_=mean, episodes=card.episodes + 1)
-        write_atomically(path, *with_card([path.read_bytes()], card))
+        write_atomically(path, *with_card([weights], card))
         tested: dict[int, tuple[float, int, str]] = {}
         for name, found in self.cards():  # of a version and its tags the version first, whose mean is the newest
             if found.return_ is not None:
@@ -166,13 +166,15 @@ def split_place(where: str | Path) -> tuple[Path, str]:
     return folder, which or NEWEST
 
 
-def find_policy(where: str | Path) -> Path:
+def find_policy(where: str | Path, own: Path | None = None) -> Path:
     """The policy file that `where` names: a file, or one of a run's policies as in `split_place`.
+
+    With the folder of a run's `own` policies a version or a tag alone is one of these.
 
     Raises:
         PolicyError: there is none.
     """
     if Path(where).is_file():
         return Path(where)
-    folder, which = split_place(where)
+    folder, which = split_place(where) if own is None or "@" in str(where) else (own, str(where))
     return PolicyStore(folder).find(which)

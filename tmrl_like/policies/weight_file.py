@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, BinaryIO, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -83,23 +83,22 @@ def with_metadata(pieces: Iterable[bytes | memoryview], metadata: Mapping[str, s
     return [len(text).to_bytes(8, "little") + text, memoryview(first)[end:], *others]
 
 
-def read_metadata(path: Path) -> dict[str, str]:
+def read_metadata(file: BinaryIO) -> dict[str, str]:
     """What the header of a safetensors file says beside its parameters, which are not read.
 
     Raises:
         PolicyError: not a safetensors file.
         OSError: the file cannot be read.
     """
-    with path.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        text = file.read(length) if length <= _MAX_HEADER_BYTES else b""
+    length = int.from_bytes(file.read(8), "little")
+    text = file.read(length) if length <= _MAX_HEADER_BYTES else b""
     try:
         if len(text) < length:
             raise ValueError(f"a header of {length} bytes")
         header = msgspec.json.decode(text, type=dict[str, Any])
         return msgspec.convert(header.get(_METADATA, {}), dict[str, str])
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise PolicyError(f"{path} is not a safetensors file: {error}") from None
+        raise PolicyError(f"{file.name} is not a safetensors file: {error}") from None
 
 
 def empty_file(manifest: Manifest) -> list[bytes | memoryview]:

@@ -35,7 +35,7 @@ class State(_Told):
     policy_published_at_s: float = 0.0
     env_steps: int = 0
     overruns: int = 0
-    expert: bool = False
+    expert: bool = False  # policies are ignored
     alarm: str = ""
     safe_steps: int = 0
     env_faults: int = 0

@@ -85,6 +85,7 @@ class RolloutWorker:
         transport: str = "zmq",
         keys_dir: str | Path | None = None,
         name: str | None = None,
+        policy: str | Path | None = None,
         options: WorkerOptions | None = None,
         limits: TransportOptions | None = None,
     ) -> None:
@@ -112,6 +113,8 @@ class RolloutWorker:
             keys_dir: where this machine's key is; None: `cfg.KEYS_FOLDER`.
             name: unique among workers; None: made from host and process or, with a spool, that of the first
                 folder in it that no process uses.
+            policy: the policy file that drives, whatever is published, in place of `model_path`; its version goes with
+                each sample.
             options: how it runs; None: the defaults, and `cfg.MODEL_HISTORY`.
             limits: of the transport.
 
@@ -129,6 +132,7 @@ class RolloutWorker:
             max_samples_per_episode=max_samples_per_episode,
             model_history=model_history,
         )
+        self._is_pinned = policy is not None
         weights = cfg.path_of_run(model_path, "MODEL_PATH_WORKER")
         history = cfg.path_of_run(model_path_history, "MODEL_PATH_SAVE_HISTORY")
         refuse_missing_cores(options.cpu_affinity)
@@ -172,15 +176,17 @@ class RolloutWorker:
                 self._shared = Shared(place, name, actors, make_actor, probe, crc_debug, outbox.max_bytes)
                 undo.callback(self._shared.close)
                 intakes, self.name = self._shared.intakes, self._shared.worker
+            start = weights if policy is None else Path(policy)
             self.lanes: list[Lane] = []
             for number, env in enumerate(envs):
                 dead_man = DeadMan(
-                    math.inf if standalone else options.max_policy_age_s,
+                    math.inf if standalone or policy is not None else options.max_policy_age_s,
                     lambda env=env: env.default_action if safe is None else safe,  # type: ignore[misc]
                     env.log.add,
                 )
-                if weights is not None and weights.is_file():
-                    intakes[number].load_file(actors[number], weights)
+                version = 0
+                if start is not None and (policy is not None or start.is_file()):
+                    version = intakes[number].load_file(actors[number], start)
                     dead_man.renew(time.perf_counter())
                 loop = ControlLoop(
                     env,
@@ -194,11 +200,12 @@ class RolloutWorker:
                     crc_debug,
                     self._check,
                 )
+                loop.policy_version = version
                 loop.samples = self._shared.samples[number] if self._shared is not None else None
                 self.lanes.append(Lane(env, loop, intakes[number]))
             self.loop, self._env = self.lanes[0].loop, envs[0]
             if self.loop.dead_man.has_policy:
-                log.info("loaded weights from %s", weights)
+                log.info("loaded weights from %s", start)
             self._waits_for_policy = options.wait_for_policy and not standalone
             self._has_warned = False
             self._closed = False
@@ -243,7 +250,7 @@ class RolloutWorker:
             policy_published_at_s=min(loop.policy_published_at_s for loop in loops),
             env_steps=sum(loop.env_steps for loop in loops),
             overruns=sum(loop.overruns for loop in loops),
-            expert=first.expert,
+            expert=first.expert or self._is_pinned,
             alarm="; ".join(filter(None, alarms)),
             safe_steps=sum(loop.dead_man.safe_steps for loop in loops),
             env_faults=sum(loop.env.faults for loop in loops),

@@ -1,0 +1,84 @@
+"""`tmrl-like policies`, and the policies that `test` drives."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from cli_commands import TINY
+from tiny import TinyActor, TinyEnv
+
+from tmrl_like import load_policy
+from tmrl_like.config.experiment import Settings
+from tmrl_like.policies.policy_file import describe
+from tmrl_like.policies.store import PolicyStore
+
+CommandLine = Callable[..., int]
+
+
+@pytest.fixture
+def store() -> PolicyStore:
+    """Versions 1 to 3 of the run tiny; the third one reaches the goal."""
+    kept = PolicyStore(Settings(run_name="tiny").paths.policies)
+    for version in (1, 2, 3):
+        actor = TinyActor(TinyEnv.observation_space, TinyEnv.action_space)
+        actor.pedal.data.fill_(float(version == 3))
+        card = msgspec.structs.replace(describe(actor, run="tiny"), version=version, training_steps=10 * version)
+        kept.add([actor.weights()], card)
+    return kept
+
+
+def test_policies_are_listed_tagged_exported_and_pruned(
+    command_line: CommandLine, store: PolicyStore, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    store.add_return(2, 5.0)
+    assert command_line("policies", "tag", "tiny@1", "first") == 0
+    assert command_line("policies", "list", TINY) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    shown = [row for row in rows if row and row[0] in ("1", "2", "3")]
+    assert [row[:2] for row in shown[:2]] == [["1", "first"], ["2", "best"]]
+    assert [row[-4:-1] for row in shown] == [["10", "-", "0"], ["20", "5", "1"], ["30", "-", "0"]]
+    file = tmp_path / "policy.safetensors"
+    assert command_line("policies", "export", f"{TINY}@best", str(file)) == 0
+    assert load_policy(file, allow=("tiny",)).version == 2
+    assert command_line("policies", "prune", str(store.folder.parent), "--untag", "first") == 0
+    assert "removed 2 versions and 1 tags" in capsys.readouterr().out
+    assert (store.versions(), store.tags()) == ([3], ["best"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["list", "nobody"], "there are no policies at nobody"),
+        (["tag", "tiny@9", "good"], "there is no policy 9"),
+        (["tag", "tiny@3", "12"], "the tag is '12'; expected a letter"),
+        (["export", "tiny@bst", "f"], "there is no policy bst in"),
+        (["prune", "tiny", "--untag", "good"], "--untag good: there is no such tag"),
+        (["prune", "tiny", "--keep", "0"], "0 is not 1 or more"),
+        (["lst", "tiny"], "there is no 'lst'; did you mean list?"),
+    ],
+)
+def test_a_mistake_is_one_line(
+    words: list[str], message: str, command_line: CommandLine, store: PolicyStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command_line("policies", *words) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_test_drives_a_version_a_tag_another_runs_policy_or_a_file(
+    command_line: CommandLine, store: PolicyStore, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    store.tag("3", "good")
+    file = shutil.copy(store.path(3), tmp_path / "copied")
+    for policy in ("3", "good", "newest", f"{store.folder}@good", str(file)):
+        assert command_line("test", TINY, "--episodes", "1", "--policy", policy) == 0
+        assert "100%" in capsys.readouterr().out
+    assert command_line("test", TINY, "--episodes", "1", "--policy", "tiny@1") == 0
+    assert "100%" not in capsys.readouterr().out
+    assert command_line("test", TINY, "--policy", "gone") == 2
+    err = capsys.readouterr().err
+    assert "--policy gone: there is no policy gone in" in err
+    assert "`tmrl-like policies export` writes a file" in err

@@ -1,0 +1,160 @@
+"""Acting with a policy file."""
+
+import functools
+import json
+import subprocess
+import sys
+import textwrap
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from tmrl_like import load_policy
+from tmrl_like.agents import CategoricalActor, SquashedGaussianActor, in_numpy
+from tmrl_like.errors import PolicyError
+from tmrl_like.policies.policy_file import Code, describe, with_card
+from tmrl_like.policies.store import PolicyStore
+from tmrl_like.testing.fakes import LinearActor
+
+OBS, ACT = spaces.Box(-1.0, 1.0, (3,)), spaces.Box(-2.0, 2.0, (2,))
+HERE = (__name__,)
+NEAR = {"rtol": 1e-5, "atol": 1e-6}
+
+
+def doubled(obs):
+    return 2 * obs
+
+
+class Own(SquashedGaussianActor):
+    """A user's."""
+
+
+def written(path, made, preprocessor=None, **card):
+    said = msgspec.structs.replace(describe(made, preprocessor), **card)
+    path.write_bytes(b"".join(with_card([made.weights()], said)))
+    return path
+
+
+@pytest.fixture
+def actor():
+    return SquashedGaussianActor(OBS, ACT, hidden_sizes=(8, 8), layer_norm=True, noise_beta=1.0)
+
+
+def test_a_policy_acts_as_the_actor_that_was_stored(actor, tmp_path):
+    store = PolicyStore(tmp_path / "drone" / "policies")
+    store.add([actor.weights()], msgspec.structs.replace(describe(actor), version=7, run="drone"))
+    store.tag("7", "best")
+    policy = load_policy(f"{tmp_path / 'drone'}@best")
+    assert (policy.version, policy.metadata.run, policy.observation_space, policy.action_space) == (
+        7,
+        "drone",
+        OBS,
+        ACT,
+    )
+    assert isinstance(policy.actor, in_numpy.SquashedGaussianActor)
+    policy.reset()
+    for _ in range(20):
+        obs = OBS.sample()
+        np.testing.assert_allclose(policy.act(obs), actor.act_(obs, test=True), **NEAR)
+    assert not np.array_equal(policy.act(obs, test=False), policy.act(obs, test=False))
+
+
+def test_a_discrete_policy_gives_a_number(tmp_path):
+    space = spaces.Tuple((OBS, spaces.Discrete(3)))
+    actor = CategoricalActor(space, spaces.Discrete(4, start=2), hidden_sizes=(8,))
+    policy = load_policy(written(tmp_path / "p", actor))
+    obs = space.sample()
+    assert policy.act(obs) == actor.act_(obs, test=True)
+    assert policy.action_space.contains(policy.act(obs, test=False))
+
+
+def test_a_policy_that_sees_images_acts_in_torch(tmp_path):
+    pictures = spaces.Box(0, 255, (16, 16, 3), np.uint8)
+    actor = SquashedGaussianActor(pictures, ACT, hidden_sizes=(8,))
+    policy = load_policy(written(tmp_path / "p", actor))
+    obs = pictures.sample()
+    np.testing.assert_allclose(policy.act(obs), actor.act_(obs, test=True), **NEAR)
+
+
+def test_a_policy_of_an_actor_that_ships_is_loaded_without_torch(actor, tmp_path):
+    path = written(tmp_path / "p", actor)
+    obs = OBS.sample()
+    code = f"""
+    import sys
+    sys.modules["torch"] = None
+    from tmrl_like import load_policy
+    policy = load_policy({str(path)!r})
+    print([float(x) for x in policy.act(policy.observation_space.low * 0 + {obs.tolist()!r})])
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    np.testing.assert_allclose(json.loads(done.stdout), actor.act_(obs, test=True), **NEAR)
+
+
+def test_what_is_in_front_of_the_actor_is_loaded_too_where_it_is_allowed(actor, tmp_path):
+    policy = load_policy(written(tmp_path / "p", actor, functools.partial(doubled)), allow=HERE)
+    obs = OBS.sample()
+    np.testing.assert_allclose(policy.act(obs), actor.act_(2 * obs, test=True), **NEAR)
+
+
+def test_an_actor_of_the_users_is_loaded_where_its_package_is_allowed(tmp_path):
+    path = written(tmp_path / "p", Own(OBS, ACT, hidden_sizes=(8,)))
+    assert isinstance(load_policy(path, allow=HERE).actor, Own)
+    with pytest.raises(
+        PolicyError, match=rf"it names {__name__}.Own, and code of {__name__} is not imported for a fil"
+    ):
+        load_policy(path)
+
+
+def test_what_the_file_could_not_say_may_be_given(tmp_path):
+    actor = LinearActor(OBS, spaces.Box(-1.0, 1.0, (1,)))
+    path = written(tmp_path / "p", actor, lambda obs: obs, actor="its argument table is an array")
+    with pytest.raises(
+        PolicyError, match=r"the actor could not be written down \(its argument table .*give load_policy"
+    ):
+        load_policy(path)
+    with pytest.raises(PolicyError, match=r"the obs_preprocessor could not be written down"):
+        load_policy(path, actor=LinearActor)
+    assert load_policy(path, actor=LinearActor, obs_preprocessor=doubled).act(OBS.sample()).shape == (1,)
+
+
+STRANGER = {"x": {"class_path": "os.system"}}
+
+
+@pytest.mark.parametrize(
+    ("card", "message"),
+    [
+        ({"actor": Code("tmrl_like.agents.in_numpy.os.path.join")}, "code of tmrl_like is not imported for a file"),
+        ({"actor": Code("os.system")}, "it names os.system, and code of os is not imported for a file"),
+        ({"actor": Code("tmrl_like.agents.SAC")}, "agents has no SAC; known are CategoricalActor"),
+        ({"actor": Code("tmrl_like.agents.SACAgent")}, "SACAgent is no actor: expected a subclass of ActorModule"),
+        ({"actor": Code("tmrl_like.agents.CategoricalActor", STRANGER)}, "it names os.system, and code of os"),
+        ({"obs_preprocessor": Code("tmrl_like.agents.in_numpy.np.save")}, "it names tmrl_like.agents.in_numpy.np.save"),
+        (
+            {"actor": Code("tmrl_like.agents.SquashedGaussianActor", {"widths": [1]})},
+            "cannot be what it says: .*widths",
+        ),
+        ({"obs_preprocessor": Code("tmrl_like.config.components.import_object")}, "code of tmrl_like is not imported"),
+        ({"actor": Code("tmrl_like.agents.SquashedGaussianActor", {"hidden_sizes": [9]})}, "do not fit Squashed"),
+        ({"actor": Code("tmrl_like.agents.CategoricalActor")}, "this agent needs Discrete or MultiDiscrete"),
+        ({"format": 2}, "has the format 2, this tmrl_like reads 1"),
+        ({"observation_space": "the space Text is of a kind"}, "the space could not be written down"),
+    ],
+)
+def test_a_file_that_cannot_be_what_it_says_is_refused_in_one_line(card, message, actor, tmp_path):
+    with pytest.raises(PolicyError, match=message) as raised:
+        load_policy(written(tmp_path / "p", actor, **card))
+    assert "\n" not in str(raised.value)
+    assert str(tmp_path / "p") in str(raised.value)
+
+
+def test_a_policy_that_is_not_finite_and_weights_that_say_nothing_are_refused(actor, tmp_path):
+    (tmp_path / "weights").write_bytes(actor.weights())
+    with pytest.raises(PolicyError, match="it holds weights, and does not say of what"):
+        load_policy(tmp_path / "weights")
+    torch.nn.init.constant_(actor.head.bias, float("nan"))
+    with pytest.raises(PolicyError, match=r"head\.bias holds values that are not finite"):
+        load_policy(written(tmp_path / "p", actor))

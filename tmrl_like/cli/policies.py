@@ -1,0 +1,76 @@
+"""`tmrl-like policies`: what runs keep on this machine."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+from tmrl_like.base.files import write_atomically
+from tmrl_like.base.text import suggestion
+from tmrl_like.cli.arguments import Arguments
+from tmrl_like.cli.logs import set_up_logging
+from tmrl_like.cli.tables import print_table
+from tmrl_like.config.loading import load_settings
+from tmrl_like.errors import ConfigError, PolicyError
+from tmrl_like.policies.policy_file import PolicyCard
+from tmrl_like.policies.store import PolicyStore, find_policy, split_place
+
+_COLUMNS = ["version", "tags", "published", "training steps", "return", "test episodes", "MB"]
+
+
+def main(arguments: Arguments) -> int:
+    """Do one action."""
+    set_up_logging("policies", arguments.log_level)
+    place = _of_experiment(arguments.place)
+    try:
+        if arguments.action == "export":
+            source, file = find_policy(place), Path(arguments.file)
+            write_atomically(file, source.read_bytes())
+            print(f"{file}: {source}; drive it with `tmrl-like test --policy {file}`, or load_policy in Python")
+            return 0
+        folder, which = split_place(place)
+        store = PolicyStore(folder)
+        if arguments.action == "list":
+            print_table(str(folder), _COLUMNS, _rows(store))
+        elif arguments.action == "tag":
+            print(f"{store.tag(which, arguments.tag)} is kept until `tmrl-like policies prune --untag {arguments.tag}`")
+        else:
+            for tag in arguments.untag:
+                if tag not in (tags := store.tags()):
+                    raise ConfigError(f"--untag {tag}: there is no such tag; {suggestion(tag, tags)}")
+                store.path(tag).unlink(missing_ok=True)
+            removed = store.collect(arguments.keep)
+            print(f"{folder}: removed {removed} versions and {len(arguments.untag)} tags")
+    except PolicyError as error:
+        raise ConfigError(str(error)) from None
+    return 0
+
+
+def _of_experiment(place: str) -> str:
+    """The folder of the run, where an experiment's file stands for it."""
+    file, at, which = place.partition("@")
+    if not file.endswith((".yaml", ".yml")):
+        return place
+    return f"{load_settings(file).paths.folder}{at}{which}"
+
+
+def _rows(store: PolicyStore) -> list[list[str]]:
+    """One per version; what was tagged earlier says what was known then."""
+    found: dict[int, tuple[PolicyCard, str, list[str]]] = {}
+    for name, card in store.cards():
+        _, _, tags = found.setdefault(card.version, (card, name, []))
+        tags += [] if name.isdecimal() else [name]
+    return [_row(store, *found[version]) for version in sorted(found)]
+
+
+def _row(store: PolicyStore, card: PolicyCard, name: str, tags: list[str]) -> list[str]:
+    published = datetime.datetime.fromtimestamp(card.published_at_s)
+    return [
+        f"{card.version:,}",
+        ", ".join(tags),
+        f"{published:%Y-%m-%d %H:%M:%S}",
+        f"{card.training_steps:,}",
+        "-" if card.return_ is None else f"{card.return_:.3g}",
+        f"{card.episodes:,}",
+        f"{store.path(name).stat().st_size / 1e6:.2f}",
+    ]

@@ -1,0 +1,150 @@
+"""Act with a policy file: without server and environment, and without torch where the actor is one that ships."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+from tmrl_like.base.text import one_line
+from tmrl_like.config.components import import_object
+from tmrl_like.errors import ConfigError, PolicyError
+from tmrl_like.policies.policy_file import Code, PolicyCard, read_policy
+from tmrl_like.policies.probe import PolicyProbe
+from tmrl_like.policies.spaces import make_space
+from tmrl_like.policies.store import find_policy
+
+IN_NUMPY = {
+    f"tmrl_like.agents.{name}": f"tmrl_like.agents.in_numpy.{name}"
+    for name in ("CategoricalActor", "SquashedGaussianActor")
+}
+"""Import paths of actors that ship, and of those that do the same without torch."""
+
+_OWN = ("tmrl_like.agents", "tmrl_like.envs")  # what a file may name without being asked
+
+
+class Policy:
+    """A policy, ready to act. One thread at a time.
+
+    Attributes:
+        observation_space: what `act` takes.
+        action_space: what it gives.
+        version: the trainer's number.
+        metadata: all that its file says of it.
+        actor: what acts.
+    """
+
+    def __init__(
+        self,
+        actor: Any,
+        obs_preprocessor: Callable[[Any], Any] | None,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        metadata: PolicyCard,
+    ) -> None:
+        """See `load_policy`."""
+        self.actor = actor
+        self.observation_space = observation_space
+        self.action_space = action_space
+        self.metadata = metadata
+        self.version = metadata.version
+        self._obs_preprocessor = obs_preprocessor
+
+    def act(self, obs: Any, test: bool = True) -> Any:
+        """The action for one raw observation, as the environment gives and takes them; `test`: the best one."""
+        if self._obs_preprocessor is not None:
+            obs = self._obs_preprocessor(obs)
+        return self.actor.act_(obs, test)
+
+    def reset(self) -> None:
+        """An episode begins: forget what is remembered of the one before."""
+        self.actor.reset()
+
+
+def load_policy(
+    where: str | Path,
+    *,
+    allow: Sequence[str] = (),
+    actor: Callable[..., Any] | None = None,
+    obs_preprocessor: Callable[[Any], Any] | None = None,
+) -> Policy:
+    """Load a policy; it has passed the checks that a worker makes before one drives.
+
+    Args:
+        where: a policy file; a run by its name or folder (its newest policy); `RUN@TAG` or `RUN@VERSION`.
+        allow: packages of yours that the file may name code of, e.g. `("my_arm",)`. It is imported and called, so allow
+            only what you know. Without it a file may name the actors that ship, and parts of the environments that do.
+        actor: makes the actor, from `observation_space` and `action_space`, in place of what the file names.
+        obs_preprocessor: in place of what the file names.
+
+    Raises:
+        PolicyError: there is none, or it cannot be what its file says: unknown code, parameters that do not fit or are
+            not finite, another format.
+    """
+    path = find_policy(where)
+    try:
+        card, weights = read_policy(path)
+        if card is None:
+            raise PolicyError("it holds weights, and does not say of what: take a file of the run's `policies`")
+        spaces = [_described(spec, "space") for spec in (card.observation_space, card.action_space)]
+        observation_space, action_space = map(make_space, spaces)
+        make_actor = actor or _actor_of(_described(card.actor, "actor"), allow)
+        if obs_preprocessor is None and card.obs_preprocessor is not None:
+            obs_preprocessor = _preprocessor_of(_described(card.obs_preprocessor, "obs_preprocessor"), allow)
+        made = make_actor(observation_space=observation_space, action_space=action_space)
+        PolicyProbe(observation_space, action_space, obs_preprocessor).load(made, weights)
+    except (ConfigError, PolicyError, OSError) as error:
+        raise PolicyError(f"{path}: {error}") from None
+    except (TypeError, ValueError) as error:
+        raise PolicyError(f"{path} cannot be what it says: {one_line(error)}") from None
+    return Policy(made, obs_preprocessor, observation_space, action_space, card)
+
+
+def _described(part: Any, name: str) -> Any:
+    if isinstance(part, str):
+        raise PolicyError(f"the {name} could not be written down ({part}); give load_policy that argument")
+    return part
+
+
+def _actor_of(code: Code, allow: Sequence[str]) -> Callable[..., Any]:
+    own = Code(IN_NUMPY.get(code.class_path, code.class_path), code.init_args)
+    factory = _factory_of(own, allow)
+    target = factory.func if isinstance(factory, functools.partial) else factory
+    if not (isinstance(target, type) and hasattr(target, "act_") and hasattr(target, "load_weights")):
+        raise PolicyError(f"{code.class_path} is no actor: expected a subclass of ActorModule")
+    return factory
+
+
+def _preprocessor_of(code: Code, allow: Sequence[str]) -> Callable[[Any], Any]:
+    factory = _factory_of(code, allow)
+    target = factory.func if isinstance(factory, functools.partial) else factory
+    return factory() if isinstance(target, type) else factory
+
+
+def _factory_of(code: Code, allow: Sequence[str]) -> Callable[..., Any]:
+    """What a file names, if it may."""
+    _refuse_strangers(code.class_path, code.class_path, allow)
+    target = import_object(code.class_path)
+    _refuse_strangers(f"{getattr(target, '__module__', '')}.", code.class_path, allow)  # what a module has imported
+    arguments = {name: _value_of(value, allow) for name, value in code.init_args.items()}
+    return functools.partial(target, **arguments) if arguments else target
+
+
+def _refuse_strangers(module: str, path: str, allow: Sequence[str]) -> None:
+    if not any(module.startswith(f"{package}.") for package in (*_OWN, *allow)):
+        package = path.partition(".")[0]
+        raise PolicyError(
+            f"it names {path}, and code of {package} is not imported for a file unless you allow it: "
+            f"load_policy(…, allow=({package!r},)), if you trust both"
+        )
+
+
+def _value_of(value: Any, allow: Sequence[str]) -> Any:
+    if isinstance(value, dict) and "class_path" in value:
+        return _factory_of(Code(**value), allow)
+    if isinstance(value, dict):
+        return {key: _value_of(part, allow) for key, part in value.items()}
+    return [_value_of(part, allow) for part in value] if isinstance(value, list) else value

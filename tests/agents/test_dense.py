@@ -305,3 +305,31 @@ def test_a_full_disk_and_a_damaged_file_of_compiled_code_cost_time_and_a_line(mo
     assert (made(3), made(0.5)) == (6, 1.0)
     (line,) = caplog.messages
     assert f"cannot be kept in {made._cache.cache_path}, " in line
+
+
+def test_a_training_that_starts_from_a_policy_is_the_same_compiled_and_on_the_page():
+    donor = agent(SACAgent, BOX, "off")
+    train(donor, BOX, 3)
+    weights = donor.get_actor().weights()
+    compiled, page = (agent(SACAgent, BOX, acceleration) for acceleration in ("auto", "off"))
+    assert isinstance(compiled._step, DenseStep)
+    for one in (compiled, page):
+        before = copy.deepcopy(one.critic.state_dict())
+        one.start_from(weights, training_steps=3)
+        assert one.get_actor().weights() == one.actor.weights() == weights
+        changed = [name for name, value in one.critic.state_dict().items() if not torch.equal(value, before[name])]
+        assert all("rescale" in name for name in changed)
+        train(one, BOX, 5, first=10)
+    assert_equal(compiled, page)
+    assert compiled.get_actor().weights() != weights
+
+
+def test_the_statistics_of_a_policy_that_a_training_starts_from_are_gone_on_with():
+    donor, heir = agent(SACAgent, BOX, "off"), agent(SACAgent, BOX, "off")
+    train(donor, BOX, 20)
+    heir.start_from(donor.get_actor().weights(), training_steps=20)
+    for name in ("mean", "mean_square", "count"):
+        np.testing.assert_allclose(getattr(heir.obs_norm, name), getattr(donor.obs_norm, name), rtol=1e-5, atol=1e-6)
+    train(donor, BOX, 1, first=50)
+    train(heir, BOX, 1, first=50)
+    np.testing.assert_allclose(heir.obs_norm.scale, donor.obs_norm.scale, rtol=1e-5)

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box
 from house import IdleRole
 from link_proxy import LinkProxy
 
@@ -31,6 +32,7 @@ from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.policy_file import Code, describe, read_card
 from tmrl_like.policies.store import PolicyStore
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
+from tmrl_like.trainer.options import TrainerOptions
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.types import ActionSource
 
@@ -920,7 +922,8 @@ def test_the_first_policy_is_stored_at_the_start_and_a_resumed_trainer_continues
 def test_the_policy_with_the_best_test_episodes_is_tagged(house, tmp_path, until):
     house.server()
     store = PolicyStore(tmp_path / "policies")
-    trainer = house.trainer(policies_path=store.folder, training={"epochs": 1000})
+    rarely = {"rounds": 1_000_000, "update_model_interval": 1_000_000}  # the first version stays
+    trainer = house.trainer(policies_path=store.folder, training=rarely)
     worker = house.worker(partial(CountingEnv, episode_steps=5))
     house.start(trainer.run)
     house.start(worker.run, test_episode_interval=1)
@@ -951,3 +954,51 @@ def test_a_pinned_worker_drives_its_version_whatever_is_published(house, tmp_pat
     assert trainer.link.fleet()["policy_lag_versions"] == 0
     worker.stop()
     thread.join(60)
+
+
+class Offset(CountingAgent):
+    """Its actor begins with a bias of 100."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        torch.nn.init.constant_(self.actor.layer.bias, 100.0)
+
+
+def bias_of(path):
+    return LinearActor(*_spaces()).load(path).layer.bias.item()
+
+
+def test_a_new_training_starts_from_another_runs_policy_and_a_resumed_one_goes_on(house, tmp_path):
+    house.server()
+    first, second = (PolicyStore(tmp_path / run / "policies") for run in ("first", "second"))
+    trainer = house.trainer(policies_path=first.folder, training={"training_agent_cls": Offset})
+    trainer.stop()
+    trainer.run()
+    trainer.close()
+    house.start(house.worker().run)
+    parts = {"policies_path": second.folder, "checkpoint_path": tmp_path / "checkpoint"}
+    parts["options"] = TrainerOptions(init_policy=f"{tmp_path / 'first'}@1")
+    for epochs, begins in ((1, 100.0), (2, 120.0)):
+        trainer = house.trainer(**parts, training={"epochs": epochs})
+        newest = trainer.link.newest_version
+        trainer.run()
+        trainer.close()
+        assert bias_of(second.path(newest + 1)) == begins
+
+
+def test_a_policy_that_no_training_can_start_from_is_refused_in_one_line(house, tmp_path):
+    house.server()
+    store, wide = PolicyStore(tmp_path / "policies"), Box(-1.0, 1.0, (5,))
+    store.add(
+        [LinearActor(wide, wide).weights()], msgspec.structs.replace(describe(LinearActor(wide, wide)), version=1)
+    )
+    broken = LinearActor(*_spaces())
+    torch.nn.init.constant_(broken.layer.bias, float("nan"))
+    broken.save(tmp_path / "broken")
+    for named, message in (
+        (tmp_path, r"init_policy is .*: weights do not fit LinearActor: layer.weight is \(1, 5\) instead of \(1, 2\)"),
+        (tmp_path / "broken", r"init_policy is .*broken: layer.bias holds values that are not finite"),
+        ("nobody@best", "init_policy is nobody@best: there are no policies at nobody@best"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            house.trainer(options=TrainerOptions(init_policy=str(named)))

@@ -119,3 +119,24 @@ def test_what_waits_when_it_closes_is_written(kept):
     one.saver.close()
     assert one.store.versions() == [1, 2, 3]
     assert read_card(one.store.find("best")).version == 3
+
+
+def test_where_the_disk_is_slower_than_training_the_oldest_that_wait_are_left_out(kept, monkeypatch):
+    monkeypatch.setattr("tmrl_like.trainer.saver._WAITING_BYTES", 3 * publication(1).weights.size_bytes)
+    writes, go_on = threading.Event(), threading.Event()
+    one = kept()
+    add = one.store.add
+
+    def slowly(*arguments):
+        writes.set()
+        assert go_on.wait(20.0)
+        return add(*arguments)
+
+    monkeypatch.setattr(one.store, "add", slowly)
+    one.saver.save(publication(1))
+    assert writes.wait(20.0)
+    for version in range(2, 8):
+        one.saver.save(publication(version))
+    go_on.set()
+    one.saver.close()
+    assert one.store.versions() == [1, 5, 6, 7]

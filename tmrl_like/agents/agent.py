@@ -42,6 +42,21 @@ class TrainingAgent(ABC):
             the agent was off on each transition; it goes to the memory and into no metric.
         """
 
+    def start_from(self, weights: bytes, training_steps: int = 0) -> None:
+        """Begin with the policy of another training, before the first training step (`init_policy`).
+
+        Here its weights become those of what `get_actor` returns; an agent that has more than that of its actor, an
+        average for example, has its own way.
+
+        Args:
+            weights: as `ActorModule.load_weights` takes them.
+            training_steps: that they were trained for.
+
+        Raises:
+            PolicyError: they do not fit; nothing has changed.
+        """
+        self.get_actor().load_weights(weights)
+
     @abstractmethod
     def get_actor(self) -> ActorModule:
         """Return the actor whose weights go to the workers. It may share parameters with training."""

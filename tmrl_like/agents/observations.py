@@ -119,6 +119,14 @@ class RunningNorm(nn.Module):
         self.to(self.scale.device)
 
     @torch.no_grad()
+    def go_on(self, batches: int) -> None:
+        """Take scale and shift, which were loaded, for what so many batches said."""
+        scale_U, shift_U = (values.index_select(0, self.which).double() for values in (self.scale, self.shift))
+        self.mean.copy_(-shift_U / scale_U)
+        self.mean_square.copy_(scale_U**-2 + self.mean**2)
+        self.count.fill_(batches)
+
+    @torch.no_grad()
     def update(self, x_BR: Tensor) -> None:
         """Count a batch of raw numbers, float32 [B, R], and write scale and shift in place. Reads nothing back."""
         x_BU = x_BR.index_select(1, self.which).double()

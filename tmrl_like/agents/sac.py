@@ -268,6 +268,13 @@ class SACAgent(TrainingAgent):
         self.updates += 1
         return self._step(batch, self.updates % self.policy_delay == 0)
 
+    def start_from(self, weights: bytes, training_steps: int = 0) -> None:
+        """As `TrainingAgent.start_from`: actor and average are the policy, whose statistics are gone on with."""
+        self.actor.load_weights(weights)
+        self.actor_ema.load_weights(weights)
+        if self.obs_norm is not None:
+            self.obs_norm.go_on(training_steps)
+
     def get_actor(self) -> ActorModule:
         """Return the actor in training, or its moving average: its parameters change with each step."""
         actor: ActorModule = self.actor_ema

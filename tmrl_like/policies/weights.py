@@ -53,6 +53,7 @@ class WeightsCopy:
         form: of the tensors that it takes.
         tensors: the copy, by name.
         pieces: the same memory as a safetensors file in pieces.
+        size_bytes: of that file.
     """
 
     def __init__(self, form: Form) -> None:
@@ -68,6 +69,7 @@ class WeightsCopy:
             name: torch.empty(shape, dtype=dtype, pin_memory=bool(self._gpus)) for name, shape, dtype, _ in form
         }
         self.pieces = serialize_weights(self.tensors)
+        self.size_bytes = sum(map(len, self.pieces))
 
     def fill(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Copy tensors of this form, without waiting for a GPU: it does so in its turn, before it changes them."""

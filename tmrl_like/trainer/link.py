@@ -140,9 +140,9 @@ class TrainerLink:
         """Memory of this form that no publication needs; what is unused and has another form is given up."""
         publications = [self._next_publication, self._publication]  # in the order of their way
         publications += [] if self._saver is None else self._saver.held
-        in_use = [p.weights for p in publications if p is not None]
-        self._memory = [weights for weights in self._memory if weights.form == form or weights in in_use]
-        return next((weights for weights in self._memory if weights not in in_use), None)
+        in_use = {id(p.weights) for p in publications if p is not None}
+        self._memory = [weights for weights in self._memory if weights.form == form or id(weights) in in_use]
+        return next((weights for weights in self._memory if id(weights) not in in_use), None)
 
     def published_at(self, version: int) -> float | None:
         return self._published.get(version)

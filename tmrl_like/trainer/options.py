@@ -76,6 +76,8 @@ class TrainerOptions:
 
     Attributes:
         resume: what to take over from an earlier run of this name: all of it, its memory, or none.
+        init_policy: a policy that a new training's actor starts from: a policy file, RUN or RUN@TAG; the critics start
+            from nothing. None: the actor does, too. A training that is resumed goes on as it was.
         worker_stalled_after_s: a worker that drives one policy for so long, in seconds, while newer ones are published
             is named in the log and counted; .inf: never.
         checkpoint_interval_s: at least so many seconds between two checkpoints; 0: one after each epoch. The last one
@@ -89,6 +91,7 @@ class TrainerOptions:
     """
 
     resume: Resume = "all"
+    init_policy: str | None = None
     worker_stalled_after_s: float = 30.0
     checkpoint_interval_s: float = 0.0
     keep_policies: int = 100

@@ -22,7 +22,7 @@ from tmrl_like.trainer.options import TrainerOptions
 
 log = logging.getLogger("tmrl_like.trainer")
 
-_WAITING = 4  # policies; where the disk is slower than training, the oldest is left out
+_WAITING_BYTES = 32 << 20  # where the disk is slower than training, the oldest policies are left out
 
 
 class Publication(NamedTuple):
@@ -60,7 +60,7 @@ class Saver:
         self._options = options or TrainerOptions()
         self._training_steps = training_steps
         self._tagged_at_s, self._tagged_steps = time.monotonic(), training_steps()
-        self._waiting: deque[Publication] = deque(maxlen=_WAITING)
+        self._waiting: deque[Publication] = deque()
         self._writing: Publication | None = None
         self._returns: list[tuple[int, float]] = []
         self._ready = threading.Condition()
@@ -79,6 +79,9 @@ class Saver:
         """Keep it, if it is finite (the training thread)."""
         with self._ready:
             self._waiting.append(publication._replace(training_steps=self._training_steps()))
+            most = max(1, _WAITING_BYTES // max(1, publication.weights.size_bytes))
+            while len(self._waiting) > most:
+                self._waiting.popleft()
             self._ready.notify()
 
     def add_return(self, version: int, return_: float) -> None:

@@ -19,10 +19,11 @@ from tmrl_like.base.script import close_at_exit
 from tmrl_like.base.text import name_of
 from tmrl_like.config.paths import RunPath
 from tmrl_like.delivery.folder import new_name
-from tmrl_like.errors import ConfigError
+from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.metrics.sinks import ConsoleSink, JsonLinesSink, Sink, WandbSink
-from tmrl_like.policies.policy_file import describe
-from tmrl_like.policies.store import PolicyStore
+from tmrl_like.policies.policy_file import describe, read_policy
+from tmrl_like.policies.store import PolicyStore, find_policy
+from tmrl_like.policies.weight_file import first_not_finite, read_file
 from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.link import TrainerLink
 from tmrl_like.trainer.options import Resume, TrainerOptions
@@ -109,6 +110,8 @@ class Trainer:
         self.training = training = self._checkpoints.build(training_cls, options.resume, updater_fn)
         try:
             training.should_stop = self._stop.is_set
+            if options.init_policy is not None and training.total_updates == 0:
+                _start_from(training, options.init_policy)
             receiver = self._checkpoints.receiver
             receiver.check = SampleCheck(training.observation_space, training.action_space, training.memory)
             host, port = server_ip or cfg.SERVER_IP_FOR_TRAINER, cfg.PORT if server_port is None else server_port
@@ -244,6 +247,18 @@ class Trainer:
         A full disk is logged, and does not stop training.
         """
         self._checkpoints.save(self.training, self.link.newest_version, wait=True)
+
+
+def _start_from(training: TrainingOffline, init_policy: str) -> None:
+    try:
+        path = find_policy(init_policy)
+        card, weights = read_policy(path)
+        if name := first_not_finite(read_file(weights)):
+            raise PolicyError(f"{name} holds values that are not finite")
+        training.agent.start_from(weights, 0 if card is None else card.training_steps)
+    except (PolicyError, OSError) as error:
+        raise ConfigError(f"init_policy is {init_policy}: {error}") from None
+    log.info("this training starts from the policy %s", path)
 
 
 @contextlib.contextmanager

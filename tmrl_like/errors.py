@@ -16,6 +16,7 @@
     │   └── EnvironmentAwayError   the simulator, game or robot that it drives is not there
     ├── MemoryContractError      a user's memory, compressor or preprocessor broke its contract
     │   └── PipelineMismatchError   CRC debugging: a rebuilt transition differs from the original
+    ├── RankError                several trainers: one is gone or silent, or their parameters differ
     ├── DivergedError            training has led to weights that are not finite
     └── CheckpointError          a checkpoint that cannot be read or written
 
@@ -92,6 +93,10 @@ class MemoryContractError(TmrlLikeError):
 
 class PipelineMismatchError(MemoryContractError):
     """CRC debugging found a rebuilt transition that differs from the original."""
+
+
+class RankError(TmrlLikeError):
+    """Of several trainers that learn as one, one is gone or silent, or its parameters differ."""
 
 
 class DivergedError(TmrlLikeError):

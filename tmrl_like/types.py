@@ -244,12 +244,14 @@ class Delivery:
         episodes: finished episodes, test episodes among them.
         receipt: of the last packet; None where there is none to be acknowledged.
         awaits: in lockstep: the worker holds still until the training steps that these samples allow are made.
+        is_copy: of several trainers that all get these samples, another one counts them.
     """
 
     buffer: Buffer
     episodes: tuple[EpisodeStats, ...] = ()
     receipt: Receipt | None = None
     awaits: bool = False
+    is_copy: bool = False
 
 
 def _as_sample(row: Sequence[Any]) -> Sample:

@@ -125,7 +125,7 @@ def test_without_a_trainer_nothing_is_held(relay, link):
     give(relay, b"w", hello())
     for i in range(1, 100):
         give(relay, b"w", packet(sequence=i))
-    assert not relay._waiting.size_bytes
+    assert not any(seat.waiting.size_bytes for seat in relay.workers)
 
 
 def test_a_new_trainer_makes_workers_send_again(relay, link):
@@ -551,7 +551,7 @@ def test_what_waits_for_the_trainer_goes_out_in_turns_of_the_keys(relay, link):
     sent = link.to(b"t", m.Bundle)
     assert [i for i, p in enumerate(sent) if p.worker == "good"] == [1, 3, 5]
     assert [p.previous for p in sent if p.worker == "b1"] == list(range(1, 21))
-    assert relay._waiting.size_bytes == 0
+    assert relay.trainer.waiting.size_bytes == 0
 
 
 def test_a_key_that_fills_the_server_leaves_the_others_their_room(link):
@@ -564,7 +564,7 @@ def test_a_key_that_fills_the_server_leaves_the_others_their_room(link):
         give(relay, b"b", packet("bad", sequence=i), THIEF, body=bytes(10_000))
     for i in range(1, 5):
         give(relay, b"g", packet("good", sequence=i), WORKER_ONLY, body=bytes(10_000))
-    assert relay._waiting.size_bytes <= 100_000
+    assert relay.trainer.waiting.size_bytes <= 100_000
     link.full.clear()
     relay.flush()
     sent = link.to(b"t", m.Bundle)

@@ -343,11 +343,11 @@ def test_a_training_that_was_stopped_goes_on_at_its_round_and_with_its_clock(tmp
 def test_the_minutes_of_a_run_are_those_of_all_its_sessions(tmp_path):
     one = scheduled(max_minutes=1.0)
     one.now += 61.0
-    assert one.finished
+    assert one.is_over()
     take_snapshot(one).write(tmp_path)
     two = scheduled(max_minutes=1.0)
     load_checkpoint(two, tmp_path)
-    assert two.finished
+    assert two.is_over()
 
 
 def test_a_round_that_time_ends_exactly_at_its_end_is_not_done_again():

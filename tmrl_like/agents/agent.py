@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, Protocol
 
 import gymnasium
+import torch
 
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.types import Batch
+
+
+class Ranks(Protocol):
+    """What an agent sees of the other processes that train with it; all call these in the same order."""
+
+    def mean(self, tensor: torch.Tensor) -> None:
+        """Average a tensor of floats over all ranks, in place; RankError: one of them is gone."""
+
+    def largest(self, tensor: torch.Tensor) -> None:
+        """The same with the maximum."""
 
 
 class TrainingAgent(ABC):
@@ -17,7 +29,12 @@ class TrainingAgent(ABC):
     Everything that a restart needs is found by walking the instance's attributes: modules, optimisers,
     tensors, numbers, and lists, tuples and dicts of these. An agent with other state overrides
     `state_dict` and `load_state_dict`.
+
+    Attributes:
+        ranks: of a training with several trainers, set before the first step; None: it trains alone.
     """
+
+    ranks: Ranks | None = None
 
     def __init__(
         self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], device: str = "cpu"
@@ -57,6 +74,38 @@ class TrainingAgent(ABC):
         """
         self.get_actor().load_weights(weights)
 
+    def average_gradients(self, *holders: torch.nn.Module | torch.optim.Optimizer) -> None:
+        """Average the gradients of modules, or of what optimisers step, over all ranks; alone: nothing.
+
+        An agent that is to train on several ranks calls it between `backward` and each optimiser's step, with the same
+        parameters on all ranks.
+        """
+        if self.ranks is None:
+            return
+        gradients = [p.grad for holder in holders for p in _parameters_of(holder) if p.grad is not None]
+        if len(gradients) == 1:
+            self.ranks.mean(gradients[0])
+            return
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+        self.ranks.mean(flat)
+        parts = torch.split(flat, [gradient.numel() for gradient in gradients])
+        torch._foreach_copy_(gradients, [p.view_as(g) for p, g in zip(parts, gradients, strict=True)])
+
     @abstractmethod
     def get_actor(self) -> ActorModule:
         """Return the actor whose weights go to the workers. It may share parameters with training."""
+
+
+def modules_of(agent: TrainingAgent) -> dict[str, torch.nn.Module]:
+    """All modules among an agent's attributes, in lists and tuples too, by name."""
+    found: dict[str, Any] = {}
+    for name, value in vars(agent).items():
+        parts = value if isinstance(value, list | tuple) else ()
+        found |= {name: value} | {f"{name}[{i}]": part for i, part in enumerate(parts)}
+    return {name: module for name, module in found.items() if isinstance(module, torch.nn.Module)}
+
+
+def _parameters_of(holder: torch.nn.Module | torch.optim.Optimizer) -> Iterable[torch.Tensor]:
+    if isinstance(holder, torch.nn.Module):
+        return holder.parameters()
+    return (parameter for group in holder.param_groups for parameter in group["params"])

@@ -72,7 +72,9 @@ class DenseStep(ABC):
         """Equations as in `tmrl_like.agents.sac`; the metrics are numbers."""
         agent, num_rows = self.agent, self.num_rows
         entropy_coef = agent.temperature.log_coef.exp().item()
-        if (norm := agent.obs_norm) is not None:
+        if (norm := agent.obs_norm) is not None and agent.ranks is not None:
+            norm.update(norm.flatten(batch.obs), agent.ranks)
+        elif norm is not None:
             count = norm.count.numpy()
             count += 1.0
             weight, scale, shift = 1.0 / min(count, norm.HORIZON), norm.scale.numpy(), norm.shift.numpy()
@@ -100,6 +102,7 @@ class DenseStep(ABC):
         loss, q = _critic_loss(self.q_NB, self.target_B, weight_B, self.d_q_NB, self.td_error_B)
         self.back_to_critics()
         self.critics.backward()
+        agent.average_gradients(agent.critic_optimizer)
         self.descend_critic()
         metrics = {"loss_critic": loss, "q_mean": q, "q_target_mean": target}
         if batch.drawn is not None:
@@ -119,13 +122,17 @@ class DenseStep(ABC):
         q, log_prob = _value_of_policy(self.q_NB, log_prob_B, agent._draws_critics, self.d_q_NB)
         self.back_to_actor(entropy_coef / self.num_rows)
         self.actor_now.backward()
-        self.descend_actor()
+        learned = [agent.actor_optimizer]
         metrics = {"loss_actor": entropy_coef * log_prob - q, "entropy_nats": -log_prob, "entropy_coef": entropy_coef}
         if agent.learn_entropy_coef:
             log_coef = agent.temperature.log_coef
             excess = -log_prob - agent.target_entropy
             metrics["loss_entropy_coef"] = log_coef.item() * excess
             log_coef.grad.numpy()[...] = excess
+            learned.append(agent.temperature_optimizer)
+        agent.average_gradients(*learned)
+        self.descend_actor()
+        if agent.learn_entropy_coef:
             self.descend_temperature()
         return metrics
 

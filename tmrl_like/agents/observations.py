@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tmrl_like.agents.agent import Ranks
 from tmrl_like.agents.images import IMAGE_FEATURES, ImageEncoder
 from tmrl_like.agents.layout import OBS_RANGE, IntArray, Leaf, numbers_of, read_leaves
 from tmrl_like.base import tree
@@ -127,12 +128,18 @@ class RunningNorm(nn.Module):
         self.count.fill_(batches)
 
     @torch.no_grad()
-    def update(self, x_BR: Tensor) -> None:
-        """Count a batch of raw numbers, float32 [B, R], and write scale and shift in place. Reads nothing back."""
+    def update(self, x_BR: Tensor, ranks: Ranks | None = None) -> None:
+        """Count a batch of raw numbers, float32 [B, R], and write scale and shift in place. Reads nothing back.
+
+        The batches of all `ranks` count as one.
+        """
         x_BU = x_BR.index_select(1, self.which).double()
+        moments = torch.stack((x_BU.mean(0), x_BU.square_().mean(0)))
+        if ranks is not None:
+            ranks.mean(moments)
         weight = self.count.add_(1.0).clamp(max=self.HORIZON).reciprocal_()
-        self.mean.lerp_(x_BU.mean(0), weight)
-        self.mean_square.lerp_(x_BU.square_().mean(0), weight)
+        self.mean.lerp_(moments[0], weight)
+        self.mean_square.lerp_(moments[1], weight)
         var_U = torch.addcmul(self.mean_square, self.mean, self.mean, value=-1.0)
         scale_U = var_U.clamp_(min=self.FLOOR**2).rsqrt_()
         self.scale.index_copy_(0, self.which, scale_U.float())

@@ -7,6 +7,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from tmrl_like.agents.agent import Ranks
 from tmrl_like.agents.observations import RunningNorm
 
 _LARGEST_DISCOUNT = 0.999
@@ -43,12 +44,20 @@ class ReturnScale(nn.Module):
             self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
 
     @torch.no_grad()
-    def update(self, rew_B: Tensor, discount_B: Tensor) -> Tensor:
-        """Count a batch's rewards and the discounts of what follows them; float32 [], the scale. Reads nothing back."""
+    def update(self, rew_B: Tensor, discount_B: Tensor, ranks: Ranks | None = None) -> Tensor:
+        """Count a batch's rewards and the discounts of what follows them; float32 [], the scale. Reads nothing back.
+
+        The batches of all `ranks` count as one.
+        """
         weight = self.count.add_(1.0).clamp(max=RunningNorm.HORIZON).reciprocal_()
         seen = torch.stack((rew_B, discount_B)).double()  # [2, B]
-        self.means.view(2, 2).lerp_(torch.stack((seen, seen.square()), 1).mean(2), weight)
-        self.largest.copy_(torch.maximum(self.largest, rew_B.abs().amax()))
+        moments = torch.stack((seen, seen.square()), 1).mean(2)
+        largest = torch.maximum(self.largest, rew_B.abs().amax())
+        if ranks is not None:
+            ranks.mean(moments)
+            ranks.largest(largest)
+        self.means.view(2, 2).lerp_(moments, weight)
+        self.largest.copy_(largest)
         rew, square = self.means[:2]
         discount, square_discount = self.means[2:].clamp(max=_LARGEST_DISCOUNT)
         size: Tensor = (square + 2.0 * discount * rew.square() / (1.0 - discount)) / (1.0 - square_discount)

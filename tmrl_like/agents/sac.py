@@ -266,7 +266,8 @@ class SACAgent(TrainingAgent):
     def train(self, batch: Batch) -> dict[str, Any]:
         """Do one step on a batch; see `TrainingAgent.train`. The metrics are numbers or 0-dimensional tensors."""
         self.updates += 1
-        return self._step(batch, self.updates % self.policy_delay == 0)
+        is_alone = self.ranks is None or self.device == "cpu"  # else collectives would be in the graph
+        return (self._step if is_alone else self._update)(batch, self.updates % self.policy_delay == 0)
 
     def start_from(self, weights: bytes, training_steps: int = 0) -> None:
         """As `TrainingAgent.start_from`: actor and average are the policy, whose statistics are gone on with."""
@@ -291,14 +292,15 @@ class SACAgent(TrainingAgent):
     def _normalize(self, batch: Batch) -> Batch:
         """Count a batch in the running statistics, which the networks normalise by; with its rewards scaled."""
         if self.obs_norm is not None:
-            self.obs_norm.update(self.obs_norm.flatten(batch.obs))
+            self.obs_norm.update(self.obs_norm.flatten(batch.obs), self.ranks)
         return self._scale_rewards(batch)
 
     def _scale_rewards(self, batch: Batch) -> Batch:
         if self.return_scale is None:
             return batch
         gamma = self.gamma if batch.discount is None else batch.discount
-        return batch._replace(rew=batch.rew / self.return_scale.update(batch.rew, gamma * (1.0 - batch.terminated)))
+        discount = gamma * (1.0 - batch.terminated)
+        return batch._replace(rew=batch.rew / self.return_scale.update(batch.rew, discount, self.ranks))
 
     def average(self, with_actor: bool) -> None:
         """Move the averages: the target critics, and, where there is one, the actor that acts."""
@@ -310,7 +312,9 @@ class SACAgent(TrainingAgent):
         target_B = self._td_target(batch)  # [B]
         q_NB = self.critic(batch.obs, batch.act)  # [N, B]
         loss = critic_loss(q_NB, target_B, batch.weight)
-        _descend(loss, self.critic_optimizer)
+        _backward(loss, self.critic_optimizer)
+        self.average_gradients(self.critic_optimizer)
+        adam_step(self.critic_optimizer)
         q_NB = q_NB.detach()
         metrics = {"loss_critic": loss.detach(), "q_mean": q_NB.mean(), "q_target_mean": target_B.mean()}
         if batch.drawn is not None:
@@ -323,13 +327,18 @@ class SACAgent(TrainingAgent):
         q_B = q_NB.mean(dim=0) if self._draws_critics else q_NB.amin(dim=0)  # [B]
         entropy_coef = self.temperature().detach()
         loss = actor_loss(log_prob_B, q_B, entropy_coef)
-        _descend(loss, self.actor_optimizer)
+        _backward(loss, self.actor_optimizer)
+        learned = [self.actor_optimizer]
         entropy = -log_prob_B.detach().mean()
         metrics = {"loss_actor": loss.detach(), "entropy_nats": entropy, "entropy_coef": entropy_coef}
         if self.learn_entropy_coef:
             loss = temperature_loss(self.temperature.log_coef, log_prob_B, self.target_entropy)
-            _descend(loss, self.temperature_optimizer)
+            _backward(loss, self.temperature_optimizer)
+            learned.append(self.temperature_optimizer)
             metrics["loss_entropy_coef"] = loss.detach()
+        self.average_gradients(*learned)
+        for optimizer in learned:
+            adam_step(optimizer)
         return metrics
 
     @torch.no_grad()
@@ -401,7 +410,6 @@ class Temperature(nn.Module):
         return self.log_coef.exp()
 
 
-def _descend(loss: Tensor, optimizer: torch.optim.Adam) -> None:
+def _backward(loss: Tensor, optimizer: torch.optim.Adam) -> None:
     optimizer.zero_grad(set_to_none=False)
     loss.backward()  # type: ignore[no-untyped-call]
-    adam_step(optimizer)

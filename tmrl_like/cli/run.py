@@ -6,9 +6,10 @@ import datetime
 import io
 import os
 import shlex
+import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -86,15 +87,16 @@ class Run:
             server = self._start("server", "server", f"--server.bind={self._settings.server.listens_on}")
             self._wait_until_ready(server)  # if the port is taken, nothing else was touched
             folder = self._prepare_folder()
-            trainer = self._start("trainer", "trainer", *self._where())
+            trainers = self._start_trainers(self._arguments.trainers)
             untrained = self._start_test("untrained test", "--untrained") if self._arguments.proof else None
             others = [server, *([untrained] if untrained else [])]
-            self._wait_until_ready(trainer, others)
+            for trainer in trainers:
+                self._wait_until_ready(trainer, [*trainers, *others])
             workers = [self._start_worker(i) for i in range(1, self._arguments.workers + 1)]
             self._state = "training"
-            while trainer.exit_code is None:
-                self._turn([trainer, *others, *workers])
-            self._turn([trainer])
+            while any(trainer.exit_code is None for trainer in trainers):
+                self._turn([*trainers, *others, *workers])
+            self._turn(trainers)
             self._progress.finish()
             self._family.stop(*workers, within_s=_ENDS_WITHIN_S)
             self._family.stop(server, within_s=_ENDS_WITHIN_S)  # last, so that the others can take their leave
@@ -109,7 +111,7 @@ class Run:
         except _ToldToStopError:
             self._end_all()
             for child in self._family.children:
-                if child.role == "trainer" and child.error:  # it could not write its last checkpoint
+                if child.role.startswith("trainer") and child.error:  # it could not write its last checkpoint
                     raise PartDiedError(child) from None
             raise
         except BaseException:
@@ -139,6 +141,24 @@ class Run:
         self._tail = Tail(self._settings.paths.metrics)
         return folder
 
+    def _start_trainers(self, number: int) -> list[Child]:
+        """One, or the ranks of a training; they meet on a port that is free now."""
+        if number == 1:
+            return [self._start("trainer", "trainer", *self._where())]
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        both = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": number, "LOCAL_WORLD_SIZE": number}
+        return [
+            self._start(
+                "trainer" if rank == 0 else f"trainer rank {rank}",
+                "trainer",
+                *self._where(),
+                environment={name: str(value) for name, value in (both | {"RANK": rank, "LOCAL_RANK": rank}).items()},
+            )
+            for rank in range(number)
+        ]
+
     def _start_worker(self, number: int) -> Child:
         if self._arguments.workers == 1:
             return self._start("worker", "worker", *self._where())
@@ -149,9 +169,9 @@ class Run:
         self._episodes[child] = []
         return child
 
-    def _start(self, role: str, command: str, *more: str) -> Child:
+    def _start(self, role: str, command: str, *more: str, environment: Mapping[str, str] | None = None) -> Child:
         level = self._arguments.log_level
-        return self._family.start(role, [command, *self._experiment(), *more, "--log-level", level])
+        return self._family.start(role, [command, *self._experiment(), *more, "--log-level", level], environment)
 
     def _experiment(self) -> list[str]:
         """The experiment as a command line names it: its file, and what was given in place of the file's values."""
@@ -171,7 +191,7 @@ class Run:
         if self._stopper.requested:
             raise _ToldToStopError
         for child in watched:
-            is_endless = child not in self._episodes and child.role != "trainer"
+            is_endless = child not in self._episodes and not child.role.startswith("trainer")
             if child.exit_code is not None and (is_endless or child.exit_code != 0):
                 self._hear_last_words()
                 raise PartDiedError(child)
@@ -206,7 +226,7 @@ class Run:
         self._view.show(self._state, self._progress)
         alive = [c for c in self._family.children if c.exit_code is None]
         servers = [c for c in alive if c.role == "server"]
-        trainers = [c for c in alive if c.role == "trainer"]
+        trainers = [c for c in alive if c.role.startswith("trainer")]
         others = [c for c in alive if c not in servers and c not in trainers]
         self._family.ask_to_end(*trainers)
         self._family.stop(*others, within_s=_ENDS_WITHIN_S)

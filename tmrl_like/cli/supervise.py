@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
@@ -66,9 +66,9 @@ class Family:
         self._lines: queue.SimpleQueue[Line] = queue.SimpleQueue()
         self._readers: list[threading.Thread] = []
 
-    def start(self, role: str, arguments: Sequence[str]) -> Child:
-        """Start `tmrl-like` with `arguments`."""
-        environment = os.environ | {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:replace"}
+    def start(self, role: str, arguments: Sequence[str], further: Mapping[str, str] | None = None) -> Child:
+        """Start `tmrl-like` with `arguments`, and `further` variables in its environment."""
+        environment = os.environ | dict(further or {}) | {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:replace"}
         process = subprocess.Popen(
             [sys.executable, "-m", "tmrl_like", *arguments, "--supervised"],
             stdin=subprocess.PIPE,

@@ -30,20 +30,22 @@ def main(arguments: Arguments) -> int:
     experiment = prepare(arguments, "trainer", parts)
     tune_process()
     section, paths = experiment.trainer, experiment.paths
+    is_first = os.environ.get("RANK", "0") == "0"
     sinks: list[Sink] = [] if arguments.supervised else [ConsoleSink()]
-    if section.tensorboard:
+    if section.tensorboard and is_first:
         sinks.append(TensorBoardSink(paths.folder / "tensorboard"))
     with (
-        use_run(paths, "trainer", supervised=arguments.supervised),
+        use_run(paths, "trainer" if is_first else "rank", supervised=arguments.supervised),
         make_trainer(experiment, sinks) as trainer,
     ):
         stopper.on_stop = trainer.stop
         _refuse_finished(trainer, experiment)
-        text = dump_experiment(arguments.experiment, arguments.overrides, parts)
-        write_atomically(paths.folder / "experiment.yaml", text.encode())
+        if is_first:
+            text = dump_experiment(arguments.experiment, arguments.overrides, parts)
+            write_atomically(paths.folder / "experiment.yaml", text.encode())
         if arguments.supervised:
             print("ready", flush=True)
-        if not section.wandb:
+        if not (section.wandb and is_first):
             trainer.run()
         else:
             trainer.run_with_wandb(
@@ -53,7 +55,8 @@ def main(arguments: Arguments) -> int:
                 key=os.environ.get("WANDB_API_KEY"),
                 offline=section.wandb_offline,
             )
-    return INTERRUPTED if stopper.requested else 0
+    is_restarted = "TORCHELASTIC_RUN_ID" in os.environ  # by torchrun, if it ends with anything but 0
+    return INTERRUPTED if stopper.requested and not is_restarted else 0
 
 
 def make_trainer(experiment: Experiment, sinks: list[Sink]) -> Trainer:
@@ -70,7 +73,7 @@ def make_trainer(experiment: Experiment, sinks: list[Sink]) -> Trainer:
         **experiment.server.dialled,
     )
     if experiment.seed is not None and trainer.training.total_updates == 0:
-        trainer.training.memory.seed(experiment.seed)
+        trainer.training.memory.seed(experiment.seed + trainer.ranks.rank)
     return trainer
 
 

@@ -48,7 +48,7 @@ def prepare(arguments: Arguments, role: str, parts: tuple[str, ...] = PARTS) -> 
     settings = load_settings(arguments.experiment, arguments.overrides)
     set_up_logging(role, arguments.log_level, arguments.supervised)
     threads = (settings.trainer if role == "trainer" else settings.worker).torch_threads
-    threads = threads or max(1, (os.cpu_count() or 1) - 1)
+    threads = threads or max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE") or 1) - 1)
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
     from tmrl_like.policies.loading import IN_NUMPY
 

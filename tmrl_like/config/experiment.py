@@ -100,7 +100,7 @@ class TrainerSection(TrainerOptions, Schedule):
     """The schedule of the training, how it is run, and what is kept of it.
 
     Attributes:
-        torch_threads: processor threads for training; none: all cores but one.
+        torch_threads: processor threads for training; none: all cores of this trainer's share of the machine but one.
         checkpoint: keep checkpoints, and the samples as they arrive, in the run's folder.
         tensorboard: write metrics for TensorBoard into the run's folder.
         wandb: send metrics to Weights & Biases.

@@ -69,6 +69,7 @@ class Session:
         model_path: Path | None = None,
         incarnation: int = 0,
         takes_over: tuple[int, ...] = (),
+        rank: m.Rank = m.ALONE,
     ) -> None:
         """Start the thread and introduce the peer; does not wait for the server.
 
@@ -82,6 +83,7 @@ class Session:
             model_path: where this peer keeps its weights; two peers of one machine must not share it.
             incarnation: names this process; 0: a random number.
             takes_over: incarnations of this name that are dead, whose packets this one sends as well.
+            rank: which of several trainers it is.
 
         Raises:
             ConfigError: the name is too long, or not one line of printable characters.
@@ -94,7 +96,7 @@ class Session:
         self._where = where
         self._role = role
         self._hello = m.Hello(
-            role_name, name, self.incarnation, tmrl_like.__version__, spaces, _file_id(model_path), takes_over
+            role_name, name, self.incarnation, tmrl_like.__version__, spaces, _file_id(model_path), takes_over, rank
         )
         self._stopping = threading.Event()
         self._flush_s = 0.0

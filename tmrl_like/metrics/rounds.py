@@ -29,6 +29,7 @@ class RoundMetrics:
 
     Attributes:
         episodes: reported in this round, of whichever worker.
+        samples: that came in this round.
     """
 
     def __init__(self, epoch: int, round_: int) -> None:
@@ -39,7 +40,7 @@ class RoundMetrics:
         self._idle_s = 0.0
         self._steps: dict[str, list[Any]] = defaultdict(list)
         self._num_steps = 0
-        self._samples = 0
+        self.samples = 0
         self._of_samples: dict[str, list[Any]] = defaultdict(list)  # arrays of values
         self._newest_act: dict[str, Any] = {}  # by stream, [1, *action shape]
 
@@ -66,7 +67,7 @@ class RoundMetrics:
     def add_samples(self, buffer: Buffer, published_at: Callable[[int], float | None], newest_version: int = 0) -> None:
         """Samples that enter the memory now; what is known of policies is as in `TrainerInterface`."""
         now, add = time.time(), self._of_samples
-        self._samples += len(buffer)
+        self.samples += len(buffer)
         for block in buffer.blocks:
             timing, is_step = block.timing, ~block.is_reset
             add["sample_age"].append(now - timing.observed_at_s)
@@ -102,12 +103,12 @@ class RoundMetrics:
             "training_steps_total": total_updates,
             "training_steps_per_s": self._num_steps / max(duration_s - self._idle_s, 1e-9),
             "env_steps_total": total_samples,
-            "env_steps_per_s": self._samples / duration_s,
+            "env_steps_per_s": self.samples / duration_s,
             "training_steps_per_env_step": total_updates / max(total_samples, 1),
             "memory_transitions": memory_transitions,
         }
-        if self._samples:
-            record["training_steps_per_env_step_round"] = self._num_steps / self._samples
+        if self.samples:
+            record["training_steps_per_env_step_round"] = self._num_steps / self.samples
         values = {name: np.concatenate(parts) for name, parts in self._of_samples.items()}
         for name, unit in _SHOWN_AS_PERCENTILES.items():
             if len(values.get(name, ())):

@@ -1,5 +1,10 @@
 """What the server does with messages: seats, samples one way, policies the other. No threads, no clock.
 
+Of several trainers that learn as one, the ranks of a *group*, each has a seat. A worker's samples are *dealt* to one
+of them, the one with the fewest workers; where workers are fewer than ranks, or the ranks ask for it, to all. Before
+samples flow to a rank, the others say what they have stored of that worker's processes, and it is told: it takes what
+follows. So no sample is taken by two, whatever was dealt to whom before, by this server process or another one.
+
 The relay holds no samples while there is no trainer: workers keep theirs until they are acknowledged.
 While there is one, what waits for it is bounded twice: each worker limits what it has on its way, and
 above `max_waiting_bytes` packets of the key that has most of them are dropped here (the trainer sees the gap
@@ -11,7 +16,7 @@ from __future__ import annotations
 import functools
 import logging
 import secrets
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -28,6 +33,7 @@ _MALFORMED_BEFORE_REFUSAL = 100
 _MAX_POLICIES_ON_THEIR_WAY = 3
 _LINES, _LINES_PER_S = 200, 1.0  # of log about one key, at first, and then
 _SEATS_PER_S = 10.0  # new ones of one key, when it has taken twice `max_workers`
+_ASK_AGAIN_S = 2.0
 _BEATS, _BEATS_PER_S = 100, 20.0  # of one worker that are passed on, at first, and then
 _SHARED_FILE = "this {0} and the {1} keep their weights in one file of one machine: give each its own model_path"
 _MISFIT = (
@@ -47,6 +53,21 @@ class Seat:
     policy_cursor: int = 0  # next policy frame this worker is due
     policies_on_their_way: deque[int] = field(default_factory=deque)  # versions begun, and not known to have arrived
     beats: Bucket = field(default_factory=lambda: Bucket(_BEATS, _BEATS_PER_S))
+    # of a trainer
+    waiting: _Waiting = field(default_factory=lambda: _Waiting(0))
+    feed: int = 0
+    # of a worker that is dealt to one of several trainers, or to all of them
+    ranks: tuple[int, ...] = ()
+    deal: int = 0  # names this decision in questions and answers; 0: none was made
+    asked_at: float = 0.0
+    asked: set[int] = field(default_factory=set)  # ranks that have not answered; until then nothing flows
+    takes_over: bool = False  # whether the others have said what they have, and `ranks` are told
+    receipts: dict[int, int] = field(default_factory=dict)  # of the others, by incarnation
+    acks: dict[int, dict[int, m.Ack]] = field(default_factory=dict)  # by incarnation and rank
+
+    @property
+    def rank(self) -> int:
+        return self.hello.rank.number
 
     @property
     def who(self) -> tuple[str, str]:
@@ -135,10 +156,10 @@ class _Waiting:
 
 
 class Relay:
-    """Routes between one trainer and any number of workers.
+    """Routes between one trainer, or the ranks of one group, and any number of workers.
 
     Attributes:
-        trainer: its seat; None: there is none.
+        ranks: seats of the trainers that are here; one that is alone is rank 0.
     """
 
     def __init__(
@@ -155,10 +176,9 @@ class Relay:
         self._max_workers = max_workers
         self._silent_after_s = silent_after_s
         self._max_policy_bytes = max_policy_bytes
-        self._feed = 0
+        self._max_waiting_bytes = max_waiting_bytes
         self._seats: dict[bytes, Seat] = {}
-        self.trainer: Seat | None = None
-        self._waiting = _Waiting(max_waiting_bytes)
+        self.ranks: dict[int, Seat] = {}
         self._new_seats = Buckets(2 * max_workers + 10, _SEATS_PER_S)
         self._say = Lines(log, _LINES, _LINES_PER_S, lambda: self._now)
         self._now = 0.0  # of the message or the look at the clock that is being dealt with
@@ -167,6 +187,11 @@ class Relay:
         self._unsaid = Buckets(1, 0.0)  # what the log has not got yet: refusals, and whose message was malformed
         self._names: dict[str, str] = {}  # worker -> key that used this name first; the oldest first
         self.counters = Counters()
+
+    @property
+    def trainer(self) -> Seat | None:
+        """The trainer's seat, or that of the first rank that is here; None: there is none."""
+        return min(self.ranks.values(), key=lambda seat: seat.rank, default=None)
 
     @property
     def workers(self) -> list[Seat]:
@@ -217,6 +242,9 @@ class Relay:
             line = "%s %s has been silent for %.0f s: its seat is free"
             self._say(seat.key, logging.WARNING, line, *seat.who, self._silent_after_s)
             self._leave(seat)
+        for worker in self.workers:
+            if worker.asked and now - worker.asked_at > _ASK_AGAIN_S:
+                self._ask(worker)
         return self.flush()
 
     def beat(self) -> None:
@@ -245,8 +273,10 @@ class Relay:
             self._refuse(identity.name, hello, refusal, peer)
             self._link.forget(peer)
             return
+        ranks: tuple[int, ...] = ()
         for old in namesakes:
             if old.peer != peer:
+                ranks = old.ranks
                 self._forget(old)
         sitting = self._seats.get(peer)
         if sitting is not None and sitting in namesakes:  # it asked more than once
@@ -255,12 +285,15 @@ class Relay:
             return
         if sitting is not None:
             self._leave(sitting)
-        seat = self._seats[peer] = Seat(peer, identity.name, hello, now)
+        seat = self._seats[peer] = Seat(peer, identity.name, hello, now, ranks=ranks)
         if hello.role == "trainer":
             self._seat_trainer(seat)
+            self._welcome(seat)
         else:
             self._bind_name(hello.name, identity.name)
-        self._welcome(seat)
+            self._deal()
+            if not seat.deal:
+                self._welcome(seat)
         self._say(identity.name, logging.INFO, "%s %s is here (key %s)", *seat.who, identity.name)
 
     def _refuse(self, key: str, hello: m.Hello, refusal: m.Refusal, peer: bytes) -> None:
@@ -314,13 +347,17 @@ class Relay:
     def _reason_to_refuse_trainer(self, identity: Identity, hello: m.Hello, now: float) -> m.Refusal | None:
         if any(_share_file(worker, hello) for worker in self.workers):
             return m.Refusal(_SHARED_FILE.format("trainer", "worker"))
-        if not self._is_taken(self.trainer, identity, hello, now):
-            return None
-        assert self.trainer is not None
-        return m.Refusal(
-            f"a trainer is connected already ({self.trainer.hello.name}): stop it, or give this one its own server",
-            _RETRY_AFTER_S,
-        )
+        group = hello.rank.group
+        others = [seat for seat in self.ranks.values() if not group or seat.hello.rank.group != group]
+        if group and hello.rank.number in self.ranks:
+            others.append(self.ranks[hello.rank.number])
+        for other in others:
+            if other.peer in self._seats and self._is_taken(other, identity, hello, now):
+                return m.Refusal(
+                    f"a trainer is connected already ({other.hello.name}): stop it, or give this one its own server",
+                    _RETRY_AFTER_S,
+                )
+        return None
 
     def _is_taken(self, sitting: Seat | None, identity: Identity, hello: m.Hello, now: float) -> bool:
         """Whether another process holds a seat and shows signs of life; a silent one loses it."""
@@ -354,32 +391,117 @@ class Relay:
         )
 
     def _seat_trainer(self, seat: Seat) -> None:
-        self.trainer = seat
-        self._feed = secrets.randbits(62) + 1
-        self._waiting.clear()
+        self.ranks[seat.rank] = seat
+        seat.feed = secrets.randbits(62) + 1
+        seat.waiting = _Waiting(self._max_waiting_bytes // seat.hello.rank.size)
         for worker in self.workers:
-            worker.policies_on_their_way.clear()  # another trainer may count its versions from 1 again
+            if seat.rank == 0:
+                worker.policies_on_their_way.clear()  # another trainer may count its versions from 1 again
             refusal = self._reason_for_spaces(worker.hello)
-            if refusal is None:
-                self._welcome(worker)
-            else:
+            if refusal is not None:
                 self._dismiss(worker, refusal)
+            elif seat.rank in worker.ranks:
+                self._deal_to(worker, worker.ranks)
+            elif seat.rank in worker.asked:
+                self._ask(worker)
+        self._deal()
+
+    def _deal(self) -> None:
+        """Deal workers that are with no rank, or with all where that is over; then level the ranks' shares."""
+        if self.trainer is None:
+            return
+        group = self.trainer.hello.rank
+        workers, everyone = self.workers, tuple(range(group.size))
+        if group.size > 1 and (group.wants_all or len(workers) < group.size):
+            dealt = dict.fromkeys(range(len(workers)), everyone)
+        else:
+            dealt = {i: worker.ranks for i, worker in enumerate(workers) if len(worker.ranks) == 1}
+            shares = Counter(ranks[0] for ranks in dealt.values())
+            for i in range(len(workers)):
+                if i not in dealt:
+                    dealt[i] = (fewest := min(everyone, key=shares.__getitem__),)
+                    shares[fewest] += 1
+            while shares[most := max(everyone, key=shares.__getitem__)] - min(map(shares.__getitem__, everyone)) > 1:
+                fewest = min(everyone, key=shares.__getitem__)
+                dealt[max(i for i, ranks in dealt.items() if ranks == (most,))] = (fewest,)
+                shares[most] -= 1
+                shares[fewest] += 1
+        for i, worker in enumerate(workers):
+            if worker.ranks != dealt[i] or not worker.deal:
+                self._deal_to(worker, dealt[i])
+
+    def _deal_to(self, worker: Seat, ranks: tuple[int, ...]) -> None:
+        """Let a worker's samples flow to these ranks, when the others have said what they have of it."""
+        assert self.trainer is not None
+        size = self.trainer.hello.rank.size
+        worker.ranks, worker.deal, worker.takes_over = ranks, secrets.randbits(62) + 1, False
+        worker.asked = set(range(size)).difference(ranks) if len(ranks) == 1 else set()
+        worker.receipts.clear()
+        worker.acks.clear()
+        if size > 1 and not worker.asked:
+            worker.asked, worker.takes_over = set(ranks), True
+        self._ask(worker)
+        self._welcome(worker)
+
+    def _ask(self, worker: Seat) -> None:
+        """Ask the ranks that have not answered what they have of a worker, or tell those that take it over."""
+        worker.asked_at, name = self._now, worker.hello.name
+        for rank in worker.asked & self.ranks.keys():
+            if worker.takes_over:
+                receipts = tuple(worker.receipts.items())
+                is_copy = len(worker.ranks) > 1 and rank > 0
+                self._tell(self.ranks[rank].peer, m.Takeover(name, worker.deal, receipts, is_copy))
+            else:  # behind what waits for it
+                incarnations = worker.hello.incarnation, *worker.hello.takes_over
+                asking = m.encode(m.ReceiptsWanted(name, worker.deal, incarnations))
+                self.ranks[rank].waiting.add(worker.key, asking)
+                self.ranks[rank].waiting.samples += self._min_samples
+        self._flush_samples()
+
+    def _on_receipts(self, seat: Seat, message: m.Receipts, data: bytes | memoryview) -> None:
+        for worker in self.workers:
+            is_meant = (worker.hello.name, worker.deal) == (message.worker, message.number)
+            if not is_meant or seat.rank not in worker.asked:
+                continue
+            worker.asked.remove(seat.rank)
+            for incarnation, sequence in message.receipts:
+                worker.receipts[incarnation] = max(sequence, worker.receipts.get(incarnation, 0))
+            if worker.asked:
+                continue
+            if not worker.takes_over:
+                worker.asked, worker.takes_over = set(worker.ranks), True
+                self._ask(worker)
+            else:
+                self._welcome(worker)
 
     def _dismiss(self, seat: Seat, refusal: m.Refusal) -> None:
         self._refuse(seat.key, seat.hello, refusal, seat.peer)
         self._leave(seat)
 
     def _welcome(self, seat: Seat) -> None:
-        self._tell(seat.peer, m.Welcome(self._feed, seat is self.trainer and not self._policy.is_whole))
+        if seat.hello.role == "trainer":
+            self._tell(seat.peer, m.Welcome(seat.feed, seat.rank == 0 and not self._policy.is_whole))
+            return
+        feed = 0
+        for rank in self._fed_by(seat):
+            feed ^= rank.feed
+        self._tell(seat.peer, m.Welcome(feed))
+
+    def _fed_by(self, worker: Seat) -> list[Seat]:
+        """The trainers that a worker's samples go to now."""
+        return [] if worker.asked else [self.ranks[rank] for rank in worker.ranks if rank in self.ranks]
 
     def _leave(self, seat: Seat) -> None:
         self._forget(seat)
-        if seat is self.trainer:
-            self.trainer = None
-            self._feed = 0
-            self._waiting.clear()
+        if self.ranks.get(seat.rank) is seat:
+            del self.ranks[seat.rank]
             for worker in self.workers:
-                self._welcome(worker)
+                if not self.ranks:
+                    worker.ranks, worker.asked = (), set()
+                if not self.ranks or seat.rank in worker.ranks:
+                    self._welcome(worker)
+        elif seat.hello.role == "worker":
+            self._deal()
 
     def _forget(self, seat: Seat) -> None:
         self._seats.pop(seat.peer, None)
@@ -389,25 +511,30 @@ class Relay:
         if not seat.sends_for(message):
             self._refuse_malformed_from(seat, f"it sent samples in the name of {message.worker:.60}")
             return
-        if self.trainer is None:
+        if not (trainers := self._fed_by(seat)):
             return  # the worker keeps them, and sends them again when there is a trainer
-        self.counters.dropped += self._waiting.add(seat.key, data)  # the trainer notices the gap and asks for it again
         at_once = message.awaits or not message.samples  # finished episodes do not wait either
-        self._waiting.samples += self._min_samples if at_once else message.samples
+        for trainer in trainers:
+            self.counters.dropped += trainer.waiting.add(seat.key, data)  # it notices the gap and asks for it again
+            trainer.waiting.samples += self._min_samples if at_once else message.samples
         self.counters.samples += message.samples
         self.counters.packets += 1
         self._flush_samples()
 
     def _flush_samples(self) -> bool:
-        waiting = self._waiting
-        if self.trainer is None or waiting.samples < self._min_samples:
-            return True
-        if not waiting.send(functools.partial(self._link.send, self.trainer.peer)):
-            return False
-        waiting.samples = 0
-        return True
+        is_sent = True
+        for trainer in self.ranks.values():
+            if trainer.waiting.samples >= self._min_samples:
+                if trainer.waiting.send(functools.partial(self._link.send, trainer.peer)):
+                    trainer.waiting.samples = 0
+                else:
+                    is_sent = False
+        return is_sent
 
     def _on_policy(self, seat: Seat, message: m.PolicyFrame, data: bytes | memoryview) -> None:
+        if seat.rank:
+            self._refuse_malformed_from(seat, f"it is rank {seat.rank}, and rank 0 publishes")
+            return
         if message.index == 0:
             self._policy = _Policy(message.version, [], message.frames)
             for worker in self.workers:
@@ -442,8 +569,22 @@ class Relay:
 
     def _on_ack(self, seat: Seat, message: m.Ack, data: bytes | memoryview) -> None:
         for worker in self.workers:
-            if worker.sends_for(message):
-                self._link.send(worker.peer, data)
+            if not worker.sends_for(message):
+                continue
+            if len(worker.ranks) < 2:
+                if seat.rank in worker.ranks or not message.again:  # else it asks for what another one gets
+                    self._link.send(worker.peer, data)
+                continue
+            acks = worker.acks.setdefault(message.incarnation, {})
+            acks[seat.rank] = message
+            if set(acks) == set(worker.ranks):  # a packet is stored where all have it
+                stored, received, trained = (
+                    min(getattr(ack, name) for ack in acks.values()) for name in ("stored", "received", "trained")
+                )
+                ack = m.Ack(message.worker, message.incarnation, stored, received, message.again, trained)
+                self._tell(worker.peer, ack)
+            elif message.again:
+                self._tell(worker.peer, m.Ack(message.worker, message.incarnation, 0, 0, again=True))
 
     def _on_dismissal(self, seat: Seat, message: m.Dismissal, data: bytes | memoryview) -> None:
         for worker in self.workers:
@@ -456,8 +597,10 @@ class Relay:
         while seat.policies_on_their_way and seat.policies_on_their_way[0] <= message.policy_received:
             seat.policies_on_their_way.popleft()
         is_due = seat.beats.take(1, self._now)
-        if is_due and self.trainer is not None and message.worker == seat.hello.name:
-            self._link.send(self.trainer.peer, data)
+        if is_due and message.worker == seat.hello.name:
+            for rank, trainer in self.ranks.items():
+                if rank == 0 or (message.awaits and rank in seat.ranks):
+                    self._link.send(trainer.peer, data)
 
     def _on_bye(self, seat: Seat, message: m.Bye, data: bytes | memoryview) -> None:
         self._say(seat.key, logging.INFO, "%s %s leaves", *seat.who)
@@ -470,6 +613,7 @@ class Relay:
         ("trainer", m.PolicyFrame): _on_policy,
         ("trainer", m.Ack): _on_ack,
         ("trainer", m.Dismissal): _on_dismissal,
+        ("trainer", m.Receipts): _on_receipts,
         ("trainer", m.Beat): lambda *_: None,  # a trainer's sign of life is for the server alone
         ("trainer", m.Bye): _on_bye,
     }

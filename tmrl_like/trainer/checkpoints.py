@@ -6,7 +6,7 @@ import functools
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,17 +14,18 @@ from typing import Any
 import msgspec
 import torch
 
-from tmrl_like.agents.agent import TrainingAgent
+from tmrl_like.agents.agent import TrainingAgent, modules_of
 from tmrl_like.base.files import write_atomically
-from tmrl_like.delivery.log import PacketLog, head_of, lock_folder
+from tmrl_like.delivery.log import PacketLog, entries_of, head_of, lock_folder
 from tmrl_like.delivery.receiver import Receiver
-from tmrl_like.errors import CheckpointError, MemoryContractError
+from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError
 from tmrl_like.policies.weights import refuse_diverged
 from tmrl_like.trainer.options import Resume
+from tmrl_like.trainer.ranks import Alone
 from tmrl_like.trainer.schedule import TrainingOffline
-from tmrl_like.trainer.snapshot import give_up_checkpoint, load_checkpoint, read_manifest, take_snapshot
+from tmrl_like.trainer.snapshot import give_up_checkpoint, load_checkpoint, read_manifest, shared, take_snapshot
 from tmrl_like.types import Receipt
-from tmrl_like.wire.messages import WireVersionError
+from tmrl_like.wire.messages import SamplePacket, WireVersionError
 
 log = logging.getLogger("tmrl_like.trainer")
 
@@ -33,6 +34,7 @@ Load = Callable[[Any], TrainingOffline]
 Updater = Callable[[TrainingOffline, Any], TrainingOffline]
 
 _SEGMENT_BYTES = 16 << 20
+_LOCK_WITHIN_S = 10.0  # a rank that was killed may need a moment to end
 
 
 class _Sidecar(msgspec.Struct):
@@ -65,12 +67,22 @@ class Checkpoints:
         version: of the policy that this training published last; 0: none.
     """
 
-    def __init__(self, path: Path | None, dump: Dump | None = None, load: Load | None = None) -> None:
-        """Nothing happens yet; see `Trainer` for the arguments."""
+    def __init__(
+        self, path: Path | None, dump: Dump | None = None, load: Load | None = None, ranks: Alone | None = None
+    ) -> None:
+        """Nothing happens yet; see `Trainer` for the arguments. Of several `ranks`, rank 0 writes checkpoints.
+
+        Raises:
+            ConfigError: several trainers, and a format that only one can write.
+        """
         self.path = path
+        self._ranks = ranks or Alone()
+        if self._ranks.size > 1 and (dump is not None or load is not None):
+            raise ConfigError("several trainers keep checkpoints in our own format: leave dump and load functions out")
         self._dump = dump
         self._load = load
         self._log: PacketLog | None = None
+        self._left: list[PacketLog] = []  # of ranks that are no more; kept as they are, and read at each start
         self.receiver = Receiver()
         self.version = 0
         self._writer = ThreadPoolExecutor(1, "tmrl-checkpoint")
@@ -90,20 +102,25 @@ class Checkpoints:
             CheckpointError: the checkpoint is damaged, lacks its manifest, is of another training, or in use.
         """
         if self.path is None:
-            return training_cls()
+            training = training_cls()
+            shared(training, {}, self._ranks)
+            return training
         own_format = self._dump is not None or self._load is not None
-        folder = self.path.with_name(f"{self.path.name}.log") if own_format else self.path / "log"
+        folder = self.path.with_name(f"{self.path.name}.log") if own_format else _log_of(self.path, self._ranks.rank)
         try:
-            lock = lock_folder(folder)
+            lock = lock_folder(folder, _LOCK_WITHIN_S if self._ranks.size > 1 else 0.0)
         except OSError as error:
             raise CheckpointError(f"cannot keep samples in {folder}: {error}") from None
         if lock is None:
             raise CheckpointError(f"{self.path} is in use by another trainer: end that one, or choose another run name")
         self._log = PacketLog(folder, lock, _SEGMENT_BYTES)
+        if not own_format:
+            self._left = list(self._logs_left(self.path))
         try:
             return self._build(self.path, self._log, training_cls, resume, updater)
         except BaseException as error:
-            self._log.close()
+            for packet_log in (self._log, *self._left):
+                packet_log.close()
             if isinstance(error, WireVersionError):
                 raise CheckpointError(f"the samples in {self.path} cannot be read: they are of {error}") from None
             raise
@@ -117,30 +134,44 @@ class Checkpoints:
         updater: Updater | None,
     ) -> TrainingOffline:
         segments = packet_log.segments
-        head = next((head for segment in reversed(segments) if (head := head_of(segment)) is not None), None)
-        manifest = None if self._load is not None else read_manifest(path)
+        runs = [run.decode() for run in self._ranks.gather(_run_of(packet_log).encode())]
+        run = next(filter(None, [*runs, *map(_run_of, self._left)]), "")
+        manifest = None if self._load is not None or self._ranks.rank else read_manifest(path)
         sidecar = _read_sidecar(path) if self._load is not None and path.exists() else None
         is_given_up = sidecar is not None and sidecar.given_up_files == _files_of(path)
         has_checkpoint = manifest is not None or (sidecar is not None and not is_given_up)
-        if resume == "none" or not (has_checkpoint or segments):
+        is_there = bool(has_checkpoint or segments or self._left)
+        if resume == "none" or self._ranks.sum(is_there) == [0]:
             training = training_cls()
             if has_checkpoint:
                 self._give_up(path)
-            for segment in segments:
-                packet_log.remove(segment)
+            for kept in (packet_log, *self._left):
+                for segment in kept.segments:
+                    kept.remove(segment)
+            run = str(shared(training, {"run": secrets.token_hex(8)}, self._ranks)["run"])
             self._uncounted_samples = training.total_samples
-            self.receiver = Receiver(packet_log, secrets.token_hex(8), training.memory.memory_size)
+            self.receiver = Receiver(packet_log, run, training.memory.memory_size)
             return training
         if self._load is not None and sidecar is not None and has_checkpoint:
             training = self._load(path)
         else:
             training, sidecar = training_cls(), _Sidecar()
-            is_of_this_run = manifest is not None and (head is None or head.run == manifest.run)
+            is_of_this_run = manifest is not None and run in ("", manifest.run)
             if is_of_this_run and resume == "all":
                 extra = load_checkpoint(training, path)
                 sidecar = _Sidecar(int(extra["version"]), uncounted_samples=extra.get("uncounted_samples"))
+        run = run or (manifest.run if manifest is not None else secrets.token_hex(8))
+        own = {"run": run, "version": sidecar.version, "uncounted_samples": sidecar.uncounted_samples}
+        said = shared(training, own, self._ranks)
+        run, sidecar.version = str(said["run"]), int(said["version"])
+        sidecar.uncounted_samples = said["uncounted_samples"]
+        others = {found for found in map(_run_of, (packet_log, *self._left)) if found not in ("", run)}
+        if others:
+            raise CheckpointError(
+                f"{path} holds samples of several trainings ({run} and {', '.join(others)}): move rank-* away, or "
+                "begin with resume none"
+            )
         training = training if updater is None else updater(training, training_cls)
-        run = head.run if head is not None else manifest.run if manifest is not None else secrets.token_hex(8)
         self.receiver = Receiver(packet_log, run, training.memory.memory_size)
         self._replay(training, path, sidecar, counts=resume == "all")
         if manifest is not None and resume == "memory":
@@ -151,6 +182,18 @@ class Checkpoints:
         )
         self.version = sidecar.version
         return training
+
+    def _logs_left(self, path: Path) -> Iterator[PacketLog]:
+        """Those of ranks that are no more, of which another rank does not see to."""
+        ranks = [int(folder.name[5:]) for folder in path.glob("rank-*") if folder.name[5:].isdecimal()]
+        for rank in sorted(rank for rank in ranks if rank >= self._ranks.size):
+            lock = lock_folder(_log_of(path, rank))
+            if lock is not None:
+                packet_log = PacketLog(_log_of(path, rank), lock, _SEGMENT_BYTES)
+                if packet_log.segments:
+                    yield packet_log
+                else:
+                    packet_log.close()
 
     def _give_up(self, path: Path) -> None:
         """Give up the checkpoint there before its training is removed; CheckpointError: all is as it was."""
@@ -166,21 +209,29 @@ class Checkpoints:
 
     def _replay(self, training: TrainingOffline, path: Path, sidecar: _Sidecar, counts: bool) -> None:
         """Give the memory what the log holds; `counts`: all samples that ever came count, not only those."""
+        left = Receiver()
         try:
+            logs = [self._log, *self._left] if self._left else []
+            packets = [_packets_in(packet_log) for packet_log in logs if packet_log is not None]
+            for i, packet_log in enumerate(self._left, start=1):  # what all ranks had is in several of them
+                for buffer in left.replay(packet_log.segments, without=set().union(*packets[:i])):
+                    training.memory.append(buffer)
             for buffer in self.receiver.replay(known=sidecar.receipts):
                 training.memory.append(buffer)
+            self.receiver.note_stored(left.receipts)
         except MemoryContractError as error:
             raise CheckpointError(
                 f"the samples in {path} do not fit the memory: {error}; restore the settings they were made with, or "
                 "start again with another run name"
             ) from None
+        kept, in_memory = self._ranks.sum(left.samples + self.receiver.samples, len(training.memory))
         if not counts:
-            training.total_samples = training.pacer.recorded_samples = len(training.memory)
-            self._uncounted_samples = training.total_samples - self.receiver.samples
+            training.total_samples = training.pacer.recorded_samples = in_memory
+            self._uncounted_samples = training.total_samples - kept
             return
         of_checkpoint = sidecar.uncounted_samples
         self._uncounted_samples = training.pacer.recorded_samples if of_checkpoint is None else of_checkpoint
-        samples = self._uncounted_samples + self.receiver.samples
+        samples = self._uncounted_samples + kept
         if samples > training.total_samples:
             training.pacer.before_samples(training.total_updates, training.total_samples)
             training.total_samples = samples
@@ -197,7 +248,7 @@ class Checkpoints:
             DivergedError: a module of the agent's has parameters that are not finite; nothing is written.
         """
         refuse_diverged(_parameters_of(training.agent))
-        if self.path is None:
+        if self.path is None or self._ranks.rank:
             return
         self._skipped = not wait and self._writing is not None and not self._writing.done()
         if self._skipped:
@@ -209,7 +260,7 @@ class Checkpoints:
             sidecar = _Sidecar(version, tuple(self.receiver.receipts), self._uncounted_samples)
             self._try(functools.partial(self._dump_as_asked, self._dump, training, sidecar))
             return
-        extra = {"version": version, "uncounted_samples": self._uncounted_samples}
+        extra = {"version": version, "uncounted_samples": self._uncounted_samples - training.copied_samples}
         snapshot = take_snapshot(training, extra, self.receiver.run)
         log.debug("training was held for %.1f ms by a checkpoint", 1e3 * (time.monotonic() - started))
         write = functools.partial(self._try, functools.partial(snapshot.write, self.path))
@@ -237,8 +288,9 @@ class Checkpoints:
         except Exception as error:
             log.error("the last checkpoint in %s was not written: %s", self.path, error)
         self._writer.shutdown()
-        if self._log is not None:
-            self._log.close()
+        for packet_log in (self._log, *self._left):
+            if packet_log is not None:
+                packet_log.close()
 
     def _wait(self) -> None:
         """Wait until the checkpoint that is being written is; raise what that raised."""
@@ -271,17 +323,27 @@ class Checkpoints:
 
 
 def _parameters_of(agent: TrainingAgent) -> dict[str, torch.Tensor]:
-    """Those of all modules among its attributes, in lists too, by name."""
-    modules: dict[str, Any] = {}
-    for name, value in vars(agent).items():
-        parts = value if isinstance(value, list | tuple) else ()
-        modules |= {name: value} | {f"{name}[{i}]": part for i, part in enumerate(parts)}
+    """Those of all its modules, by name."""
     return {
         f"{name}.{parameter}": tensor.detach()
-        for name, module in modules.items()
-        if isinstance(module, torch.nn.Module)
+        for name, module in modules_of(agent).items()
         for parameter, tensor in module.named_parameters()
     }
+
+
+def _log_of(path: Path, rank: int) -> Path:
+    return path / f"rank-{rank}" / "log" if rank else path / "log"
+
+
+def _run_of(packet_log: PacketLog) -> str:
+    """The training whose samples are in a log; empty: none are."""
+    heads = (head_of(segment) for segment in reversed(packet_log.segments))
+    return next((head.run for head in heads if head is not None), "")
+
+
+def _packets_in(packet_log: PacketLog) -> set[Receipt]:
+    entries = (entry for segment in packet_log.segments for entry in entries_of(segment))
+    return {entry.message.receipt for entry in entries if isinstance(entry.message, SamplePacket)}
 
 
 def _sidecar_of(path: Path) -> Path:

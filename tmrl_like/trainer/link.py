@@ -48,12 +48,14 @@ class TrainerLink:
         saver: Saver | None = None,
         version: int = 0,
         worker_stalled_after_s: float = 30.0,
+        rank: m.Rank = m.ALONE,
     ) -> None:
         """Connect, without waiting for the server.
 
         `receiver` knows what the memory holds already, and `version` is that of the policy published last, both by
         an earlier process of this training. `saver` keeps what is published, and is closed with this link.
-        `worker_stalled_after_s` is as in `TrainerOptions`, the rest as in `Session`.
+        `worker_stalled_after_s` is as in `TrainerOptions`, the rest as in `Session`. Of several trainers rank 0
+        publishes.
         """
         self._where = where
         self._receiver = receiver or Receiver()
@@ -65,6 +67,9 @@ class TrainerLink:
         self._arriving: list[Delivery] = []  # the connection's thread collects here, and hands over per turn
         self._arrived = threading.Condition()
         self.workers = Fleet(worker_stalled_after_s)
+        self._publishes = rank.number == 0
+        self._answers: list[m.Receipts] = []
+        self._asked: dict[str, m.ReceiptsWanted] = {}  # by worker
         self._next_publication: Publication | None = None
         self._publication: Publication | None = None  # being sent, or sent last
         self._frames: Iterator[bytes] | None = None  # of the publication, that are not sent yet; None: all are
@@ -74,7 +79,8 @@ class TrainerLink:
         self._published: dict[int, float] = {}
         self.newest_version = version
         self._saver = saver
-        self.session = Session(link, where, self, "trainer", name, spaces, None if saver is None else saver.path)
+        model_path = None if saver is None else saver.path
+        self.session = Session(link, where, self, "trainer", name, spaces, model_path, rank=rank)
 
     # -- the training thread -------------------------------------------------------------------------
 
@@ -115,6 +121,11 @@ class TrainerLink:
         Raises:
             PolicyError: a dtype that weights cannot have.
         """
+        if not self._publishes:
+            self.newest_version += 1
+            self._published[self.newest_version] = time.time()
+            self._published.pop(self.newest_version - _VERSIONS_KEPT, None)
+            return self.newest_version
         parameters = model.state_dict()
         form = form_of(parameters)
         with self._arrived:
@@ -186,9 +197,15 @@ class TrainerLink:
             self._unread.add(message.worker, deliveries, len(body))
             self._read_unread()
         elif isinstance(message, m.Beat):
-            self.workers.on_beat(message, self.newest_version)
+            if self._publishes:  # else it is only to be reminded
+                self.workers.on_beat(message, self.newest_version)
             if message.awaits:
                 self._receiver.remind(message.worker)
+        elif isinstance(message, m.ReceiptsWanted):
+            self._asked[message.worker] = message
+        elif isinstance(message, m.Takeover):
+            self._receiver.take_over(message)
+            self._answers.append(m.Receipts(message.worker, message.number))
 
     def _read_unread(self) -> None:
         """Read packets, for what is left of the turn; those beyond wait for the next one."""
@@ -212,7 +229,19 @@ class TrainerLink:
         for message in self._receiver.due():
             if not send(m.encode(message)):
                 self._receiver.not_said(message)
+        self._answer(send)
         return 0.0 if self._unread else _TICK_S if is_sent else 0.001
+
+    def _answer(self, send: Callable[[bytes], bool]) -> None:
+        """Tell the server what is stored of the workers that it deals to other ranks; it asks again where unsent."""
+        for worker, asked in list(self._asked.items()):
+            receipts = None if worker in self._unread else self._receiver.stored_of(worker, asked.incarnations)
+            if receipts is not None:
+                del self._asked[worker]
+                self._answers.append(m.Receipts(worker, asked.number, receipts))
+        for answer in self._answers:
+            send(m.encode(answer))
+        self._answers.clear()
 
     def _send_policy(self, send: Callable[[bytes], bool]) -> bool:
         """Send the newest policy as far as the connection takes it; True when nothing is left to be sent."""

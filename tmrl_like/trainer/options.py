@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from tmrl_like.base.options import above_0, at_least
@@ -70,6 +70,36 @@ class Schedule:
         expect(fine, "max_training_steps_per_env_step", ratio, "more than 0, or auto")
 
 
+@dataclass(frozen=True, kw_only=True)
+class RankOptions:
+    """How several trainers learn as one, where torchrun or `run --trainers` starts them.
+
+    Attributes:
+        backend: of `torch.distributed`: gloo, nccl or auto: nccl where each trainer has a GPU of its own, else gloo.
+        address: where they meet, e.g. tcp://10.0.0.1:29500; none: as torchrun says (MASTER_ADDR and MASTER_PORT).
+        interface: network interface between them; none: loopback where all are on one machine, else the system's.
+        start_timeout_s: for all to come, and to build or load the training.
+        timeout_s: a trainer that does not answer the others for so long ends them; one whose process ends does at once.
+        samples: deal gives each trainer the samples of some workers, or of all while there are fewer workers than
+            trainers; with all each gets all samples, and draws batches of its own.
+        check_every_steps: training steps between two comparisons of all parameters; 0: they are not compared.
+    """
+
+    backend: Literal["auto", "gloo", "nccl"] = "auto"
+    address: str | None = None
+    interface: str | None = None
+    start_timeout_s: float = 600.0
+    timeout_s: float = 60.0
+    samples: Literal["deal", "all"] = "deal"
+    check_every_steps: int = 1000
+
+    def __post_init__(self) -> None:
+        expect(self.backend in ("auto", "gloo", "nccl"), "backend", self.backend, "auto, gloo or nccl")
+        expect(self.samples in ("deal", "all"), "samples", self.samples, "deal or all")
+        above_0(self, "start_timeout_s", "timeout_s")
+        at_least(self, 0, "check_every_steps")
+
+
 @dataclass(kw_only=True, eq=False)
 class TrainerOptions:
     """How a trainer runs its training.
@@ -88,6 +118,7 @@ class TrainerOptions:
         tag_every_s: give a version a tag of its own so often, in seconds; 0: no limit. Where `tag_every_steps` is set
             as well, both must have passed.
         tag_every_steps: likewise, in training steps; both 0: none but the best is tagged.
+        distributed: see `RankOptions`.
     """
 
     resume: Resume = "all"
@@ -98,6 +129,7 @@ class TrainerOptions:
     keep_policies_s: float = math.inf
     tag_every_s: float = 0.0
     tag_every_steps: int = 0
+    distributed: RankOptions = field(default_factory=RankOptions)
 
     def __post_init__(self) -> None:
         expect(self.resume in ("all", "memory", "none"), "resume", self.resume, "all, memory or none")

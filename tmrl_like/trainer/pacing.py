@@ -111,7 +111,12 @@ class Pacer:
         return training_steps - self.untasked_training + 1 > ratio * tasked_steps
 
     def before_samples(
-        self, training_steps: int, samples: int, new: int = 0, age_s: float = 0.0, driven: tuple[int, int] = (0, 0)
+        self,
+        training_steps: int,
+        samples: int,
+        new: int = 0,
+        age_s: float = 0.0,
+        driven: tuple[int, int] | None = (0, 0),
     ) -> None:
         """A packet of a worker is about to be added to `samples`, after `training_steps`.
 
@@ -120,14 +125,16 @@ class Pacer:
             samples: recorded or received before.
             new: samples in the packet; 0: they are read back from a log, and with `auto` allow nothing.
             age_s: of its newest sample.
-            driven: environment steps of all workers so far and, of these, overruns.
+            driven: environment steps of all workers so far and, of these, overruns; None: the packets are another
+                trainer's, which judges them.
         """
         ratio = self.schedule.max_training_steps_per_env_step
         if ratio != "auto":
             if samples == self.recorded_samples > 0:
                 self.unpaced_steps = max(0, training_steps - math.floor(min(ratio * samples, training_steps)))
         else:
-            self._watch(training_steps, age_s, driven)
+            if driven is not None:
+                self._watch(training_steps, age_s, driven)
             self._grant(training_steps, new)
 
     def metrics(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -23,13 +24,15 @@ from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.trainer.freshness import FreshnessLimits, StoredAges
 from tmrl_like.trainer.options import Schedule
 from tmrl_like.trainer.pacing import Pacer
+from tmrl_like.trainer.ranks import Alone
 from tmrl_like.trainer.sample_check import check_data_set
-from tmrl_like.types import Batch, Delivery, Receipt
+from tmrl_like.types import Batch, Buffer, Delivery, EpisodeStats, Receipt
 
 log = logging.getLogger("tmrl_like.trainer")
 
 _FIRST_REMINDER_S = 10.0
 _LONGEST_REMINDER_S = 600.0
+_OTHERS_WAIT_S = 0.02  # of several ranks, for the one that has nothing new
 
 
 class TrainerInterface(Protocol):
@@ -67,6 +70,19 @@ class TrainerInterface(Protocol):
         """Why no samples come, for people: which workers are here, which not, and why. NoWorkerError: it is in vain."""
 
 
+class _RankRound(msgspec.Struct):
+    """What a rank adds to the metrics of a round."""
+
+    episodes: list[EpisodeStats]
+    samples: int
+    memory_transitions: int
+    copied_samples: int
+    fleet: dict[str, float]
+
+
+_encode = msgspec.msgpack.encode
+
+
 class StopTraining(Exception):  # noqa: N818 - not an error
     """Leave the schedule where it stands, keep what was learnt."""
 
@@ -84,6 +100,8 @@ class TrainingOffline(Schedule):
         agent_scheduler: called as f(agent, epoch) at the start of each epoch.
         observer: takes the records of rounds and of episodes as they end; docs/metrics.md says what is in them.
         should_stop: asked between training steps.
+        ranks: the trainers that learn as one; what is counted is counted over all.
+        copied_samples: samples that other ranks have taken beside the one that counts them.
     """
 
     env_cls: Any = None
@@ -126,6 +144,10 @@ class TrainingOffline(Schedule):
         self.total_samples = len(self.memory)
         self.pacer = Pacer(self, self.total_samples)
         self.should_stop: Callable[[], bool] = lambda: False
+        self.ranks = Alone()
+        self.copied_samples = 0
+        self._own_copied_samples = 0
+        self._unsaid_samples = self._unsaid_tasks = 0  # that the other ranks have not heard of
         self.observer: Callable[[dict[str, Any]], None] = lambda record: None
         self._stored_ages = StoredAges(self.memory.memory_size)
         self._began_at = self._published_at = self.clock()
@@ -146,12 +168,14 @@ class TrainingOffline(Schedule):
             with _profiled(self.profiling), contextlib.suppress(StopTraining):
                 self._run_round(interface, metrics)
                 self.round += 1
-            is_last = self.finished or self.round >= self.rounds
-            if is_last or metrics.duration_s >= self.metrics_interval_s:
+            is_over, is_due = self.ranks.sum(
+                self._is_to_end(), self.ranks.rank == 0 and metrics.duration_s >= self.metrics_interval_s
+            )
+            if is_over or is_due or self.round >= self.rounds:
                 records.append(self._close_round(interface, metrics))
                 self.observer({"kind": "round", "time_s": self.elapsed_s, **records[-1]})
                 metrics = None
-            if self.finished:
+            if is_over:
                 break
         if self.round >= self.rounds:
             self.epoch, self.round = self.epoch + 1, 0
@@ -162,8 +186,8 @@ class TrainingOffline(Schedule):
         for step, batch in enumerate(self.memory, start=1):
             metrics.add_step(train_step(self.agent, self.memory, batch))
             self.total_updates += 1
-            is_due = self.total_updates % self.update_model_interval == 0
-            if is_due and self.clock() - self._published_at >= self.update_model_interval_s:
+            self.ranks.check(self.agent, self.total_updates)
+            if self.total_updates % self.update_model_interval == 0 and self._may_publish():
                 self._published_at = self.clock()
                 interface.broadcast_model(self.agent.get_actor())
             self._note_trained(interface)
@@ -172,24 +196,44 @@ class TrainingOffline(Schedule):
             if step < self.steps:
                 self._wait_for_samples(interface, metrics)
 
+    def _may_publish(self) -> bool:
+        is_due = self.clock() - self._published_at >= self.update_model_interval_s
+        return not self.update_model_interval_s or self.ranks.sum(self.ranks.rank == 0 and is_due) == [1]
+
     def _wait_for_samples(self, interface: TrainerInterface, metrics: RoundMetrics) -> None:
         """Pause while training would run ahead of the environment, or the memory holds too little."""
-        if self._may_train():
-            self._check_stop()
+        if self._decide():
             return
         silent_since, remind_after_s, samples = self.clock(), _FIRST_REMINDER_S, self.total_samples
         with metrics.idle():
-            while not self._may_train():
-                self._check_stop()
-                self._update_buffer(interface, metrics, self.sleep_between_buffer_retrieval_attempts)
+            longest_s = _OTHERS_WAIT_S if self.ranks.size > 1 else math.inf
+            while not self._decide():
+                self._update_buffer(interface, metrics, min(self.sleep_between_buffer_retrieval_attempts, longest_s))
                 if self.total_samples > samples:
                     silent_since, remind_after_s, samples = self.clock(), _FIRST_REMINDER_S, self.total_samples
-                elif (silent_s := self.clock() - silent_since) >= remind_after_s:
+                elif (silent_s := self.clock() - silent_since) >= remind_after_s and self.ranks.rank == 0:
                     log.warning("no samples for %.0f s: %s", silent_s, interface.who_is_missing())
                     remind_after_s = silent_s + min(silent_s + _FIRST_REMINDER_S, _LONGEST_REMINDER_S)
 
-    def _may_train(self) -> bool:
-        return self.pacer.may_train(self.total_updates, self.total_samples) and self.memory.ready
+    def _decide(self) -> bool:
+        """Whether to train now: all ranks do, or none does. StopTraining: one of them is to end."""
+        while True:
+            pacer = self.pacer
+            ready = pacer.may_train(self.total_updates, self.total_samples) and self.memory.ready
+            num_ready, num_stop, new, tasked, in_lockstep = self.ranks.sum(
+                ready, self._is_to_end(), self._unsaid_samples, self._unsaid_tasks, pacer.in_lockstep
+            )
+            if others := new - self._unsaid_samples:
+                pacer.before_samples(self.total_updates, self.total_samples, others, driven=None)
+                self.total_samples += others
+            if in_lockstep:
+                pacer.enter_lockstep(self.total_updates)
+            pacer.tasked_steps += tasked - self._unsaid_tasks
+            self._unsaid_samples = self._unsaid_tasks = 0
+            if num_stop:
+                raise StopTraining
+            if num_ready == self.ranks.size or not new or self.ranks.size == 1:
+                return num_ready == self.ranks.size
 
     def _update_buffer(self, interface: TrainerInterface, metrics: RoundMetrics, timeout_s: float = 0.0) -> None:
         taken, rejected = [], set()
@@ -223,33 +267,58 @@ class TrainingOffline(Schedule):
             self.pacer.enter_lockstep(self.total_updates)
         if len(buffer):
             self.memory.append(buffer)
-            age_s = min((time.time() - float(b.timing.observed_at_s[-1]) for b in buffer.blocks), default=0.0)
-            driven = interface.overruns()
-            self.pacer.before_samples(self.total_updates, self.total_samples, len(buffer), age_s, driven)
-            metrics.add_samples(buffer, interface.published_at, interface.newest_version)
-            self.total_samples += len(buffer)
-            if self.pacer.in_lockstep and self.total_samples > self.start_training and self.memory.ready:
-                self.pacer.tasked_steps += sum(int((~block.is_reset).sum()) for block in buffer.blocks)
             for block in buffer.blocks:
                 self._stored_ages.add(block.timing.observed_at_s)
+            if delivery.is_copy:
+                self._own_copied_samples += len(buffer)
+            else:
+                self._count(buffer, interface, metrics)
         if delivery.awaits and delivery.receipt is not None:
             self._awaited.append((self.pacer.tasked_steps, delivery.receipt))
-        metrics.episodes += delivery.episodes
-        for stats in delivery.episodes:
+        if not delivery.is_copy:
+            self._note_episodes(delivery.episodes, metrics)
+
+    def _count(self, buffer: Buffer, interface: TrainerInterface, metrics: RoundMetrics) -> None:
+        age_s = min((time.time() - float(b.timing.observed_at_s[-1]) for b in buffer.blocks), default=0.0)
+        driven = interface.overruns()
+        self.pacer.before_samples(self.total_updates, self.total_samples, len(buffer), age_s, driven)
+        metrics.add_samples(buffer, interface.published_at, interface.newest_version)
+        self.total_samples += len(buffer)
+        self._unsaid_samples += len(buffer)
+        if self.pacer.in_lockstep and self.total_samples > self.start_training and self.memory.ready:
+            tasked = sum(int((~block.is_reset).sum()) for block in buffer.blocks)
+            self.pacer.tasked_steps += tasked
+            self._unsaid_tasks += tasked
+
+    def _note_episodes(self, episodes: Sequence[EpisodeStats], metrics: RoundMetrics) -> None:
+        metrics.episodes += episodes
+        for stats in episodes:
             record = {"kind": "episode", "time_s": self.elapsed_s, **msgspec.to_builtins(stats)}
             self.observer({**record, "env_steps_total": self.total_samples})
 
     def _close_round(self, interface: TrainerInterface, metrics: RoundMetrics) -> dict[str, Any]:
+        fleet, memory_transitions = interface.fleet(), len(self.memory)
+        if self.ranks.size > 1:
+            mine = _RankRound(metrics.episodes, metrics.samples, memory_transitions, self._own_copied_samples, fleet)
+            said = [msgspec.msgpack.decode(data, type=_RankRound) for data in self.ranks.gather(_encode(mine))]
+            self.copied_samples = sum(rank.copied_samples for rank in said)
+            for other in said[: self.ranks.rank] + said[self.ranks.rank + 1 :]:
+                self._note_episodes(other.episodes, metrics)
+                metrics.samples += other.samples
+                memory_transitions += other.memory_transitions
+                fleet |= {name: fleet.get(name, 0) + value for name, value in other.fleet.items()}
         return metrics.close(
             total_updates=self.total_updates,
             total_samples=self.total_samples,
-            memory_transitions=len(self.memory),
-            further=self._stored_ages.metrics() | interface.fleet() | self.pacer.metrics(),
+            memory_transitions=memory_transitions,
+            further=self._stored_ages.metrics() | fleet | self.pacer.metrics(),
         )
 
-    @property
-    def finished(self) -> bool:
-        """Whether time is up or somebody asked to stop; the epochs are counted by the caller."""
+    def is_over(self) -> bool:
+        """Whether on any rank time is up or somebody asked to stop; the epochs are counted by the caller."""
+        return self.ranks.sum(self._is_to_end()) != [0]
+
+    def _is_to_end(self) -> bool:
         return self.should_stop() or self.elapsed_s > self.max_minutes * 60
 
     def clock(self) -> float:
@@ -264,10 +333,6 @@ class TrainingOffline(Schedule):
     @elapsed_s.setter
     def elapsed_s(self, seconds: float) -> None:
         self._began_at = self.clock() - seconds
-
-    def _check_stop(self) -> None:
-        if self.finished:
-            raise StopTraining
 
 
 def train_step(agent: TrainingAgent, memory: MemoryDataloading, batch: Batch) -> dict[str, Any]:

@@ -25,6 +25,7 @@ import torch
 from tmrl_like.base.files import sync_folder, write_atomically
 from tmrl_like.base.tree import map_leaves
 from tmrl_like.errors import CheckpointError
+from tmrl_like.trainer.ranks import Alone
 from tmrl_like.trainer.schedule import TrainingOffline
 
 log = logging.getLogger("tmrl_like.trainer")
@@ -146,6 +147,27 @@ def _newest_whole(path: Path, newest: Manifest) -> dict[str, Any]:
             *(newest.number, path, _first_line(damage), previous.number, previous.training_steps),
         )
         return state
+
+
+def shared(training: TrainingOffline, extra: Mapping[str, Any], ranks: Alone) -> dict[str, Any]:
+    """Give all ranks what rank 0 has learnt and counted, and `extra`, which are plain values; those of rank 0.
+
+    The random generators of the others are seeded from those of rank 0 and their rank.
+    """
+    if ranks.size == 1:
+        return dict(extra)
+    buffer = io.BytesIO()
+    if ranks.rank == 0:
+        torch.save(take_snapshot(training, extra).training, buffer)
+    state = torch.load(io.BytesIO(ranks.broadcast(buffer.getvalue())), map_location="cpu", weights_only=True)
+    if ranks.rank:
+        _load_training_state(training, state)
+        seed = zlib.crc32(state["torch_rng"].numpy()) + ranks.rank
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        training.memory.seed(seed)
+    return dict(state["extra"])
 
 
 def give_up_checkpoint(path: Path) -> None:

@@ -27,10 +27,12 @@ from tmrl_like.policies.weight_file import first_not_finite, read_file
 from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.link import TrainerLink
 from tmrl_like.trainer.options import Resume, TrainerOptions
+from tmrl_like.trainer.ranks import Ranks, meet
 from tmrl_like.trainer.sample_check import SampleCheck
 from tmrl_like.trainer.saver import Saver
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.transport import KeyFolder, TransportOptions, connect
+from tmrl_like.wire.messages import Rank
 from tmrl_like.wire.spaces import describe_spaces
 
 log = logging.getLogger("tmrl_like.trainer")
@@ -40,6 +42,9 @@ _LOOK_S = 0.25  # a wait without a limit cannot be interrupted by Ctrl-C on Wind
 
 class Trainer:
     """Trains where the hardware is, from what the workers send.
+
+    Where torchrun started several processes, the trainers in them learn as one (`RankOptions`): each averages its
+    gradients with the others', and rank 0 publishes, logs and saves.
 
     Construction builds the training (or loads its checkpoint) and connects, without waiting for the
     server. `run` blocks until the epochs are done. Use it as a context manager, or call `close`; one that is still
@@ -100,15 +105,18 @@ class Trainer:
         self._options = options = with_given(TrainerOptions, options, resume=resume)
         self._training_cls = training_cls
         path = cfg.path_of_run(checkpoint_path, "CHECKPOINT_PATH")
-        self._checkpoints = Checkpoints(path, dump_run_instance_fn, load_run_instance_fn)
+        self.ranks = ranks = meet(options.distributed)
+        self._checkpoints = Checkpoints(path, dump_run_instance_fn, load_run_instance_fn, ranks)
         self._metrics_path = Path(metrics_path or cfg.RUN_FOLDER / "metrics.jsonl")
         self._extra_sinks = sinks
         self._stop = threading.Event()
         self._idle = threading.Event()
         self._idle.set()
         self._runner: threading.Thread | None = None
-        self.training = training = self._checkpoints.build(training_cls, options.resume, updater_fn)
         try:
+            self.training = training = self._checkpoints.build(training_cls, options.resume, updater_fn)
+            training.ranks = ranks
+            training.agent.ranks = ranks if isinstance(ranks, Ranks) else None
             training.should_stop = self._stop.is_set
             if options.init_policy is not None and training.total_updates == 0:
                 _start_from(training, options.init_policy)
@@ -116,9 +124,11 @@ class Trainer:
             receiver.check = SampleCheck(training.observation_space, training.action_space, training.memory)
             host, port = server_ip or cfg.SERVER_IP_FOR_TRAINER, cfg.PORT if server_port is None else server_port
             wire = connect(transport, host, port, KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER)), limits)
-            folder = cfg.path_of_run(policies_path, "POLICIES_FOLDER")
+            folder = None if ranks.rank else cfg.path_of_run(policies_path, "POLICIES_FOLDER")
             store = None if folder is None else PolicyStore(folder)
-            self._saver = self._make_saver(cfg.path_of_run(model_path, "MODEL_PATH_TRAINER"), store)
+            file = None if ranks.rank else cfg.path_of_run(model_path, "MODEL_PATH_TRAINER")
+            self._saver = self._make_saver(file, store)
+            newest = max(self._checkpoints.version, *(store.versions() if store is not None else ()), 0)
             self.link = TrainerLink(
                 wire,
                 f"{host}:{port}",
@@ -127,11 +137,14 @@ class Trainer:
                 receiver,
                 training.freshness,
                 self._saver,
-                max(self._checkpoints.version, *(store.versions() if store is not None else ()), 0),
+                ranks.sum(0 if ranks.rank else newest)[0],  # they count alike from here on
                 options.worker_stalled_after_s,
+                Rank(ranks.rank, ranks.size, ranks.group, options.distributed.samples == "all"),
             )
+            ranks.begin()
         except BaseException:
             self._checkpoints.close()
+            ranks.leave()
             raise
         close_at_exit(self, turn=1)
 
@@ -151,6 +164,7 @@ class Trainer:
             RefusedError, CredentialsError: the server does not take this trainer.
             MemoryContractError: the user's memory broke its contract.
             CheckpointError: training is over, and its last state could not be written.
+            RankError: there are several trainers, and one of them is gone, or learns something else.
         """
         self._run()
 
@@ -189,6 +203,7 @@ class Trainer:
             pass
         self.link.close()
         self._checkpoints.close()
+        self.ranks.leave()
 
     def __enter__(self) -> Trainer:
         return self
@@ -203,7 +218,7 @@ class Trainer:
 
     def _run(self, *further: Sink) -> None:
         asked_for = [ConsoleSink()] if self._extra_sinks is None else self._extra_sinks
-        sinks: list[Sink] = [JsonLinesSink(self._metrics_path), *asked_for, *further]
+        sinks: list[Sink] = [] if self.ranks.rank else [JsonLinesSink(self._metrics_path), *asked_for, *further]
 
         def write(record: dict[str, Any]) -> None:
             if record["kind"] == "episode" and record["test"] and self._saver is not None:
@@ -225,17 +240,17 @@ class Trainer:
     def _run_epochs(self) -> None:
         training = self.training
         self.link.broadcast_model(training.agent.get_actor())
-        if training.epoch >= training.epochs or training.finished:
+        if training.epoch >= training.epochs or training.is_over():
             log.warning(
                 "this run has done its %g epochs or %g minutes: raise them, choose another run name, or begin with "
                 "resume='none'",
                 *(training.epochs, training.max_minutes),
             )
         saved_at = -math.inf
-        while training.epoch < training.epochs and not training.finished:
+        while training.epoch < training.epochs and not training.is_over():
             training.run_epoch(self.link)
             self.link.broadcast_model(training.agent.get_actor())
-            is_over = training.epoch >= training.epochs or training.finished
+            is_over = training.epoch >= training.epochs or training.is_over()
             if is_over or time.monotonic() - saved_at >= self._options.checkpoint_interval_s:
                 saved_at = time.monotonic()
                 self._checkpoints.save(training, self.link.newest_version)

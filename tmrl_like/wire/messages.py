@@ -25,6 +25,7 @@ from tmrl_like.types import Count, EpisodeStats, Receipt
 WIRE_VERSION = 7
 MAX_HEADER_BYTES = 1 << 16
 MAX_TAKEN_OVER = 1000
+MAX_RANKS = 1024
 MAX_BODY_BYTES = 256 << 20  # of a packet, before compression
 MAX_EPISODES = 50  # in a packet
 MAX_BUNDLE_PACKETS = 64
@@ -50,6 +51,18 @@ class Spaces(msgspec.Struct, frozen=True, array_like=True):
         msgspec.structs.force_setattr(self, "action", one_line(self.action))
 
 
+class Rank(msgspec.Struct, frozen=True, array_like=True):
+    """Which of several trainers that learn as one a trainer is."""
+
+    number: Annotated[int, msgspec.Meta(ge=0, lt=MAX_RANKS)] = 0
+    size: Annotated[int, msgspec.Meta(ge=1, le=MAX_RANKS)] = 1
+    group: Count = 0  # names these trainers' processes; 0: alone
+    wants_all: bool = False  # all samples go to each of them
+
+
+ALONE = Rank()
+
+
 class Hello(Message):
     """Peer to server: who I am, what I speak, which spaces I have. The first message on a connection."""
 
@@ -61,6 +74,7 @@ class Hello(Message):
     model_file: Name = ""  # hash of machine and path of the file where this peer keeps its weights; empty: none
     takes_over: Annotated[tuple[Count, ...], msgspec.Meta(max_length=MAX_TAKEN_OVER)] = ()  # incarnations
     # of this worker that are dead, whose packets it sends as well; a seat that one of them still has is this peer's
+    rank: Rank = ALONE  # of a trainer
 
 
 class Welcome(Message):
@@ -158,6 +172,37 @@ class Dismissal(Message):
         self.reason = one_line(self.reason)
 
 
+class ReceiptsWanted(Message):
+    """Server to a trainer, one of several: say what you have of these worker processes, once all of it is stored.
+
+    Nothing more of that worker is sent to it meanwhile. `number` names the question.
+    """
+
+    worker: Name
+    number: Count
+    incarnations: Annotated[tuple[Count, ...], msgspec.Meta(max_length=MAX_TAKEN_OVER + 1)]
+
+
+class Receipts(Message):
+    """Trainer to server: the answer, (incarnation, sequence) of each; to a `Takeover`, that it was heard."""
+
+    worker: Name
+    number: Count
+    receipts: Annotated[tuple[tuple[Count, Count], ...], msgspec.Meta(max_length=MAX_TAKEN_OVER + 1)] = ()
+
+
+class Takeover(Message):
+    """Server to a trainer, one of several: this worker's samples come to you now; take what follows these receipts.
+
+    `is_copy`: another trainer gets them as well, and counts them.
+    """
+
+    worker: Name
+    number: Count
+    receipts: Annotated[tuple[tuple[Count, Count], ...], msgspec.Meta(max_length=MAX_TAKEN_OVER + 1)]
+    is_copy: bool
+
+
 class PolicyFrame(Message):
     """Trainer to workers: piece `index` of `frames` of a policy; the body is its bytes."""
 
@@ -197,7 +242,20 @@ class Bye(Message):
 
 
 AnyMessage: TypeAlias = (
-    Hello | Welcome | HelloWanted | Refusal | SamplePacket | Bundle | Ack | Dismissal | PolicyFrame | Beat | Bye
+    Hello
+    | Welcome
+    | HelloWanted
+    | Refusal
+    | SamplePacket
+    | Bundle
+    | Ack
+    | Dismissal
+    | ReceiptsWanted
+    | Receipts
+    | Takeover
+    | PolicyFrame
+    | Beat
+    | Bye
 )
 
 _encoder = msgspec.msgpack.Encoder()

@@ -1,0 +1,56 @@
+"""Ranks that are threads of one process: what they say to each other, without `torch.distributed`."""
+
+import threading
+
+from tmrl_like.errors import RankError
+from tmrl_like.trainer.ranks import Alone
+
+
+class ThreadRanks(Alone):
+    """One of several; `of` makes them all."""
+
+    def __init__(self, rank, said, barrier):
+        self.rank, self.size, self.group = rank, len(said), 7
+        self._said, self._barrier = said, barrier
+
+    @classmethod
+    def of(cls, size):
+        said, barrier = [None] * size, threading.Barrier(size, timeout=60)
+        return [cls(rank, said, barrier) for rank in range(size)]
+
+    def _exchange(self, what):
+        try:
+            self._barrier.wait()
+            self._said[self.rank] = what
+            self._barrier.wait()
+            return list(self._said)
+        except threading.BrokenBarrierError:
+            raise RankError("another one is gone") from None
+
+    def sum(self, *numbers):
+        return [sum(column) for column in zip(*self._exchange(numbers), strict=True)]
+
+    def gather(self, data):
+        return self._exchange(data)
+
+    def broadcast(self, data):
+        return self._exchange(data)[0]
+
+
+def all_at_once(ranks, call):
+    """What `call(rank)` returns or raises, of each rank in a thread of its own."""
+    results = [None] * len(ranks)
+
+    def run(rank):
+        try:
+            results[rank.rank] = call(rank)
+        except BaseException as error:
+            results[rank.rank] = error
+            rank._barrier.abort()
+
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in ranks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return results

@@ -1,0 +1,116 @@
+"""What two ranks do in `test_ranks`: one process of it each, started as torchrun does. Rank 0 prints what came out."""
+
+import json
+import sys
+from collections import deque
+
+import gymnasium
+import numpy as np
+import torch
+
+from tmrl_like.agents import DiscreteSACAgent, SACAgent
+from tmrl_like.agents.agent import modules_of
+from tmrl_like.errors import ConfigError, RankError
+from tmrl_like.testing.fakes import CountingAgent
+from tmrl_like.trainer.options import RankOptions
+from tmrl_like.trainer.ranks import meet
+from tmrl_like.types import Batch
+
+ROWS, STEPS = 16, 100
+OBS = gymnasium.spaces.Dict(
+    {"free": gymnasium.spaces.Box(-np.inf, np.inf, (3,)), "bound": gymnasium.spaces.Box(-1.0, 1.0, (2,))}
+)
+KINDS = {
+    "continuous": (SACAgent, gymnasium.spaces.Box(-2.0, 2.0, (2,)), {}),
+    "discrete": (DiscreteSACAgent, gymnasium.spaces.MultiDiscrete([3, 2]), {"acceleration": "off"}),
+}
+
+
+def batches(act, seed: int):
+    """Batches of twice `ROWS`."""
+    random = np.random.default_rng(seed)
+    for _ in range(STEPS):
+        obs, next_obs = (
+            {name: torch.from_numpy(random.normal(size=(2 * ROWS, *box.shape)).astype(np.float32))
+             for name, box in OBS.spaces.items()}
+            for _ in range(2)
+        )  # fmt: skip
+        taken = torch.from_numpy(np.stack([act.sample() for _ in range(2 * ROWS)]))
+        rew, ends = (random.normal(size=2 * ROWS).astype(np.float32) for _ in range(2))
+        flags = torch.from_numpy((ends > 1.5).astype(np.float32))
+        yield Batch(obs, taken, torch.from_numpy(rew), next_obs, flags, torch.zeros(2 * ROWS))
+
+
+def half(batch: Batch, rank: int) -> Batch:
+    rows = slice(rank * ROWS, (rank + 1) * ROWS)
+    parts = [{k: v[rows] for k, v in p.items()} if isinstance(p, dict) else p[rows] for p in batch[:6]]
+    return Batch(*parts)
+
+
+def with_noise(agent, rows):
+    """Have the compiled step draw these rows of a noise that all agents share."""
+    torch_noise = torch.Generator().manual_seed(3)
+    drawn = deque(torch.randn(2 * STEPS, 2 * ROWS, 2, generator=torch_noise))
+    agent._step.draw_noise = lambda which: agent._step.noise[which].copy_(drawn.popleft()[rows])
+
+
+def learn(kind: str, ranks):
+    """Train on halves of batches with another rank, and, at rank 0, alone on the whole; how far apart they are."""
+    cls, act, options = KINDS[kind]
+    act.seed(1)
+    torch.manual_seed(0)
+    both = cls(OBS, act, scale_rewards=True, **options)
+    torch.manual_seed(0)
+    alone = cls(OBS, act, scale_rewards=True, **options)
+    both.ranks = ranks
+    if kind == "continuous":
+        with_noise(both, slice(ranks.rank * ROWS, (ranks.rank + 1) * ROWS))
+        with_noise(alone, slice(None))
+    for step, batch in enumerate(batches(act, 0), start=1):
+        both.train(half(batch, ranks.rank))
+        ranks.check(both, step)
+        if ranks.rank == 0:
+            alone.train(batch)
+    pairs = [(modules_of(a) for a in (both, alone))]
+    ((ours, theirs),) = pairs
+    return max(
+        float((one.double() - other.double()).abs().max())
+        for name, module in ours.items()
+        for one, other in zip(module.state_dict().values(), theirs[name].state_dict().values(), strict=True)
+    )
+
+
+def refusal(agent, ranks, step) -> str:
+    try:
+        ranks.check(agent, step)
+    except (ConfigError, RankError) as error:
+        return str(error)
+    return ""
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    ranks = meet(RankOptions(check_every_steps=50, timeout_s=20))
+    ranks.begin()
+    space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+    said = {"lonely": refusal(CountingAgent(space, space), ranks, 1)}
+    said |= {kind: learn(kind, ranks) for kind in KINDS}
+    torch.manual_seed(ranks.rank)
+    said["differing"] = refusal(SACAgent(space, space), ranks, 50)
+    said["gathered"] = [text.decode() for text in ranks.gather(b"zero" if ranks.rank == 0 else b"")]
+    said["broadcast"] = ranks.broadcast(b"of rank %d" % ranks.rank).decode()
+    said["sum"] = ranks.sum(1, ranks.rank, 10**15)
+    if ranks.rank == 0:
+        print(json.dumps(said), flush=True)
+    if "kill" in sys.argv:
+        if ranks.rank == 1:
+            sys.exit(9)
+        try:
+            ranks.sum(1)
+        except RankError as error:
+            print(json.dumps(str(error)), flush=True)
+    ranks.leave()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Two trainers that learn as one, in processes of their own; what they do is in `rank_work`."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tmrl_like.errors import ConfigError
+from tmrl_like.trainer.options import RankOptions
+from tmrl_like.trainer.ranks import Alone, meet
+
+SCRIPT = Path(__file__).with_name("rank_work.py")
+
+
+@pytest.fixture(scope="module")
+def said():
+    """What rank 0 says of its work with rank 1, which ends without a word at the end: one record, one line."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    both = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    parts = [
+        subprocess.Popen(
+            [sys.executable, SCRIPT, "kill"],
+            env=os.environ | both | {"RANK": str(rank), "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    (out, errors), _ = [part.communicate(timeout=240) for part in parts]
+    assert [part.returncode for part in parts] == [0, 9], errors
+    record, line = out.splitlines()
+    return json.loads(record) | {"gone": json.loads(line)}
+
+
+@pytest.mark.parametrize("kind", ["continuous", "discrete"])
+def test_two_ranks_learn_as_one_with_twice_the_batch(said, kind):
+    assert said[kind] < 1e-4  # of any parameter or statistic, after 100 steps
+
+
+def test_an_agent_that_does_not_average_is_refused(said):
+    assert "call self.average_gradients(optimizer) between loss.backward() and optimizer.step()" in said["lonely"]
+
+
+def test_parameters_that_differ_end_the_training(said):
+    assert "after 50 training steps the parameters of rank 1 differ from those of rank 0" in said["differing"]
+
+
+def test_ranks_sum_gather_and_broadcast(said):
+    assert said["sum"] == [2, 1, 2 * 10**15]
+    assert said["gathered"] == ["zero", ""]
+    assert said["broadcast"] == "of rank 0"
+
+
+def test_a_rank_that_is_gone_ends_the_other_with_one_line(said):
+    assert said["gone"].startswith("rank 0 of 2 ends: another one is gone")
+    assert "/" not in said["gone"]
+    assert "\n" not in said["gone"]
+
+
+def test_a_trainer_without_others_meets_nobody(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    assert type(meet(RankOptions())) is Alone
+
+
+def test_ranks_without_numbers_are_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(ConfigError, match="start them with torchrun"):
+        meet(RankOptions())

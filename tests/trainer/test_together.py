@@ -1,0 +1,292 @@
+"""What several trainers decide and keep together; the ranks are threads."""
+
+import dataclasses
+import time
+
+import pytest
+import torch
+from in_threads import ThreadRanks, all_at_once
+from test_checkpoints import message
+from test_schedule import Network, packet
+
+from tmrl_like.base.functional import partial
+from tmrl_like.delivery.receiver import Receiver
+from tmrl_like.errors import CheckpointError, ConfigError
+from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
+from tmrl_like.trainer.checkpoints import Checkpoints
+from tmrl_like.trainer.schedule import TrainingOffline
+from tmrl_like.wire import messages as m
+
+SPACES = CountingEnv().observation_space, CountingEnv().action_space
+
+
+def training(**options):
+    fields = {"epochs": 1, "rounds": 2, "steps": 10, "sleep_between_buffer_retrieval_attempts": 0.01} | options
+    return TrainingOffline(
+        env_cls=SPACES, memory_cls=partial(ListMemory, batch_size=2), training_agent_cls=CountingAgent, **fields
+    )
+
+
+class Later(Network):
+    """Deliveries that come one by one, each when it is looked for."""
+
+    def __init__(self, *deliveries):
+        super().__init__()
+        self.later = list(deliveries)
+        self.trained = []
+
+    def retrieve(self, timeout_s=0.0):
+        return [self.later.pop(0)] if self.later and timeout_s else []
+
+    def note_trained(self, receipt):
+        self.trained.append(receipt.sequence)
+
+
+def run(ranks, networks, **options):
+    """Each rank trains an epoch on what its network has; the trainings."""
+
+    def train(rank):
+        one = training(**options)
+        one.ranks = rank
+        one.records = []
+        one.observer = one.records.append
+        one.rounds_done = one.run_epoch(networks[rank.rank])
+        return one
+
+    return all_at_once(ranks, train)
+
+
+def test_all_train_as_many_steps_as_the_samples_of_all_allow():
+    networks = [Later(packet("v", 1), packet("v", 2)), Later(*[packet("w", k) for k in range(1, 6)])]
+    trainings = run(ThreadRanks.of(2), networks, max_training_steps_per_env_step=1.0)
+    assert [(t.total_updates, t.total_samples) for t in trainings] == [(20, 21)] * 2
+
+
+def test_no_rank_trains_before_all_have_samples():
+    networks = [Network(packet("v", 1), packet("v", 2)), Later()]
+    one, two = ThreadRanks.of(2)
+
+    def train(rank):
+        made = training(max_training_steps_per_env_step=9.0)
+        made.ranks = rank
+        until = time.monotonic() + 0.3
+        made.should_stop = lambda: time.monotonic() > until
+        made.run_epoch(networks[rank.rank])
+        return made
+
+    assert [t.total_updates for t in all_at_once([one, two], train)] == [0, 0]
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_when_one_is_to_stop_all_do_after_the_same_step(which):
+    def train(rank):
+        made = training(max_training_steps_per_env_step=1000.0, steps=1000)
+        made.ranks = rank
+        if rank.rank == which:
+            made.should_stop = lambda: made.total_updates >= 57
+        made.run_epoch(Network(packet("v" if rank.rank else "w", 1), packet("v", 2)))
+        return made.total_updates
+
+    assert all_at_once(ThreadRanks.of(2), train) == [57, 57]
+
+
+def test_rank_0_shows_the_rounds_and_episodes_of_all():
+    networks = [Network(packet("v", 1), packet("v", 2)), Network(packet("w", 1))]
+    zero, _ = run(ThreadRanks.of(2), networks, rounds=1, steps=5)
+    assert {r["worker"] for r in zero.records if r["kind"] == "episode"} == {"v", "w"}
+    (record,) = [r for r in zero.records if r["kind"] == "round"]
+    assert record["episodes_train"] == 3
+    assert record["memory_transitions"] == 5 + 2
+
+
+def test_what_several_get_counts_once():
+    deliveries = [packet("v", 1), packet("v", 2)]
+    copies = [dataclasses.replace(delivery, is_copy=True) for delivery in deliveries]
+    zero, one = run(ThreadRanks.of(2), [Network(*deliveries), Network(*copies)], rounds=1, steps=5)
+    assert (zero.total_samples, one.total_samples) == (6, 6)
+    assert len(one.memory) == 5
+    assert zero.copied_samples == 6
+    assert zero.rounds_done[0]["episodes_train"] == 2
+
+
+class Together:
+    """Several trainers without a network: trainings, logs and one checkpoint."""
+
+    def __init__(self, path, size, resume="all", **options):
+        made = partial(TrainingOffline, SPACES, partial(ListMemory, batch_size=2, memory_size=1000), CountingAgent)
+
+        def build(rank):
+            torch.manual_seed(rank.rank)
+            checkpoints = Checkpoints(path, ranks=rank, **options)
+            return checkpoints, checkpoints.build(made, resume)
+
+        self.results = all_at_once(ThreadRanks.of(size), build)
+        if all(isinstance(result, tuple) for result in self.results):
+            self.checkpoints, self.trainings = zip(*self.results, strict=True)
+
+    def take(self, rank, worker, *sequences, is_copy=False):
+        """Packets come to a rank, from which on they are dealt to it, and are stored."""
+        receiver, one = self.checkpoints[rank].receiver, self.trainings[rank]
+        receiver.take_over(m.Takeover(worker, 1, ((1, sequences[0] - 1),), False))
+        for sequence in sequences:
+            bundle, record = message(sequence, worker)
+            for delivery in receiver.take(bundle, memoryview(record), 0.0, lambda packet: True):
+                one.memory.append(delivery.buffer)
+                receiver.confirm([delivery.receipt])
+                for each in self.trainings:
+                    each.total_samples += 0 if is_copy else len(delivery.buffer)
+                one.copied_samples += len(delivery.buffer) if is_copy else 0
+        receiver.write(0.0)
+
+    def save(self):
+        for checkpoints, one in zip(self.checkpoints, self.trainings, strict=True):
+            one.copied_samples = sum(t.copied_samples for t in self.trainings)
+            checkpoints.save(one, 3, wait=True)
+
+    def close(self):
+        for checkpoints in self.checkpoints:
+            checkpoints.close()
+
+    @property
+    def rewards(self):
+        """What the memories hold, by rank: the rewards count up."""
+        for one in self.trainings:
+            one.memory.flush()
+        return [sorted(sample.rew for sample in one.memory.data) for one in self.trainings]
+
+
+def rewards(*sequences):
+    return [10.0 * (s - 1) + k for s in sequences for k in range(10)]
+
+
+@pytest.fixture
+def place(tmp_path):
+    return tmp_path / "training"
+
+
+def test_each_rank_has_its_samples_again_and_all_what_rank_0_has_learnt(place):
+    group = Together(place, 2)
+    group.trainings[0].agent.steps = 5
+    group.trainings[0].total_updates = 5
+    group.take(0, "v", 1, 2)
+    group.take(1, "w", 3)
+    group.save()
+    group.take(1, "w", 4)
+    group.close()
+    group = Together(place, 2)
+    assert group.rewards == [rewards(1, 2), rewards(3, 4)]
+    assert [(t.agent.steps, t.total_updates, t.total_samples) for t in group.trainings] == [(5, 5, 40)] * 2
+    assert [c.version for c in group.checkpoints] == [3, 3]
+    group.close()
+
+
+def test_ranks_begin_alike_and_draw_differently(place):
+    group = Together(place, 2)
+    zero, one = group.trainings
+    for name, value in zero.agent.actor.state_dict().items():
+        assert torch.equal(value, one.agent.actor.state_dict()[name])
+    assert zero.memory.rng.integers(1 << 60) != one.memory.rng.integers(1 << 60)
+    group.close()
+
+
+def test_what_ranks_left_that_are_no_more_is_taken_over_and_stays(place):
+    group = Together(place, 3)
+    group.take(0, "w", 1)
+    group.take(1, "w", 2)
+    group.take(2, "w", 3)
+    group.save()
+    group.close()
+    for _ in range(2):
+        group = Together(place, 1)
+        assert group.rewards == [rewards(1, 2, 3)]
+        assert group.trainings[0].total_samples == 30
+        assert group.checkpoints[0].receiver.stored_of("w", (1,)) == ((1, 3),)
+        group.close()
+    group = Together(place, 2)
+    assert sorted(group.rewards[0] + group.rewards[1]) == rewards(1, 2, 3)
+    group.close()
+
+
+def test_what_all_ranks_had_is_not_taken_over_twice(place):
+    group = Together(place, 2)
+    group.take(0, "w", 1, 2)
+    group.take(1, "w", 1, 2, 3, is_copy=True)
+    group.save()
+    group.close()
+    group = Together(place, 1)
+    assert group.rewards == [rewards(1, 2, 3)]
+    group.close()
+
+
+def test_a_worker_that_moves_goes_on_where_it_was(place):
+    group = Together(place, 2)
+    group.take(0, "w", 1, 2, 3)
+    receipts = group.checkpoints[0].receiver.stored_of("w", (1,))
+    group.checkpoints[1].receiver.take_over(m.Takeover("w", 1, receipts, False))
+    group.take(1, "w", 2, 3, 4)
+    assert group.rewards == [rewards(1, 2, 3), rewards(4)]
+    group.close()
+
+
+def test_what_is_not_stored_is_not_handed_over(place):
+    group = Together(place, 1)
+    receiver = group.checkpoints[0].receiver
+    bundle, record = message(1, "w")
+    (delivery,) = receiver.take(bundle, memoryview(record), 0.0, lambda packet: True)
+    assert receiver.stored_of("w", (1,)) is None
+    receiver.confirm([delivery.receipt])
+    assert receiver.stored_of("w", (1,)) is None
+    receiver.write(0.0)
+    assert receiver.stored_of("w", (1, 2)) == ((1, 1),)
+    group.close()
+
+
+def test_starting_over_removes_the_samples_of_all_ranks(place):
+    group = Together(place, 3)
+    group.take(2, "w", 1)
+    group.save()
+    group.close()
+    group = Together(place, 2, resume="none")
+    assert group.rewards == [[], []]
+    group.close()
+    group = Together(place, 3)
+    assert group.rewards == [[], [], []]
+    group.close()
+
+
+def test_samples_of_different_trainings_are_not_joined(place):
+    for folder in (place, place.with_name("other")):
+        group = Together(folder, 2)
+        group.take(0, "w", 1)
+        group.take(1, "v", 1)
+        group.save()
+        group.close()
+    (place.with_name("other") / "rank-1").rename(place / "rank-2")
+    (place / "rank-1").rename(place.with_name("away"))
+    (place / "rank-2").rename(place / "rank-1")
+    errors = [result for result in Together(place, 2).results if isinstance(result, CheckpointError)]
+    assert "samples of several trainings" in str(errors[0])
+
+
+def test_several_trainers_take_no_format_of_the_users():
+    with pytest.raises(ConfigError, match="several trainers keep checkpoints in our own format"):
+        Checkpoints(None, dump=lambda training, path: None, ranks=ThreadRanks.of(2)[0])
+
+
+def test_in_lockstep_the_tasks_of_all_are_done_by_all():
+    def train(rank):
+        made = training(max_training_steps_per_env_step=1.0, steps=1000)
+        made.ranks = rank
+        until = time.monotonic() + 1.0
+        made.should_stop = lambda: time.monotonic() > until
+        receiver, deliveries = Receiver(), []
+        for bundle, record in (message(sequence, f"w{rank.rank}") for sequence in (1, 2, 3)):
+            bundle.awaits = rank.rank == 0
+            deliveries += receiver.take(bundle, memoryview(record), 0.0, lambda packet: True)
+        network = Later(*deliveries)
+        made.run_epoch(network)
+        return made.total_updates, made.pacer.tasked_steps, network.trained
+
+    (steps, tasks, awaited), (others_steps, others_tasks, trained) = all_at_once(ThreadRanks.of(2), train)
+    assert steps == tasks == others_steps == others_tasks >= 40
+    assert (awaited, trained) == ([1, 2, 3], [])

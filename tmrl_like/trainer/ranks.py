@@ -1,0 +1,216 @@
+"""Several trainers that learn as one: what they say to each other, through `torch.distributed`.
+
+Each trainer is a *rank*, 0 to size - 1, and has a part of the samples and batches of its own. All calls here are made
+by all ranks in the same order; a rank that is gone, or silent for too long, ends the others. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import logging
+import os
+import re
+import secrets
+import sys
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from tmrl_like.agents.agent import TrainingAgent, modules_of
+from tmrl_like.base.text import one_line
+from tmrl_like.errors import ConfigError, RankError
+from tmrl_like.trainer.options import RankOptions
+
+log = logging.getLogger("tmrl_like.trainer")
+
+_MAX_BYTES = 1 << 31
+
+
+class Alone:
+    """A training with one trainer: what all say is what this one says.
+
+    Attributes:
+        rank: which of them this one is.
+        size: how many there are.
+        group: names these processes, among all groups that ever were; 0: alone.
+    """
+
+    rank, size, group = 0, 1, 0
+
+    def sum(self, *numbers: int) -> list[int]:
+        """Of each number, over all ranks."""
+        return list(numbers)
+
+    def gather(self, data: bytes) -> list[bytes]:
+        """What each rank says, by rank."""
+        return [data]
+
+    def broadcast(self, data: bytes) -> bytes:
+        """What rank 0 says."""
+        return data
+
+    def check(self, agent: TrainingAgent, training_steps: int) -> None:
+        """See, after a training step, that all learn the same."""
+
+    def begin(self) -> None:
+        """All are built: from here on no rank waits longer than `timeout_s` for another one."""
+
+    def leave(self) -> None:
+        """Nothing more will be said. Twice is fine."""
+
+
+class Ranks(Alone):
+    """One of several. Implements `agents.agent.Ranks` as well."""
+
+    def __init__(self, options: RankOptions) -> None:
+        """Meet the others: `RANK`, `WORLD_SIZE` and so on are read from the environment, where torchrun puts them.
+
+        Raises:
+            RankError: they do not come within `start_timeout_s`.
+            ConfigError: the environment says too little.
+        """
+        from torch import distributed
+
+        self._options = options
+        self._dist: Any = distributed
+        self._averages = 0
+        self._group: Any = None  # None: torch's own
+        try:
+            self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+            local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+            num_local = int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
+        except (KeyError, ValueError) as error:
+            raise ConfigError(
+                f"WORLD_SIZE says that there are several trainers, but {one_line(str(error))} is not usable: start "
+                "them with torchrun, or with `tmrl-like run --trainers N`"
+            ) from None
+        self._choose_interface(num_local)
+        has_gpu = torch.cuda.is_available() and torch.cuda.device_count() >= max(1, num_local)
+        backend = options.backend if options.backend != "auto" else "nccl" if has_gpu else "gloo"
+        if torch.cuda.is_available():
+            torch.cuda.set_device(local_rank % torch.cuda.device_count())
+        with self._said("to meet"):
+            self._dist.init_process_group(
+                "cpu:gloo,cuda:nccl" if backend == "nccl" else backend,
+                init_method=options.address or "env://",
+                rank=self.rank,
+                world_size=self.size,
+                timeout=datetime.timedelta(seconds=options.start_timeout_s),
+            )
+        self._numbers = torch.zeros(8, dtype=torch.int64)
+        self.group = int.from_bytes(self.broadcast((secrets.randbits(62) + 1).to_bytes(8, "little")), "little")
+        log.info("rank %d of %d (%s)", self.rank, self.size, backend)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Ranks:
+        return self
+
+    def _choose_interface(self, num_local: int) -> None:
+        loopback = {"linux": "lo", "darwin": "lo0"}.get(sys.platform)
+        interface = self._options.interface or (loopback if num_local == self.size else None)
+        if interface is not None:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
+
+    @contextlib.contextmanager
+    def _said(self, what: str = "to answer") -> Iterator[None]:
+        try:
+            yield
+        except (RuntimeError, ValueError) as error:  # of gloo, nccl and the store, of many kinds
+            reason = one_line(re.sub(r"^(\[[^]]*\] *)+", "", str(error)), 100)
+            raise RankError(
+                f"rank {self.rank} of {self.size} ends: another one is gone, or took too long {what} ({reason}); start "
+                "all again, or have torchrun do it: training goes on from the last checkpoint"
+            ) from None
+
+    def mean(self, tensor: torch.Tensor) -> None:
+        self._averages += 1
+        with self._said():
+            self._dist.all_reduce(tensor, group=self._group)
+            tensor /= self.size
+
+    def largest(self, tensor: torch.Tensor) -> None:
+        with self._said():
+            self._dist.all_reduce(tensor, self._dist.ReduceOp.MAX, group=self._group)
+
+    def sum(self, *numbers: int) -> list[int]:
+        said = self._numbers[: len(numbers)]
+        for i, number in enumerate(numbers):
+            said[i] = number
+        with self._said():
+            self._dist.all_reduce(said, group=self._group)
+        sums: list[int] = said.tolist()
+        return sums
+
+    def gather(self, data: bytes) -> list[bytes]:
+        sizes = torch.zeros(self.size, dtype=torch.int64)
+        sizes[self.rank] = len(data)
+        with self._said():
+            self._dist.all_reduce(sizes, group=self._group)
+            mine = _as_tensor(data, _checked(int(sizes.max())))
+            parts = [torch.empty_like(mine) for _ in range(self.size)]
+            self._dist.all_gather(parts, mine, group=self._group)
+        return [part[:size].numpy().tobytes() for part, size in zip(parts, sizes.tolist(), strict=True)]
+
+    def broadcast(self, data: bytes) -> bytes:
+        (size,) = self.sum(len(data) if self.rank == 0 else 0)
+        said = _as_tensor(data if self.rank == 0 else b"", _checked(size))
+        with self._said():
+            self._dist.broadcast(said, 0, group=self._group)
+        return said.numpy().tobytes()
+
+    def check(self, agent: TrainingAgent, training_steps: int) -> None:
+        """See that the agent averages its gradients, and every so often that its parameters are equal on all ranks.
+
+        Raises:
+            ConfigError: it does not average.
+            RankError: parameters differ.
+        """
+        if not self._averages:
+            raise ConfigError(
+                f"{type(agent).__name__} trains alone, and there are {self.size} ranks: call "
+                "self.average_gradients(optimizer) between loss.backward() and optimizer.step(), or start one trainer"
+            )
+        if not self._options.check_every_steps or training_steps % self._options.check_every_steps:
+            return
+        checksum = 0
+        for module in modules_of(agent).values():
+            for tensor in module.state_dict().values():
+                if isinstance(tensor, torch.Tensor):
+                    checksum = zlib.crc32(tensor.detach().cpu().reshape(-1).view(torch.uint8).numpy().data, checksum)
+        checksums = self.gather(checksum.to_bytes(4, "little"))
+        others = [str(rank) for rank, found in enumerate(checksums) if found != checksums[0]]
+        if others:
+            raise RankError(
+                f"after {training_steps} training steps the parameters of rank {', '.join(others)} differ from those "
+                f"of rank 0: {type(agent).__name__}.train must change them by averaged gradients, alike on all ranks"
+            )
+
+    def begin(self) -> None:
+        with self._said():
+            self._group = self._dist.new_group(timeout=datetime.timedelta(seconds=self._options.timeout_s))
+
+    def leave(self) -> None:
+        if self._dist.is_initialized():
+            self._dist.destroy_process_group()
+
+
+def meet(options: RankOptions) -> Alone:
+    """The ranks of this training: several where `WORLD_SIZE` in the environment is more than 1."""
+    size = os.environ.get("WORLD_SIZE", "1")
+    return Alone() if size in ("", "0", "1") else Ranks(options)
+
+
+def _as_tensor(data: bytes, size: int) -> torch.Tensor:
+    tensor = torch.zeros(size, dtype=torch.uint8)
+    if data:
+        tensor[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+    return tensor
+
+
+def _checked(size: int) -> int:
+    if not 0 <= size <= _MAX_BYTES:
+        raise RankError(f"another rank sends {size} bytes at once; at most {_MAX_BYTES} are allowed")
+    return size

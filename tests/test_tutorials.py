@@ -5,7 +5,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gymnasium
 import pytest
+import torch
+
+from tmrl_like import load_policy
+from tmrl_like.agents import SquashedGaussianActor
+from tmrl_like.config.experiment import Settings
+from tmrl_like.policies.export import write_onnx
+from tmrl_like.policies.policy_file import describe
+from tmrl_like.policies.store import PolicyStore
 
 TUTORIAL = Path(__file__).parents[1] / "tutorials" / "drone_tutorial.py"
 
@@ -63,3 +72,30 @@ def test_the_drone_tutorial_runs_without(own_home: Path) -> None:
     shown = run(own_home, str(TUTORIAL), "--steps", "20")
     assert "flights reached the target" in shown
     assert "CRC" not in shown
+
+
+_ALONE = """
+import runpy
+import sys
+sys.modules["tmrl_like"] = None
+runpy.run_path(sys.argv.pop(1))
+"""
+
+
+def test_a_policy_drives_the_pendulum_as_onnx_without_tmrl_like(own_home: Path, tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    env = gymnasium.make("Pendulum-v1")
+    torch.manual_seed(0)
+    actor = SquashedGaussianActor(env.observation_space, env.action_space)
+    PolicyStore(Settings(run_name="pendulum").paths.policies).add([actor.weights()], describe(actor))
+    write_onnx(policy := load_policy("pendulum"), tmp_path / "p.onnx")
+    script = str(TUTORIAL.with_name("pendulum_with_onnx.py"))
+    command = [sys.executable, "-W", "error", "-c", _ALONE, script, str(tmp_path / "p.onnx")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    obs, _ = env.reset(seed=0)
+    total, ended = 0.0, False
+    while not ended:
+        obs, reward, terminated, truncated, _ = env.step(policy.act(obs))
+        total, ended = total + float(reward), terminated or truncated
+    assert float(done.stdout.split()[1]) == pytest.approx(total, abs=0.5)

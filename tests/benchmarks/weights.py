@@ -9,6 +9,9 @@ machine's own. The floor sends the same bytes over two plain TCP hops through a 
 Then a SAC agent (256 x 256, batch of 256) trains in the thread that publishes: how long `broadcast_model` holds it, one
 `memcpy` of the same bytes right before it, and what else it loses until the worker acts with the policy. All of that is
 the processor's and the interpreter's time, which the three processes and the publishing thread take from it.
+
+Last, the policy store: from `broadcast_model` until another process has read the tagged file, and how long the call
+holds its thread, in turns with a trainer that keeps nothing. The floor writes the same bytes there, with fsync.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import multiprocessing as mp
+import os
 import socket
 import tempfile
 import threading
@@ -183,6 +187,92 @@ def beside_training(link: Any, actor: ActorModule, worker: Any, repeats: int) ->
     return {"memcpy_ms": copied_ms, "training_held_ms": held_ms, "training_lost_ms": lost_ms}
 
 
+class Nowhere:
+    """A connection on which nothing arrives."""
+
+    def send(self, data: Any) -> bool:
+        return False
+
+    def receive(self, timeout_s: float) -> None:
+        time.sleep(min(timeout_s, 0.01))
+
+    def wake(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def read_tags(folder: Path, pipe: Any) -> None:
+    """Tell when each tag that is named could be read whole."""
+    from tmrl_like.policies.policy_file import read_policy
+    from tmrl_like.policies.store import PolicyStore
+    from tmrl_like.policies.weight_file import read_file
+
+    store = PolicyStore(folder)
+    pipe.send("ready")
+    while tag := pipe.recv():
+        while not store.path(tag).exists():
+            time.sleep(0.0002)
+        read_file(read_policy(store.path(tag))[1])
+        pipe.send(time.time())
+
+
+def measure_store(width: int, repeats: int) -> dict[str, float]:
+    """Median milliseconds until a tagged policy is readable elsewhere, and what that costs the training thread."""
+    from tmrl_like.policies.policy_file import describe
+    from tmrl_like.policies.store import PolicyStore
+    from tmrl_like.trainer.link import TrainerLink
+    from tmrl_like.trainer.options import TrainerOptions
+    from tmrl_like.trainer.saver import Saver
+    from tmrl_like.wire.messages import Spaces
+
+    actor = Wide(Pulse.observation_space, Pulse.action_space, width)
+    weights, steps = actor.weights(), iter(range(1 << 30))
+    readable_ms, held_ms, bare_ms, floor_ms = [], [], [], []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        context = mp.get_context("spawn")
+        pipe, child = context.Pipe()
+        reader = context.Process(target=read_tags, args=(folder / "policies", child), daemon=True)
+        reader.start()
+        pipe.recv()
+        options = TrainerOptions(keep_policies=10, tag_every_steps=1)
+        store = PolicyStore(folder / "policies")
+        saver = Saver(folder / "newest", store, describe(actor), options, lambda: next(steps))
+        links = [TrainerLink(Nowhere(), "bench", "t", Spaces("o", "a"), saver=s) for s in (saver, None)]
+        for turn in range(1, repeats + 3):
+            pipe.send(f"step-{turn}")
+            time.sleep(0.05)
+            times = []
+            for link in links:
+                started, began = time.time(), time.perf_counter()
+                link.broadcast_model(actor)
+                times.append((time.perf_counter() - began) * 1e3)
+                if link is links[0]:
+                    readable_ms.append((pipe.recv() - started) * 1e3)
+            held_ms.append(times[0])
+            bare_ms.append(times[1])
+            began = time.perf_counter()
+            with (folder / "floor").open("wb") as file:
+                file.write(weights)
+                file.flush()
+                os.fsync(file.fileno())
+            floor_ms.append((time.perf_counter() - began) * 1e3)
+        pipe.send("")
+        reader.join(10)
+        for link in links:
+            link.close(0.0)
+    return {
+        "readable_ms": median(readable_ms[2:]),
+        "readable_max_ms": max(readable_ms[2:]),
+        "training_held_ms": median(held_ms[2:]),
+        "training_held_max_ms": max(held_ms[2:]),
+        "training_held_without_ms": median(bare_ms[2:]),
+        "floor_write_and_fsync_ms": median(floor_ms[2:]),
+    }
+
+
 def _pass_on(server: socket.socket, next_port: int, size: int) -> None:
     with socket.create_connection(("127.0.0.1", next_port)) as out, server.accept()[0] as source:
         _copy(source, out)
@@ -229,6 +319,9 @@ def main() -> None:
             result[f"weights_{label}_{name}"] = value
         result[f"weights_{label}_floor_two_tcp_hops_ms"] = floor_ms(size, arguments.repeats)
         result[f"weights_{label}_goal_ms"] = goals[label]
+    for name, value in measure_store(SIZES["0.28MB"], 10 * arguments.repeats).items():
+        result[f"store_0.28MB_{name}"] = value
+    result |= {"store_0.28MB_readable_goal_ms": 20.0, "store_0.28MB_training_held_goal_ms": 1.0}
     finish(result)
 
 

@@ -3,18 +3,25 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from cli_commands import TINY
+from gymnasium.spaces import Box
 from tiny import TinyActor, TinyEnv
 
 from tmrl_like import load_policy
+from tmrl_like.agents import SquashedGaussianActor
 from tmrl_like.config.experiment import Settings
 from tmrl_like.policies.policy_file import describe
 from tmrl_like.policies.store import PolicyStore
 
 CommandLine = Callable[..., int]
+
+
+def tiny_preprocessor(obs: Any) -> Any:
+    return obs
 
 
 @pytest.fixture
@@ -82,3 +89,18 @@ def test_a_test_drives_a_version_a_tag_another_runs_policy_or_a_file(
     err = capsys.readouterr().err
     assert "--policy gone: there is no policy gone in" in err
     assert "`tmrl-like policies export` writes a file" in err
+
+
+def test_a_policy_is_exported_as_onnx_and_what_is_not_in_it_is_said(
+    command_line: CommandLine, store: PolicyStore, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    file = tmp_path / "policy.onnx"
+    assert command_line("policies", "export", "tiny@3", str(file), "--onnx", "--allow", "tiny") == 2
+    assert "a TinyActor cannot be written as ONNX: expected an actor that ships" in capsys.readouterr().err
+    actor = SquashedGaussianActor(Box(-1.0, 1.0, (4, 1)), Box(-1.0, 1.0, (2,)), hidden_sizes=(8,))
+    store.add([actor.weights()], msgspec.structs.replace(describe(actor, tiny_preprocessor), version=4))
+    assert command_line("policies", "export", "tiny", str(file), "--onnx", "--allow", __name__) == 0
+    assert "as ONNX; its input is what test_cli_policies.tiny_preprocessor makes of" in capsys.readouterr().out
+    (given,) = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"]).get_inputs()
+    assert (given.name, given.shape) == ("observation", ["N", 4])

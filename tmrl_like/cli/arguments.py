@@ -219,6 +219,10 @@ def _add_policies(commands: Any) -> None:
         action.add_argument("place", metavar="PLACE")
     tag.add_argument("tag", metavar="TAG", help="a letter, then letters, digits, '.', '_' and '-'")
     export.add_argument("file", metavar="FILE")
+    about = "as ONNX instead, for machines without tmrl_like: from raw numbers to the best action"
+    export.add_argument("--onnx", action="store_true", help=about)
+    about = "with --onnx: a package of yours that the policy may name code of"
+    export.add_argument("--allow", metavar="PACKAGE", action="append", default=[], help=about)
     _add_number(prune, "--keep", 1, "how many of the newest stay")
     prune.add_argument("--untag", metavar="TAG", action="append", default=[], help="remove a tag as well")
 

@@ -12,6 +12,8 @@ from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.tables import print_table
 from tmrl_like.config.loading import load_settings
 from tmrl_like.errors import ConfigError, PolicyError
+from tmrl_like.policies.export import write_onnx
+from tmrl_like.policies.loading import Policy, load_policy
 from tmrl_like.policies.policy_file import PolicyCard
 from tmrl_like.policies.store import PolicyStore, find_policy, split_place
 
@@ -25,6 +27,11 @@ def main(arguments: Arguments) -> int:
     try:
         if arguments.action == "export":
             source, file = find_policy(place), Path(arguments.file)
+            if arguments.onnx:
+                policy = load_policy(source, allow=arguments.allow)
+                write_onnx(policy, file)
+                print(f"{file}: {source} as ONNX{_what_is_not_in_it(policy)}")
+                return 0
             write_atomically(file, source.read_bytes())
             print(f"{file}: {source}; drive it with `tmrl-like test --policy {file}`, or load_policy in Python")
             return 0
@@ -44,6 +51,13 @@ def main(arguments: Arguments) -> int:
     except PolicyError as error:
         raise ConfigError(str(error)) from None
     return 0
+
+
+def _what_is_not_in_it(policy: Policy) -> str:
+    code = policy.metadata.obs_preprocessor
+    if code is None:
+        return ""
+    return f"; its input is what {code if isinstance(code, str) else code.class_path} makes of an observation"
 
 
 def _of_experiment(place: str) -> str:

@@ -21,8 +21,8 @@ from tmrl_like.policies.noise import ColouredNoise
 from tmrl_like.policies.weight_file import Manifest
 
 MAX_SCALE = 1e6  # wider bounds say nothing about the size of the values
-_EPS = 1e-5  # of torch's layer normalisation
-_SCALE, _SHIFT = "encoder.rescale.scale", "encoder.rescale.shift"
+EPS = 1e-5  # of torch's layer normalisation
+SCALE, SHIFT = "encoder.rescale.scale", "encoder.rescale.shift"  # parameters
 
 _Array = np.ndarray[Any, Any]
 
@@ -106,7 +106,7 @@ class Network:
             for i, width in enumerate(spec.hidden_sizes if spec.layer_norm else ())
             for kind in ("weight", "bias")
         }
-        encoder = dict.fromkeys((_SCALE, _SHIFT) if self._normalizes else (), self.input.shape)
+        encoder = dict.fromkeys((SCALE, SHIFT) if self._normalizes else (), self.input.shape)
         in_order = [*encoder], [name for name in forms if name[:4] != "head"], [*norms], ["head.weight", "head.bias"]
         forms |= norms | encoder
         self.manifest: Manifest = {name: ("F32", forms[name]) for name in itertools.chain(*in_order)}
@@ -119,8 +119,8 @@ class Network:
 
     def _untrained(self, name: str, shape: tuple[int, ...], random: np.random.Generator) -> _Array:
         """As torch begins: a layer's weights and biases uniform, a layer's normalisation without effect."""
-        if name in (_SCALE, _SHIFT):
-            return self._scale if name == _SCALE else self._shift
+        if name in (SCALE, SHIFT):
+            return self._scale if name == SCALE else self._shift
         if name.startswith("norms"):
             return np.full(shape, float(name.endswith("weight")), np.float32)
         bound = 1 / math.sqrt(self.manifest[name.replace("bias", "weight")][1][1])
@@ -130,7 +130,7 @@ class Network:
         """Compute with these arrays from now on, without a copy; names, dtypes and shapes are the manifest's."""
         self.parameters = {name: parameters[name] for name in self.manifest}
         if self._normalizes:
-            self._scale, self._shift = parameters[_SCALE], parameters[_SHIFT]
+            self._scale, self._shift = parameters[SCALE], parameters[SHIFT]
         layers = [name.removesuffix(".weight") for name in self.manifest if name.endswith("weight")]
         linear = [(parameters[f"{name}.weight"].dot, parameters[f"{name}.bias"]) for name in layers if name[0] == "h"]
         scales = [(parameters[f"{name}.weight"], parameters[f"{name}.bias"]) for name in layers if name[0] == "n"]
@@ -160,7 +160,7 @@ class Network:
             np.add(values, bias, values)
             if norm_weight is not None:
                 values -= np.add.reduce(values) / len(values)
-                values *= norm_weight / math.sqrt(values.dot(values) / len(values) + _EPS)
+                values *= norm_weight / math.sqrt(values.dot(values) / len(values) + EPS)
                 values += norm_bias
             x = np.maximum(values, 0.0, out=values)
         dot, bias, values = self._last

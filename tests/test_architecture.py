@@ -37,12 +37,13 @@ MAY_IMPORT = {  # each room, from the ground floor up; no room is missing, and n
     "server": ("errors", "base", "config", "wire", "transport"),
     "worker": (*_GROUND, "config", "wire", "transport", "delivery", "delivery.options", "envs", "policies"),
     "trainer": (*_GROUND, "config", "metrics", "wire", "transport", "delivery", "policies", "agents", "replay"),
+    "in_process": ("types", "transport", "server", "trainer", "worker", "worker.options"),
 }
 EVERY_ROOM = ("cli", "testing")  # may import all of them
 DOORS = {  # paths that users import from: they lead to a room, and no room uses them
     "actor": "policies",
     "memory_dataloading": "replay",
-    "networking": "base server worker trainer",
+    "networking": "base in_process server worker trainer",
     "nn": "agents",
     "training": "agents",
     "training_offline": "trainer",

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tmrl_like.networking import RolloutWorker as RolloutWorker
     from tmrl_like.networking import Server as Server
     from tmrl_like.networking import Trainer as Trainer
+    from tmrl_like.networking import run_in_process as run_in_process
     from tmrl_like.policies.actor import ActorModule as ActorModule
     from tmrl_like.policies.loading import load_policy as load_policy
     from tmrl_like.replay.contract import MemoryDataloading as MemoryDataloading
@@ -32,6 +33,7 @@ _HOME_OF = {
     "TrainingOffline": "tmrl_like.training_offline",
     "load_policy": "tmrl_like.policies.loading",
     "partial": "tmrl_like.util",
+    "run_in_process": "tmrl_like.networking",
 }
 
 __all__ = [*sorted(_HOME_OF), "__version__"]

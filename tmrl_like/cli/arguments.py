@@ -136,6 +136,8 @@ def _add_roles(commands: Any) -> None:
     run.add_argument("--minutes", dest="trainer.max_minutes", metavar="N", help="as trainer.max_minutes")
     _add_number(run, "--workers", 1, "number of workers")
     _add_number(run, "--trainers", 1, "number of trainers, which learn as one")
+    about = "everything in one thread, for a debugger and for equal results; the environment stands still meanwhile"
+    run.add_argument("--in-process", action="store_true", help=about)
     run.add_argument("--fresh", action="store_true", help="start over; an earlier run of this name is kept aside")
     about = "start over, and at the end compare the policy with an untrained one: exit code 0 only if it is better"
     run.add_argument("--proof", action="store_true", help=f"{about} (section proof)")

@@ -93,8 +93,8 @@ class WatchedEnv:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env, name)
 
-    def reset(self) -> tuple[Any, dict[str, Any]]:
-        obs, info = self._env.reset()
+    def reset(self, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
+        obs, info = self._env.reset() if seed is None else self._env.reset(seed=seed)
         self._look(obs, info, "reset()")
         return obs, info
 

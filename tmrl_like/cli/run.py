@@ -49,6 +49,10 @@ class _ToldToStopError(Exception):
 
 def main(arguments: Arguments) -> int:
     """Run everything until training is over."""
+    if arguments.in_process:
+        from tmrl_like.cli import in_process
+
+        return in_process.main(arguments)
     settings = load_settings(arguments.experiment, arguments.overrides)
     set_up_logging("run", arguments.log_level)
     stopper = Stopper(arguments.supervised, _CHECKPOINT_WITHIN_S + 2 * _ENDS_WITHIN_S, on_stop=lambda: None)

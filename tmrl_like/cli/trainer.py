@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
 
 from tmrl_like.agents.process import tune_process
 from tmrl_like.base.files import write_atomically
@@ -24,9 +27,18 @@ _CHECKPOINT_WITHIN_S = 120.0
 
 def main(arguments: Arguments) -> int:
     """Train until the epochs or the minutes are over."""
-    stopper = Stopper(arguments.supervised, _CHECKPOINT_WITHIN_S)
     document = open_experiment(arguments.experiment, arguments.overrides)
     parts = (*_PARTS, "spaces" if document.data.get("spaces") else "env")
+    return train(arguments, parts, make_trainer)
+
+
+def train(
+    arguments: Arguments,
+    parts: tuple[str, ...],
+    make: Callable[[Experiment, list[Sink]], AbstractContextManager[Trainer]],
+) -> int:
+    """Run the trainer that `make` makes of the experiment with these parts."""
+    stopper = Stopper(arguments.supervised, _CHECKPOINT_WITHIN_S)
     experiment = prepare(arguments, "trainer", parts)
     tune_process()
     section, paths = experiment.trainer, experiment.paths
@@ -36,7 +48,7 @@ def main(arguments: Arguments) -> int:
         sinks.append(TensorBoardSink(paths.folder / "tensorboard"))
     with (
         use_run(paths, "trainer" if is_first else "rank", supervised=arguments.supervised),
-        make_trainer(experiment, sinks) as trainer,
+        make(experiment, sinks) as trainer,
     ):
         stopper.on_stop = trainer.stop
         _refuse_finished(trainer, experiment)
@@ -59,19 +71,18 @@ def main(arguments: Arguments) -> int:
     return INTERRUPTED if stopper.requested and not is_restarted else 0
 
 
-def make_trainer(experiment: Experiment, sinks: list[Sink]) -> Trainer:
-    """The trainer of an experiment."""
+def make_trainer(experiment: Experiment, sinks: list[Sink], **more: Any) -> Trainer:
+    """The trainer of an experiment; `more` are further or other arguments of `Trainer`."""
     section, paths = experiment.trainer, experiment.paths
-    trainer = Trainer(
-        training_factory(experiment),
-        model_path=paths.trainer_model,
-        checkpoint_path=paths.checkpoint if section.checkpoint else None,
-        metrics_path=paths.metrics,
-        policies_path=paths.policies,
-        sinks=sinks,
-        options=section,
-        **experiment.server.dialled,
-    )
+    usual = {
+        "model_path": paths.trainer_model,
+        "checkpoint_path": paths.checkpoint if section.checkpoint else None,
+        "metrics_path": paths.metrics,
+        "policies_path": paths.policies,
+        "sinks": sinks,
+        "options": section,
+    }
+    trainer = Trainer(training_factory(experiment), **experiment.server.dialled | usual | more)
     if experiment.seed is not None and trainer.training.total_updates == 0:
         trainer.training.memory.seed(experiment.seed + trainer.ranks.rank)
     return trainer

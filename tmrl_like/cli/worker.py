@@ -78,6 +78,7 @@ def make_worker(experiment: Experiment, **more: Any) -> RolloutWorker:
         "model_path_history": paths.model_history,
         "obs_preprocessor": experiment.obs_preprocessor,
         "crc_debug": experiment.crc_debug,
+        "seed": experiment.seed,
         "options": dataclasses.replace(section, spool=paths.spool) if section.spool is True else section,
     }
     return RolloutWorker(experiment.env, experiment.actor, **experiment.server.dialled | usual | more)

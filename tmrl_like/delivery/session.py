@@ -7,6 +7,7 @@ does in these calls happens in that thread, beside the control loop and the trai
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import platform
 import secrets
@@ -34,6 +35,7 @@ _COMPLAIN_AFTER_S = 3.0
 _REFUSAL_AGAIN_S = 60.0
 _TICK_S = 0.01
 _MESSAGES_PER_TURN = 64
+_SECONDS_OF_A_TURN = 0.01
 
 
 class Role(Protocol):
@@ -56,7 +58,11 @@ class Role(Protocol):
 
 
 class Session:
-    """Keeps one peer connected to one server. All errors that end it surface in `check`."""
+    """Keeps one peer connected to one server. All errors that end it surface in `check`.
+
+    Attributes:
+        takes_turns: it has no thread of its own, and its owner calls `turn`. Its time passes by turns.
+    """
 
     def __init__(
         self,
@@ -102,15 +108,21 @@ class Session:
         self._flush_s = 0.0
         self._failure: BaseException | None = None
         self._welcomed = threading.Event()
-        self._heard_at = time.monotonic()
+        self.takes_turns = getattr(link, "takes_turns", False)
+        self._turns = itertools.count(1)
+        self._heard_at = self._clock()
         self._hello_at = -1e9
-        self._beat_at = 0.0
+        self._beat_at = -1e9
         self._refusals = Buckets(1, 1 / _REFUSAL_AGAIN_S)  # by reason: one line each
         self._complained = False
         self._said_hello = False
         self._hello_waits = False  # for a connection: some transports take nothing before there is one
         self._thread = threading.Thread(target=self._run, name=f"tmrl-link-{role_name}", daemon=True)
-        self._thread.start()
+        if not self.takes_turns:
+            self._thread.start()
+
+    def _clock(self) -> float:
+        return next(self._turns) * _SECONDS_OF_A_TURN if self.takes_turns else time.monotonic()
 
     @property
     def connected(self) -> bool:
@@ -155,8 +167,19 @@ class Session:
             self._flush_s = flush_s
             self._stopping.set()
             self._link.wake()
-        if threading.current_thread() is not self._thread:
+        if self.takes_turns:
+            self._flush_s = 0.0  # nobody answers meanwhile
+            self._run()
+        elif threading.current_thread() is not self._thread:
             self._thread.join(flush_s + 2.0)
+
+    def turn(self) -> None:
+        """Take what has arrived, and let the role send; for the owner of one that `takes_turns`."""
+        try:
+            self._turn(0.0)
+        except BaseException as error:
+            self._fail(error)
+            raise
 
     def _run(self) -> None:
         try:
@@ -164,21 +187,24 @@ class Session:
             while not self._stopping.is_set():
                 wait_s = self._turn(wait_s)
             self._say_goodbye()
-        except TmrlLikeError as error:
-            self._failure = error
-            log.error("the connection to the server at %s ends: %s", self._where, error)
         except BaseException as error:
-            self._failure = error
-            log.exception("the connection's thread failed")
+            self._fail(error)
         finally:
             self._welcomed.clear()
             self._link.close()
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
+        if isinstance(error, TmrlLikeError):
+            log.error("the connection to the server at %s ends: %s", self._where, error)
+        else:
+            log.error("the connection's thread failed", exc_info=error)
 
     def _turn(self, wait_s: float) -> float:
         """Take what has arrived, let the role send; returns how long the next turn may wait."""
         messages = 0
         data = self._link.receive(wait_s)
-        now = time.monotonic()
+        now = self._clock()
         while data is not None:
             self._heard_at = now
             self._dispatch(data, now)
@@ -244,6 +270,8 @@ class Session:
         self._hello_waits = not self._link.send(m.encode(self._hello))
 
     def _say_goodbye(self) -> None:
+        if self.takes_turns:
+            self._role.on_tick(self._link.send, self._welcomed.is_set())
         until = time.monotonic() + self._flush_s
         while self._welcomed.is_set() and time.monotonic() < until:
             self._role.on_tick(self._link.send, True)

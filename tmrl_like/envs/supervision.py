@@ -7,6 +7,7 @@ on with a new thread and a new environment.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 import threading
@@ -60,7 +61,13 @@ class SupervisedEnv:
             thread they are written between episodes.
     """
 
-    def __init__(self, make_env: Callable[[], Any], hang_timeout_s: float = 30.0, own_thread: bool = True) -> None:
+    def __init__(
+        self,
+        make_env: Callable[[], Any],
+        hang_timeout_s: float = 30.0,
+        own_thread: bool = True,
+        seed: int | None = None,
+    ) -> None:
         """Make the environment, however long that takes.
 
         Args:
@@ -68,11 +75,15 @@ class SupervisedEnv:
             hang_timeout_s: a call that takes longer is a fault.
             own_thread: let the environment live in a thread of its own; without, it lives in those that
                 call, and a hang can only be reported.
+            seed: of the first reset of each environment that is made, if its `reset` takes one: this one, and the next
+                number after each fault. None: no seed is given.
         """
         self.stopping = threading.Event()
         self.log = DeferredLog(log)
         self._make_env = make_env
         self._hang_timeout_s = hang_timeout_s
+        self._seed = seed
+        self._is_new = True  # `env` was not reset yet
         self._thread = ControlThread() if own_thread else None
         self._left: set[int] = set()  # threads that nobody waits for
         self._call_token: list[Any] = [0.0]  # start and, until somebody takes it, the call that is under way
@@ -95,6 +106,7 @@ class SupervisedEnv:
 
     def _adopt(self, env: Any) -> None:
         self.env = env
+        self._is_new = True
         self._is_open, self._is_lost = True, False
         inner = getattr(env, "unwrapped", env)
         time_step_s = getattr(env, "time_step_s", None) or getattr(inner, "time_step_duration", None)
@@ -129,7 +141,11 @@ class SupervisedEnv:
             EnvironmentFaultError: it raised.
             ConfigError, MissingExtraError: it raised one of these, which rebuilding it would not mend.
         """
-        obs, info = self._call(self.env.reset)
+        options = {}
+        if self._is_new and self._seed is not None and _takes_seed(self.env.reset):
+            options = {"seed": self._seed + self.rebuilds}
+        self._is_new = False
+        obs, info = self._call(self.env.reset, **options)
         return obs, info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
@@ -137,12 +153,12 @@ class SupervisedEnv:
         result: tuple[Any, Any, bool, bool, dict[str, Any]] = self._call(self.env.step, action)
         return result
 
-    def _call(self, call: Callable[..., Any], *args: Any) -> Any:
+    def _call(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
         if self._left and threading.get_ident() in self._left:
             raise _LeftBehindError
         token = self._call_token = [time.monotonic(), call]
         try:
-            return call(*args)
+            return call(*args, **options)
         except (EnvironmentFaultError, *_USERS_MISTAKES):
             raise
         except (Exception, SystemExit) as error:
@@ -366,6 +382,14 @@ class SupervisedEnv:
             if token is not reported and len(token) == 2 and time.monotonic() - token[0] >= self._hang_timeout_s:
                 reported = token
                 log.critical("the environment hangs; end this worker and start it again")
+
+
+def _takes_seed(reset: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(reset).parameters.values()
+    except (TypeError, ValueError):  # built-ins without a signature
+        return False
+    return any(parameter.name == "seed" or parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
 
 
 def _take(token: list[Any]) -> Any:

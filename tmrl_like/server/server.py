@@ -78,8 +78,10 @@ class Server:
         self._failure: BaseException | None = None
         self._stopping = threading.Event()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tmrl-server", daemon=True)
-        self._thread.start()
+        if getattr(self._link, "takes_turns", False):
+            self._ended.set()
+        else:
+            threading.Thread(target=self._run, name="tmrl-server", daemon=True).start()
         close_at_exit(self, turn=2)
         log.info("listening on %s port %d (%s)", *self.address, transport)
 
@@ -100,6 +102,13 @@ class Server:
     def has_trainer(self) -> bool:
         """Whether a trainer is connected."""
         return self._relay.trainer is not None
+
+    def turn(self) -> None:
+        """Pass on what waits; for the owner of a server without a thread (transport "one_thread")."""
+        while (incoming := self._link.receive(0.0)) is not None:
+            self._relay.handle(incoming, 0.0)
+        self._relay.flush()
+        self._relay.beat()
 
     def serve_forever(self) -> None:
         """Wait until `close` is called or the server fails.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +36,8 @@ class TrainerLink:
         session: keeps the connection; raises what ended it.
         workers: their condition.
         newest_version: the policy published last; 0: none.
+        gather: called before samples are taken, with whether some are waited for: where all takes turns in the
+            training thread, it has the others take theirs. None: they have threads of their own.
     """
 
     def __init__(
@@ -58,10 +61,12 @@ class TrainerLink:
         publishes.
         """
         self._where = where
+        self.gather: Callable[[bool], None] | None = None
         self._receiver = receiver or Receiver()
         limits = self._receiver.limits
         self._unread: Turns[Delivery] = Turns(limits.unread_bytes, limits.total_bytes)
-        self._turn_left_s = limits.turn_s
+        self._turn_s = math.inf if getattr(link, "takes_turns", False) else limits.turn_s  # else the clock decides
+        self._turn_left_s = self._turn_s
         self._freshness = freshness or FreshnessLimits()
         self._inbox: list[Delivery] = []
         self._arriving: list[Delivery] = []  # the connection's thread collects here, and hands over per turn
@@ -91,6 +96,9 @@ class TrainerLink:
             RefusedError, CredentialsError: the connection ended for good.
             DivergedError: weights that were to be published are not finite.
         """
+        if self.gather is not None:
+            self.gather(timeout_s > 0)
+            timeout_s = 0.0
         self.session.check()
         if self._divergence is not None:
             raise self._divergence
@@ -214,9 +222,9 @@ class TrainerLink:
 
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
         """Read what waits, hand it over, log what is in the memory; send acknowledgements and policy frames."""
-        self._turn_left_s = self._receiver.limits.turn_s
+        self._turn_left_s = self._turn_s
         self._read_unread()
-        self._turn_left_s = self._receiver.limits.turn_s
+        self._turn_left_s = self._turn_s
         if self._arriving:
             with self._arrived:
                 self._inbox += self._arriving

@@ -21,6 +21,7 @@ from tmrl_like.transport.credentials import KeyFolder
 __all__ = [
     "DEFAULT_PORT",
     "LOCALHOST",
+    "ONE_THREAD",
     "TRANSPORTS",
     "Identity",
     "Incoming",
@@ -33,6 +34,8 @@ __all__ = [
 ]
 
 TRANSPORTS = ("zmq", "tlspyo", "inproc")
+ONE_THREAD = "one_thread"
+"""As "inproc", of parts that have no threads: their owner calls `turn`."""
 
 
 def listen(
@@ -78,4 +81,8 @@ def _sides(transport: str) -> tuple[_Server, _Peer]:
         from tmrl_like.transport.inproc import InprocPeerLink, InprocServerLink
 
         return InprocServerLink, InprocPeerLink
+    if transport == ONE_THREAD:
+        from tmrl_like.transport.inproc import OneThreadPeerLink, OneThreadServerLink
+
+        return OneThreadServerLink, OneThreadPeerLink
     raise ConfigError(f"there is no transport {transport!r}; choose one of {', '.join(TRANSPORTS)}")

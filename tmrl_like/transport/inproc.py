@@ -90,3 +90,27 @@ class InprocPeerLink:
         self._closed = True
         if server := _servers.get(self._address):
             server.forget(self._id)
+
+
+class OneThreadServerLink(InprocServerLink):
+    """The same where server and peers live in one thread, and take turns: nobody waits, nobody is woken."""
+
+    takes_turns = True
+
+    def receive(self, timeout_s: float) -> Incoming | None:
+        return super().receive(0.0)
+
+    def wake(self) -> None:
+        pass
+
+
+class OneThreadPeerLink(InprocPeerLink):
+    """The other side."""
+
+    takes_turns = True
+
+    def receive(self, timeout_s: float) -> bytes | memoryview | None:
+        return super().receive(0.0)
+
+    def wake(self) -> None:
+        pass

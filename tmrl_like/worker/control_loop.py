@@ -6,7 +6,7 @@ import inspect
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -217,7 +217,21 @@ class ControlLoop:
         collect_samples: bool,
         after_step: Callable[[], None] | None = None,
     ) -> EpisodeStats:
-        """The one loop behind every way to run: reset, then step to the end.
+        """Run one `episode`, with a call after each step."""
+        steps = self.episode(max_samples, test, collect_samples)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as ended:
+                stats: EpisodeStats = ended.value
+                return stats
+            if after_step is not None:
+                after_step()
+
+    def episode(
+        self, max_samples: float | None, test: bool, collect_samples: bool
+    ) -> Generator[None, None, EpisodeStats]:
+        """The one loop behind every way to run: reset, then step to the end; yields after each step.
 
         Raises:
             EnvironmentFaultError: the environment raised. What to do then: `end_in_fault`.
@@ -234,8 +248,7 @@ class ControlLoop:
             episode.steps += 1
             if self.env.stopping.is_set():
                 raise StoppedError
-            if after_step is not None:
-                after_step()
+            yield
         self.env.episode_ended_well()
         return self._end_episode(bool(terminated), bool(truncated))
 

@@ -101,19 +101,11 @@ class Lane:
         """
         order = Order(test=False, collect=False)
 
-        def end(stats: EpisodeStats) -> None:
-            if order.verbose:
-                kind = "test" if stats.test else "training"
-                how = ", terminated" if stats.terminated else ", fault" if stats.fault else ""
-                line = "%s episode: return %.2f in %d steps%s (policy %d)"
-                self.env.log.add(logging.INFO, line, kind, stats.return_, stats.steps, how, stats.policy_version)
-            if on_episode is not None:
-                on_episode(stats)
-
         def run_episodes() -> None:
             nonlocal order
             for order in orders:
-                end(self.loop.run_episode(order.max_samples, order.test, order.collect, order.after_step))
+                stats = self.loop.run_episode(order.max_samples, order.test, order.collect, order.after_step)
+                self._end(order, stats, on_episode)
                 if self.env.stopping.is_set():
                     raise StoppedError
 
@@ -123,5 +115,23 @@ class Lane:
                 with tuned():
                     return self.env.run(run_episodes)
             except EnvironmentFaultError as error:
-                end(self.loop.end_in_fault(str(error)))
+                self._end(order, self.loop.end_in_fault(str(error)), on_episode)
                 self.env.rebuild(error)
+
+    def steps(self, orders: Iterator[Order]) -> Iterator[None]:
+        """The same in the caller's thread: yields after each step, and goes on when the next one is asked for."""
+        for order in orders:
+            try:
+                self._end(order, (yield from self.loop.episode(order.max_samples, order.test, order.collect)))
+            except EnvironmentFaultError as error:
+                self._end(order, self.loop.end_in_fault(str(error)))
+                self.env.rebuild(error)
+
+    def _end(self, order: Order, stats: EpisodeStats, on_episode: Callable[[EpisodeStats], None] | None = None) -> None:
+        if order.verbose:
+            kind = "test" if stats.test else "training"
+            how = ", terminated" if stats.terminated else ", fault" if stats.fault else ""
+            line = "%s episode: return %.2f in %d steps%s (policy %d)"
+            self.env.log.add(logging.INFO, line, kind, stats.return_, stats.steps, how, stats.policy_version)
+        if on_episode is not None:
+            on_episode(stats)

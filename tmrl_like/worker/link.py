@@ -194,6 +194,15 @@ class Link:
         self._tell(Published())
 
     @property
+    def takes_turns(self) -> bool:
+        """Whether its owner calls `turn`."""
+        return self._session.takes_turns
+
+    def turn(self) -> None:
+        """See `Session.turn`."""
+        self._session.turn()
+
+    @property
     def thread_id(self) -> int:
         """Native id of the connection's thread."""
         return self._session.thread_id

@@ -47,7 +47,10 @@ class LinkClient(ABC):
     Attributes:
         connected: whether the server let this worker in and still answers.
         status: the newest word from the link.
+        turn: has a link take its turn that has no threads, see `Session.takes_turns`.
     """
+
+    turn: Callable[[], None]
 
     def __init__(self, make_state: Callable[[], State], lanes: Sequence[Lane]) -> None:
         """Put the parts together; `begin` starts it."""
@@ -119,15 +122,20 @@ class LinkThread(LinkClient):
         from tmrl_like.worker.link import Link
 
         self._link = Link(start, self._on_message)
+        self.turn = self._link.turn
         self._thread = threading.Thread(target=self._link.serve, name="tmrl-link", daemon=True)
-        self._thread.start()
+        if not self._link.takes_turns:
+            self._thread.start()
 
     def tell(self, message: ToLink) -> None:
         self._link.on_message(message)
 
     def close(self, flush_s: float = 1.0) -> None:
         self.tell(Leave(flush_s, self._make_state()))
-        self._thread.join(flush_s + _LEAVES_WITHIN_S)
+        if self._link.takes_turns:
+            self._link.serve()
+        else:
+            self._thread.join(flush_s + _LEAVES_WITHIN_S)
 
     @property
     def thread_id(self) -> int:

@@ -8,10 +8,13 @@ import logging
 import math
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+
+import numpy as np
 
 import tmrl_like.config.config_constants as cfg
 from tmrl_like.base import script
@@ -26,7 +29,7 @@ from tmrl_like.errors import ConfigError, TransportError
 from tmrl_like.policies.choice import faster
 from tmrl_like.policies.intake import PolicyIntake, TorchIntake
 from tmrl_like.policies.probe import PolicyProbe
-from tmrl_like.transport.base import TransportOptions
+from tmrl_like.transport import ONE_THREAD, TransportOptions
 from tmrl_like.types import EpisodeStats, ObsPreprocessor, SampleCompressor
 from tmrl_like.wire.spaces import describe_spaces
 from tmrl_like.worker.control_loop import ControlLoop
@@ -86,6 +89,7 @@ class RolloutWorker:
         keys_dir: str | Path | None = None,
         name: str | None = None,
         policy: str | Path | None = None,
+        seed: int | None = None,
         options: WorkerOptions | None = None,
         limits: TransportOptions | None = None,
     ) -> None:
@@ -115,6 +119,8 @@ class RolloutWorker:
                 folder in it that no process uses.
             policy: the policy file that drives, whatever is published, in place of `model_path`; its version goes with
                 each sample.
+            seed: decides, with the name if one is given, on the seeds of the environments' first resets; None: they get
+                none.
             options: how it runs; None: the defaults, and `cfg.MODEL_HISTORY`.
             limits: of the transport.
 
@@ -137,14 +143,15 @@ class RolloutWorker:
         history = cfg.path_of_run(model_path_history, "MODEL_PATH_SAVE_HISTORY")
         refuse_missing_cores(options.cpu_affinity)
         self._real_time = partial(real_time, priority=options.realtime_priority, cpu_affinity=options.cpu_affinity)
-        in_process = options.link_process and transport != "inproc"
+        in_process = options.link_process and transport not in ("inproc", ONE_THREAD)
         process = start_link_process() if in_process and not standalone else None  # it starts while the rest is made
         with contextlib.ExitStack() as undo:  # what a failure below must not leave behind
             if process is not None:
                 undo.callback(end_link_process, process)
             envs: list[SupervisedEnv] = []
-            for _ in range(options.envs):
-                envs.append(SupervisedEnv(env_cls, options.hang_timeout_s, options.own_thread))
+            for number in range(options.envs):
+                seed_of_env = None if seed is None else _seed_of(seed, name or "", number)
+                envs.append(SupervisedEnv(env_cls, options.hang_timeout_s, options.own_thread, seed_of_env))
                 undo.callback(envs[-1].close)
             first = envs[0].env
             safe = None if options.safe_action is None else to_action(options.safe_action, first.action_space)
@@ -156,7 +163,9 @@ class RolloutWorker:
             _refuse_longer_buffer(sample_compressor, first)
             probe = PolicyProbe(first.observation_space, first.action_space, obs_preprocessor)
             actors = [make_actor()]
-            if probe.sampled:
+            if transport == ONE_THREAD:  # the same one each time
+                actors[0] = actors[0].in_numpy() or actors[0]
+            elif probe.sampled:
                 actors[0] = faster(actors[0], probe.sampled[0])
             is_numpy = actors[0].in_numpy() is actors[0]
             for _ in envs[1:]:
@@ -370,16 +379,8 @@ class RolloutWorker:
         Raises:
             ConfigError: the environment runs in real time.
         """
-        if self._env.time_step_s:
-            raise ConfigError(
-                f"the environment runs in real time (time-step of {self._env.time_step_s * 1e3:g} ms), and synchronous "
-                "collection would let it run on without an action while it waits for the trainer: use `run` "
-                "(in an experiment: worker.synchronous: false)"
-            )
+        self._enter_lockstep()
         start = self._collected_steps
-        self._awaits = True
-        if self.link is not None:
-            self.link.tell(self._state())
 
         def orders_of(lane: Lane, interval: int) -> Iterator[Order]:
             def wait(all_of_it: bool = False) -> None:
@@ -402,6 +403,36 @@ class RolloutWorker:
             )
         finally:
             self._awaits = False
+
+    def steps(self, test_episode_interval: int = 0, verbose: bool = False) -> Iterator[None]:
+        """Collect training episodes without end, in lockstep, in the thread that takes the values.
+
+        Each value is one environment step, of the environments in turn. For a worker whose environments have no thread
+        of their own (`own_thread: false`) and whose trainer lives in this thread as well (`run_in_process`).
+
+        Raises:
+            ConfigError: the environment runs in real time.
+            EnvironmentFaultError: it fails again and again.
+        """
+        self._enter_lockstep()
+        order = Order(test=False, collect=True, verbose=verbose)
+        lanes = [
+            lane.steps(orders(order, lambda episode: True, test_episode_interval * (n == 0)))
+            for n, lane in enumerate(self.lanes)
+        ]
+        for steps in itertools.cycle(lanes):
+            yield next(steps)
+
+    def _enter_lockstep(self) -> None:
+        if self._env.time_step_s:
+            raise ConfigError(
+                f"the environment runs in real time (time-step of {self._env.time_step_s * 1e3:g} ms), and synchronous "
+                "collection would let it run on without an action while it waits for the trainer: use `run` "
+                "(in an experiment: worker.synchronous: false)"
+            )
+        self._awaits = True
+        if self.link is not None:
+            self.link.tell(self._state())
 
     @property
     def _collected_steps(self) -> int:
@@ -632,6 +663,12 @@ class RolloutWorker:
     def _check(self) -> None:
         if self.link is not None:
             self.link.check()
+
+
+def _seed_of(seed: int, name: str, number: int) -> int:
+    """Of an environment: 31 bits that follow from the seed, the worker's name and the environment's number."""
+    entropy = (seed, zlib.crc32(name.encode()), number)
+    return int(np.random.SeedSequence(entropy).generate_state(1)[0]) >> 1
 
 
 def _refuse_longer_buffer(compressor: SampleCompressor | None, env: Any) -> None:

@@ -1,0 +1,168 @@
+"""Server, environments and trainer in one thread: equal seeds give equal parameters, and a debugger sees all of it."""
+
+import itertools
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from tmrl_like import GenericGymEnv, TrainingOffline, partial, run_in_process
+from tmrl_like.agents import SACAgent, SquashedGaussianActor
+from tmrl_like.errors import ConfigError
+from tmrl_like.replay import ReplayMemory
+from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
+from tmrl_like.worker.options import WorkerOptions
+
+TINY = Path(__file__).parent / "cli" / "tiny.yaml"
+
+
+class Seeds(CountingEnv):
+    """Notes the seeds of its resets, and the threads that step it."""
+
+    seeds: list
+    threads: set
+    real_time = 0.0
+    interrupts = False
+
+    @property
+    def time_step_s(self):
+        return self.real_time
+
+    def reset(self, *, seed=None, options=None):
+        type(self).seeds.append(seed)
+        return super().reset()
+
+    def step(self, action):
+        type(self).threads.add(threading.get_ident())
+        if self.interrupts and self.total_steps == 30:
+            signal.raise_signal(signal.SIGINT)
+        return super().step(action)
+
+
+class Threads(CountingAgent):
+    """Notes the threads that train it, and those that there are."""
+
+    seen: set
+
+    def train(self, batch):
+        type(self).seen |= {thread.name for thread in threading.enumerate()}
+        Seeds.threads.add(threading.get_ident())
+        return super().train(batch)
+
+
+@pytest.fixture(autouse=True)
+def notes(monkeypatch):
+    monkeypatch.setattr(Seeds, "seeds", [], raising=False)
+    monkeypatch.setattr(Seeds, "threads", set(), raising=False)
+    monkeypatch.setattr(Threads, "seen", set(), raising=False)
+
+
+def run(tmp_path, env_cls=Seeds, envs=1, seed=None, interval=0, checkpoint=None, **fields):
+    usual = {"rounds": 2, "steps": 20, "update_model_interval": 1, "epochs": 1, "env_cls": env_cls}
+    memory, agent = partial(ListMemory, batch_size=4), Threads
+    training = partial(TrainingOffline, memory_cls=memory, training_agent_cls=agent, **usual | fields)
+    kept = {"metrics_path": tmp_path / "m.jsonl", "checkpoint_path": checkpoint, "model_path": None, "sinks": []}
+    options = {"options": WorkerOptions(envs=envs)}
+    return run_in_process(
+        training, env_cls, LinearActor, seed=seed, worker=options, trainer=kept, test_episode_interval=interval
+    )
+
+
+def test_the_environment_steps_in_the_thread_that_trains(tmp_path):
+    before = threading.active_count()
+    training = run(tmp_path, interval=1)
+    assert Seeds.threads == {threading.get_ident()}
+    assert not [
+        name for name in Threads.seen if name in ("tmrl-control", "tmrl-link", "tmrl-server", "tmrl-link-worker")
+    ]
+    assert training.total_updates == training.pacer.tasked_steps == 40
+    assert Seeds.seeds == [None] * len(Seeds.seeds)
+    assert threading.active_count() <= before + 1  # a watchdog looks, and ends
+
+
+def test_the_newest_policy_chooses_the_next_action(tmp_path):
+    actions = []
+
+    class Watched(Seeds):
+        def step(self, action):
+            actions.append(float(action[0]))
+            return super().step(action)
+
+    run(tmp_path, Watched)
+    trained = actions[-30:]
+    assert all(one < other or one == other == 1.0 for one, other in itertools.pairwise(trained))
+
+
+def parameters(tmp_path, seed, envs):
+    env = partial(GenericGymEnv, id="Pendulum-v1")
+    actor = partial(SquashedGaussianActor, hidden_sizes=(16,))
+    agent, memory = partial(SACAgent, actor_cls=actor), partial(ReplayMemory, batch_size=16)
+    schedule = {"epochs": 1, "rounds": 1, "steps": 40, "start_training": 30, "update_model_interval": 3}
+    training = partial(
+        TrainingOffline, env_cls=env, memory_cls=memory, training_agent_cls=agent, device="cpu", **schedule
+    )
+    kept = {"metrics_path": tmp_path / "m.jsonl", "checkpoint_path": None, "model_path": None, "sinks": []}
+    options = {"options": WorkerOptions(envs=envs)}
+    done = run_in_process(training, env, actor, seed=seed, worker=options, trainer=kept, test_episode_interval=2)
+    return done.agent.get_actor().weights()
+
+
+@pytest.mark.parametrize("envs", [1, 3])
+def test_equal_seeds_give_equal_parameters_bit_for_bit_and_others_do_not(tmp_path, envs):
+    first = parameters(tmp_path, 1, envs)
+    assert parameters(tmp_path, 1, envs) == first
+    assert parameters(tmp_path, 2, envs) != first
+
+
+def test_each_environment_has_a_seed_for_its_first_reset(tmp_path):
+    run(tmp_path, envs=3, seed=5)
+    seeds = Seeds.seeds
+    given = {seed for seed in seeds if seed is not None}
+    assert len(given) == sum(seed is not None for seed in seeds) == 3
+    assert len(seeds) > 3
+    seeds.clear()
+    run(tmp_path, envs=3, seed=6)
+    assert given.isdisjoint(seeds)
+
+
+def test_an_environment_that_takes_no_seed_gets_none(tmp_path):
+    class Unseeded(CountingEnv):
+        def reset(self):
+            return super().reset()
+
+    assert run(tmp_path, Unseeded, seed=5).total_updates == 40
+
+
+def test_an_environment_that_raises_is_made_again(tmp_path, monkeypatch):
+    monkeypatch.setattr("tmrl_like.envs.supervision._FIRST_BACKOFF_S", 0.0)
+    assert run(tmp_path, partial(CountingEnv, raise_at=15)).total_updates == 40
+
+
+def test_ctrl_c_ends_it_with_a_checkpoint_from_which_it_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(Seeds, "interrupts", True)
+    stopped = run(tmp_path, checkpoint=tmp_path / "checkpoint")
+    assert 10 < stopped.total_updates < 40
+    monkeypatch.setattr(Seeds, "interrupts", False)
+    resumed = run(tmp_path, checkpoint=tmp_path / "checkpoint")
+    assert (resumed.epoch, resumed.round) == (1, 0)
+    assert resumed.total_updates >= 40
+    assert resumed.total_samples > stopped.total_samples
+
+
+def test_an_environment_in_real_time_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(Seeds, "real_time", 0.05)
+    with pytest.raises(ConfigError, match="runs in real time"):
+        run(tmp_path)
+
+
+def test_a_ratio_that_nothing_can_keep_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="expected a finite number"):
+        run(tmp_path, max_training_steps_per_env_step="auto")
+
+
+def test_an_experiment_runs_in_process(command_line, capsys, tmp_path):
+    assert command_line("run", str(TINY), "--in-process", "--trainer.rounds", "1", "--seed", "1") == 0
+    assert "policy" in capsys.readouterr().err
+    assert command_line("run", str(TINY), "--in-process", "--workers", "2") == 2
+    assert "--in-process goes with none" in capsys.readouterr().err

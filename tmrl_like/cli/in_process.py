@@ -1,0 +1,42 @@
+"""`tmrl-like run --in-process`: server, trainer and environments in one thread."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
+from tmrl_like.cli.arguments import Arguments
+from tmrl_like.cli.trainer import make_trainer, train
+from tmrl_like.cli.worker import make_worker
+from tmrl_like.config.experiment import Experiment
+from tmrl_like.errors import ConfigError
+from tmrl_like.in_process import connected
+from tmrl_like.metrics.sinks import Sink
+from tmrl_like.trainer.trainer import Trainer
+
+_PARTS = ("env", "actor", "agent", "memory", "sample_compressor", "obs_preprocessor", "agent_scheduler")
+
+
+def main(arguments: Arguments) -> int:
+    """Train until the epochs or the minutes are over."""
+    if arguments.workers != 1 or arguments.trainers != 1 or arguments.proof or arguments.fresh:
+        raise ConfigError(
+            "--in-process goes with none of --workers, --trainers, --proof and --fresh: worker.envs is the number of "
+            "environments, --trainer.resume none starts over"
+        )
+    return train(arguments, _PARTS, _connected)
+
+
+@contextmanager
+def _connected(experiment: Experiment, sinks: list[Sink]) -> Iterator[Trainer]:
+    with ExitStack() as closing:
+        yield connected(
+            closing,
+            partial(make_trainer, experiment, sinks),
+            partial(make_worker, experiment, name="worker"),
+            dataclasses.replace(experiment.worker, spool=False),  # there is nothing that it could outlive
+            experiment.worker.test_episode_interval,
+            verbose=True,
+        )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tmrl_like.base.files import write_atomically
+from tmrl_like.base.files import link_atomically, write_atomically
 
 
 def test_a_reader_never_meets_half_a_file(tmp_path: Path) -> None:
@@ -34,3 +34,23 @@ def test_a_reader_never_meets_half_a_file(tmp_path: Path) -> None:
 def test_private_files_are_private(tmp_path: Path) -> None:
     write_atomically(tmp_path / "secret", b"x", private=True)
     assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_that_somebody_reads_is_replaced_when_he_has_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace, refusals = os.replace, [PermissionError("in use"), PermissionError("in use")]
+
+    def busy(source: Path, target: Path) -> None:
+        if refusals:
+            raise refusals.pop()
+        replace(source, target)
+
+    monkeypatch.setattr("os.replace", busy)
+    with pytest.raises(PermissionError):
+        write_atomically(tmp_path / "f", b"old")
+    refusals.append(PermissionError("in use"))
+    monkeypatch.setattr("tmrl_like.base.files._ATTEMPTS", 3)
+    write_atomically(tmp_path / "f", b"new")
+    link_atomically(tmp_path / "f", tmp_path / "g")
+    assert [(file.name, file.read_bytes()) for file in sorted(tmp_path.iterdir())] == [("f", b"new"), ("g", b"new")]

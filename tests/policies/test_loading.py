@@ -16,6 +16,8 @@ from tmrl_like import load_policy
 from tmrl_like.agents import CategoricalActor, SquashedGaussianActor, in_numpy
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.policy_file import Code, describe, with_card
+from tmrl_like.policies.spaces import Box as SmallBox
+from tmrl_like.policies.spaces import Discrete
 from tmrl_like.policies.store import PolicyStore
 from tmrl_like.testing.fakes import LinearActor
 
@@ -121,6 +123,7 @@ def test_what_the_file_could_not_say_may_be_given(tmp_path):
     assert load_policy(path, actor=LinearActor, obs_preprocessor=doubled).act(OBS.sample()).shape == (1,)
 
 
+SHIPPED = "tmrl_like.agents.SquashedGaussianActor"
 STRANGER = {"x": {"class_path": "os.system"}}
 
 
@@ -134,12 +137,15 @@ STRANGER = {"x": {"class_path": "os.system"}}
         ({"actor": Code("tmrl_like.agents.CategoricalActor", STRANGER)}, "it names os.system, and code of os"),
         ({"obs_preprocessor": Code("tmrl_like.agents.in_numpy.np.save")}, "it names tmrl_like.agents.in_numpy.np.save"),
         (
-            {"actor": Code("tmrl_like.agents.SquashedGaussianActor", {"widths": [1]})},
+            {"actor": Code(SHIPPED, {"widths": [1]})},
             "cannot be what it says: .*widths",
         ),
         ({"obs_preprocessor": Code("tmrl_like.config.components.import_object")}, "code of tmrl_like is not imported"),
-        ({"actor": Code("tmrl_like.agents.SquashedGaussianActor", {"hidden_sizes": [9]})}, "do not fit Squashed"),
+        ({"actor": Code(SHIPPED, {"hidden_sizes": [9]})}, "do not fit Squashed"),
         ({"actor": Code("tmrl_like.agents.CategoricalActor")}, "this agent needs Discrete or MultiDiscrete"),
+        ({"observation_space": SmallBox((1,), "uint8", (0,), (300,))}, "cannot be what it says: OverflowError"),
+        ({"action_space": Discrete(0, 0)}, "cannot be what it says: ValueError: n "),
+        ({"actor": Code(SHIPPED, {"hidden_sizes": [1 << 50]})}, "cannot be what it says: "),
         ({"format": 2}, "has the format 2, this tmrl_like reads 1"),
         ({"observation_space": "the space Text is of a kind"}, "the space could not be written down"),
     ],

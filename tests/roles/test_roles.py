@@ -956,6 +956,19 @@ def test_a_pinned_worker_drives_its_version_whatever_is_published(house, tmp_pat
     thread.join(60)
 
 
+def test_a_pinned_worker_collects_in_lockstep_as_well(house, tmp_path):
+    house.server()
+    LinearActor(*_spaces()).save(tmp_path / "policy")
+    trainer = house.trainer(training={"epochs": 1000, "max_training_steps_per_env_step": 1.0})
+    running = house.start(trainer.run)
+    worker = house.worker(policy=tmp_path / "policy")
+    worker.run_synchronous(nb_steps=40, end_episodes=False)
+    trainer.stop()
+    running.join(60)
+    assert trainer.training.total_samples >= 40
+    assert worker.policy_version == 0
+
+
 class Offset(CountingAgent):
     """Its actor begins with a bias of 100."""
 

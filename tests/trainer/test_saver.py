@@ -140,3 +140,21 @@ def test_where_the_disk_is_slower_than_training_the_oldest_that_wait_are_left_ou
     go_on.set()
     one.saver.close()
     assert one.store.versions() == [1, 5, 6, 7]
+
+
+def test_a_version_that_somebody_removes_before_it_is_tagged_is_one_line_in_the_log(kept, monkeypatch, caplog):
+    one = kept(tag_every_steps=1)
+    add = one.store.add
+
+    def pruned_at_once(pieces, card):
+        path = add(pieces, card)
+        if card.version == 2:
+            path.unlink()
+        return path
+
+    monkeypatch.setattr(one.store, "add", pruned_at_once)
+    for version in (1, 2, 3):
+        one.save(version, steps=1)
+    assert (one.store.versions(), one.store.tags()) == ([1, 3], ["step-1", "step-3"])
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith("cannot save the policy to")

@@ -6,10 +6,12 @@ import contextlib
 import mmap
 import os
 import secrets
+import time
 from pathlib import Path
 from typing import Any
 
 _PIECE = bytes(1 << 20)
+_ATTEMPTS = 50 if os.name == "nt" else 1  # Windows replaces no file that is open
 
 
 def write_atomically(path: Path, *content: bytes | memoryview, private: bool = False) -> None:
@@ -32,7 +34,7 @@ def write_atomically(path: Path, *content: bytes | memoryview, private: bool = F
             file.writelines(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(draft, path)
+        _put_in_place(draft, path)
     except BaseException:
         with contextlib.suppress(OSError):
             draft.unlink()
@@ -52,8 +54,19 @@ def link_atomically(source: Path, path: Path) -> None:
     except OSError:
         write_atomically(path, source.read_bytes())
     else:
-        os.replace(draft, path)
+        _put_in_place(draft, path)
         draft.unlink(missing_ok=True)  # it is still there where the two were one file already
+
+
+def _put_in_place(draft: Path, path: Path) -> None:
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            os.replace(draft, path)
+        except PermissionError:  # somebody reads what is there
+            time.sleep(0.01)
+        else:
+            return
+    os.replace(draft, path)
 
 
 def _draft_of(path: Path) -> Path:

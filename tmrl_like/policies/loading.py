@@ -98,8 +98,8 @@ def load_policy(
         PolicyProbe(observation_space, action_space, obs_preprocessor).load(made, weights)
     except (ConfigError, PolicyError, OSError) as error:
         raise PolicyError(f"{path}: {error}") from None
-    except (TypeError, ValueError) as error:
-        raise PolicyError(f"{path} cannot be what it says: {one_line(error)}") from None
+    except Exception as error:  # of a space or an actor that is made from what the file says
+        raise PolicyError(f"{path} cannot be what it says: {one_line(error, 300)}") from error
     return Policy(made, obs_preprocessor, observation_space, action_space, card)
 
 

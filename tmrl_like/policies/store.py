@@ -10,6 +10,7 @@ may read at any time, and what one process removes stays whole for another one t
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -39,7 +40,11 @@ class PolicyStore:
         self.folder = folder
 
     def _names(self) -> list[str]:
-        return [file.name.removesuffix(_SUFFIX) for file in self.folder.glob(f"[!.]*{_SUFFIX}")]
+        try:
+            names = os.listdir(self.folder)
+        except FileNotFoundError:
+            return []
+        return [name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX) and name[0] != "."]
 
     def versions(self) -> list[int]:
         """Those that are kept for a while, oldest first."""

@@ -115,7 +115,7 @@ class Saver:
                 for tested in returns:
                     self._note(*tested)
                 self._failed = False
-            except OSError as error:
+            except (OSError, PolicyError) as error:  # the latter where somebody removes what is about to be tagged
                 if not self._failed:
                     where = self._store.folder if self._store is not None else self.path
                     log.error("cannot save the policy to %s: %s; training goes on", where, error)

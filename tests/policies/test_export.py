@@ -64,7 +64,7 @@ def test_its_actions_are_the_policys(obs_space, act_space, options, tmp_path):
 
 
 def test_running_statistics_are_in_it(tmp_path):
-    agent = SACAgent(spaces.Box(-np.inf, np.inf, (3,)), spaces.Box(-1.0, 1.0, (1,)))
+    agent = SACAgent(spaces.Box(-np.inf, np.inf, (3,)), spaces.Box(-1.0, 1.0, (1,)), acceleration="off")
     agent.obs_norm.update(torch.from_numpy(np.random.default_rng(0).normal(50.0, 9.0, (64, 3)).astype(np.float32)))
     policy = load_policy(written(tmp_path / "p", agent.get_actor()))
     obs = np.float32([40.0, 50.0, 60.0])

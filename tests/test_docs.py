@@ -100,13 +100,22 @@ def test_the_script_in_the_readme_trains(tmp_path):
 def test_the_example_of_chaos_loses_and_doubles_nothing(tmp_path):
     script = tmp_path / "chaos.py"
     (whole,) = fences(page("guide/chaos.md"), "python")
-    shorter = whole.replace("count=5, pause_s=(2.0, 8.0)", "count=2, pause_s=(2.0, 3.0), frozen_s=(0.1, 1.0)")
-    assert shorter != whole
+    until_it_drives = """
+            before = sum(produced(folder / "tally").values())
+            process.start()
+            while sum(produced(folder / "tally").values()) < before + 50:
+                process.join(0.05)
+"""
+    shorter = whole.replace("\n            process.start()\n", until_it_drives)
+    shorter = shorter.replace("count=5, pause_s=(2.0, 8.0)", "count=2, pause_s=(0.1, 0.5), frozen_s=(0.1, 1.0)")
+    assert "before + 50" in shorter
+    assert "count=2" in shorter
     script.write_text(shorter, encoding="utf-8")
     environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
     assert " 0 doubled" in done.stdout
+    assert int(done.stdout.splitlines()[1].partition(" ")[0]) > 303 + 50  # what the last worker alone produces
 
 
 COPIED = "tmrl_like/envs/robot/env.py", "config/robot.yaml"

@@ -194,11 +194,17 @@ class Run:
         self._view.show(self._state, self._progress)
         if self._stopper.requested:
             raise _ToldToStopError
-        for child in watched:
-            is_endless = child not in self._episodes and not child.role.startswith("trainer")
-            if child.exit_code is not None and (is_endless or child.exit_code != 0):
-                self._hear_last_words()
-                raise PartDiedError(child)
+        if self._dead(watched):
+            self._hear_last_words()
+            raise PartDiedError(min(self._dead(watched), key=lambda child: child.error.startswith("rank ")))
+
+    def _dead(self, children: list[Child]) -> list[Child]:
+        """Those that ended, and not because they were done."""
+
+        def may_end(child: Child) -> bool:
+            return child in self._episodes or child.role.startswith("trainer")
+
+        return [c for c in children if c.exit_code is not None and not (may_end(c) and c.exit_code == 0)]
 
     def _hear(self, line: Line) -> None:
         name, _, rest = line.text.partition(" ")
@@ -234,7 +240,8 @@ class Run:
         others = [c for c in alive if c not in servers and c not in trainers]
         self._family.ask_to_end(*trainers)
         self._family.stop(*others, within_s=_ENDS_WITHIN_S)
-        self._family.stop(*trainers, within_s=_CHECKPOINT_WITHIN_S)
+        is_broken = any(c.exit_code for c in self._family.children if c.role.startswith("trainer"))
+        self._family.stop(*trainers, within_s=_ENDS_WITHIN_S if is_broken else _CHECKPOINT_WITHIN_S)
         self._family.stop(*servers, within_s=_ENDS_WITHIN_S)
         self._hear_last_words()
 

@@ -77,7 +77,6 @@ class Ranks(Alone):
         self._options = options
         self._dist: Any = distributed
         self._averages = 0
-        self._group: Any = None  # None: torch's own
         try:
             self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
             local_rank = int(os.environ.get("LOCAL_RANK", "0"))
@@ -128,19 +127,19 @@ class Ranks(Alone):
     def mean(self, tensor: torch.Tensor) -> None:
         self._averages += 1
         with self._said():
-            self._dist.all_reduce(tensor, group=self._group)
+            self._dist.all_reduce(tensor)
             tensor /= self.size
 
     def largest(self, tensor: torch.Tensor) -> None:
         with self._said():
-            self._dist.all_reduce(tensor, self._dist.ReduceOp.MAX, group=self._group)
+            self._dist.all_reduce(tensor, self._dist.ReduceOp.MAX)
 
     def sum(self, *numbers: int) -> list[int]:
         said = self._numbers[: len(numbers)]
         for i, number in enumerate(numbers):
             said[i] = number
         with self._said():
-            self._dist.all_reduce(said, group=self._group)
+            self._dist.all_reduce(said)
         sums: list[int] = said.tolist()
         return sums
 
@@ -148,17 +147,17 @@ class Ranks(Alone):
         sizes = torch.zeros(self.size, dtype=torch.int64)
         sizes[self.rank] = len(data)
         with self._said():
-            self._dist.all_reduce(sizes, group=self._group)
+            self._dist.all_reduce(sizes)
             mine = _as_tensor(data, _checked(int(sizes.max())))
             parts = [torch.empty_like(mine) for _ in range(self.size)]
-            self._dist.all_gather(parts, mine, group=self._group)
+            self._dist.all_gather(parts, mine)
         return [part[:size].numpy().tobytes() for part, size in zip(parts, sizes.tolist(), strict=True)]
 
     def broadcast(self, data: bytes) -> bytes:
         (size,) = self.sum(len(data) if self.rank == 0 else 0)
         said = _as_tensor(data if self.rank == 0 else b"", _checked(size))
         with self._said():
-            self._dist.broadcast(said, 0, group=self._group)
+            self._dist.broadcast(said, 0)
         return said.numpy().tobytes()
 
     def check(self, agent: TrainingAgent, training_steps: int) -> None:
@@ -189,8 +188,8 @@ class Ranks(Alone):
             )
 
     def begin(self) -> None:
-        with self._said():
-            self._group = self._dist.new_group(timeout=datetime.timedelta(seconds=self._options.timeout_s))
+        timeout = datetime.timedelta(seconds=self._options.timeout_s)
+        self._dist.distributed_c10d._set_pg_timeout(timeout)  # a group of its own would have to connect, too
 
     def leave(self) -> None:
         if self._dist.is_initialized():

@@ -1,0 +1,35 @@
+"""A trainer of several, as torchrun starts it: `rank_part.py TRANSPORT FOLDER PORT`."""
+
+import sys
+from pathlib import Path
+
+import torch
+from chaos_rig import Place
+
+from tmrl_like.testing.fakes import CountingAgent
+
+
+class AveragingAgent(CountingAgent):
+    """Counts by gradients that all ranks have."""
+
+    def train(self, batch):
+        self.steps += 1
+        bias = self.actor.layer.bias
+        bias.grad = torch.ones_like(bias)
+        self.average_gradients(self.actor)
+        with torch.no_grad():
+            bias.add_(bias.grad)
+        return {"loss": float(self.steps)}
+
+
+def main() -> None:
+    transport, folder, port = sys.argv[1:]
+    torch.set_num_threads(1)
+    place = Place(transport, Path(folder), int(port))
+    training = {"training_agent_cls": AveragingAgent}
+    with place.make_trainer(checkpoint_path=place.checkpoint, name=None, training=training) as trainer:
+        trainer.run()
+
+
+if __name__ == "__main__":
+    main()

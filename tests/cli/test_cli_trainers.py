@@ -1,0 +1,101 @@
+"""Several trainers, from the command line."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from cli_commands import HERE, TINY, Command
+
+Start = Callable[..., Command]
+ENDLESS = ("--trainer.epochs", ".inf", "--workers", "2", "--trainers", "2")
+
+pytestmark = pytest.mark.long
+
+
+def ranks(run: Command) -> list[psutil.Process]:
+    """The trainers of a run, by rank."""
+    trainers = [process for process in run.family() if "trainer" in process.cmdline()]
+    return sorted(trainers, key=lambda process: process.environ()["RANK"])
+
+
+def updates(home: Path) -> str:
+    return (home / ".tmrl_like/runs/tiny/metrics.jsonl").read_text()
+
+
+def test_two_trainers_train_as_one_and_go_on_as_one_alone(start: Start, own_home: Path) -> None:
+    run = start("run", TINY, "--trainers", "2", "--workers", "2")
+    assert run.ends() == 0, run.output
+    folder = own_home / ".tmrl_like/runs/tiny/checkpoints/training"
+    assert (folder / "rank-1/log/0000000001.log").exists()
+    assert {process.name for process in folder.glob("training-*.pt")} == {"training-1.pt"}
+    again = start("run", TINY, "--trainer.epochs", "2")
+    again.wait_for("resumed from")
+    assert again.ends() == 0, again.output
+
+
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+def test_a_rank_that_is_gone_ends_all(how: str, start: Start, own_home: Path) -> None:
+    run = start("run", TINY, *ENDLESS, "--trainer.distributed.timeout_s", "5")
+    run.wait_for("training return")
+    family = run.family()
+    one = ranks(run)[1]
+    started = time.monotonic()
+    one.send_signal(signal.SIGKILL if how == "killed" else signal.SIGSTOP)
+    assert run.ends() == 1, run.output
+    assert time.monotonic() - started < (15 if how == "killed" else 30)  # of which it is waited for 5
+    causes = {
+        "killed": "the trainer rank 1 died: ended by signal SIGKILL",
+        "frozen": "another one is gone, or took too",
+    }
+    assert causes[how] in run.output.splitlines()[-1]
+    assert "Traceback" not in run.output
+    assert not psutil.wait_procs(family, 10)[1]
+
+
+def test_ctrl_c_ends_all_after_the_same_step(start: Start, own_home: Path) -> None:
+    run = start("run", TINY, *ENDLESS)
+    run.wait_for("training return")
+    run.process.send_signal(signal.SIGINT)
+    assert run.ends() == 130, run.output
+    assert "another one is gone" not in run.output
+    assert "checkpoint written" in run.output
+
+
+def test_torchrun_starts_trainers_that_sigterm_to_one_ends(start: Start, own_home: Path, free_port: int) -> None:
+    server = start("server", TINY, f"--server.port={free_port}")
+    server.wait_for("listening")
+    workers = [start("worker", TINY, f"--server.port={free_port}", "--name", f"w{k}") for k in (1, 2)]
+    output = own_home / "torchrun.txt"
+    with output.open("wb") as file:
+        torchrun = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
+                *("--max-restarts=3", "-m", "tmrl_like", "trainer", TINY, f"--server.port={free_port}"),
+                *("--trainer.epochs", ".inf"),
+            ],
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parents[1])])},
+        )
+    try:
+        deadline = time.monotonic() + 100
+        while output.read_text().count("training_steps") < 1 and "round" not in output.read_text():
+            assert time.monotonic() < deadline, output.read_text()
+            time.sleep(0.1)
+        psutil.Process(torchrun.pid).children()[1].terminate()
+        assert torchrun.wait(60) == 0, output.read_text()
+        assert not re.search("RankError|Traceback", output.read_text())
+    finally:
+        for process in psutil.Process(torchrun.pid).children() if torchrun.poll() is None else ():
+            process.kill()
+        torchrun.kill()
+        torchrun.wait()
+        for part in (*workers, server):
+            part.process.terminate()

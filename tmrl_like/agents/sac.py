@@ -100,7 +100,7 @@ class SACAgent(TrainingAgent):
     the actor, are REDQ (Chen et al. 2021, arXiv:2101.05982), see `REDQAgent`. Critics with dropout and layer
     normalisation are DroQ (Hiraoka et al. 2022): `critic_cls=partial(EnsembleCritic, dropout=0.01)`.
 
-    The defaults learn more per step than the papers' SAC. What is beside it, each part with a switch of its own:
+    The defaults are to learn more per step than the papers' SAC. What is beside it, each part with a switch of its own:
     observed numbers without bounds normalised by running statistics that are part of the weights (`normalize_obs` of
     the actor and the critics), layer normalisation (`layer_norm` of the critics), and a moving average of the actor
     that acts (`actor_polyak`); further rewards divided by the size of returns (`scale_rewards`), and n-step returns

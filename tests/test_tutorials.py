@@ -1,6 +1,7 @@
 """The tutorials run as they stand, in a short form."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -99,3 +100,19 @@ def test_a_policy_drives_the_pendulum_as_onnx_without_tmrl_like(own_home: Path, 
         obs, reward, terminated, truncated, _ = env.step(policy.act(obs))
         total, ended = total + float(reward), terminated or truncated
     assert float(done.stdout.split()[1]) == pytest.approx(total, abs=0.5)
+
+
+def test_eight_environments_behind_a_web_service_are_stepped_in_lockstep(own_home: Path) -> None:
+    script = Path(__file__).parents[1] / "tutorials" / "slow_simulator.py"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script), "--delay", "0.005", "--envs", "3", "--steps", "10"],
+        env={**os.environ, "TMRL_LIKE_HOME": str(own_home), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=True,
+    )
+    tasks = re.search(r"allowed a training step: (\d+); training steps: (\d+)", done.stdout)
+    assert tasks is not None
+    assert tasks[1] == tasks[2]
+    assert int(tasks[1]) > 150

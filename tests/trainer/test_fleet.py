@@ -110,3 +110,18 @@ def test_workers_that_are_gone_are_forgotten_and_what_they_did_still_counts(monk
     for k in range(20):  # all alive
         fleet.on_beat(beat(0, f"v{k}"), 0)
     assert fleet.metrics(0)["workers"] == 21
+
+
+def test_a_worker_that_is_too_many_versions_behind_is_named_once_and_so_is_its_recovery(caplog):
+    caplog.set_level("INFO")
+    fleet = Fleet(30.0, max_lag_versions=3)
+    for newest in (4, 5, 6):
+        fleet.on_beat(beat(1), newest)
+        fleet.on_beat(beat(0, "expert", expert=True), newest)
+    assert caplog.text.count("worker w drives version 1, and the newest is 5: 3 versions behind are allowed") == 1
+    assert fleet.metrics(6)["workers_with_alarm"] == 1
+    assert fleet.lags(6) == {"w": 5, "expert": 0}
+    for _ in range(2):
+        fleet.on_beat(beat(6), 7)
+    assert caplog.text.count("worker w drives version 6: no longer too far behind") == 1
+    assert fleet.metrics(7)["workers_with_alarm"] == 0

@@ -21,6 +21,7 @@ Record = dict[str, Any]
 _SHOWN = {
     "return_test_mean": "[green]test {:.2f}[/green]",
     "return_train_mean": "train {:.2f}",
+    "reward_recent_mean": "reward {:.3g}",
     "terminated_test_share": "terminated {:.0%}",
     "env_steps_total": "{:,} samples",
     "training_steps_per_s": "{:.0f} training steps/s",

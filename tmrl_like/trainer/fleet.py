@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from dataclasses import dataclass
 
@@ -26,6 +27,7 @@ class _Condition:
     at: float
     behind_since: float | None = None  # it has driven this version since then, and another one is the newest
     stalled: bool = False
+    lags: bool = False  # by more versions than are allowed
 
 
 class Fleet:
@@ -35,9 +37,13 @@ class Fleet:
         driven: environment steps that beats have reported and, of these, overruns.
     """
 
-    def __init__(self, stalled_after_s: float) -> None:
-        """Start with no worker; `stalled_after_s`: see `TrainerOptions`. Experts, which ignore policies, never are."""
+    def __init__(self, stalled_after_s: float, max_lag_versions: float = math.inf) -> None:
+        """Start with no worker; experts, which ignore policies, are never late.
+
+        `stalled_after_s` is as in `TrainerOptions`, `max_lag_versions` as `max_policy_lag_versions` in `Schedule`.
+        """
         self._stalled_after_s = stalled_after_s
+        self._max_lag_versions = max_lag_versions
         self._conditions: dict[str, _Condition] = {}
         self._forgotten = dict.fromkeys(_TOTALS, 0)  # of workers that are not among the conditions any more
         self._say = Lines(log, _LINES, _LINES_PER_S)
@@ -57,6 +63,7 @@ class Fleet:
             self.driven = steps + beat.env_steps - known.beat.env_steps, overruns
         self._tell_changes(beat, known.beat if known else m.Beat())
         self._watch_version(condition, known, newest)
+        self._watch_lag(condition, known, newest)
         self._conditions[beat.worker] = condition
         if len(self._conditions) > _WORKERS_KEPT:
             self._forget_the_gone(now)
@@ -83,6 +90,17 @@ class Fleet:
         elif was_stalled and not condition.stalled:
             line = "worker %s takes new policies again: it drives version %d"
             self._say(worker, logging.INFO, line, worker, version)
+
+    def _watch_lag(self, condition: _Condition, known: _Condition | None, newest: int) -> None:
+        worker, version = condition.beat.worker, condition.beat.policy_version
+        condition.lags = _lag(condition.beat, newest) > self._max_lag_versions
+        had_lagged = known is not None and known.lags
+        if condition.lags and not had_lagged:
+            line = "worker %s drives version %d, and the newest is %d: %g versions behind are allowed "
+            values = (worker, version, newest, self._max_lag_versions)
+            self._say(worker, logging.ERROR, line + "(max_policy_lag_versions), its samples are dropped", *values)
+        elif had_lagged and not condition.lags:
+            self._say(worker, logging.INFO, "worker %s drives version %d: no longer too far behind", worker, version)
 
     def _tell_changes(self, beat: m.Beat, before: m.Beat) -> None:
         def say(level: int, line: str, *values: object) -> None:
@@ -117,6 +135,10 @@ class Fleet:
         """The version that drives now, of each living worker."""
         return {c.beat.worker: c.beat.policy_version for c in self._alive()}
 
+    def lags(self, newest: int) -> dict[str, int]:
+        """Versions by which each living worker is behind."""
+        return {c.beat.worker: _lag(c.beat, newest) for c in self._alive()}
+
     def metrics(self, newest: int) -> dict[str, float]:
         """The workers' condition, and what they did since the last call; `newest`: the version published last."""
         alive = self._alive()
@@ -124,17 +146,22 @@ class Fleet:
         known = [c.beat for c in list(self._conditions.values())]
         metrics: dict[str, float] = {
             "workers": len(alive),
-            "workers_with_alarm": sum(bool(c.beat.alarm) or c.stalled for c in alive),
+            "workers_with_alarm": sum(bool(c.beat.alarm) or c.stalled or c.lags for c in alive),
             "workers_stalled": sum(c.stalled for c in alive),
             **{f"{n}_total": self._forgotten[n] + sum(getattr(b, n) for b in known) for n in _TOTALS},
             "unacknowledged_samples": sum(b.unacknowledged_samples for b in beats),
-            "policy_lag_versions": max((max(0, newest - b.policy_version) for b in beats if not b.expert), default=0),
+            "policy_lag_versions": max((_lag(beat, newest) for beat in beats), default=0),
         }
         driven, before = self.driven, self._driven_before
         if steps := driven[0] - before[0]:
             metrics["deadline_miss_share"] = (driven[1] - before[1]) / steps
         self._driven_before = driven
         return metrics
+
+
+def _lag(beat: m.Beat, newest: int) -> int:
+    """Versions by which a worker is behind; an expert never is."""
+    return 0 if beat.expert else max(0, newest - beat.policy_version)
 
 
 def _describe(condition: _Condition, silent_s: float) -> str:

@@ -22,6 +22,7 @@ class FreshnessLimits:
     """Keeps packets that are too old out of the memory, each as a whole.
 
     Attributes:
+        max_lag_versions: as in the constructor.
         dropped_samples: since the start.
     """
 
@@ -34,7 +35,7 @@ class FreshnessLimits:
                 which was never published, have no lag.
         """
         self._max_age_s = max_age_s
-        self._max_lag_versions = max_lag_versions
+        self.max_lag_versions = max_lag_versions
         self._lines = Bucket(_MAX_SAID, _MAX_SAID / _SAY_AGAIN_S)
         self._lines_of = Buckets(1, 1 / _SAY_AGAIN_S)  # one limit and worker
         self.dropped_samples = 0
@@ -43,7 +44,7 @@ class FreshnessLimits:
         """Whether a packet with this header may enter the memory at the Unix time `now_s`."""
         age_s = now_s - packet.observed_at_s
         lag = newest_version - packet.policy_version if packet.policy_version else 0
-        if not packet.samples or (age_s <= self._max_age_s and lag <= self._max_lag_versions):
+        if not packet.samples or (age_s <= self._max_age_s and lag <= self.max_lag_versions):
             return True
         self.dropped_samples += packet.samples
         if age_s > self._max_age_s:
@@ -51,7 +52,7 @@ class FreshnessLimits:
             reason += ", by the clocks of worker and trainer"
         else:
             limit = "max_policy_lag_versions"
-            reason = f"made {lag} versions ago, at most {self._max_lag_versions:g} are allowed"
+            reason = f"made {lag} versions ago, at most {self.max_lag_versions:g} are allowed"
         if self._lines_of.take(f"{limit} {packet.worker}", 1, now_s) and self._lines.take(1, now_s):
             line = "samples of worker %s are dropped (%s): %s; %d samples dropped so far"
             log.warning(line, packet.worker, limit, reason, self.dropped_samples)

@@ -71,7 +71,7 @@ class TrainerLink:
         self._inbox: list[Delivery] = []
         self._arriving: list[Delivery] = []  # the connection's thread collects here, and hands over per turn
         self._arrived = threading.Condition()
-        self.workers = Fleet(worker_stalled_after_s)
+        self.workers = Fleet(worker_stalled_after_s, self._freshness.max_lag_versions)
         self._publishes = rank.number == 0
         self._answers: list[m.Receipts] = []
         self._asked: dict[str, m.ReceiptsWanted] = {}  # by worker

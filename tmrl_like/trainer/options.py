@@ -38,7 +38,9 @@ class Schedule:
             earlier end it.
         max_sample_age_s: samples that are older, in seconds, when they would enter the memory are dropped, a packet
             at a time, and counted.
-        max_policy_lag_versions: samples whose policy is older by more than so many versions are dropped and counted.
+        max_policy_lag_versions: samples whose policy is older by more than so many versions are dropped and counted,
+            and a worker that drives such a policy is named in the log.
+        reward_window: decisions of each worker, and of all, whose mean reward is known at any time.
         device: where batches and the agent are; none: cuda where there is one, else cpu.
         profiling: print a profile after each round (needs pyinstrument).
     """
@@ -57,11 +59,13 @@ class Schedule:
     sleep_between_buffer_retrieval_attempts: float = 1.0
     max_sample_age_s: float = math.inf
     max_policy_lag_versions: float = math.inf
+    reward_window: int = 1000
     device: str | None = None
     profiling: bool = False
 
     def __post_init__(self) -> None:
         at_least(self, 1, "epochs", "rounds", "steps", "update_model_interval", "update_buffer_interval")
+        at_least(self, 1, "reward_window")
         at_least(self, 0, "start_training", "update_model_interval_s", "metrics_interval_s")
         above_0(self, "max_minutes", "auto_ratio_bound", "sleep_between_buffer_retrieval_attempts")
         above_0(self, "max_sample_age_s", "max_policy_lag_versions")

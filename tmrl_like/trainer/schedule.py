@@ -25,6 +25,7 @@ from tmrl_like.trainer.freshness import FreshnessLimits, StoredAges
 from tmrl_like.trainer.options import Schedule
 from tmrl_like.trainer.pacing import Pacer
 from tmrl_like.trainer.ranks import Alone
+from tmrl_like.trainer.rewards import RecentRewards
 from tmrl_like.trainer.sample_check import check_data_set
 from tmrl_like.types import Batch, Buffer, Delivery, EpisodeStats, Receipt
 
@@ -98,6 +99,7 @@ class TrainingOffline(Schedule):
         memory_cls: makes the memory from `nb_steps` and `device`.
         training_agent_cls: makes the agent from `observation_space`, `action_space` and `device`.
         agent_scheduler: called as f(agent, epoch) at the start of each epoch.
+        recent_rewards: mean reward of the newest `reward_window` decisions; any thread reads it.
         observer: takes the records of rounds and of episodes as they end; docs/metrics.md says what is in them.
         should_stop: asked between training steps.
         ranks: the trainers that learn as one; what is counted is counted over all.
@@ -149,6 +151,7 @@ class TrainingOffline(Schedule):
         self._own_copied_samples = 0
         self._unsaid_samples = self._unsaid_tasks = 0  # that the other ranks have not heard of
         self.observer: Callable[[dict[str, Any]], None] = lambda record: None
+        self.recent_rewards = RecentRewards(self.reward_window)
         self._stored_ages = StoredAges(self.memory.memory_size)
         self._began_at = self._published_at = self.clock()
         self._awaited: deque[tuple[int, Receipt]] = deque()  # in lockstep: tasked steps, up to this packet
@@ -273,6 +276,7 @@ class TrainingOffline(Schedule):
                 self._own_copied_samples += len(buffer)
             else:
                 self._count(buffer, interface, metrics)
+                self.recent_rewards.add(delivery.receipt.worker if delivery.receipt else "", buffer)
         if delivery.awaits and delivery.receipt is not None:
             self._awaited.append((self.pacer.tasked_steps, delivery.receipt))
         if not delivery.is_copy:
@@ -311,7 +315,7 @@ class TrainingOffline(Schedule):
             total_updates=self.total_updates,
             total_samples=self.total_samples,
             memory_transitions=memory_transitions,
-            further=self._stored_ages.metrics() | fleet | self.pacer.metrics(),
+            further=self._stored_ages.metrics() | self.recent_rewards.metrics() | fleet | self.pacer.metrics(),
         )
 
     def is_over(self) -> bool:

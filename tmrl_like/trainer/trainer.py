@@ -216,6 +216,15 @@ class Trainer:
         """The version of the policy that drives now, of each living worker by its name; twice a second."""
         return self.link.workers.versions()
 
+    @property
+    def worker_lags(self) -> dict[str, int]:
+        """By how many versions the newest policy is ahead of that, likewise."""
+        return self.link.workers.lags(self.link.newest_version)
+
+    def average_reward(self, worker: str | None = None) -> float | None:
+        """Mean reward of the newest `reward_window` decisions of a worker, or of all workers; None: there were none."""
+        return self.training.recent_rewards.mean(worker)
+
     def _run(self, *further: Sink) -> None:
         asked_for = [ConsoleSink()] if self._extra_sinks is None else self._extra_sinks
         sinks: list[Sink] = [] if self.ranks.rank else [JsonLinesSink(self._metrics_path), *asked_for, *further]

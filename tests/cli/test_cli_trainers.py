@@ -30,8 +30,9 @@ def updates(home: Path) -> str:
 
 
 def test_two_trainers_train_as_one_and_go_on_as_one_alone(start: Start, own_home: Path) -> None:
-    run = start("run", TINY, "--trainers", "2", "--workers", "2")
+    run = start("run", TINY, "--trainers", "2", "--workers", "2", "--proof")
     assert run.ends() == 0, run.output
+    assert "proof passed: mean return" in run.output
     folder = own_home / ".tmrl_like/runs/tiny/checkpoints/training"
     assert (folder / "rank-1/log/0000000001.log").exists()
     assert {process.name for process in folder.glob("training-*.pt")} == {"training-1.pt"}

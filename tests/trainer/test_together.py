@@ -290,3 +290,24 @@ def test_in_lockstep_the_tasks_of_all_are_done_by_all():
     (steps, tasks, awaited), (others_steps, others_tasks, trained) = all_at_once(ThreadRanks.of(2), train)
     assert steps == tasks == others_steps == others_tasks >= 40
     assert (awaited, trained) == ([1, 2, 3], [])
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_trainers_without_samples_do_not_spin(size):
+    class Empty(Network):
+        def retrieve(self, timeout_s=0.0):
+            waits.append(timeout_s)
+            time.sleep(timeout_s)
+            return []
+
+    def train(rank):
+        made = training(sleep_between_buffer_retrieval_attempts=0.1)
+        made.ranks = rank
+        until = time.monotonic() + 0.3
+        made.should_stop = lambda: time.monotonic() > until
+        made.run_epoch(Empty())
+
+    waits = []
+    all_at_once(ThreadRanks.of(size), train)
+    assert set(waits) == {0.1 if size == 1 else 0.02}
+    assert len(waits) <= (4 if size == 1 else 2 * 16)

@@ -77,6 +77,7 @@ class Ranks(Alone):
         self._options = options
         self._dist: Any = distributed
         self._averages = 0
+        self._timeout = datetime.timedelta(seconds=options.start_timeout_s)
         try:
             self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
             local_rank = int(os.environ.get("LOCAL_RANK", "0"))
@@ -97,7 +98,7 @@ class Ranks(Alone):
                 init_method=options.address or "env://",
                 rank=self.rank,
                 world_size=self.size,
-                timeout=datetime.timedelta(seconds=options.start_timeout_s),
+                timeout=self._timeout,
             )
         self._numbers = torch.zeros(8, dtype=torch.int64)
         self.group = int.from_bytes(self.broadcast((secrets.randbits(62) + 1).to_bytes(8, "little")), "little")
@@ -126,9 +127,19 @@ class Ranks(Alone):
 
     def mean(self, tensor: torch.Tensor) -> None:
         self._averages += 1
+        self._add(tensor)
+        tensor /= self.size
+
+    def _add(self, tensor: torch.Tensor) -> None:
+        """Add up over all ranks, in place. Two exchange theirs in one go: gloo's ring takes a third longer."""
         with self._said():
-            self._dist.all_reduce(tensor)
-            tensor /= self.size
+            if self.size > 2 or tensor.device.type != "cpu":
+                self._dist.all_reduce(tensor)
+                return
+            other, others = 1 - self.rank, torch.empty_like(tensor)
+            for work in (self._dist.isend(tensor, other), self._dist.irecv(others, other)):
+                work.wait(self._timeout)
+            tensor += others
 
     def largest(self, tensor: torch.Tensor) -> None:
         with self._said():
@@ -138,8 +149,7 @@ class Ranks(Alone):
         said = self._numbers[: len(numbers)]
         for i, number in enumerate(numbers):
             said[i] = number
-        with self._said():
-            self._dist.all_reduce(said)
+        self._add(said)
         sums: list[int] = said.tolist()
         return sums
 
@@ -188,8 +198,8 @@ class Ranks(Alone):
             )
 
     def begin(self) -> None:
-        timeout = datetime.timedelta(seconds=self._options.timeout_s)
-        self._dist.distributed_c10d._set_pg_timeout(timeout)  # a group of its own would have to connect, too
+        self._timeout = datetime.timedelta(seconds=self._options.timeout_s)
+        self._dist.distributed_c10d._set_pg_timeout(self._timeout)  # a group of its own would have to connect, too
 
     def leave(self) -> None:
         if self._dist.is_initialized():

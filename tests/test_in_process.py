@@ -1,6 +1,6 @@
 """Server, environments and trainer in one thread: equal seeds give equal parameters, and a debugger sees all of it."""
 
-import itertools
+import math
 import signal
 import threading
 from pathlib import Path
@@ -44,8 +44,10 @@ class Threads(CountingAgent):
     """Notes the threads that train it, and those that there are."""
 
     seen: set
+    trained = 0
 
     def train(self, batch):
+        type(self).trained += 1
         type(self).seen |= {thread.name for thread in threading.enumerate()}
         Seeds.threads.add(threading.get_ident())
         return super().train(batch)
@@ -56,6 +58,7 @@ def notes(monkeypatch):
     monkeypatch.setattr(Seeds, "seeds", [], raising=False)
     monkeypatch.setattr(Seeds, "threads", set(), raising=False)
     monkeypatch.setattr(Threads, "seen", set(), raising=False)
+    monkeypatch.setattr(Threads, "trained", 0)
 
 
 def run(tmp_path, env_cls=Seeds, envs=1, seed=None, interval=0, checkpoint=None, **fields):
@@ -82,16 +85,17 @@ def test_the_environment_steps_in_the_thread_that_trains(tmp_path):
 
 
 def test_the_newest_policy_chooses_the_next_action(tmp_path):
+    """A `CountingAgent` counts its training steps in the actor's bias."""
     actions = []
 
     class Watched(Seeds):
         def step(self, action):
-            actions.append(float(action[0]))
+            actions.append((float(action[0]), math.tanh(Threads.trained)))
             return super().step(action)
 
     run(tmp_path, Watched)
-    trained = actions[-30:]
-    assert all(one < other or one == other == 1.0 for one, other in itertools.pairwise(trained))
+    assert [given for given, _ in actions] == pytest.approx([expected for _, expected in actions])
+    assert len({round(given, 3) for given, _ in actions}) > 3
 
 
 def parameters(tmp_path, seed, envs):

@@ -1,7 +1,7 @@
 """Lockstep with training: steps per second against bare threads, and learning that depends on nobody's speed.
 
     python tests/benchmarks/lockstep.py [--envs 8] [--step-ms 50] [--steps 40] [--repeats 3]
-    python tests/benchmarks/lockstep.py --curves [--seeds 5] [--curve-steps 3000]
+    python tests/benchmarks/lockstep.py --curves [--seeds 5] [--curve-steps 1600]
 
 Server and trainer are threads of this process, the worker's link is a process. In turns, as many bare threads step the
 same environments and do nothing else. `ratio_error_tasks` is the largest number of tasks that were not done: of each
@@ -17,7 +17,7 @@ import logging
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import gymnasium
@@ -66,9 +66,23 @@ class WatchedTraining(TrainingOffline):
         super()._note_trained(interface)
 
 
+class Episodes:
+    """A sink that keeps (environment steps so far, return) of each episode."""
+
+    def __init__(self) -> None:
+        self.returns: list[tuple[int, float]] = []
+
+    def write(self, record: dict[str, Any]) -> None:
+        if record["kind"] == "episode":
+            self.returns.append((record["env_steps_total"], record["return"]))
+
+    def close(self) -> None:
+        pass
+
+
 @contextlib.contextmanager
 def in_lockstep(
-    envs: int, step_s: float, train_s: float = 0.0, seed: int | None = None
+    envs: int, step_s: float, train_s: float = 0.0, seed: int | None = None, sinks: Sequence[Any] = ()
 ) -> Iterator[tuple[RolloutWorker, WatchedTraining]]:
     """A worker, and the training that it is in lockstep with."""
     agent = type("Agent", (SlowAgent,), {"step_s": train_s})
@@ -83,8 +97,8 @@ def in_lockstep(
     )
     with tempfile.TemporaryDirectory() as folder, Server(0, host="127.0.0.1") as server:
         where = {"server_ip": "127.0.0.1", "server_port": server.address[1], "model_path": None}
-        kept = {"checkpoint_path": None, "metrics_path": f"{folder}/metrics.jsonl", "sinks": []}
-        options = WorkerOptions(envs=envs)
+        kept = {"checkpoint_path": None, "metrics_path": f"{folder}/metrics.jsonl", "sinks": sinks}
+        options = WorkerOptions(envs=envs, max_samples_per_episode=100)
         env = partial(SlowEnv, step_s)
         with (
             Trainer(training, **where, **kept) as trainer,
@@ -130,17 +144,14 @@ def bare_rate(envs: int, step_s: float, steps: int) -> float:
 
 
 def curve(seed: int, steps: int, step_s: float, train_s: float) -> list[float]:
-    """Mean training return of each quarter of the steps."""
+    """Mean return of the training episodes that ended in each quarter of the steps; they are cut after 100 steps."""
     np.random.seed(seed)
     torch.manual_seed(seed)
-    with in_lockstep(4, step_s, train_s, seed) as (worker, training):
-        records: list[tuple[int, float]] = []
-        training.observer = lambda record: (
-            records.append((record["env_steps_total"], record["return"])) if record["kind"] == "episode" else None
-        )
+    episodes = Episodes()
+    with in_lockstep(4, step_s, train_s, seed, [episodes]) as (worker, training):
         training.memory.seed(seed)
         worker.run_synchronous(nb_steps=steps, end_episodes=False)
-        quarters = [[r for at, r in records if i * steps / 4 <= at < (i + 1) * steps / 4] for i in range(4)]
+        quarters = [[r for at, r in episodes.returns if i * steps / 4 <= at < (i + 1) * steps / 4] for i in range(4)]
         return [float(np.mean(returns)) for returns in quarters]
 
 
@@ -153,7 +164,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--curves", action="store_true")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--curve-steps", type=int, default=3000)
+    parser.add_argument("--curve-steps", type=int, default=1600)
     arguments = parser.parse_args()
     logging.disable(logging.ERROR)
     torch.set_num_threads(1)
@@ -162,8 +173,8 @@ def main() -> None:
         result: dict[str, Any] = {}
         for name, pace in paces.items():
             curves = [curve(seed, arguments.curve_steps, *pace) for seed in range(arguments.seeds)]
-            result[name] = np.mean(curves, axis=0).round(1).tolist()
-            result[f"{name}_std"] = np.std(curves, axis=0).round(1).tolist()
+            result[name] = np.nanmean(curves, axis=0).round(1).tolist()
+            result[f"{name}_std"] = np.nanstd(curves, axis=0).round(1).tolist()
         finish(result)
         return
     step_s = arguments.step_ms / 1e3

@@ -202,7 +202,7 @@ class Ranks(Alone):
         self._dist.distributed_c10d._set_pg_timeout(self._timeout)  # a group of its own would have to connect, too
 
     def leave(self) -> None:
-        if self._dist.is_initialized():
+        if self._dist.is_initialized():  # gloo's threads abort a process that ends without this
             self._dist.destroy_process_group()
 
 

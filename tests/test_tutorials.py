@@ -84,7 +84,6 @@ runpy.run_path(sys.argv.pop(1))
 
 
 def test_a_policy_drives_the_pendulum_as_onnx_without_tmrl_like(own_home: Path, tmp_path: Path) -> None:
-    pytest.importorskip("onnxruntime")
     env = gymnasium.make("Pendulum-v1")
     torch.manual_seed(0)
     actor = SquashedGaussianActor(env.observation_space, env.action_space)

@@ -3,18 +3,17 @@
 import sys
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from gymnasium import spaces
-from test_loading import written
+from test_load_policy import written
 
 from tmrl_like import load_policy
 from tmrl_like.agents import CategoricalActor, SACAgent, SquashedGaussianActor
 from tmrl_like.base import tree
 from tmrl_like.errors import MissingExtraError, PolicyError
 from tmrl_like.policies.export import write_onnx
-
-onnxruntime = pytest.importorskip("onnxruntime")
 
 OBS = spaces.Dict(
     {

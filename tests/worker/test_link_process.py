@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -16,6 +18,7 @@ from tmrl_like.base.functional import partial
 from tmrl_like.errors import CredentialsError
 from tmrl_like.testing.fakes import CountingEnv, LinearActor, ListMemory
 from tmrl_like.worker import link_client
+from tmrl_like.worker.link_messages import Fit, Published
 
 ENDLESS = {"epochs": 10**6, "rounds": 10**6}
 
@@ -194,3 +197,32 @@ def test_a_link_whose_worker_ended_before_it_was_ready_ends_without_a_word(monke
     link = link_client.start_link_process()
     assert link.communicate(timeout=60) == (b"", b"")
     assert link.returncode == 0
+
+
+def test_what_a_link_in_threads_says_while_it_is_made_is_answered_when_it_is(monkeypatch):
+    """A policy that the server keeps may arrive before the constructor is done."""
+    heard = []
+
+    class Eager:
+        takes_turns = True
+
+        def __init__(self, start, tell):
+            self.saying = threading.Thread(target=tell, args=(Published(),))
+            self.saying.start()
+            self.saying.join(0.2)
+
+        def turn(self):
+            pass
+
+        serve = turn
+
+        def on_message(self, message):
+            heard.append(message)
+
+    monkeypatch.setattr("tmrl_like.worker.link.Link", Eager)
+    lane = SimpleNamespace(intake=SimpleNamespace(on_published=lambda: 7))
+    client = link_client.LinkThread(lambda: None, [lane])
+    client.begin(None)
+    client._link.saying.join()
+    client.check()
+    assert heard == [Fit(7)]

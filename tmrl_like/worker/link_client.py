@@ -121,13 +121,16 @@ class LinkThread(LinkClient):
     def begin(self, start: Start) -> None:
         from tmrl_like.worker.link import Link
 
+        self._is_made = threading.Event()  # before that, its threads may have something to say
         self._link = Link(start, self._on_message)
+        self._is_made.set()
         self.turn = self._link.turn
         self._thread = threading.Thread(target=self._link.serve, name="tmrl-link", daemon=True)
         if not self._link.takes_turns:
             self._thread.start()
 
     def tell(self, message: ToLink) -> None:
+        self._is_made.wait()
         self._link.on_message(message)
 
     def close(self, flush_s: float = 1.0) -> None:

@@ -105,7 +105,15 @@ def test_a_stop_ends_all_lanes(house):
 
 def test_test_episodes_are_the_first_lanes(caplog):
     caplog.set_level(logging.INFO)
-    with RolloutWorker(partial(CountingEnv, 3), LinearActor, standalone=True, options=WorkerOptions(envs=2)) as worker:
+    both_begin = threading.Barrier(2)
+
+    class Meeting(CountingEnv):
+        def reset(self, **options):
+            if self.total_steps == 0:
+                both_begin.wait(20)
+            return super().reset(**options)
+
+    with RolloutWorker(partial(Meeting, 3), LinearActor, standalone=True, options=WorkerOptions(envs=2)) as worker:
         worker.run(test_episode_interval=1, nb_episodes=6, verbose=False)
         tests = caplog.text.count("test episode")
         assert worker.lanes[0].loop.env_steps == 3 * tests + worker.lanes[0].loop.collected_steps

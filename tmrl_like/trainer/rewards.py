@@ -29,8 +29,9 @@ class RecentRewards:
             found.append(rewards[~block.is_reset])
         new = np.concatenate(found)
         self._of_all = np.concatenate((self._of_all, new))[-self._window :]
-        own = self._of_workers.pop(worker, self._of_all[:0])
+        own = self._of_workers.get(worker, self._of_all[:0])
         self._of_workers[worker] = np.concatenate((own, new))[-self._window :]
+        self._of_workers.move_to_end(worker)
         if len(self._of_workers) > _WORKERS:
             self._of_workers.popitem(last=False)
 
@@ -38,10 +39,6 @@ class RecentRewards:
         """Of a worker's decisions, or of all workers'; None: there were none."""
         rewards = self._of_all if worker is None else self._of_workers.get(worker, self._of_all[:0])
         return float(rewards.mean()) if len(rewards) else None
-
-    def means(self) -> dict[str, float]:
-        """Of each worker."""
-        return {worker: float(rewards.mean()) for worker, rewards in list(self._of_workers.items()) if len(rewards)}
 
     def metrics(self) -> dict[str, float]:
         """The mean of all; nothing where there were none."""

@@ -227,11 +227,8 @@ class Fastest:
 
 def leaves_of(batch: Batch) -> Iterator[tuple[tree.Path, Tensor]]:
     """All tensors of a batch with their places in it, in a fixed order."""
-    parts = (*batch, batch.discount, batch.weight)
-    return ((path, leaf) for path, leaf in tree.walk(parts) if isinstance(leaf, Tensor))
+    return ((path, leaf) for path, leaf in tree.walk(batch.parts) if isinstance(leaf, Tensor))
 
 
 def _cloned(batch: Batch) -> Batch:
-    parts = (*batch, batch.discount, batch.weight)
-    clones = tree.map_leaves(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, parts)
-    return Batch(*clones[:6], discount=clones[6], weight=clones[7], drawn=batch.drawn)
+    return batch.map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import gymnasium
 import torch
@@ -32,9 +32,11 @@ class TrainingAgent(ABC):
 
     Attributes:
         ranks: of a training with several trainers, set before the first step; None: it trains alone.
+        takes_time_left: whether its values depend on `Batch.time_left`; mini-races need an agent that says so.
     """
 
     ranks: Ranks | None = None
+    takes_time_left: ClassVar[bool] = False
 
     def __init__(
         self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any], device: str = "cpu"

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from tmrl_like.base import tree
 from tmrl_like.errors import ConfigError
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.replay.layout import compressor_of
@@ -117,11 +116,7 @@ class WithDemonstrations(MemoryDataloading):
         else:
             import torch  # here, where tensors are made: see `collate`
 
-            *six, discount, weight = tree.map_leaves(
-                lambda *parts: None if parts[0] is None else torch.cat(parts),
-                *((*b, b.discount, b.weight) for b in batches),
-            )
-            batch = Batch(*six, discount=discount, weight=weight)
+            batch = batches[0].map(lambda *parts: torch.cat(parts), *batches[1:])
         if batches[0].drawn is not None:
             batch.drawn = (self.batch_size - demonstrated, [b.drawn for b in batches])
         return batch

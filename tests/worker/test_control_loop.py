@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from house import collected
 
 from tmrl_like.agents import SquashedGaussianActor
 from tmrl_like.base.functional import partial
@@ -16,6 +17,7 @@ from tmrl_like.replay import DropHistory
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.types import StepTiming
 from tmrl_like.worker import control_loop
+from tmrl_like.worker.collector import Collector
 from tmrl_like.worker.options import WorkerOptions
 
 STEP_S = 0.05
@@ -149,6 +151,37 @@ def test_the_control_threads_lines_are_written_by_who_waits_for_it_or_between_ep
     assert seen[3] > 0
     if not own_thread:
         assert seen == [0, 0, 0, 3, 3, 3]
+
+
+class Telling(LinearActor):
+    """Says how it chose, and has no finite action in each fourth step."""
+
+    def __init__(self, observation_space, action_space):
+        super().__init__(observation_space, action_space)
+        self.extras = self.say(0)
+
+    def say(self, n):
+        return {"is_odd": np.bool_(n % 2), "values": np.full(3, n, np.float32), "step": n}
+
+    def act(self, obs, test=False):
+        step = int(obs[0, 1])
+        self.extras = self.say(step)
+        return np.array([np.nan if step % 4 == 3 else 0.0], np.float32)
+
+
+def test_what_an_actor_says_is_in_the_info_of_each_sample_in_one_form():
+    with RolloutWorker(CountingEnv, Telling, standalone=True, model_path=None) as worker, Collector(worker) as taken:
+        obs, _ = worker.reset(collect_samples=False)
+        assert worker.step(obs, test=True, collect_samples=False)[4]["step"] == 0
+        worker.collect_train_episode()
+        worker.collect_train_episode()
+        buffers = collected(taken)
+    assert [len(block.segments) for buffer in buffers for block in buffer.blocks] == [1, 1]
+    samples = [sample for buffer in buffers for sample in buffer]
+    safe = {0, 4, 8}  # a reset's, and those after an action that was not finite
+    said = [0 if k % 11 in safe else k % 11 - 1 for k in range(22)]
+    assert [(s.info["is_odd"], s.info["step"]) for s in samples] == [(n % 2 == 1, n) for n in said]
+    assert [s.info["values"].tolist() for s in samples] == [[n, n, n] for n in said]
 
 
 def test_a_compressor_that_would_drop_more_than_the_action_buffer_is_refused():

@@ -9,6 +9,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import gymnasium
@@ -42,9 +43,11 @@ class NumpyActor(ABC):
         network: does the arithmetic.
         device: "cpu".
         torch_name: of the torch actor in `tmrl_like.agents`.
+        extras: it says nothing beside its actions.
     """
 
     torch_name: ClassVar[str]
+    extras: Mapping[str, Any] = MappingProxyType({})
 
     def __new__(cls, observation_space: gymnasium.Space[Any], *args: Any, **options: Any) -> Any:
         """Make it; with images among the observations, make the torch actor."""

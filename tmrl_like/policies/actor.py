@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import gymnasium
@@ -30,6 +32,11 @@ class ActorModule(torch.nn.Module, ABC):
 
     made_with: dict[str, Any]
     """The arguments that its class was called with, by name, the two spaces apart."""
+
+    extras: Mapping[str, Any] = MappingProxyType({})
+    """What it says about its newest action beside it: numbers and arrays, always of one form. They become items of the
+    sample's `info`. An actor that says something sets this in its constructor, to values of that form, and to a new
+    dict in each `act`."""
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         """Make it, and keep the arguments: a policy file says them."""

@@ -79,6 +79,7 @@ class ControlLoop:
             _check_compressor(sample_compressor)
         self.env = env
         self.actor = actor
+        self._no_extras = {name: _zeros_like(value) for name, value in actor.extras.items()}
         self.sample_compressor = sample_compressor
         self.obs_preprocessor = obs_preprocessor
         self.max_samples_per_episode = max_samples_per_episode
@@ -155,6 +156,7 @@ class ControlLoop:
         self.observed_at = time.perf_counter()
         if collect_samples:
             kind = type(self._reward)
+            info = {**info, **self._no_extras}
             no_reward = kind(0) if kind in _REWARD_TYPES else 0.0  # in the type of the environment's rewards
             for act in actions_of_reset(self.env.env, obs):
                 sample = self._compressed((act, obs, no_reward, False, False, info), None)
@@ -165,7 +167,11 @@ class ControlLoop:
     def step(
         self, obs: Any, test: bool, collect_samples: bool, last_step: bool = False
     ) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """See `RolloutWorker.step`; EnvironmentFaultError: it raised, gave what is not finite, or no reward."""
+        """See `RolloutWorker.step`; `info` holds the actor's `extras`.
+
+        Raises:
+            EnvironmentFaultError: the environment raised, gave what is not finite, or no reward.
+        """
         self.check()
         if self._intake.has_new and not self.expert:
             self.refresh_policy()
@@ -186,6 +192,8 @@ class ControlLoop:
             raise EnvironmentFaultError(f"the environment's reward is {rew!r:.80}; expected a number")
         if not (math.isfinite(rew) if is_float else is_finite(rew)):
             raise not_finite("reward", rew)
+        if self._no_extras:
+            info = {**info, **(self._no_extras if source is ActionSource.SAFE else self.actor.extras)}
         self._reward = rew
         self.env_steps += 1
         if period_s >= env.overrun_after_s:
@@ -315,6 +323,11 @@ def _check_compressor(compressor: SampleCompressor) -> None:
             f"sample_compressor takes {number} arguments; expected (act, obs, rew, terminated, truncated, info)"
             f"{_DONE if number == 5 else ''}"
         ) from None
+
+
+def _zeros_like(value: Any) -> Any:
+    """Zeros of an array's or a number's form."""
+    return np.zeros_like(value)[()] if isinstance(value, np.ndarray | np.generic) else type(value)(0)
 
 
 def _checked_sample(sample: Any) -> tuple[Any, ...]:

@@ -585,7 +585,8 @@ class RolloutWorker:
     def step(
         self, obs: Any, test: bool, collect_samples: bool, last_step: bool = False
     ) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Act on `obs` and do one environment step; returns what `gymnasium.Env.step` does.
+        """Act on `obs` and do one environment step; returns what `gymnasium.Env.step` does, and the actor's `extras`
+        in `info`.
 
         Args:
             obs: the newest observation.

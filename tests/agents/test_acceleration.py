@@ -47,7 +47,7 @@ def agent(cls=SACAgent, acceleration="off", **options):
 
 
 def graphed(agent):
-    agent._step = Graphed(agent._update, StandIn(), [agent.critic_optimizer])
+    agent._step = Graphed(agent._update, StandIn(), [agent.critic_optimizer], agent._numbers)
     return agent, agent._step._backend
 
 
@@ -169,6 +169,17 @@ def test_a_changed_learning_rate_and_a_loaded_checkpoint_make_new_graphs():
     replayed.critic_optimizer.load_state_dict(copy.deepcopy(replayed.critic_optimizer.state_dict()))
     train(replayed, 6)
     assert backend.captures == 3
+
+
+@pytest.mark.parametrize(
+    "tuned", [{"gamma": 0.5}, {"polyak": 0.5}, {"actor_polyak": 0.5}, {"target_entropy": 3.0}, {"lr_critic": 0.1}, {}]
+)
+def test_what_is_tuned_makes_a_new_graph_at_once(tuned):
+    replayed, backend = graphed(agent())
+    train(replayed, 6)
+    replayed.tune(**tuned)
+    train(replayed, 2)
+    assert (backend.warm_ups, backend.captures) == (3, 2 if tuned else 1)
 
 
 def test_the_fastest_candidate_is_found_and_kept():

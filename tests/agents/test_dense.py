@@ -237,6 +237,33 @@ def test_what_an_agent_scheduler_changes_counts_at_once():
     assert_equal(compiled, page)
 
 
+TUNED = {
+    **dict.fromkeys(("lr_actor", "lr_critic"), 1e-2),
+    "gamma": 0.5,
+    "polyak": 0.5,
+    "actor_polyak": 0.1,
+    "policy_delay": 2,
+    "entropy_coef": 0.7,
+}
+
+
+@pytest.mark.parametrize("cls", [SACAgent, DiscreteSACAgent])
+def test_what_is_tuned_counts_at_once(cls):
+    space, own = (BOX, {}) if cls is SACAgent else (SEVERAL, {"target_entropy": 0.5})
+    page, compiled, as_it_was = (
+        agent(cls, space, how, learn_entropy_coef=False, **own) for how in ("off", "auto", "off")
+    )
+    for made in (page, compiled, as_it_was):
+        train(made, space, 3)
+        if made is not as_it_was:
+            made.tune(**TUNED)
+            assert {name: getattr(made, name) for name in TUNED} == pytest.approx(TUNED)
+        made.losses = train(made, space, 4, first=10)
+    assert_equal(compiled, page)
+    assert compiled.losses[0] == pytest.approx({k: v.item() for k, v in page.losses[0].items()}, rel=1e-3, abs=1e-4)
+    assert abs(page.losses[0]["q_target_mean"] - as_it_was.losses[0]["q_target_mean"]) > 0.01
+
+
 class FrozenActor(SquashedGaussianActor):
     def __init__(self, *args, **options):
         super().__init__(*args, **options)

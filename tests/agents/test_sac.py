@@ -380,19 +380,36 @@ def test_a_training_continues_from_its_modules_optimisers_and_numbers():
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"n_critics": 2, "critics_in_target": 3}, "critics_in_target=3, expected 1 to 2"),
-        ({"gamma": 1.5}, "gamma=1.5, expected 0 to 1"),
-        ({"polyak": 1.0}, "polyak=1.0, expected 0 to below 1"),
-        ({"actor_polyak": -0.1}, "actor_polyak=-0.1, expected 0 to below 1"),
-        ({"actor_polyak": 1.0}, "actor_polyak=1.0, expected 0 to below 1"),
-        ({"optimizer": "sgd"}, "optimizer='sgd', expected 'adam' or 'adamw'"),
-        ({"entropy_coef": 0.0}, "entropy_coef=0.0, expected more than 0"),
-        ({"policy_delay": 0}, "policy_delay=0, expected at least 1"),
+        ({"n_critics": 2, "critics_in_target": 3}, "critics_in_target is 3; expected 1 to 2"),
+        ({"gamma": 1.5}, "gamma is 1.5; expected 0 to 1"),
+        ({"polyak": 1.0}, "polyak is 1.0; expected 0 to below 1"),
+        ({"actor_polyak": -0.1}, "actor_polyak is -0.1; expected 0 to below 1"),
+        ({"actor_polyak": 1.0}, "actor_polyak is 1.0; expected 0 to below 1"),
+        ({"optimizer": "sgd"}, "optimizer is 'sgd'; expected 'adam' or 'adamw'"),
+        ({"entropy_coef": 0.0}, "entropy_coef is 0.0; expected more than 0"),
+        ({"policy_delay": 0}, "policy_delay is 0; expected a whole number, 1 or more"),
     ],
 )
 def test_options_out_of_range_are_refused_by_name_with_what_is_expected(options, named):
     with pytest.raises(ConfigError, match=f"^{named}$"):
         small(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "tuned", "named"),
+    [
+        ({}, {"gamma": 1.5}, "gamma is 1.5; expected 0 to 1"),
+        ({}, {"lr_actor": -1.0}, "lr_actor is -1.0; expected 0 or more"),
+        ({}, {"entropy_coef": 0.5}, "learn_entropy_coef is True; expected false to set alpha"),
+        ({"actor_polyak": 0.0}, {"actor_polyak": 0.9}, "actor_polyak is 0.9; expected 0, as at the start.*"),
+        ({}, {"n_critics": 3}, "n_critics of SACAgent cannot change while training; gamma, polyak, .* can"),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused_and_nothing_changes(options, tuned, named):
+    agent = small(**options)
+    with pytest.raises(ConfigError, match=f"^{named}$"):
+        agent.tune(lr_critic=0.5, **tuned)
+    assert agent.lr_critic == 3e-4
 
 
 def test_spaces_it_cannot_learn_from_are_refused_by_name():

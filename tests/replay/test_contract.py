@@ -383,3 +383,13 @@ def test_a_pickled_data_set_is_refused_and_never_opened(tmp_path):
     for path in (tmp_path, tmp_path / "data.pkl"):
         with pytest.raises(ConfigError, match=r"is a pickle.*tmrl-like record"):
             Lists(dataset_path=path)
+
+
+def test_the_batch_size_may_change_while_training_and_nothing_else():
+    memory = filled(batch_size=8)
+    memory.tune(batch_size=5)
+    assert len(memory.sample().rew) == 5
+    for wrong in ({"batch_size": 0}, {"batch_size": 2.5}, {"memory_size": 10}):
+        with pytest.raises(ConfigError, match=f"^{next(iter(wrong))} "):
+            memory.tune(**wrong)
+    assert memory.batch_size == 5

@@ -34,7 +34,13 @@ _MEASURED_STEPS = 30
 _MAX_GRAPHS = 8
 
 
-def accelerate(step: Step, mode: str, device: str, optimizers: Sequence[torch.optim.Adam] = ()) -> Step:
+def accelerate(
+    step: Step,
+    mode: str,
+    device: str,
+    optimizers: Sequence[torch.optim.Adam] = (),
+    numbers: Callable[[], Any] = tuple,
+) -> Step:
     """Wrap a training step.
 
     Args:
@@ -44,6 +50,7 @@ def accelerate(step: Step, mode: str, device: str, optimizers: Sequence[torch.op
         device: where the step runs.
         optimizers: of `Flat.adam`, for `adam_step`. Graphs are recorded again when their options or state tensors
             change.
+        numbers: gives those that `step` computes with and that are no tensors. When they change, likewise.
 
     Raises:
         ConfigError: no such mode, or a graph on a device that has none.
@@ -54,9 +61,9 @@ def accelerate(step: Step, mode: str, device: str, optimizers: Sequence[torch.op
     if mode == "graph" and not cuda:
         raise ConfigError(f"acceleration={mode!r} needs device cuda; this agent is on {device!r}: use 'auto'")
     if mode == "auto" and cuda:
-        candidates = {name: accelerate(step, name, device, optimizers) for name in ("off", "graph")}
+        candidates = {name: accelerate(step, name, device, optimizers, numbers) for name in ("off", "graph")}
         return Fastest(candidates, lambda: torch.cuda.synchronize(device))
-    return Graphed(step, CudaGraphs(), optimizers) if mode == "graph" else step
+    return Graphed(step, CudaGraphs(), optimizers, numbers) if mode == "graph" else step
 
 
 class Flat:
@@ -128,8 +135,8 @@ def adam_step(optimizer: torch.optim.Adam) -> None:
     )
 
 
-def _fingerprint(optimizers: Sequence[torch.optim.Optimizer]) -> Any:
-    """What a captured step has fixed: options, and which tensors hold the state. It changes when these do."""
+def _fingerprint(optimizers: Sequence[torch.optim.Optimizer]) -> tuple[Any, Any]:
+    """What a captured step has fixed: options, and which tensors hold the state."""
     options = [{k: v for k, v in group.items() if k != "params"} for o in optimizers for group in o.param_groups]
     first = [state for o in optimizers for state in list(o.state.values())[:1]]
     return options, [value.data_ptr() for state in first for value in state.values() if isinstance(value, Tensor)]
@@ -141,19 +148,29 @@ class Graphed:
     A replay reads its batch from fixed tensors, so each batch is copied there; its metrics are copied out.
     """
 
-    def __init__(self, step: Step, backend: CudaGraphs, optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    def __init__(
+        self,
+        step: Step,
+        backend: CudaGraphs,
+        optimizers: Sequence[torch.optim.Optimizer],
+        numbers: Callable[[], Any] = tuple,
+    ) -> None:
         self._step = step
         self._backend = backend
         self._optimizers = optimizers
+        self._numbers = numbers
         self._seen: Any = None
+        self._state: Any = None
         self._warm_ups: dict[Any, int] = {}
         self._graphs: dict[Any, tuple[list[Tensor], Callable[[], Metrics]]] = {}
 
     def __call__(self, batch: Batch, flag: bool) -> Metrics:
-        if (seen := _fingerprint(self._optimizers)) != self._seen:
-            self._seen = seen
+        options, state = _fingerprint(self._optimizers)
+        if (seen := (options, state, self._numbers())) != self._seen:
             self._graphs.clear()
-            self._warm_ups.clear()
+            if state != self._state:
+                self._warm_ups.clear()
+            self._seen, self._state = seen, state
         places, leaves = zip(*leaves_of(batch), strict=True)
         key = flag, batch.drawn is None, places, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
         if key not in self._graphs:

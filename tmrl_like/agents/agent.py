@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol
 import gymnasium
 import torch
 
+from tmrl_like.base.tunable import Tunable
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.types import Batch
 
@@ -23,7 +24,7 @@ class Ranks(Protocol):
         """The same with the maximum."""
 
 
-class TrainingAgent(ABC):
+class TrainingAgent(Tunable, ABC):
     """A learning algorithm. Subclass it and call `super().__init__` with the three arguments.
 
     Everything that a restart needs is found by walking the instance's attributes: modules, optimisers,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
+import math
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
@@ -29,7 +30,7 @@ from tmrl_like.agents.sharing import copy_shared, no_grad
 from tmrl_like.base.factories import MISSING, completed
 from tmrl_like.base.functional import cached_property
 from tmrl_like.base.text import one_line
-from tmrl_like.errors import ConfigError
+from tmrl_like.errors import expect
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.types import Batch
 
@@ -93,6 +94,36 @@ def soft_update(polyak: float, average: Tensor, parameter: Tensor) -> None:
     average.lerp_(parameter, 1.0 - polyak)
 
 
+_Test = Callable[[float], bool]
+_EXPECTED: dict[str, tuple[_Test, str]] = {
+    **dict.fromkeys(("lr_actor", "lr_critic", "lr_entropy"), (lambda v: 0.0 <= v < math.inf, "0 or more")),
+    **dict.fromkeys(("polyak", "actor_polyak"), (lambda v: 0.0 <= v < 1.0, "0 to below 1")),
+    "gamma": (lambda v: 0.0 <= v <= 1.0, "0 to 1"),
+    "entropy_coef": (lambda v: 0.0 < v < math.inf, "more than 0"),
+    "policy_delay": (lambda v: v >= 1 and int(v) == v, "a whole number, 1 or more"),
+    "target_entropy": (math.isfinite, "a finite number"),
+}
+
+
+def _check(**values: float) -> None:
+    for name, value in values.items():
+        if name in _EXPECTED:
+            fits, expected = _EXPECTED[name]
+            expect(fits(value), name, value, expected)
+
+
+def _of_optimizer(name: str) -> property:
+    """The learning rate, where torch keeps it."""
+
+    def read(agent: Any) -> float:
+        return float(getattr(agent, name).param_groups[0]["lr"])
+
+    def write(agent: Any, value: float) -> None:
+        getattr(agent, name).param_groups[0]["lr"] = value
+
+    return property(read, write)
+
+
 class SACAgent(TrainingAgent):
     """Soft Actor-Critic (Haarnoja et al. 2018, arXiv:1812.05905) over an ensemble of critics.
 
@@ -116,6 +147,11 @@ class SACAgent(TrainingAgent):
         target_entropy: nats, of the policy over actions scaled to [-1, 1].
         updates: training steps done.
     """
+
+    tunable = (
+        *("gamma", "polyak", "actor_polyak", "lr_actor", "lr_critic", "lr_entropy"),
+        *("target_entropy", "entropy_coef", "policy_delay"),
+    )
 
     def __init__(
         self,
@@ -186,17 +222,11 @@ class SACAgent(TrainingAgent):
         entropy_coef = (0.01 if scale_rewards else 0.2) if entropy_coef is None else entropy_coef
         self.n_critics = n_critics
         self.critics_in_target = critics_in_target = n_critics if critics_in_target is None else critics_in_target
-        for holds, argument, expected in (
-            (1 <= critics_in_target <= n_critics, f"{critics_in_target=}", f"1 to {n_critics}"),
-            (0.0 <= gamma <= 1.0, f"{gamma=}", "0 to 1"),
-            (0.0 <= polyak < 1.0, f"{polyak=}", "0 to below 1"),
-            (0.0 <= actor_polyak < 1.0, f"{actor_polyak=}", "0 to below 1"),
-            (entropy_coef > 0.0, f"{entropy_coef=}", "more than 0"),
-            (policy_delay >= 1, f"{policy_delay=}", "at least 1"),
-            (optimizer in OPTIMIZERS, f"{optimizer=}", " or ".join(map(repr, OPTIMIZERS))),
-        ):
-            if not holds:
-                raise ConfigError(f"{argument}, expected {expected}")
+        expect(1 <= critics_in_target <= n_critics, "critics_in_target", critics_in_target, f"1 to {n_critics}")
+        expect(optimizer in OPTIMIZERS, "optimizer", optimizer, " or ".join(map(repr, OPTIMIZERS)))
+        rates = {"lr_actor": lr_actor, "lr_critic": lr_critic, "lr_entropy": lr_entropy}
+        shares = {"gamma": gamma, "polyak": polyak, "actor_polyak": actor_polyak}
+        _check(**rates, **shares, entropy_coef=entropy_coef, policy_delay=policy_delay)
         self.gamma = gamma
         self.polyak = polyak
         self.actor_polyak = actor_polyak
@@ -229,7 +259,7 @@ class SACAgent(TrainingAgent):
         self.return_scale = ReturnScale().to(device) if scale_rewards else None
         optimizers = self.actor_optimizer, self.critic_optimizer, self.temperature_optimizer
         compiled = self._compiled_step() if acceleration == "auto" else None
-        self._step = compiled or accelerate(self._update, acceleration, device, optimizers)
+        self._step = compiled or accelerate(self._update, acceleration, device, optimizers, self._numbers)
 
     _default_actor: Callable[..., ActorModule] = SquashedGaussianActor
     _default_critic: Callable[..., nn.Module] = EnsembleCritic
@@ -268,6 +298,32 @@ class SACAgent(TrainingAgent):
         self.updates += 1
         is_alone = self.ranks is None or self.device == "cpu"  # else collectives would be in the graph
         return (self._step if is_alone else self._update)(batch, self.updates % self.policy_delay == 0)
+
+    lr_actor = _of_optimizer("actor_optimizer")
+    lr_critic = _of_optimizer("critic_optimizer")
+    lr_entropy = _of_optimizer("temperature_optimizer")
+
+    @property
+    def entropy_coef(self) -> float:
+        """Alpha."""
+        return float(self.temperature().item())
+
+    @entropy_coef.setter
+    def entropy_coef(self, value: float) -> None:
+        self.temperature.set(value)
+
+    def tune(self, **values: float) -> None:
+        _check(**values)
+        is_learnt, has_average = self.learn_entropy_coef, self.actor_ema is not self.actor
+        expect(not (is_learnt and "entropy_coef" in values), "learn_entropy_coef", is_learnt, "false to set alpha")
+        polyak = values.get("actor_polyak", 0.0)
+        expect(
+            has_average or not polyak, "actor_polyak", polyak, "0, as at the start: there is no average of the actor"
+        )
+        super().tune(**values)
+
+    def _numbers(self) -> tuple[float, ...]:
+        return self.gamma, self.polyak, self.actor_polyak, self.target_entropy, self.critics_in_target
 
     def start_from(self, weights: bytes, training_steps: int = 0) -> None:
         """As `TrainingAgent.start_from`: actor and average are the policy, whose statistics are gone on with."""
@@ -408,6 +464,10 @@ class Temperature(nn.Module):
 
     def forward(self) -> Tensor:
         return self.log_coef.exp()
+
+    @torch.no_grad()
+    def set(self, value: float) -> None:
+        self.log_coef.fill_(math.log(value))
 
 
 def _backward(loss: Tensor, optimizer: torch.optim.Adam) -> None:

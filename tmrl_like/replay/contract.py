@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError
+from tmrl_like.base.tunable import Tunable
+from tmrl_like.errors import CheckpointError, MemoryContractError, expect
 from tmrl_like.replay.collate import collate_batch
 from tmrl_like.replay.crc import check_transition
 from tmrl_like.replay.streams import StreamSorter
@@ -31,7 +32,7 @@ _TRIES_AT_LEAST = 1000
 _LOG_EVERY = 10_000
 
 
-class MemoryDataloading(ABC):
+class MemoryDataloading(Tunable, ABC):
     """A replay memory. Subclass it and write `append_buffer`, `__len__` and `get_transition`; set what differs.
 
     Attributes:
@@ -50,6 +51,7 @@ class MemoryDataloading(ABC):
     handles_resets: bool = False
     handles_streams: bool = False
     takes_text: bool = False
+    tunable = ("batch_size",)
 
     def __init__(
         self,
@@ -80,9 +82,7 @@ class MemoryDataloading(ABC):
             ConfigError: a size that is not positive, or no data set at `dataset_path`.
             CheckpointError: the data set cannot be read, or its samples do not fit.
         """
-        for name, size in (("memory_size", memory_size), ("batch_size", batch_size)):
-            if int(size) != size or size < 1:
-                raise ConfigError(f"{name} is {size!r}; it is a whole number, 1 or more")
+        _check_sizes(memory_size=memory_size, batch_size=batch_size)
         self.device = str(device)
         self.nb_steps = int(nb_steps)
         self.obs_preprocessor = obs_preprocessor
@@ -146,7 +146,7 @@ class MemoryDataloading(ABC):
         """What of an environment's observation arrives here; None: that is a compressor's affair that is not known."""
         return None
 
-    def feed_back(self, drawn: Any, td_error: Any) -> None:  # noqa: B027 - most memories need not know
+    def feed_back(self, drawn: Any, td_error: Any) -> None:
         """Take the agent's errors [B], array or tensor, on a batch with this `drawn`: for memories that draw by it."""
 
     def append(self, buffer: Buffer) -> None:
@@ -176,6 +176,10 @@ class MemoryDataloading(ABC):
             newest = range(len(self))[:-1001:-1]
             self._seen_trainable = any(self._is_trainable(self.get_transition(item)) for item in newest)
         return self._seen_trainable and len(self) > 0
+
+    def tune(self, **values: float) -> None:
+        _check_sizes(**{name: value for name, value in values.items() if name == "batch_size"})
+        super().tune(**values)
 
     def seed(self, seed: int) -> None:
         """Make the draws from here on repeatable."""
@@ -276,6 +280,11 @@ class MemoryDataloading(ABC):
         except MemoryContractError as error:
             raise CheckpointError(f"the data set {path} does not fit this {type(self).__name__}: {error}") from None
         log.info("data set %s: %d transitions", path, len(self))
+
+
+def _check_sizes(**sizes: float) -> None:
+    for name, size in sizes.items():
+        expect(int(size) == size and size >= 1, name, size, "a whole number, 1 or more")
 
 
 def _check_number(who: str, value: Any, expected: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -9,6 +10,7 @@ import gymnasium
 
 from tmrl_like.base.functional import place_of
 from tmrl_like.base.text import one_line
+from tmrl_like.envs.action_table import ActionTable
 from tmrl_like.envs.float32 import Float32Env
 from tmrl_like.envs.real_time import ClockedGym
 from tmrl_like.errors import ConfigError, EnvironmentFaultError, TmrlLikeError
@@ -22,15 +24,18 @@ class GenericGymEnv(Float32Env):
     Under rtgym's ids it is `ClockedGym`, which does what rtgym's environments do, in the thread that calls.
     """
 
-    def __init__(self, id: str = "Pendulum-v1", gym_kwargs: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self, id: str = "Pendulum-v1", gym_kwargs: dict[str, Any] | None = None, inputs: Sequence[Any] | None = None
+    ) -> None:
         """Make the environment.
 
         Args:
             id: "real-time-gym-ts-v1", "Pendulum-v1", …
             gym_kwargs: keyword arguments for `gymnasium.make`; for rtgym {"config": rtgym's dictionary}.
+            inputs: rows of an `ActionTable`: actions are their numbers; rtgym's dictionary has a key of its own.
 
         Raises:
-            ConfigError: no environment of that id, or it does not take these arguments.
+            ConfigError: no environment of that id, it does not take these arguments, or the table does not fit.
             EnvironmentFaultError: the environment raised while it was made.
         """
         make = ClockedGym if id in _RTGYM_IDS else partial(gymnasium.make, id, disable_env_checker=True)
@@ -45,4 +50,4 @@ class GenericGymEnv(Float32Env):
         except Exception as error:
             what = f"{one_line(error)}{place_of(error)}"
             raise EnvironmentFaultError(f"environment {id!r} raised while it was made: {what}") from error
-        super().__init__(env)
+        super().__init__(env if inputs is None else ActionTable(inputs).wrap(env))

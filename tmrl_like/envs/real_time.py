@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import gymnasium
 from gymnasium import spaces
 
+from tmrl_like.envs.action_table import ActionTable, Inputs
 from tmrl_like.envs.actions import typed_action
 from tmrl_like.envs.clock import SPIN_S, Clock, bounded_spin_s
 from tmrl_like.envs.float32 import Float32Env
@@ -38,6 +39,7 @@ _LEFT_OUT: dict[str, Any] = {  # what rtgym takes for a key that its dictionary 
     "benchmark_polyak": 0.1,
     "benchmark_type": "polyak",
     "spin_s": SPIN_S,
+    "inputs": None,
 }
 
 
@@ -84,6 +86,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         current_step: of the episode.
         running: whether an episode is under way.
         bench: rtgym's `Benchmark`, where `benchmark` is on.
+        table: of the inputs that integers choose; None: there is none.
     """
 
     def __init__(self, config: dict[str, Any], clock: Clock | None = None) -> None:
@@ -91,12 +94,13 @@ class ClockedGym(gymnasium.Env[Any, Any]):
 
         Args:
             config: rtgym's dictionary (`rtgym.DEFAULT_CONFIG_DICT`), all of whose keys are attributes afterwards, but
-                for the interface's arguments. There is one more: `spin_s`, how many seconds before a deadline, at
-                most, it stops sleeping and looks at the time instead (0.0002; at most a quarter of a time-step).
+                for the interface's arguments. There are two more: `spin_s`, how many seconds before a deadline, at
+                most, it stops sleeping and looks at the time instead (0.0002; at most a quarter of a time-step); and
+                `inputs`, an `ActionTable`'s rows, or the name of one of the interface's `input_tables` (None).
             clock: keeps the time; None: one that does that.
 
         Raises:
-            ConfigError: there is no interface, or a number that makes no sense.
+            ConfigError: there is no interface, a number that makes no sense, or a table that does not fit.
         """
         _check(config)
         given = _LEFT_OUT | config
@@ -105,6 +109,11 @@ class ClockedGym(gymnasium.Env[Any, Any]):
             undo.callback(self.close)
             default_action = self.interface.get_default_action()
             self.action_space = self.interface.get_action_space()
+            self.table: ActionTable | None = None
+            if given["inputs"] is not None:
+                self.table = ActionTable(given["inputs"], getattr(self.interface, "input_tables", None))
+                self.table.fit(self.action_space)
+                self.action_space, default_action = self.table.space, self.table.index_of(default_action)
             self.default_action = typed_action(default_action, self.action_space)
             observation_space = self.interface.get_observation_space()
             undo.pop_all()
@@ -207,7 +216,8 @@ class ClockedGym(gymnasium.Env[Any, Any]):
 
     def _begin_time_step(self, action: Any) -> None:
         self._note("start_send_control_time")
-        self.interface.send_control(self.act_prepro_func(action) if self.act_prepro_func else action)
+        control = action if self.table is None else self.table(action)
+        self.interface.send_control(self.act_prepro_func(control) if self.act_prepro_func else control)
         self._note("end_send_control_time")
         now = self._clock.now()
         begins_at = self._end_at
@@ -307,6 +317,7 @@ class RealTimeEnv(Float32Env):
         wait_on_done: bool = True,
         reset_act_buf: bool = True,
         spin_s: float = SPIN_S,
+        inputs: Inputs | None = None,
     ) -> None:
         """Make the interface, and the environment around it.
 
@@ -318,12 +329,13 @@ class RealTimeEnv(Float32Env):
             start_obs_capture: seconds into a time-step at which the observation is taken; None: at its end.
             wait_on_done: call the interface's `wait` at the end of an episode, and stop the clock until the reset.
             reset_act_buf: fill the action buffer with default actions at each reset.
-
             spin_s: seconds before a deadline, at most, from which on it looks at the time instead of sleeping; never
                 more than a quarter of a time-step.
+            inputs: rows of an `ActionTable`, the interface's default action among them, or the name of one of its
+                `input_tables`: actions are then the rows' numbers; None: actions are the interface's.
 
         Raises:
-            ConfigError: a number that makes no sense.
+            ConfigError: a number that makes no sense, or a table that does not fit.
         """
         config = {
             "interface": interface,
@@ -335,5 +347,6 @@ class RealTimeEnv(Float32Env):
             "wait_on_done": wait_on_done,
             "reset_act_buf": reset_act_buf,
             "spin_s": spin_s,
+            "inputs": inputs,
         }
         super().__init__(ClockedGym(config))

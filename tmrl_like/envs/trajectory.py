@@ -128,6 +128,7 @@ class TrajectoryReward:
         reward_per_point: float = 0.01,
         end_of_track_reward: float = 100.0,
         constant_penalty: float = 0.0,
+        half_width: float = 1.0,
     ) -> None:
         """Begin at the first point.
 
@@ -141,6 +142,7 @@ class TrajectoryReward:
             reward_per_point: for each point passed; lost for each fallen back.
             end_of_track_reward: added at the last point.
             constant_penalty: added at each step; negative.
+            half_width: of the road; the unit of the potential in `info`.
 
         Raises:
             ConfigError: an argument that makes no sense.
@@ -158,11 +160,16 @@ class TrajectoryReward:
             expect(is_fine, f"the reward's {name}", number, "a finite number")
         is_distance = isinstance(max_distance, numbers.Real) and max_distance > 0.0
         expect(is_distance, "the reward's max_distance", max_distance, "a number, more than 0")
+        is_width = isinstance(half_width, numbers.Real) and 0.0 < half_width < math.inf
+        expect(is_width, "the reward's half_width", half_width, "a finite number, more than 0")
         self._forward_limit, self._backward_limit = forward_limit, backward_limit
         self._failure_countdown, self._min_steps = failure_countdown, min_steps
         self._max_distance = max_distance
         self._reward_per_point = reward_per_point
         self._end_of_track_reward, self._constant_penalty = end_of_track_reward, constant_penalty
+        self._half_width = half_width
+        ways = np.linalg.norm(np.diff(self._points, axis=0), axis=1)
+        self._along = np.concatenate([[0.0], np.cumsum(ways, dtype=np.float64)]).astype(np.float32)
         self.last = len(self._points) - 1
         self.reset()
 
@@ -187,6 +194,23 @@ class TrajectoryReward:
     def progress(self) -> float:
         """Share of the track that was driven since `reset`, 0 to 1."""
         return self.furthest / self.last
+
+    def info(self, position: Any) -> dict[str, Any]:
+        """Where on the track `position`, [D], is, after the call that judged it; for `info`.
+
+        Returns:
+            progress: float32 [], as the property of this name.
+            distance: float32 [], along the demonstration, in its unit.
+            potential: float32 [], minus the distance from the demonstration, in half widths of the road: 0 on it.
+            position: float32 [D].
+        """
+        here = np.array(position, np.float32)
+        return {
+            "progress": np.float32(self.progress),
+            "distance": self._along[self.index],
+            "potential": np.float32(-np.linalg.norm(here - self._points[self.index]) / self._half_width),
+            "position": here,
+        }
 
     def __call__(self, position: Any) -> tuple[float, bool]:
         """The reward of a step that ended at `position`, [D], and whether the episode terminates."""

@@ -92,6 +92,32 @@ def test_both_environments_have_the_same_spaces_and_keep_to_them(env: CarlaEnv, 
         each.close()
 
 
+@pytest.mark.parametrize(("kind", "step"), [(CarlaEnv, "time_step_duration"), (CarlaSyncEnv, "step_s")])
+def test_a_table_drives_it_by_number_and_info_says_where_it_is(
+    simulator: stand_in.Simulator, kind: Any, step: str
+) -> None:
+    env = kind(**{step: STEP_S}, **options(simulator), act_buf_len=2, inputs=[[-1, 0], [0, 0], [1, 0]])
+    obs, info = env.reset()
+    assert env.observation_space.contains(obs)
+    assert obs[-2:] == (1, 1)
+    places = [info]
+    for _ in range(20):
+        obs, _, ended, _, info = env.step(np.int64(2))
+        places.append(info)
+        if ended:
+            break
+    assert obs[-2:] == (2, 2)
+    distances = [place["distance"] for place in places]
+    assert distances == sorted(distances)
+    assert distances[-1] > distances[0]
+    assert places[0]["potential"] == pytest.approx(0.0, abs=0.1)
+    assert 0.0 < places[-1]["progress"] <= 1.0
+    for place in places:
+        assert {type(place[name]) for name in ("progress", "distance", "potential")} == {np.float32}
+        assert (place["position"].shape, place["position"].dtype) == ((2,), np.float32)
+    env.close()
+
+
 def test_in_real_time_the_world_goes_on_when_nobody_steps(
     env: CarlaEnv, simulator: stand_in.Simulator, until: Callable[..., None]
 ) -> None:

@@ -241,6 +241,23 @@ def test_reward_is_progress_along_the_demonstration(tmp_path):
     assert isinstance(steps[0][0], np.float32)
 
 
+def test_info_says_where_the_car_is_at_the_reset_as_well(tmp_path):
+    save_trajectory(tmp_path / "way.npz", np.stack([np.arange(31) * 2.0, np.zeros(31)], axis=1))
+    seen = interface([state(), state(12, 6.65), state(0.0, -13.3)], trajectory=tmp_path / "way.npz", track=5)
+    infos = [seen.reset()[1], *(seen.get_obs_rew_terminated_info()[3] for _ in range(2))]
+    assert [info["progress"] for info in infos] == pytest.approx([0.0, 0.2, 0.2])
+    assert [info["distance"] for info in infos] == pytest.approx([0.0, 12.0, 12.0])  # far away no point counts
+    assert [info["potential"] for info in infos[:2]] == pytest.approx([0.0, -1.0])
+    assert [info["position"].tolist() for info in infos] == [
+        [0.0, 0.0],
+        [12.0, np.float32(6.65)],
+        [0.0, np.float32(-13.3)],
+    ]
+    for info in infos:
+        assert [type(info[name]) for name in ("progress", "distance", "potential")] == [np.float32] * 3
+        assert info["position"].dtype == np.float32
+
+
 @pytest.mark.parametrize("options", [{"history": 2}, {"observation": "image"}, {"observation": "image", "grey": False}])
 def test_a_mirrored_lap_is_a_lap_on_a_mirrored_road(options):
     def sees(bend: float, sign: float) -> tuple[torch.Tensor, ...]:
@@ -262,6 +279,52 @@ def test_a_mirrored_lap_is_a_lap_on_a_mirrored_road(options):
     single = tuple(part[0].numpy() for part in here)
     as_arrays, *_ = mirrored(single, single[2], 1.0, single, False, False)
     assert all(np.array_equal(array, part[0].numpy()) for array, part in zip(as_arrays, obs, strict=True))
+
+
+@pytest.mark.parametrize(("inputs", "rows"), [("keys", 9), ("fine", 15), ([[0.0, -0.5], [0.5, 1], [-0.5, 1]], 3)])
+def test_a_mirrored_number_is_the_row_that_steers_the_other_way(inputs, rows):
+    pytest.importorskip("Box2D")
+    env = RacingEnv(inputs=inputs)
+    table = env.unwrapped.table
+    assert env.action_space.n == rows
+    assert [space.n for space in env.observation_space[2:]] == [rows]
+    assert table(env.default_action).tolist() == [0.0, -0.5]
+    mirrored = MirroredLaps(inputs=inputs)
+    mirrored._random = SimpleNamespace(random=lambda: 0.9)  # type: ignore[assignment]
+    act = torch.arange(rows)
+    obs = torch.zeros(rows, 4), torch.zeros(rows, 2, 19), act
+    mirrored_obs, mirrored_act, *_ = mirrored(obs, act, 1.0, obs, False, False)
+    assert torch.equal(mirrored_obs[2], mirrored_act)
+    for number, image in enumerate(mirrored_act.tolist()):
+        assert table(image).tolist() == [-table(number)[0], table(number)[1]]
+        single = tuple(part[number].numpy() for part in obs[:2])
+        alone = mirrored((*single, np.int64(number)), np.int64(number), 1.0, (*single, np.int64(number)), False, False)
+        assert alone[1] == alone[0][2] == image
+        assert type(alone[1]) is np.int64
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ([[0.0, 1.0], [0.3, 1.0]], "row 1 of the table of inputs has no mirror image"),
+        ("kees", "no table of inputs 'kees'; did you mean keys?"),
+        ([[0.0, 1.0, 2.0]], "row 0 of the table of inputs is"),
+    ],
+)
+def test_a_table_that_cannot_be_mirrored_is_one_line(inputs, message):
+    with pytest.raises(ConfigError, match=message) as refused:
+        MirroredLaps(inputs=inputs)
+    assert "\n" not in str(refused.value)
+
+
+def test_numbers_are_not_mirrored_without_their_table():
+    mirrored = MirroredLaps()
+    mirrored._random = SimpleNamespace(random=lambda: 0.9)  # type: ignore[assignment]
+    act = torch.tensor([1, 2])
+    obs = torch.zeros(2, 4), torch.zeros(2, 2, 19), act
+    with pytest.raises(ConfigError, match="give MirroredLaps the environment's `inputs`"):
+        mirrored(obs, act, 1.0, obs, False, False)
 
 
 def test_the_environment_has_rtgyms_spaces_and_starts_no_game_for_them():

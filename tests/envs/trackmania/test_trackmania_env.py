@@ -125,6 +125,27 @@ def test_pictures_come_from_the_screen(env: gymnasium.Env[Any, Any]) -> None:
     assert obs[3][-1][32, 1] == 0
 
 
+def test_numbers_press_keys_and_info_says_where_the_car_is(screen: str, track: str, running_game: int) -> None:
+    find_window("Trackmania", within_s=20.0).close()
+    pictures: dict[str, Any] = {"view": "image", "frames": 1, "size": (32, 64)}
+    env = get_environment(track, **pictures, gamepad=None, port=running_game, restart_wait_s=0.1, inputs="keys")
+    try:
+        assert env.action_space == gymnasium.spaces.Discrete(12)
+        obs, info = env.reset()
+        assert env.observation_space.contains(obs)
+        assert [np.shape(array) for array in obs] == [(1,), (1,), (1,), (1, 32, 64), (), ()]
+        assert info["position"].tolist() == [0.0, 1.0, 0.0]
+        terminated, steps = False, 0
+        while not terminated and steps < 200:
+            obs, _, terminated, _, info = env.step(np.int64(0))  # up
+            assert {type(info[name]) for name in ("progress", "distance", "potential")} == {np.float32}
+            steps += 1
+        assert obs[4:] == (0, 0)
+        assert (info["progress"], info["distance"]) == (1.0, pytest.approx(10.0, abs=1e-4))
+    finally:
+        env.close()
+
+
 def test_no_game_and_no_plugin_are_one_line_each(
     screen: str, track: str, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium import spaces
 from rtgym import RealTimeGymInterface
 
+from tmrl_like.envs.action_table import ActionTable, Inputs
 from tmrl_like.envs.carla.car import Car
 from tmrl_like.envs.carla.route import Drive, RouteOptions, plan_route
 from tmrl_like.envs.carla.sensors import SensorOptions
@@ -34,7 +35,7 @@ class CarlaInterface(RealTimeGymInterface):  # type: ignore[misc]
     [2 * len(ahead_m)] (metres forward of each point ahead, then metres to the right of each); picture uint8
     [H, W, 3] if there is a camera; ranges float32 [lidar_bins] in metres if there is a lidar.
     Action: float32 [2] in [-1, 1]: throttle where positive, brake where negative; steering, right is positive.
-    `info` has the simulator's clock, and why an episode ended.
+    `info`: see `Drive.info`, and "ended_by", what ended an episode.
 
     Attributes:
         fixed_step_s: let the world stand still between two ticks, of this length; None: real time. Set it before the
@@ -101,14 +102,14 @@ class CarlaInterface(RealTimeGymInterface):  # type: ignore[misc]
             if route is not None:
                 state = self._car.put(place)
                 self._drive = Drive(self._task, route, state)
-                return self._observation(state), {"time_s": state.time_s}
+                return self._observation(state), self._drive.info(state)
         raise EnvironmentFaultError(f"the lanes of all free spawn points of {world.map.name} end at once")
 
     def get_obs_rew_terminated_info(self) -> tuple[list[Any], np.float32, bool, dict[str, Any]]:
         state = self._car.see()
         impulse, lines = self._car.sensors.take_events(self._drive.began_in_frame)
         reward, ended_by = self._drive.judge(state, impulse, lines)
-        info = {"time_s": state.time_s} | ({"ended_by": ended_by} if ended_by else {})
+        info = self._drive.info(state) | ({"ended_by": ended_by} if ended_by else {})
         return self._observation(state), np.float32(reward), bool(ended_by), info
 
     def wait(self) -> None:
@@ -144,11 +145,17 @@ class CarlaEnv(RealTimeEnv):
 
     @also_takes(CarlaInterface)
     def __init__(
-        self, time_step_duration: float = 0.05, ep_max_length: int = 1000, act_buf_len: int = 2, **car: Any
+        self,
+        time_step_duration: float = 0.05,
+        ep_max_length: int = 1000,
+        act_buf_len: int = 2,
+        inputs: Inputs | None = None,
+        **car: Any,
     ) -> None:
         """As `CarlaInterface` and `RealTimeEnv`."""
         expect(0 < time_step_duration < math.inf, "time_step_duration", time_step_duration, "seconds, more than 0")
-        super().__init__(partial(CarlaInterface, **car), time_step_duration, ep_max_length, act_buf_len)
+        interface = partial(CarlaInterface, **car)
+        super().__init__(interface, time_step_duration, ep_max_length, act_buf_len, inputs=inputs)
 
 
 class CarlaSyncEnv(gymnasium.Env[Any, Any]):
@@ -161,15 +168,27 @@ class CarlaSyncEnv(gymnasium.Env[Any, Any]):
     """
 
     @also_takes(CarlaInterface)
-    def __init__(self, step_s: float = 0.05, ep_max_length: int = 1000, act_buf_len: int = 2, **car: Any) -> None:
+    def __init__(
+        self,
+        step_s: float = 0.05,
+        ep_max_length: int = 1000,
+        act_buf_len: int = 2,
+        inputs: Inputs | None = None,
+        **car: Any,
+    ) -> None:
         """As `CarlaInterface` and `RealTimeEnv`, but for `step_s`: simulated time of a step, at most 0.1 s."""
         expect(0 < step_s <= _LONGEST_STEP_S, "step_s", step_s, f"at most {_LONGEST_STEP_S} s, for CARLA's physics")
         expect(act_buf_len >= 0, "act_buf_len", act_buf_len, "0 or more")
         expect(ep_max_length >= 1, "ep_max_length", ep_max_length, "1 or more")
         self._interface = CarlaInterface(**car)
         self._interface.fixed_step_s = step_s
-        self.default_action = self._interface.get_default_action()
-        self.action_space = self._interface.get_action_space()
+        self.default_action: Any = self._interface.get_default_action()
+        self.action_space: spaces.Space[Any] = self._interface.get_action_space()
+        self._table: ActionTable | None = None
+        if inputs is not None:
+            self._table = ActionTable(inputs)
+            self._table.fit(self.action_space)
+            self.action_space, self.default_action = self._table.space, self._table.index_of(self.default_action)
         self.act_buf_len = act_buf_len
         seen = self._interface.get_observation_space().spaces
         self.observation_space = spaces.Tuple((*seen, *(act_buf_len * (self.action_space,))))
@@ -185,7 +204,7 @@ class CarlaSyncEnv(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, np.float32, bool, bool, dict[str, Any]]:
         """Act, let `step_s` pass, look."""
-        self._interface.send_control(action)
+        self._interface.send_control(action if self._table is None else self._table(action))
         self._interface.tick()
         obs, reward, terminated, info = self._interface.get_obs_rew_terminated_info()
         self._actions.append(action)

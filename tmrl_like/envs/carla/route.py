@@ -141,6 +141,25 @@ class Drive:
             return reward, "end of route"
         return reward, "stuck" if state.time_s - self._best_at_s > self._task.stuck_after_s else ""
 
+    def info(self, state: VehicleState) -> dict[str, Any]:
+        """Where the car is: the simulator's clock, and the rest as of other environments with a track.
+
+        Returns:
+            time_s: s.
+            progress: float32 [], share of the route.
+            distance: float32 [], m along the route.
+            potential: float32 [], minus the distance from the lane's middle, in units of `off_route_m`.
+            position: float32 [2], m.
+        """
+        route = self._route
+        return {
+            "time_s": state.time_s,
+            "progress": np.float32(min(max(route.reached_m / route.length_m, 0.0), 1.0)),
+            "distance": np.float32(route.reached_m),
+            "potential": np.float32(-route.off_m / self._task.off_route_m),
+            "position": np.array((state.x_m, state.y_m), np.float32),
+        }
+
     def route_ahead(self, state: VehicleState) -> np.ndarray[Any, np.dtype[np.float32]]:
         """Points ahead as seen from the car, float32 [2 * len(ahead_m)]: metres forward, then to the right."""
         x, y = self._route.ahead(self._task.ahead_m)

@@ -17,6 +17,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from rtgym import RealTimeGymInterface
 
+from tmrl_like.envs.action_table import Inputs
 from tmrl_like.envs.desktop.game import FrozenWatch, GameProcess
 from tmrl_like.envs.desktop.screen import DxcamGrabber, MssGrabber, Region, open_screen
 from tmrl_like.envs.desktop.telemetry import Record, Telemetry
@@ -129,6 +130,10 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         """The observation; called once per step, and once by `reset`, after `begin_episode`."""
         return [self._images(self._shrink(frame))]
 
+    def describe(self, frame: Frame, record: Record) -> dict[str, Any]:
+        """What `info` says beside each observation, of resets as well; called after `judge` and `begin_episode`."""
+        return {}
+
     def get_observation_space(self) -> spaces.Tuple[Any]:
         return spaces.Tuple((spaces.Box(0, 255, (self._images.length, *self._shrink.shape), np.uint8),))
 
@@ -163,7 +168,8 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
             self.begin_episode()
             self._images.clear()
             self._frozen.reset()
-            return self.observe(*self._look()), {}
+            frame, record = self._look()
+            return self.observe(frame, record), self.describe(frame, record)
 
     def send_control(self, control: NDArray[np.float32] | None) -> None:
         if control is not None and self._window is not None:
@@ -174,7 +180,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         with self._closed_by_errors():
             frame, record = self._look()
             reward, terminated, info = self.judge(frame, record)
-            return self.observe(frame, record), reward, terminated, info
+            return self.observe(frame, record), reward, terminated, self.describe(frame, record) | info
 
     def render(self) -> Frame | None:
         """What the window showed when it was last looked at, uint8 [H, W, 3] RGB."""
@@ -266,7 +272,8 @@ class DesktopGameEnv(RealTimeEnv):
         time_step_duration: float = 0.05,
         ep_max_length: int = 1000,
         act_buf_len: int = 2,
+        inputs: Inputs | None = None,
     ) -> None:
         """As `RealTimeEnv`; `interface` makes a `DesktopGameInterface`, which looks for its game at the first reset."""
         image_after_s = 0.8 * time_step_duration  # an image takes milliseconds
-        super().__init__(interface, time_step_duration, ep_max_length, act_buf_len, image_after_s)
+        super().__init__(interface, time_step_duration, ep_max_length, act_buf_len, image_after_s, inputs=inputs)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rtgym import RealTimeGymInterface
 
+from tmrl_like.envs.action_table import ActionTable, Inputs
 from tmrl_like.envs.racing.drivers import FollowTheRoad, Keyboard, record_lap
 from tmrl_like.envs.racing.game import FRAME_SHAPE, RacingGame, require_game
 from tmrl_like.envs.racing.view import ImageView, LidarView
@@ -30,6 +31,8 @@ _LAP_WITHIN_S = 180.0  # of a demonstration
 _FULL_GAS = 0.1  # of the game: enough for more speed than any corner allows
 _FULL_BRAKE = 0.6  # of the game: more locks the wheels, and a car that slides cannot be steered
 _COASTING = -0.5  # the pedal's position between brake and gas
+_HALF_ROAD = 6.65  # on the map
+_TURNS = {"keys": (-1.0, 0.0, 1.0), "fine": (-1.0, -0.5, 0.0, 0.5, 1.0)}  # steering, with gas, nothing and brakes each
 _INSTRUMENTS = {"speed": 100.0, "slip": 20.0, "turn_rate": 5.0, "steering": 0.5}  # and what counts as 1
 
 
@@ -39,8 +42,17 @@ class RacingInterface(RealTimeGymInterface):  # type: ignore[misc]
     Observation: instruments, float32 [4] in [-1, 1] (speed, slip, turn rate, steering); then a history, newest last,
     of range-finder scans, float32 [history, 19] in [0, 1] ("lidar"), or of pictures, uint8 [history, height, width],
     in colour [history, height, width, 3] ("image"). Action: float32 [2] in [-1, 1]: steering (left to right), and
-    one pedal: full brake at -1, nothing at -0.5, full gas at 1, so that an untrained policy drives off.
+    one pedal: full brake at -1, nothing at -0.5, full gas at 1, so that an untrained policy drives off. `info`: see
+    `TrajectoryReward.info`; the potential is minus the distance from the demonstrated way in half widths of the road.
+
+    Attributes:
+        input_tables: "keys", nine rows: left, straight on, right; of each gas, nothing, brake. "fine", fifteen rows:
+            half way left and right as well.
     """
+
+    input_tables: ClassVar[dict[str, list[tuple[float, float]]]] = {
+        name: [(turn, pedal) for turn in turns for pedal in (1.0, _COASTING, -1.0)] for name, turns in _TURNS.items()
+    }
 
     def __init__(
         self,
@@ -69,7 +81,9 @@ class RacingInterface(RealTimeGymInterface):  # type: ignore[misc]
         expect(track >= 0, "track", track, "the game's seed, 0 or more")
         self._track = track
         self._game: RacingGame | None = None
-        self._reward = TrajectoryReward.along(demonstration(track, trajectory), reward or {})
+        self._reward = TrajectoryReward.along(
+            demonstration(track, trajectory), {"half_width": _HALF_ROAD} | (reward or {})
+        )
         self._view: LidarView | ImageView = LidarView() if observation == "lidar" else ImageView(image_size, grey)
         self._history = History(history)
         self._frame = np.zeros(FRAME_SHAPE, np.uint8)
@@ -104,13 +118,14 @@ class RacingInterface(RealTimeGymInterface):  # type: ignore[misc]
             self._game.restart()
         self._reward.reset()
         self._history.clear()
-        return self._observe(self._game.look()), {}
+        state = self._game.look()
+        return self._observe(state), self._reward.info(state["position"])
 
     def get_obs_rew_terminated_info(self) -> tuple[list[Any], np.float32, bool, dict[str, Any]]:
         assert self._game is not None
         state = self._game.look()
         reward, terminated = self._reward(state["position"])
-        return self._observe(state), np.float32(reward), terminated, {}
+        return self._observe(state), np.float32(reward), terminated, self._reward.info(state["position"])
 
     def render(self) -> NDArray[np.uint8]:
         """The game's newest frame that the agent saw, uint8 [96, 96, 3]."""
@@ -135,31 +150,51 @@ class MirroredLaps:
 
     batched = True
 
-    def __init__(self, seed: int | None = None) -> None:
-        """Draw from this seed; None: from another one each time."""
+    def __init__(self, seed: int | None = None, inputs: Inputs | None = None) -> None:
+        """Prepare.
+
+        Args:
+            seed: to draw from; None: from another one each time.
+            inputs: the environment's, where actions are numbers of a table's rows.
+
+        Raises:
+            ConfigError: the table does not fit, or the mirror image of a row is not in it.
+        """
         self._random = np.random.default_rng(seed)
+        self._mirrored: NDArray[np.int64] | None = None  # the row that is each row's mirror image
+        if inputs is not None:
+            table = ActionTable(inputs, RacingInterface.input_tables)
+            table.fit(spaces.Box(-1.0, 1.0, (2,), np.float32))
+            images = np.array(table.inputs) * np.array((-1.0, 1.0), np.float32)
+            for i, image in enumerate(images):
+                if not any(np.array_equal(image, row) for row in table.inputs):
+                    raise ConfigError(f"row {i} of the table of inputs has no mirror image: add {image.tolist()}")
+            self._mirrored = np.array([table.nearest(image) for image in images])
 
     def __call__(
         self, last_obs: tuple[Any, ...], act: Any, rew: Any, obs: tuple[Any, ...], terminated: Any, truncated: Any
     ) -> tuple[Any, ...]:
         if self._random.random() < 0.5:
             return last_obs, act, rew, obs, terminated, truncated
-        return _mirror(last_obs), _other_way(act), rew, _mirror(obs), terminated, truncated
+        return self._mirror(last_obs), self._other_way(act), rew, self._mirror(obs), terminated, truncated
 
+    def _mirror(self, obs: tuple[Any, ...]) -> tuple[Any, ...]:
+        instruments, seen, *actions = obs
+        mirrored = -instruments
+        mirrored[..., 0] = instruments[..., 0]  # the speed ahead
+        across = -2 if seen.shape[-1] == 3 else -1  # rays and columns from left to right; colours behind
+        flipped = np.ascontiguousarray(np.flip(seen, across)) if isinstance(seen, np.ndarray) else seen.flip(across)
+        return (mirrored, flipped, *map(self._other_way, actions))
 
-def _mirror(obs: tuple[Any, ...]) -> tuple[Any, ...]:
-    instruments, seen, *actions = obs
-    mirrored = -instruments
-    mirrored[..., 0] = instruments[..., 0]  # the speed ahead
-    across = -2 if seen.shape[-1] == 3 else -1  # rays and columns from left to right; colours behind
-    flipped = np.ascontiguousarray(np.flip(seen, across)) if isinstance(seen, np.ndarray) else seen.flip(across)
-    return (mirrored, flipped, *map(_other_way, actions))
-
-
-def _other_way(action: Any) -> Any:
-    mirrored = action * 1
-    mirrored[..., 0] *= -1
-    return mirrored
+    def _other_way(self, action: Any) -> Any:
+        if self._mirrored is not None:
+            is_array = isinstance(action, np.ndarray | np.generic)
+            return (self._mirrored if is_array else action.new_tensor(self._mirrored))[action]
+        if "int" in str(action.dtype):
+            raise ConfigError("actions are numbers of a table's rows: give MirroredLaps the environment's `inputs`")
+        mirrored = action * 1
+        mirrored[..., 0] *= -1
+        return mirrored
 
 
 def demonstration(track: int, file: str | Path | None = None) -> Points:
@@ -176,7 +211,12 @@ class RacingEnv(RealTimeEnv):
 
     @also_takes(RacingInterface)
     def __init__(
-        self, time_step_duration: float = 0.06, ep_max_length: int = 1000, act_buf_len: int = 1, **game: Any
+        self,
+        time_step_duration: float = 0.06,
+        ep_max_length: int = 1000,
+        act_buf_len: int = 1,
+        inputs: Inputs | None = None,
+        **game: Any,
     ) -> None:
         """As `RacingInterface` and `RealTimeEnv`.
 
@@ -185,7 +225,8 @@ class RacingEnv(RealTimeEnv):
             ConfigError: there is no demonstration of this track.
         """
         require_game()
-        super().__init__(partial(RacingInterface, **game), time_step_duration, ep_max_length, act_buf_len)
+        interface = partial(RacingInterface, **game)
+        super().__init__(interface, time_step_duration, ep_max_length, act_buf_len, inputs=inputs)
 
     @staticmethod
     def demonstrate(driver: str, track: int = 1, **others: Any) -> NDArray[np.float32]:

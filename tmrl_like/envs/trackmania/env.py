@@ -18,6 +18,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from tmrl_like.envs.action_table import Inputs
 from tmrl_like.envs.desktop.env import DesktopGameEnv, DesktopGameInterface
 from tmrl_like.envs.desktop.gamepad import Gamepad, XboxGamepad
 from tmrl_like.envs.desktop.telemetry import Record, Telemetry
@@ -95,15 +96,24 @@ class Lidar:
 class TrackManiaInterface(DesktopGameInterface):
     """rtgym interface of TrackMania 2020.
 
-    Observation: speed in m/s, gear, engine speed in 1/min, each float32 [1]; and the last four views: pictures,
-    uint8 [4, 64, 64], or lidar measurements, float32 [4, 19]. Action: throttle, brake and steering in [-1, 1],
-    float32 [3]; below 0 there is neither throttle nor brake.
+    Observation: speed in m/s, gear, engine speed in 1/min, each float32 [1]; and the last `frames` views: pictures,
+    uint8 [frames, height, width], or lidar measurements, float32 [frames, 19]. Action: throttle, brake and steering,
+    float32 [3] in [-1, 1]; below 0 there is neither throttle nor brake. `info`: see `TrajectoryReward.info`, in metres.
+
+    Attributes:
+        input_tables: "keys", twelve rows: up, nothing, down, up and down; of each straight on, left and right.
     """
+
+    input_tables: ClassVar[dict[str, list[tuple[float, float, float]]]] = {
+        "keys": [(up, down, turn) for up, down in ((1, 0), (0, 0), (0, 1), (1, 1)) for turn in (0, -1, 1)]
+    }
 
     def __init__(
         self,
         trajectory: str,
         view: Literal["image", "lidar"] = "lidar",
+        size: tuple[int, int] = (64, 64),
+        frames: int = 4,
         gamepad: Callable[[], Gamepad] | None = XboxGamepad,
         reward: dict[str, Any] | None = None,
         title: str = "Trackmania",
@@ -116,6 +126,8 @@ class TrackManiaInterface(DesktopGameInterface):
         Args:
             trajectory: file of the demonstration.
             view: what is seen of the screen.
+            size: height and width of the pictures.
+            frames: views in an observation.
             gamepad: makes the gamepad; None: the keyboard steers.
             reward: arguments of `TrajectoryReward` other than `REWARD`.
             title: a part of the window's title.
@@ -128,13 +140,15 @@ class TrackManiaInterface(DesktopGameInterface):
             command,
             axes=KEYS,
             restart_wait_s=restart_wait_s,
+            size=size,
+            frames=frames,
             place=_LIDAR_PLACE if view == "lidar" else _IMAGE_PLACE,
             telemetry_layout=LAYOUT,
             telemetry_port=port,
             frozen_after_s=math.inf,  # telemetry shows it
         )
         self._lidar = Lidar() if view == "lidar" else None
-        self._ranges = History(4)
+        self._ranges = History(frames)
         self._make_gamepad = gamepad
         self._gamepad: Gamepad | None = None
         self._trajectory, self._reward_arguments = trajectory, REWARD | (reward or {})
@@ -144,7 +158,7 @@ class TrackManiaInterface(DesktopGameInterface):
         instruments = [spaces.Box(low, high, (1,)) for low, high in _INSTRUMENTS.values()]
         if self._lidar is None:
             return spaces.Tuple((*instruments, *super().get_observation_space().spaces))
-        return spaces.Tuple((*instruments, spaces.Box(0.0, _LIDAR_MAX_PX, (4, len(_LIDAR_ANGLES)))))
+        return spaces.Tuple((*instruments, spaces.Box(0.0, _LIDAR_MAX_PX, (self._ranges.length, len(_LIDAR_ANGLES)))))
 
     def observe(self, frame: Frame, record: Record) -> list[Any]:
         car = Car(*record)
@@ -162,6 +176,10 @@ class TrackManiaInterface(DesktopGameInterface):
         if self._has_finished and self._reward.index != self._reward.last:
             return reward + self._reward_arguments["end_of_track_reward"], True, {}
         return reward, terminated, {}
+
+    def describe(self, frame: Frame, record: Record) -> dict[str, Any]:
+        car = Car(*record)
+        return self._reward.info((car.x, car.y, car.z))
 
     @cached_property
     def _reward(self) -> TrajectoryReward:
@@ -220,14 +238,19 @@ class TrackManiaInterface(DesktopGameInterface):
 class TrackManiaEnv(DesktopGameEnv):
     """TrackMania 2020 at 20 Hz, with the last `act_buf_len` actions in its observation."""
 
-    frame_stacks: ClassVar[dict[int, str | int]] = {3: 4}
+    frame_stacks: ClassVar[dict[int, str | int]] = {3: "frames"}
 
     @also_takes(TrackManiaInterface)
     def __init__(
-        self, time_step_duration: float = 0.05, ep_max_length: int = 1000, act_buf_len: int = 2, **game: Any
+        self,
+        time_step_duration: float = 0.05,
+        ep_max_length: int = 1000,
+        act_buf_len: int = 2,
+        inputs: Inputs | None = None,
+        **game: Any,
     ) -> None:
         """As `TrackManiaInterface` and `RealTimeEnv`."""
-        super().__init__(partial(TrackManiaInterface, **game), time_step_duration, ep_max_length, act_buf_len)
+        super().__init__(partial(TrackManiaInterface, **game), time_step_duration, ep_max_length, act_buf_len, inputs)
 
     @staticmethod
     def demonstrate(driver: str, port: int = PORT, **others: Any) -> NDArray[np.float32]:

@@ -1,0 +1,153 @@
+"""A table of inputs: an integer drives what takes numbers or keys, with a clock and without."""
+
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from rtgym import RealTimeGymInterface
+
+from tmrl_like.envs import GenericGymEnv
+from tmrl_like.envs.action_table import ActionTable
+from tmrl_like.envs.real_time import ClockedGym, RealTimeEnv
+from tmrl_like.errors import ConfigError
+
+pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # the machine may be busy
+
+
+class Writing(gymnasium.Env[Any, Any]):
+    """Writes down what drives it, and spoils it."""
+
+    observation_space = spaces.Box(0.0, 1.0, (1,), np.float32)
+
+    def __init__(self, action_space: gymnasium.Space[Any]) -> None:
+        self.action_space = action_space
+        self.written: list[Any] = []
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.written.append(action if np.ndim(action) == 0 else action.tolist())
+        if np.ndim(action):
+            action *= 0
+        return np.zeros(1, np.float32), 0.0, False, False, {}
+
+
+class Two(RealTimeGymInterface):  # type: ignore[misc]
+    """Two numbers drive it."""
+
+    input_tables: ClassVar[dict[str, Any]] = {"few": [(1, 0), (0, 0), (0, 1)]}
+
+    def __init__(self) -> None:
+        self.sent: list[Any] = []
+
+    def get_observation_space(self) -> Any:
+        return spaces.Tuple((spaces.Box(0.0, 1.0, (1,), np.float32),))
+
+    def get_action_space(self) -> Any:
+        return spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def get_default_action(self) -> Any:
+        return np.zeros(2, np.float32)
+
+    def send_control(self, control: Any) -> None:
+        self.sent.append(control)
+
+    def reset(self, seed: Any = None, options: Any = None) -> Any:
+        return [np.zeros(1, np.float32)], {}
+
+    def get_obs_rew_terminated_info(self) -> Any:
+        return [np.zeros(1, np.float32)], 0.0, False, {}
+
+
+@pytest.mark.parametrize(
+    ("space", "inputs"),
+    [
+        (spaces.Box(-1.0, 1.0, (2,), np.float32), [[-1, 0.5], [0, 0], [1, -0.5]]),
+        (spaces.MultiDiscrete([3, 2]), [[0, 0], [2, 1]]),
+        (spaces.MultiBinary(3), [[0, 0, 0], [1, 0, 1]]),
+        (spaces.Discrete(9), [0, 8, 3]),
+    ],
+)
+def test_an_integer_drives_any_space(space: gymnasium.Space[Any], inputs: list[Any]) -> None:
+    table = ActionTable(inputs)
+    env = table.wrap(Writing(space))
+    assert env.action_space == table.space == spaces.Discrete(len(inputs))
+    env.reset()
+    for _ in range(2):
+        for number in range(len(inputs)):
+            env.step(np.int64(number))
+    assert env.unwrapped.written == inputs * 2  # type: ignore[attr-defined]
+    assert all(space.contains(table(number)) for number in range(len(inputs)))
+
+
+def test_a_registered_environment_is_driven_by_its_table_whose_nearest_row_stands_for_a_reset() -> None:
+    env = GenericGymEnv("Pendulum-v1", inputs=[[-2.0], [0.5], [2.0]])
+    assert env.action_space == spaces.Discrete(3)
+    assert env.default_action == 1
+    env.reset(seed=1)
+    _, rew, *_ = env.step(np.int64(2))
+    plain = GenericGymEnv("Pendulum-v1")
+    plain.reset(seed=1)
+    assert plain.step(np.array([2.0], np.float32))[1] == rew
+
+
+@pytest.mark.parametrize("inputs", ["few", [[1.0, 0.0], [0.0, 0.0], [0.0, 1.0]]])
+def test_in_real_time_the_action_buffer_holds_integers_and_the_interface_sees_rows(inputs: Any) -> None:
+    env = RealTimeEnv(Two, 0.001, act_buf_len=2, inputs=inputs)
+    assert env.observation_space == spaces.Tuple((env.observation_space[0], spaces.Discrete(3), spaces.Discrete(3)))
+    obs, _ = env.reset()
+    assert obs[1:] == (1, 1)
+    assert env.observation_space.contains(obs)
+    obs, *_ = env.step(np.int64(2))
+    assert obs[1:] == (1, 2)
+    sent = env.unwrapped.interface.sent  # type: ignore[attr-defined]
+    assert [control.tolist() for control in sent] == [[0.0, 0.0], [0.0, 1.0]]
+    assert {control.dtype for control in sent} == {np.dtype(np.float32)}
+
+
+def test_rtgyms_function_of_actions_gets_the_row() -> None:
+    config = {
+        "interface": Two,
+        "inputs": "few",
+        "time_step_duration": 0.001,
+        "act_prepro_func": lambda control: -control,
+    }
+    env = GenericGymEnv("real-time-gym-ts-v1", {"config": config})
+    env.reset()
+    env.step(np.int64(0))
+    assert env.unwrapped.interface.sent[-1].tolist() == [-1.0, 0.0]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ([], r"inputs is \[\]; expected a table of one row or more"),
+        ("fex", "no table of inputs 'fex'; did you mean few"),
+        ([[0, 0], [0, 2]], r"row 1 of the table of inputs is \[0, 2\]; expected an action of Box"),
+        ([[0, 0], [0]], r"row 1 of the table of inputs is \[0\]; expected"),
+        ([[0, 0], [0, float("nan")]], "row 1 of"),
+        ([[0, 0], ["left", "up"]], r"row 1 of the table of inputs is \['left', 'up'\]; expected"),
+        ([[0, 0], [[1], [0, 1]]], "row 1 of"),
+        ([[0, 0.25], [1, 1]], r"lacks the default action \[0.0, 0.0\], .* nearest row is 0, \[0.0, 0.25\]"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_one_line(inputs: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as refused:
+        RealTimeEnv(Two, 0.001, inputs=inputs)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("inputs", [[[0.5, 0]], [[3, 0]]])
+def test_a_row_of_whole_numbers_stays_whole_and_in_bounds(inputs: Any) -> None:
+    with pytest.raises(ConfigError, match="row 0 of the table of inputs"):
+        ActionTable(inputs).wrap(Writing(spaces.MultiDiscrete([3, 2])))
+
+
+def test_what_a_table_cannot_drive_is_named() -> None:
+    with pytest.raises(ConfigError, match="no table of inputs fits Text"):
+        ActionTable([["a"]]).wrap(Writing(spaces.Text(3)))
+    with pytest.raises(ConfigError, match="give the table to the environment itself, as `inputs`"):
+        ActionTable([[0, 0]]).wrap(ClockedGym({"interface": Two}))

@@ -1,0 +1,103 @@
+"""A table of inputs, of which a policy chooses one by its number."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from tmrl_like.base.text import suggestion
+from tmrl_like.envs.actions import default_action, held_actions
+from tmrl_like.errors import ConfigError, expect
+
+Inputs = str | Sequence[Any]
+
+
+class ActionTable:
+    """Rows of inputs, so that an integer drives what takes numbers or keys: a Box, MultiDiscrete or MultiBinary.
+
+    An environment in real time takes the table as its argument `inputs`: its action buffer then holds integers, and
+    nothing but the interface's `send_control` sees the rows. Any other one is wrapped.
+
+    Attributes:
+        inputs: the rows.
+        space: of actions: `Discrete(len(inputs))`.
+    """
+
+    def __init__(self, inputs: Inputs, tables: Mapping[str, Sequence[Any]] | None = None) -> None:
+        """Take the rows.
+
+        Args:
+            inputs: an action of the environment in each row, or the name of one of `tables`.
+            tables: by name.
+
+        Raises:
+            ConfigError: no rows, or no table of that name.
+        """
+        if isinstance(inputs, str):
+            tables = tables or {}
+            if inputs not in tables:
+                raise ConfigError(f"this environment has no table of inputs {inputs!r}; {suggestion(inputs, tables)}")
+            inputs = tables[inputs]
+        expect(len(inputs) > 0, "inputs", inputs, "a table of one row or more")
+        self.inputs = list(inputs)
+        self.space = spaces.Discrete(len(self.inputs))
+
+    def __call__(self, index: Any) -> Any:
+        """The row of this number."""
+        return copy(self.inputs[index])
+
+    def fit(self, space: gymnasium.Space[Any]) -> None:
+        """Make actions of `space` of the rows. ConfigError: one of them is none, in one line."""
+        if not isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+            raise ConfigError(f"no table of inputs fits {space}; expected a Box, MultiDiscrete or MultiBinary")
+        for i, row in enumerate(self.inputs):
+            try:
+                given = np.asarray(row)
+                action = given.astype(space.dtype)[()]
+                is_action = bool(np.allclose(given, action)) and space.contains(action)
+            except (TypeError, ValueError):
+                is_action = False
+            if not is_action:
+                raise ConfigError(f"row {i} of the table of inputs is {row}; expected an action of {space}")
+            self.inputs[i] = action
+
+    def index_of(self, action: Any) -> np.int64:
+        """The number of the row that is this action. ConfigError: none is; names the nearest."""
+        nearest = self.nearest(action)
+        if not np.array_equal(self.inputs[nearest], action):
+            raise ConfigError(
+                f"the table of inputs lacks the default action {np.asarray(action).tolist()}, which resets send; "
+                f"add it: the nearest row is {nearest}, {self.inputs[nearest].tolist()}"
+            )
+        return nearest
+
+    def nearest(self, action: Any) -> np.int64:
+        """The number of the row that differs least from this action."""
+        return np.int64(np.argmin([np.abs(np.subtract(row, action, dtype=np.float64)).sum() for row in self.inputs]))
+
+    def wrap(self, env: gymnasium.Env[Any, Any]) -> gymnasium.Env[Any, Any]:
+        """The environment, driven by integers.
+
+        Raises:
+            ConfigError: a row is not an action of it, or its observations end in past actions.
+        """
+        if held_actions(env):
+            raise ConfigError(
+                "its observations end in past actions, which would not be the policy's: give the table to the "
+                "environment itself, as `inputs` (of rtgym's dictionary, where it has one)"
+            )
+        self.fit(env.action_space)
+        return _ByNumber(env, self)
+
+
+class _ByNumber(gymnasium.ActionWrapper[Any, Any, Any]):
+    def __init__(self, env: gymnasium.Env[Any, Any], table: ActionTable) -> None:
+        super().__init__(env)
+        self.action_space = table.space
+        self.default_action = table.nearest(default_action(env))
+        self.action = table  # type: ignore[method-assign,assignment]

@@ -19,16 +19,19 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from gymnasium import spaces
 
 import tmrl_like.errors
 from tmrl_like import RolloutWorker, Server, Trainer, TrainingOffline, partial
-from tmrl_like.agents import SACAgent, SquashedGaussianActor
+from tmrl_like.agents import IQNActor, IQNAgent, SACAgent, SquashedGaussianActor
 from tmrl_like.base.options import sentences
 from tmrl_like.cli import main
 from tmrl_like.config.components import type_name
 from tmrl_like.config.experiment import PARTS, SECTIONS, Settings
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.testing.fakes import CountingEnv
+from tmrl_like.types import Batch
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -258,6 +261,13 @@ def test_every_metric_of_a_round_is_explained_and_no_other(records):
     sections = ("The schedule", "Freshness and timing", "Episodes", "The fleet", "Of the agent")
     explained = set().union(*(table_names(text, heading) for heading in sections))
     assert produced == explained
+
+
+def test_every_metric_of_quantiles_is_explained_and_no_other():
+    agent = IQNAgent(spaces.Box(-1.0, 1.0, (2,)), spaces.Discrete(2), actor_cls=partial(IQNActor, width=4))
+    obs, numbers = torch.zeros(4, 2), torch.zeros(4)
+    metrics = agent.train(Batch(obs, numbers.long(), numbers, obs, numbers, numbers))
+    assert set(metrics) == table_names(page("metrics.md"), "Of IQNAgent")
 
 
 def test_every_field_of_an_episode_record_is_explained_and_no_other(records):

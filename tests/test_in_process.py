@@ -6,9 +6,10 @@ import threading
 from pathlib import Path
 
 import pytest
+from gymnasium import spaces
 
 from tmrl_like import GenericGymEnv, TrainingOffline, partial, run_in_process
-from tmrl_like.agents import SACAgent, SquashedGaussianActor
+from tmrl_like.agents import IQNActor, IQNAgent, SACAgent, SquashedGaussianActor
 from tmrl_like.errors import ConfigError
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
@@ -95,6 +96,28 @@ def test_the_newest_policy_chooses_the_next_action(tmp_path):
     run(tmp_path, Watched)
     assert [given for given, _ in actions] == pytest.approx([expected for _, expected in actions])
     assert len({round(given, 3) for given, _ in actions}) > 3
+
+
+class Choosing(CountingEnv):
+    """The same with three actions."""
+
+    def __init__(self):
+        super().__init__(episode_steps=1000)
+        self.action_space = spaces.Discrete(3)
+
+
+def test_an_episode_goes_on_with_newer_quantiles_and_each_sample_says_how_it_was_chosen(tmp_path):
+    actor = partial(IQNActor, width=8, hidden_size=8)
+    fields = {"rounds": 1, "steps": 60, "update_model_interval": 10, "epochs": 1, "env_cls": Choosing, "device": "cpu"}
+    agent, memory = partial(IQNAgent, actor_cls=actor, epsilon=1.0), partial(ListMemory, batch_size=4)
+    training = partial(TrainingOffline, memory_cls=memory, training_agent_cls=agent, **fields)
+    kept = {"metrics_path": tmp_path / "m.jsonl", "checkpoint_path": None, "model_path": None, "sinks": []}
+    reset, *steps = run_in_process(training, Choosing, actor, seed=1, trainer=kept).memory.data
+    assert not any(sample.info.is_reset for sample in steps)
+    assert {sample.info.timing.policy_version for sample in steps} >= {1, 3, 5}
+    assert (bool(reset.info["greedy"]), reset.info["values"].tolist()) == (False, [0.0, 0.0, 0.0])
+    chosen = [(sample.act == sample.info["values"].argmax(), bool(sample.info["greedy"])) for sample in steps]
+    assert set(chosen) == {(True, True), (False, False)}
 
 
 def parameters(tmp_path, seed, envs):

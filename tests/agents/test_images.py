@@ -8,7 +8,8 @@ import torch
 from gymnasium import spaces
 
 from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
-from tmrl_like.agents.observations import IMAGE_FEATURES, Encoder
+from tmrl_like.agents.images import IMAGE_FEATURES
+from tmrl_like.agents.observations import Encoder
 from tmrl_like.types import Batch
 
 GREY = spaces.Box(0, 255, (4, 64, 64), np.uint8)

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from tmrl_like.agents.discrete import CategoricalActor as CategoricalActor
     from tmrl_like.agents.discrete import DiscreteEnsembleCritic as DiscreteEnsembleCritic
     from tmrl_like.agents.discrete import DiscreteSACAgent as DiscreteSACAgent
+    from tmrl_like.agents.iqn import IQNAgent as IQNAgent
+    from tmrl_like.agents.iqn_network import IQNActor as IQNActor
     from tmrl_like.agents.models import EnsembleCritic as EnsembleCritic
     from tmrl_like.agents.models import SquashedGaussianActor as SquashedGaussianActor
     from tmrl_like.agents.sac import REDQAgent as REDQAgent
@@ -21,6 +23,8 @@ _HOME_OF = {
     "DiscreteEnsembleCritic": "tmrl_like.agents.discrete",
     "DiscreteSACAgent": "tmrl_like.agents.discrete",
     "EnsembleCritic": "tmrl_like.agents.models",
+    "IQNActor": "tmrl_like.agents.iqn_network",
+    "IQNAgent": "tmrl_like.agents.iqn",
     "REDQAgent": "tmrl_like.agents.sac",
     "SACAgent": "tmrl_like.agents.sac",
     "SquashedGaussianActor": "tmrl_like.agents.models",

@@ -135,6 +135,18 @@ def adam_step(optimizer: torch.optim.Adam) -> None:
     )
 
 
+def learning_rate_of(optimizer: str) -> property:
+    """The learning rate of an agent's optimiser of this name, where torch keeps it."""
+
+    def read(agent: Any) -> float:
+        return float(getattr(agent, optimizer).param_groups[0]["lr"])
+
+    def write(agent: Any, value: float) -> None:
+        getattr(agent, optimizer).param_groups[0]["lr"] = value
+
+    return property(read, write)
+
+
 def _fingerprint(optimizers: Sequence[torch.optim.Optimizer]) -> tuple[Any, Any]:
     """What a captured step has fixed: options, and which tensors hold the state."""
     options = [{k: v for k, v in group.items() if k != "params"} for o in optimizers for group in o.param_groups]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable, Iterable
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import gymnasium
 import torch
 
 from tmrl_like.base.tunable import Tunable
+from tmrl_like.errors import expect
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.types import Batch
 
@@ -97,6 +98,18 @@ class TrainingAgent(Tunable, ABC):
     @abstractmethod
     def get_actor(self) -> ActorModule:
         """Return the actor whose weights go to the workers. It may share parameters with training."""
+
+
+Ranges: TypeAlias = dict[str, tuple[Callable[[float], bool], str]]
+"""Of arguments, by name: whether a value makes sense, and what does."""
+
+
+def expect_in_range(ranges: Ranges, **values: float) -> None:
+    """Raise ConfigError for the first value out of its range; values without one are passed over."""
+    for name, value in values.items():
+        if name in ranges:
+            fits, expected = ranges[name]
+            expect(fits(value), name, value, expected)
 
 
 def modules_of(agent: TrainingAgent) -> dict[str, torch.nn.Module]:

@@ -11,18 +11,20 @@ from torch import Tensor, nn
 from tmrl_like.agents.layout import channels_are_last
 from tmrl_like.policies.network import MAX_SCALE
 
-IMAGE_FEATURES = 64
+IMAGE_FEATURES = 64  # of `ImageEncoder`
 _LARGE_SIDE = 36
 _LARGE = ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0))  # channels, kernel, stride, padding
 _SMALL = ((32, 3, 2, 1), (64, 3, 2, 1), (64, 3, 1, 1))
 
 
-class ImageEncoder(nn.Module):
-    """An image, or a history of images, -> features in [-1, 1].
+class ConvolutionEncoder(nn.Module):
+    """An image, or a history of images, -> all that three layers of convolutions say of it.
 
-    Convolutions as in Mnih et al., "Human-level control through deep reinforcement learning", 2015 (smaller kernels
-    for images below 36 pixels); then a linear layer, layer normalisation and tanh as in Yarats et al., "Image
-    Augmentation Is All You Need", 2021.
+    As in Mnih et al., "Human-level control through deep reinforcement learning", 2015; smaller kernels for images below
+    36 pixels.
+
+    Attributes:
+        size: number of features.
     """
 
     def __init__(self, box: spaces.Box) -> None:
@@ -42,14 +44,13 @@ class ImageEncoder(nn.Module):
         ]
         self.convolutions = nn.Sequential(*(part for layer in layers for part in (layer, nn.ReLU(inplace=True))))
         with torch.no_grad():
-            n = self.convolutions(torch.zeros(1, channels, height, width)).numel()
-        self.project = nn.Sequential(nn.Linear(n, IMAGE_FEATURES), nn.LayerNorm(IMAGE_FEATURES), nn.Tanh())
+            self.size: int = self.convolutions(torch.zeros(1, channels, height, width)).numel()
 
     def forward(self, image: Tensor) -> Tensor:
-        """[B, ...] of the Box's dtype -> [B, features] float32."""
+        """[B, ...] of the Box's dtype -> [B, size] float32."""
         x = self._channels_first(image).float() * self._scale + self._shift
-        features: Tensor = self.project(self.convolutions(x).flatten(1))
-        return features
+        features: Tensor = self.convolutions(x)
+        return features.flatten(1)
 
     def _channels_first(self, x: Tensor) -> Tensor:
         """[B, ...] -> [B, C, height, width]; a history's images become channels."""
@@ -58,3 +59,21 @@ class ImageEncoder(nn.Module):
         if channels_are_last(self._shape):
             x = x.movedim(-1, -3)
         return x if len(self._shape) == 3 else x.flatten(1, 2)
+
+
+class ImageEncoder(ConvolutionEncoder):
+    """Convolutions, then a linear layer, layer normalisation and tanh: features in [-1, 1].
+
+    As in Yarats et al., "Image Augmentation Is All You Need", 2021.
+    """
+
+    def __init__(self, box: spaces.Box) -> None:
+        """Build the layers for images of this Box."""
+        super().__init__(box)
+        self.project = nn.Sequential(nn.Linear(self.size, IMAGE_FEATURES), nn.LayerNorm(IMAGE_FEATURES), nn.Tanh())
+        self.size = IMAGE_FEATURES
+
+    def forward(self, image: Tensor) -> Tensor:
+        """[B, ...] of the Box's dtype -> [B, size] float32."""
+        features: Tensor = self.project(super().forward(image))
+        return features

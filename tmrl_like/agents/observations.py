@@ -9,16 +9,17 @@ entries that stand for them, F features.
 # ruff: noqa: N803, N806
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
+from gymnasium import spaces
 from torch import Tensor, nn
 
 from tmrl_like.agents.agent import Ranks
-from tmrl_like.agents.images import IMAGE_FEATURES, ImageEncoder
+from tmrl_like.agents.images import ImageEncoder
 from tmrl_like.agents.layout import OBS_RANGE, IntArray, Leaf, numbers_of, read_leaves
 from tmrl_like.base import tree
 from tmrl_like.policies.network import one_hot_layout, scale_and_shift, unbounded
@@ -27,7 +28,13 @@ from tmrl_like.policies.network import one_hot_layout, scale_and_shift, unbounde
 class Encoder(nn.Module):
     """Observation -> features [B, F]: all vectors and one-hot values side by side, then the features of each image."""
 
-    def __init__(self, space: gymnasium.Space[Any], obs_range: float = OBS_RANGE, normalize_obs: bool = False) -> None:
+    def __init__(
+        self,
+        space: gymnasium.Space[Any],
+        obs_range: float = OBS_RANGE,
+        normalize_obs: bool = False,
+        picture_encoder: Callable[[spaces.Box], nn.Module] = ImageEncoder,
+    ) -> None:
         """Read the layout of `space`.
 
         Args:
@@ -37,6 +44,8 @@ class Encoder(nn.Module):
             obs_range: bounded vectors are scaled to [-obs_range, obs_range]; 0 leaves them as they are.
             normalize_obs: where a number has no useful bounds, how vectors are scaled is part of the weights, so that
                 an agent can normalise such numbers (`RunningNorm`); until it does, they stay as they are.
+            picture_encoder: called with the Box of each image; makes a module with `forward`, images [B, ...] of the
+                Box's dtype -> float32 [B, size], and `size`.
 
         Raises:
             ConfigError: a leaf is none of this; its place in the space is named. Or there is nothing in the space.
@@ -50,8 +59,9 @@ class Encoder(nn.Module):
         self.rescale = Rescale(scale, shift, in_weights=self.normalizes)
         self.one_hot = OneHot(flatten.low, flatten.num_categories) if flatten.num_categories.any() else None
         self._image_paths = [path for path, _ in images]
-        self.images = nn.ModuleList(ImageEncoder(box) for _, box in images)
-        self.size = (self.one_hot or self.rescale).size + IMAGE_FEATURES * len(self.images)
+        self.images = nn.ModuleList(picture_encoder(box) for _, box in images)
+        sizes: list[Any] = [image.size for image in self.images]
+        self.size: int = (self.one_hot or self.rescale).size + sum(sizes)
 
     def forward(self, obs: Any) -> Tensor:
         """Structure of [B, ...] -> [B, F] float32; without images also [B, R] -> [B, F]."""

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tmrl_like.agents.acceleration import Flat, accelerate, adam_step
-from tmrl_like.agents.agent import TrainingAgent
+from tmrl_like.agents.acceleration import Flat, accelerate, adam_step, learning_rate_of
+from tmrl_like.agents.agent import Ranges, TrainingAgent, expect_in_range
 from tmrl_like.agents.layout import action_bounds
 from tmrl_like.agents.models import EnsembleCritic, SquashedGaussianActor
 from tmrl_like.agents.observations import Encoder, RunningNorm
@@ -94,8 +94,7 @@ def soft_update(polyak: float, average: Tensor, parameter: Tensor) -> None:
     average.lerp_(parameter, 1.0 - polyak)
 
 
-_Test = Callable[[float], bool]
-_EXPECTED: dict[str, tuple[_Test, str]] = {
+_RANGES: Ranges = {
     **dict.fromkeys(("lr_actor", "lr_critic", "lr_entropy"), (lambda v: 0.0 <= v < math.inf, "0 or more")),
     **dict.fromkeys(("polyak", "actor_polyak"), (lambda v: 0.0 <= v < 1.0, "0 to below 1")),
     "gamma": (lambda v: 0.0 <= v <= 1.0, "0 to 1"),
@@ -103,25 +102,6 @@ _EXPECTED: dict[str, tuple[_Test, str]] = {
     "policy_delay": (lambda v: v >= 1 and int(v) == v, "a whole number, 1 or more"),
     "target_entropy": (math.isfinite, "a finite number"),
 }
-
-
-def _check(**values: float) -> None:
-    for name, value in values.items():
-        if name in _EXPECTED:
-            fits, expected = _EXPECTED[name]
-            expect(fits(value), name, value, expected)
-
-
-def _of_optimizer(name: str) -> property:
-    """The learning rate, where torch keeps it."""
-
-    def read(agent: Any) -> float:
-        return float(getattr(agent, name).param_groups[0]["lr"])
-
-    def write(agent: Any, value: float) -> None:
-        getattr(agent, name).param_groups[0]["lr"] = value
-
-    return property(read, write)
 
 
 class SACAgent(TrainingAgent):
@@ -226,7 +206,7 @@ class SACAgent(TrainingAgent):
         expect(optimizer in OPTIMIZERS, "optimizer", optimizer, " or ".join(map(repr, OPTIMIZERS)))
         rates = {"lr_actor": lr_actor, "lr_critic": lr_critic, "lr_entropy": lr_entropy}
         shares = {"gamma": gamma, "polyak": polyak, "actor_polyak": actor_polyak}
-        _check(**rates, **shares, entropy_coef=entropy_coef, policy_delay=policy_delay)
+        expect_in_range(_RANGES, **rates, **shares, entropy_coef=entropy_coef, policy_delay=policy_delay)
         self.gamma = gamma
         self.polyak = polyak
         self.actor_polyak = actor_polyak
@@ -299,9 +279,9 @@ class SACAgent(TrainingAgent):
         is_alone = self.ranks is None or self.device == "cpu"  # else collectives would be in the graph
         return (self._step if is_alone else self._update)(batch, self.updates % self.policy_delay == 0)
 
-    lr_actor = _of_optimizer("actor_optimizer")
-    lr_critic = _of_optimizer("critic_optimizer")
-    lr_entropy = _of_optimizer("temperature_optimizer")
+    lr_actor = learning_rate_of("actor_optimizer")
+    lr_critic = learning_rate_of("critic_optimizer")
+    lr_entropy = learning_rate_of("temperature_optimizer")
 
     @property
     def entropy_coef(self) -> float:
@@ -313,7 +293,7 @@ class SACAgent(TrainingAgent):
         self.temperature.set(value)
 
     def tune(self, **values: float) -> None:
-        _check(**values)
+        expect_in_range(_RANGES, **values)
         is_learnt, has_average = self.learn_entropy_coef, self.actor_ema is not self.actor
         expect(not (is_learnt and "entropy_coef" in values), "learn_entropy_coef", is_learnt, "false to set alpha")
         polyak = values.get("actor_polyak", 0.0)

@@ -1,0 +1,233 @@
+"""Implicit quantiles: the losses against loops, what is learnt of a known distribution, and how it explores."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from tmrl_like.agents import IQNActor, IQNAgent
+from tmrl_like.agents.iqn import quantile_huber_loss, quantile_target
+from tmrl_like.base.functional import partial
+from tmrl_like.errors import ConfigError
+from tmrl_like.types import Batch
+
+NUMBERS = spaces.Box(-1.0, 1.0, (3,), np.float32)
+BOTH = spaces.Tuple((spaces.Box(0, 255, (1, 16, 16), np.uint8), NUMBERS))
+SMALL = partial(IQNActor, width=32, hidden_size=32, cosines=16, acting_quantiles=16)
+
+
+def batch_of(size, act, rew, terminated=1.0, sees=1.0, **beside):
+    def obs():
+        return sees * (torch.rand(size, 3) * 2 - 1)
+
+    ends = torch.full((size,), terminated)
+    return Batch(obs(), act, rew, obs(), ends, torch.zeros(size), **beside)
+
+
+@pytest.mark.parametrize("kappa", [0.5, 1.0])
+def test_the_loss_and_its_gradient_are_those_of_the_equation(kappa):
+    torch.manual_seed(0)
+    z, target, tau = torch.randn(4, 3, requires_grad=True), 2.0 * torch.randn(4, 5), torch.rand(4, 3)
+    losses = quantile_huber_loss(z, target, tau, kappa)
+    losses.sum().backward()
+    for b in range(4):
+        loss = 0.0
+        for i in range(3):
+            slope = 0.0
+            for j in range(5):
+                delta = float(target[b, j] - z.detach()[b, i])
+                share = abs(float(tau[b, i]) - (delta < 0))
+                small = abs(delta) <= kappa
+                loss += share * (delta**2 / 2 if small else kappa * (abs(delta) - kappa / 2)) / kappa / 5
+                slope -= share * (delta if small else kappa * np.sign(delta)) / kappa / 5
+            assert float(z.grad[b, i]) == pytest.approx(slope, abs=1e-5)
+        assert float(losses.detach()[b]) == pytest.approx(loss, rel=1e-5)
+
+
+def test_a_terminal_state_has_no_value_beyond_it():
+    next_z = torch.tensor([[1.0, 3.0], [5.0, 7.0]])
+    target = quantile_target(torch.tensor([1.0, 2.0]), torch.tensor([0.0, 1.0]), next_z, torch.tensor([0.5, 0.9]))
+    assert target.tolist() == [[1.5, 2.5], [2.0, 2.0]]
+
+
+def test_quantiles_of_a_known_distribution_are_learnt_and_cvar_takes_the_safe_arm():
+    torch.manual_seed(1)
+    agent = IQNAgent(NUMBERS, spaces.Discrete(2), actor_cls=SMALL, kappa=0.02, lr=3e-3)
+    for step in range(500):
+        agent.tune(lr=3e-3 * (1 - step / 500))
+        act = torch.randint(0, 2, (256,))
+        agent.train(batch_of(256, act, torch.where(act == 0, torch.rand(256), torch.tensor(0.4)), sees=0.0))
+    actor = agent.get_actor()
+    tau = torch.linspace(0.1, 0.9, 9)[None]
+    with torch.no_grad():
+        of_both = actor.quantiles(actor.features(torch.zeros(1, 3)), tau)[0]
+    assert of_both[:, 0].tolist() == pytest.approx(tau[0].tolist(), abs=0.06)  # a uniform distribution's
+    assert of_both[:, 1].tolist() == pytest.approx([0.4] * 9, abs=0.06)
+    obs = np.zeros(3, np.float32)
+    assert actor.act_(obs, test=True) == 0  # 0.5 on average
+    agent.tune(cvar=0.25)
+    assert agent.get_actor().act_(obs, test=True) == 1  # the worst quarter gives 0.125
+    assert actor.extras["values"].tolist() == pytest.approx([0.125, 0.4], abs=0.06)
+
+
+def test_the_target_network_values_what_the_network_in_training_chooses():
+    torch.manual_seed(2)
+    agent = IQNAgent(NUMBERS, spaces.Discrete(4, start=5), actor_cls=SMALL, polyak=0.5)
+    with torch.no_grad():
+        agent.target.value.bias.add_(2.0)
+        agent.target.advantage.bias.add_(torch.randn(4))
+    beside = {"discount": torch.rand(6), "weight": torch.rand(6), "drawn": torch.arange(6)}
+    times = {"time_left": torch.rand(6), "next_time_left": torch.rand(6)}
+    batch = batch_of(6, torch.randint(5, 9, (6,)), torch.rand(6), terminated=0.0, **beside, **times)
+    torch.manual_seed(3)
+    tau, next_tau = torch.rand(6, 8), torch.rand(6, 8)
+    with torch.no_grad():
+        z = agent.actor.quantiles(agent.actor.features(batch.obs, batch.time_left), tau)
+        middles = ((torch.arange(8) + 0.5) / 8)[None]
+        next_q = agent.actor.quantiles(agent.actor.features(batch.next_obs, batch.next_time_left), middles).mean(1)
+        next_z = agent.target.quantiles(agent.target.features(batch.next_obs, batch.next_time_left), next_tau)
+    assert not torch.equal(next_q.argmax(1), next_z.mean(1).argmax(1))
+    rows = torch.arange(6)
+    target = batch.rew[:, None] + batch.discount[:, None] * next_z[rows, :, next_q.argmax(1)]
+    z = z[rows, :, batch.act - 5]
+    torch.manual_seed(3)
+    metrics = agent.train(batch)
+    loss = (batch.weight * quantile_huber_loss(z, target, tau)).mean()
+    assert float(metrics["loss_quantiles"]) == pytest.approx(float(loss), rel=1e-4)
+    assert metrics["td_error"].tolist() == pytest.approx((z.mean(1) - target.mean(1)).abs().tolist(), abs=1e-5)
+
+
+def test_gamma_stands_where_a_batch_brings_no_discount():
+    torch.manual_seed(0)
+    agent = IQNAgent(NUMBERS, spaces.Discrete(2), actor_cls=SMALL, gamma=0.5)
+    batch = batch_of(8, torch.randint(0, 2, (8,)), torch.rand(8), terminated=0.0)
+    own = agent.evaluate(batch)
+    batch.discount = torch.full((8,), 0.5)
+    assert agent.evaluate(batch) == own
+    batch.discount = torch.full((8,), 0.9)
+    assert agent.evaluate(batch) != own
+
+
+def test_evaluating_changes_nothing_and_repeats_itself():
+    agent = IQNAgent(spaces.Box(-np.inf, np.inf, (3,), np.float32), spaces.Discrete(2), actor_cls=SMALL)
+    batch = batch_of(8, torch.randint(0, 2, (8,)), torch.rand(8), weight=torch.rand(8))
+    agent.train(batch)
+    before, random = agent.actor.snapshot(), torch.get_rng_state()
+    losses = [agent.evaluate(batch) for _ in range(2)]
+    assert losses[0] == losses[1]
+    assert list(losses[0]) == ["loss_quantiles"]
+    assert torch.equal(random, torch.get_rng_state())
+    after = agent.actor.snapshot()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize(
+    ("polyak", "interval", "moved"), [(0.75, 1, [0.25, 0.4375, 0.578125]), (0.0, 2, [0.0, 1.0, 1.0])]
+)
+def test_the_target_network_follows_softly_or_at_intervals(polyak, interval, moved):
+    agent = IQNAgent(NUMBERS, spaces.Discrete(2), actor_cls=SMALL, polyak=polyak, target_interval=interval, lr=0.0)
+    with torch.no_grad():
+        agent.actor.value.bias.fill_(1.0)
+        agent.target.value.bias.fill_(0.0)
+    for expected in moved:
+        agent.train(batch_of(4, torch.zeros(4, dtype=torch.long), torch.rand(4)))
+        assert float(agent.target.value.bias) == pytest.approx(expected)
+
+
+def act_often(actor, test=False, n=400):
+    """Actions and what was said of each."""
+    obs = np.zeros(3, np.float32)
+    return [(int(actor.act_(obs, test)), actor.extras) for _ in range(n)]
+
+
+def actor_that_likes_the_third(**explores):
+    torch.manual_seed(0)
+    agent = IQNAgent(NUMBERS, spaces.Discrete(4, start=10), actor_cls=SMALL, **explores)
+    with torch.no_grad():
+        agent.actor.advantage.bias.copy_(torch.tensor([0.0, 0.0, 5.0, 4.0]))
+    other = SMALL(NUMBERS, spaces.Discrete(4, start=10))
+    other.load_weights(agent.get_actor().weights())
+    return other
+
+
+def test_exploration_travels_with_the_weights():
+    actor = actor_that_likes_the_third(epsilon=0.5)
+    taken = act_often(actor)
+    assert {action for action, _ in taken} == {10, 11, 12, 13}
+    share = sum(action == 12 for action, _ in taken) / len(taken)
+    assert share == pytest.approx(0.5 + 0.5 / 4, abs=0.1)  # a random action may be the best one
+    assert all(said["greedy"] == (action == 12) for action, said in taken)
+
+
+def test_noise_on_the_values_takes_the_best_actions_more_often():
+    noisy = actor_that_likes_the_third(epsilon=0.0, epsilon_boltzmann=1.0, boltzmann_noise=1.0)
+    taken = [action for action, _ in act_often(noisy)]
+    assert {12, 13} == set(taken)
+    assert 0.1 < taken.count(13) / len(taken) < 0.4
+    assert {a for a, _ in act_often(actor_that_likes_the_third(epsilon=0.0, boltzmann_noise=9.0), n=50)} == {12}
+
+
+def test_a_test_is_greedy_and_what_is_said_has_one_form():
+    actor = actor_that_likes_the_third(epsilon=1.0)
+    first = actor.extras
+    taken = act_often(actor, test=True, n=20)
+    assert {action for action, _ in taken} == {12}
+    for said in (first, *(said for _, said in taken)):
+        assert type(said["greedy"]) is np.bool_
+        assert (said["values"].dtype, said["values"].shape) == (np.float32, (4,))
+    assert len({id(said) for _, said in taken}) == 20
+    assert taken[0][1]["values"].argmax() == 2
+
+
+def test_values_that_are_not_finite_give_an_action_that_is_not():
+    actor = actor_that_likes_the_third()
+    with torch.no_grad():
+        actor.value.bias.fill_(np.nan)
+    assert np.isnan(actor.act_(np.zeros(3, np.float32)))
+
+
+class Mean(torch.nn.Module):
+    """A picture's mean."""
+
+    size = 1
+
+    def __init__(self, box, factor=1.0):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, image):
+        return self.factor * image.float().mean(dim=(1, 2, 3))[:, None]
+
+
+def test_pictures_numbers_and_time_are_seen_together_and_the_picture_encoder_is_replaced():
+    torch.manual_seed(0)
+    obs = torch.randint(0, 256, (2, 1, 16, 16), dtype=torch.uint8), torch.rand(2, 3)
+    other_picture, other_numbers = (255 - obs[0], obs[1]), (obs[0], -obs[1])
+    for encoder, size in ((None, 1024), (partial(Mean, factor=0.01), 1)):
+        options = {} if encoder is None else {"picture_encoder": encoder}
+        actor = SMALL(BOTH, spaces.Discrete(2), **options)
+        assert actor.encoder.size == 3 + size
+        values = actor(obs)
+        assert values.shape == (2, 2)
+        assert torch.equal(values, actor(obs, torch.ones(2)))
+        for changed in (actor(other_picture), actor(other_numbers), actor(obs, torch.zeros(2))):
+            assert not torch.allclose(values, changed)
+
+
+@pytest.mark.parametrize("space", [spaces.Box(-1.0, 1.0, (2,)), spaces.MultiDiscrete([2, 3])])
+def test_another_action_space_is_refused_with_the_way_out(space):
+    with pytest.raises(ConfigError, match=r"needs Discrete.*ActionTable"):
+        IQNAgent(NUMBERS, space)
+
+
+@pytest.mark.parametrize(
+    "argument",
+    [
+        {"gamma": 1.5}, {"kappa": 0.0}, {"cvar": 0.0}, {"polyak": 1.0}, {"target_interval": 0}, {"epsilon": -0.1},
+        {"lr": -1.0},
+        {"epsilon_boltzmann": 1.1}, {"boltzmann_noise": -1.0}, {"max_gradient_norm": 0.0}, {"quantiles": 0},
+    ],
+)  # fmt: skip
+def test_an_argument_out_of_its_range_is_refused(argument):
+    with pytest.raises(ConfigError, match=f"{next(iter(argument))}.*expected"):
+        IQNAgent(NUMBERS, spaces.Discrete(2), **argument)

@@ -1,0 +1,244 @@
+"""Implicit quantile networks: the losses, and the agent that descends them.
+
+Dabney et al., "Implicit Quantile Networks for Distributional Reinforcement Learning", 2018 (arXiv:1806.06923), by
+equation number. Shape names: B batch, N quantiles that learn, M of the target (the paper's N'), A actions; everything
+is float32.
+"""
+
+# Capital suffixes name a tensor's dimensions.
+# ruff: noqa: N803, N806
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import gymnasium
+import torch
+from torch import Tensor
+
+from tmrl_like.agents.acceleration import Flat, accelerate, adam_step, learning_rate_of
+from tmrl_like.agents.agent import Ranges, TrainingAgent, expect_in_range
+from tmrl_like.agents.iqn_network import IQNActor
+from tmrl_like.agents.observations import RunningNorm
+from tmrl_like.agents.sac import soft_update
+from tmrl_like.agents.sharing import no_grad
+from tmrl_like.policies.actor import ActorModule
+from tmrl_like.types import Batch
+
+
+def quantile_target(rew_B: Tensor, terminated_B: Tensor, next_z_BM: Tensor, gamma: float | Tensor) -> Tensor:
+    """What the quantiles should say, [B, M]:  y_j = r + gamma (1 - terminated) Z_tau'_j(s', a*)       eq. 2
+
+    A terminal state has no value beyond it. A `gamma` [B] discounts each transition by its own factor (n-step returns).
+    """
+    return rew_B[:, None] + (gamma * (1.0 - terminated_B))[:, None] * next_z_BM
+
+
+def quantile_huber_loss(z_BN: Tensor, target_BM: Tensor, tau_BN: Tensor, kappa: float = 1.0) -> Tensor:
+    """Of each transition, [B]: the sum over the quantiles that learn, the mean over those of the target::
+
+        delta_ij = y_j - z_i
+        L_kappa(delta) = delta^2 / 2  where |delta| <= kappa,  else kappa (|delta| - kappa / 2)
+        loss = sum_i 1/M sum_j |tau_i - 1{delta_ij < 0}| L_kappa(delta_ij) / kappa                     eq. 3
+
+    Its minimum is where z_i is the tau_i-quantile of what the targets are drawn from; for a kappa that is large beside
+    their differences, the expectile.
+    """
+    delta_BNM = target_BM[:, None, :] - z_BN[:, :, None]
+    huber_BNM = torch.nn.functional.huber_loss(delta_BNM, torch.zeros_like(delta_BNM), reduction="none", delta=kappa)
+    share_BNM = (tau_BN[:, :, None] - (delta_BNM.detach() < 0).float()).abs()
+    return (share_BNM * huber_BNM).mean(dim=2).sum(dim=1) / kappa
+
+
+_RANGES: Ranges = {
+    **dict.fromkeys(("gamma", "epsilon", "epsilon_boltzmann"), (lambda v: 0.0 <= v <= 1.0, "0 to 1")),
+    **dict.fromkeys(("lr", "boltzmann_noise"), (lambda v: 0.0 <= v < math.inf, "0 or more")),
+    **dict.fromkeys(("kappa", "max_gradient_norm"), (lambda v: v > 0.0, "more than 0")),
+    **dict.fromkeys(
+        ("quantiles", "target_quantiles", "target_interval"),
+        (lambda v: v >= 1 and int(v) == v, "a whole number, 1 or more"),
+    ),
+    "polyak": (lambda v: 0.0 <= v < 1.0, "0 to below 1"),
+    "cvar": (lambda v: 0.0 < v <= 1.0, "above 0 to 1"),
+}
+
+
+class IQNAgent(TrainingAgent):
+    """Q-learning of whole distributions of returns, for Discrete actions (algorithm 1 of the paper).
+
+    With dueling heads (`IQNActor`) and double Q-learning (van Hasselt et al. 2016, arXiv:1509.06461): the network in
+    training chooses the next action, as its policy does, and the target network values it. With `cvar` below 1 actions
+    are chosen by the mean of the worst returns (section 3.2): the agent avoids risk.
+
+    Exploration is drawn on the workers; see `IQNActor`.
+
+    Attributes:
+        actor: the network in training, which is the policy.
+        target: the target network.
+        obs_norm: the statistics by which both normalise; None: they do not.
+        updates: training steps done.
+    """
+
+    takes_time_left = True
+    tunable = (
+        *("gamma", "lr", "kappa", "max_gradient_norm", "polyak", "target_interval"),
+        *("epsilon", "epsilon_boltzmann", "boltzmann_noise", "cvar"),
+    )
+
+    def __init__(
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        device: str = "cpu",
+        *,
+        actor_cls: Callable[..., IQNActor] = IQNActor,
+        quantiles: int = 8,
+        target_quantiles: int = 8,
+        gamma: float = 0.99,
+        kappa: float = 1.0,
+        cvar: float = 1.0,
+        polyak: float = 0.995,
+        target_interval: int = 1,
+        epsilon: float = 0.05,
+        epsilon_boltzmann: float = 0.0,
+        boltzmann_noise: float = 0.0,
+        lr: float = 3e-4,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-4,
+        weight_decay: float = 0.0,
+        max_gradient_norm: float = 10.0,
+        acceleration: str = "auto",
+    ) -> None:
+        """Build networks and optimiser.
+
+        Args:
+            observation_space: what `actor_cls` accepts.
+            action_space: Discrete.
+            device: where the networks live and batches arrive.
+            actor_cls: called as `actor_cls(observation_space, action_space)`; the same class or partial goes to the
+                workers.
+            quantiles: N, drawn from U(0, 1) for each transition.
+            target_quantiles: M, likewise; and how many the next action is chosen by.
+            gamma: discount per environment step.
+            kappa: differences up to here, in units of the reward, count squared, larger ones linearly.
+            cvar: the share of the worst returns that actions are chosen by; 1: all of them.
+            polyak: share of the target network that stays when it is updated.
+            target_interval: it is updated in every so-many-th training step. A periodic target network has polyak 0
+                and an interval of thousands.
+            epsilon: share of the steps in which a worker takes a random action.
+            epsilon_boltzmann: share of the steps in which it adds noise to the values first.
+            boltzmann_noise: standard deviation of this noise, in the values' unit.
+            lr: learning rate.
+            betas: decay rates of Adam's two moments.
+            eps: what Adam adds to its denominator.
+            weight_decay: decoupled (AdamW).
+            max_gradient_norm: gradients with a larger norm are scaled down to it.
+            acceleration: "auto", "off" or "graph"; see `tmrl_like.agents.acceleration`.
+
+        Raises:
+            ConfigError: an argument out of its range, or a space that the network cannot learn from.
+        """
+        super().__init__(observation_space, action_space, device)
+        shares = {"gamma": gamma, "polyak": polyak, "cvar": cvar, "epsilon": epsilon}
+        shares |= {"epsilon_boltzmann": epsilon_boltzmann, "boltzmann_noise": boltzmann_noise}
+        counts = {"quantiles": quantiles, "target_quantiles": target_quantiles, "target_interval": target_interval}
+        expect_in_range(_RANGES, **shares, **counts, kappa=kappa, lr=lr, max_gradient_norm=max_gradient_norm)
+        self.quantiles, self.target_quantiles = quantiles, target_quantiles
+        self.gamma, self.kappa, self.cvar = gamma, kappa, cvar
+        self.polyak, self.target_interval = polyak, target_interval
+        self.epsilon, self.epsilon_boltzmann, self.boltzmann_noise = epsilon, epsilon_boltzmann, boltzmann_noise
+        self.max_gradient_norm = max_gradient_norm
+        self.updates = 0
+        self.actor = actor_cls(observation_space, action_space)
+        self.actor.to_device(device)
+        self.target = no_grad(deepcopy(self.actor))
+        self._flat, self._flat_target = Flat(self.actor), Flat(self.target, self.actor)
+        adam = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        self.optimizer = self._flat.adam(torch.optim.AdamW, **adam)
+        encoders = [self.actor.encoder, self.target.encoder]
+        self.obs_norm = RunningNorm(encoders) if encoders[0].normalizes else None
+        self._step = accelerate(self._update, acceleration, device, [self.optimizer], self._numbers)
+        self._first = int(getattr(action_space, "start", 0))
+
+    lr = learning_rate_of("optimizer")
+
+    def tune(self, **values: float) -> None:
+        """See `Tunable.tune`."""
+        expect_in_range(_RANGES, **values)
+        super().tune(**values)
+        self.get_actor()
+
+    def _numbers(self) -> tuple[float, ...]:
+        return self.gamma, self.kappa, self.polyak, self.max_gradient_norm
+
+    def train(self, batch: Batch) -> dict[str, Any]:
+        """Do one step on a batch; see `TrainingAgent.train`."""
+        self.updates += 1
+        is_alone = self.ranks is None or self.device == "cpu"  # else collectives would be in the graph
+        return (self._step if is_alone else self._update)(batch, self.updates % self.target_interval == 0)
+
+    @torch.no_grad()
+    def evaluate(self, batch: Batch) -> dict[str, Tensor]:
+        """The loss of a batch that is not trained on; its quantiles are always the same."""
+        z_BN, target_BM, tau_BN = self._quantiles(batch, torch.Generator(self.device).manual_seed(0))
+        return {"loss_quantiles": self._loss(z_BN, target_BM, tau_BN, batch.weight)}
+
+    def get_actor(self) -> ActorModule:
+        """Return the network in training, with what it explores by: its parameters change with each step."""
+        behaviour = self.epsilon, self.epsilon_boltzmann, self.boltzmann_noise, self.cvar
+        self.actor.behaviour.copy_(torch.tensor(behaviour))
+        return self.actor
+
+    def start_from(self, weights: bytes, training_steps: int = 0) -> None:
+        """As `TrainingAgent.start_from`: both networks are the policy, whose statistics are gone on with."""
+        self.actor.load_weights(weights)
+        self.target.load_weights(weights)
+        if self.obs_norm is not None:
+            self.obs_norm.go_on(training_steps)
+
+    def _update(self, batch: Batch, moves_target: bool) -> dict[str, Tensor]:
+        if self.obs_norm is not None:
+            self.obs_norm.update(self.obs_norm.flatten(batch.obs), self.ranks)
+        z_BN, target_BM, tau_BN = self._quantiles(batch)
+        loss = self._loss(z_BN, target_BM, tau_BN, batch.weight)
+        self.optimizer.zero_grad(set_to_none=False)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.average_gradients(self.optimizer)
+        norm = torch.nn.utils.clip_grad_norm_([self._flat.parameter], self.max_gradient_norm)
+        adam_step(self.optimizer)
+        if moves_target:
+            soft_update(self.polyak, self._flat_target.parameter, self._flat.parameter)
+        q_B, target_B = z_BN.detach().mean(dim=1), target_BM.mean(dim=1)
+        metrics = {"loss_quantiles": loss.detach(), "q_mean": q_B.mean(), "q_target_mean": target_B.mean()}
+        metrics |= {"return_std_mean": z_BN.detach().std(dim=1).mean(), "gradient_norm": norm}
+        if batch.drawn is not None:
+            metrics["td_error"] = (q_B - target_B).abs()
+        return metrics
+
+    def _quantiles(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Those of the actions that were taken [B, N], what they should be [B, M], and tau of the former [B, N]."""
+        act_B1 = batch.act.reshape(-1, 1) - self._first
+        tau_BN, target_tau_BM = (
+            torch.rand(len(act_B1), n, generator=generator, device=self.device)
+            for n in (self.quantiles, self.target_quantiles)
+        )
+        with torch.no_grad():
+            next_obs, time_left = batch.next_obs, batch.next_time_left
+            next_values_BA = self.actor.values(self.actor.features(next_obs, time_left), self.target_quantiles)
+            next_z_BMA = self.target.quantiles(self.target.features(next_obs, time_left), target_tau_BM)
+            next_z_BM = _of_actions(next_z_BMA, next_values_BA.argmax(dim=1, keepdim=True))
+            gamma = self.gamma if batch.discount is None else batch.discount
+            target_BM = quantile_target(batch.rew, batch.terminated, next_z_BM, gamma)
+        z_BNA = self.actor.quantiles(self.actor.features(batch.obs, batch.time_left), tau_BN)
+        return _of_actions(z_BNA, act_B1), target_BM, tau_BN
+
+    def _loss(self, z_BN: Tensor, target_BM: Tensor, tau_BN: Tensor, weight_B: Tensor | None) -> Tensor:
+        loss_B = quantile_huber_loss(z_BN, target_BM, tau_BN, self.kappa)
+        return (loss_B if weight_B is None else weight_B * loss_B).mean()
+
+
+def _of_actions(z_BNA: Tensor, act_B1: Tensor) -> Tensor:
+    """[B, N]."""
+    return z_BNA.gather(2, act_B1.long().unsqueeze(1).expand(-1, z_BNA.shape[1], -1)).squeeze(2)

@@ -1,0 +1,161 @@
+"""The network of implicit quantiles, which is the policy as well.
+
+Shape names: B batch, N quantiles, A actions, D width of the state, H of a head's hidden layer, C cosines.
+"""
+
+# Capital suffixes name a tensor's dimensions.
+# ruff: noqa: N803, N806
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+import torch.nn.functional as F
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from tmrl_like.agents.images import ConvolutionEncoder
+from tmrl_like.agents.layout import MAX_CATEGORIES, OBS_RANGE
+from tmrl_like.agents.observations import Encoder
+from tmrl_like.base.text import one_line
+from tmrl_like.errors import ConfigError
+from tmrl_like.policies.actor import ActorModule
+
+
+class IQNActor(ActorModule):
+    """Quantiles of the return of each action (Dabney et al. 2018, arXiv:1806.06923), and the policy that reads them.
+
+    The state psi(s) [D] is made of what is seen and of the time that is left, multiplied by the embedding phi(tau) [D]
+    of each quantile, and valued by two heads (Wang et al. 2016, arXiv:1511.06581, eq. 9):
+
+        phi_d(tau) = relu(sum_i cos(pi i tau) w_id + b_d),  i = 0 … C - 1                             eq. 4
+        Z_tau(s, a) = V(psi phi(tau)) + Adv(psi phi(tau), a) - mean_a' Adv(psi phi(tau), a')
+
+    It acts by the mean of the K quantiles tau_k = eta (k + 1/2) / K: by the mean of the returns, or, with eta below 1,
+    by the mean of the worst share eta of them (CVaR, section 3.2). Then, while it explores, in one step it takes
+
+        a uniformly random action, with probability `epsilon`
+        argmax_a Q(s, a) + `boltzmann_noise` n_a,  n_a ~ N(0, 1), with probability `epsilon_boltzmann`
+        argmax_a Q(s, a) otherwise.
+
+    Attributes:
+        behaviour: float32 [4], `epsilon`, `epsilon_boltzmann`, `boltzmann_noise` and eta: part of the weights, so that
+            what the agent changes travels with the policy. Until then: greedy, by the mean.
+        extras: "greedy": numpy bool, whether the action was that of the largest value, however it was chosen;
+            "values": float32 [A], what it saw.
+    """
+
+    behaviour: Tensor
+    frequencies: Tensor  # [C]
+
+    def __init__(
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        *,
+        width: int = 256,
+        hidden_size: int = 256,
+        cosines: int = 64,
+        acting_quantiles: int = 32,
+        layer_norm: bool = True,
+        obs_range: float = OBS_RANGE,
+        normalize_obs: bool = True,
+        picture_encoder: Callable[[spaces.Box], nn.Module] = ConvolutionEncoder,
+    ) -> None:
+        """Build the network.
+
+        Args:
+            observation_space: see `Encoder`.
+            action_space: Discrete.
+            width: D.
+            hidden_size: H.
+            cosines: C.
+            acting_quantiles: K.
+            layer_norm: normalise the state before its ReLU.
+            obs_range: bounded observations are scaled to [-obs_range, obs_range]; 0 leaves them as they are.
+            normalize_obs: normalise observed numbers without useful bounds by the running statistics that the agent
+                keeps.
+            picture_encoder: see `Encoder`.
+
+        Raises:
+            ConfigError: a space that this network cannot learn from, by name.
+        """
+        super().__init__(observation_space, action_space)
+        if not (isinstance(action_space, spaces.Discrete) and action_space.n <= MAX_CATEGORIES):
+            raise ConfigError(
+                f"the action space is {one_line(action_space)}; this agent needs Discrete, of at most "
+                f"{MAX_CATEGORIES:,} actions: tmrl_like.envs.ActionTable makes one of a table of inputs"
+            )
+        actions, self._first = int(action_space.n), int(action_space.start)
+        self.acting_quantiles = acting_quantiles
+        self.encoder = Encoder(observation_space, obs_range, normalize_obs, picture_encoder)
+        self.state = nn.Linear(self.encoder.size + 1, width)
+        self.norm = nn.LayerNorm(width) if layer_norm else None
+        self.embedding = nn.Linear(cosines, width)
+        self.hidden = nn.Linear(width, 2 * hidden_size)  # of both heads: the value's half, then the advantages'
+        self.value = nn.Linear(hidden_size, 1)
+        self.advantage = nn.Linear(hidden_size, actions)
+        self.register_buffer("frequencies", math.pi * torch.arange(cosines), persistent=False)
+        self.register_buffer("behaviour", torch.tensor([0.0, 0.0, 0.0, 1.0]))
+        self.extras = {"greedy": np.bool_(False), "values": np.zeros(actions, np.float32)}
+
+    def features(self, obs: Any, time_left: Tensor | None = None) -> Tensor:
+        """The state, once for all quantiles.
+
+        Args:
+            obs: structure of [B, ...].
+            time_left: float32 [B], share of the mini-race that is left, 0 to 1; None: all of it.
+
+        Returns:
+            float32 [B, D].
+        """
+        x_BF = self.encoder(obs)
+        time_B1 = x_BF.new_ones(len(x_BF), 1) if time_left is None else 2.0 * time_left[:, None] - 1.0
+        x_BD = self.state(torch.cat((x_BF, OBS_RANGE * time_B1), dim=1))
+        return F.relu(x_BD if self.norm is None else self.norm(x_BD), inplace=True)
+
+    def quantiles(self, state_BD: Tensor, tau_BN: Tensor) -> Tensor:
+        """Z_tau of each action, [B, N, A]; tau is [B, N], or [1, N] for all."""
+        return self._heads(self._hidden(state_BD, tau_BN))
+
+    def values(self, state_BD: Tensor, quantiles: int) -> Tensor:
+        """What actions are chosen by: Q [B, A], the mean over so many quantiles below eta, always the same."""
+        tau_1N = ((torch.arange(quantiles, device=state_BD.device) + 0.5) / quantiles * self.behaviour[3])[None]
+        return self._heads(self._hidden(state_BD, tau_1N).mean(dim=1))  # the mean of what is linear is that of the mean
+
+    def forward(self, obs: Any, time_left: Tensor | None = None) -> Tensor:
+        """Structure of [B, ...] -> Q [B, A]."""
+        return self.values(self.features(obs, time_left), self.acting_quantiles)
+
+    def act(self, obs: Any, test: bool = False) -> Any:
+        """Choose an action; see `ActorModule.act`. Where values are not finite it is NaN, and the worker's safe one
+        drives.
+        """
+        values_A = self(obs)[0].cpu()
+        best = chosen = int(values_A.argmax())
+        if not test:
+            epsilon, boltzmann, scale, _ = self.behaviour.tolist()
+            draw = float(torch.rand(()))
+            if draw < epsilon:
+                chosen = int(torch.randint(len(values_A), ()))
+            elif draw < epsilon + boltzmann:
+                chosen = int(torch.add(values_A, torch.randn(len(values_A)), alpha=scale).argmax())
+        self.extras = {"greedy": np.bool_(chosen == best), "values": values_A.numpy()}
+        if not math.isfinite(values_A[best]):  # NaN counts as the largest
+            return np.full((), np.nan)[()]
+        return np.int64(self._first + chosen)
+
+    def _hidden(self, state_BD: Tensor, tau_BN: Tensor) -> Tensor:
+        """Of both heads, [B, N, 2 H]."""
+        phi_BND = F.relu(self.embedding(torch.cos(tau_BN.unsqueeze(-1) * self.frequencies)), inplace=True)
+        return F.relu(self.hidden(state_BD.unsqueeze(1) * phi_BND), inplace=True)
+
+    def _heads(self, hidden: Tensor) -> Tensor:
+        """[..., 2 H] -> [..., A]: eq. 9 of Wang et al. as one product, the mean taken of the weights."""
+        value, advantage = self.value, self.advantage
+        weight = torch.cat((value.weight.expand_as(advantage.weight), advantage.weight - advantage.weight.mean(0)), 1)
+        return F.linear(hidden, weight, value.bias + advantage.bias - advantage.bias.mean())

@@ -161,8 +161,11 @@ def test_the_engine_of_a_worker_that_is_killed_ends(until: Callable[..., None]) 
 
 
 @pytest.mark.long
-def test_the_experiment_passes_its_check(command_line: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
-    file, options = str(ROOT / "config" / "vizdoom.yaml"), ("--episodes", "2", "--env.init_args.ep_max_length", "20")
+@pytest.mark.parametrize("name", ["vizdoom", "vizdoom_iqn"])
+def test_the_experiment_passes_its_check(
+    name: str, command_line: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, options = str(ROOT / "config" / f"{name}.yaml"), ("--episodes", "2", "--env.init_args.ep_max_length", "20")
     assert command_line("check", file, *options, "--delay-steps", "0") == 0
     assert "every transition is what the environment produced" in capsys.readouterr().out
 

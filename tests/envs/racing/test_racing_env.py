@@ -425,7 +425,7 @@ def test_the_script_drives_a_lap_that_the_reward_accepts():
 # -- the experiments that ship -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["racing_lidar", "racing_image"])
+@pytest.mark.parametrize("name", ["racing_lidar", "racing_image", "racing_iqn"])
 def test_an_experiment_that_ships_describes_its_memory_as_its_environment_is(name):
     pytest.importorskip("Box2D")
     from tmrl_like.config.loading import load_experiment

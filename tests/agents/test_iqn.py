@@ -6,6 +6,7 @@ import torch
 from gymnasium import spaces
 
 from tmrl_like.agents import IQNActor, IQNAgent
+from tmrl_like.agents.images import ConvolutionEncoder
 from tmrl_like.agents.iqn import quantile_huber_loss, quantile_target
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import ConfigError
@@ -203,7 +204,8 @@ def test_pictures_numbers_and_time_are_seen_together_and_the_picture_encoder_is_
     torch.manual_seed(0)
     obs = torch.randint(0, 256, (2, 1, 16, 16), dtype=torch.uint8), torch.rand(2, 3)
     other_picture, other_numbers = (255 - obs[0], obs[1]), (obs[0], -obs[1])
-    for encoder, size in ((None, 1024), (partial(Mean, factor=0.01), 1)):
+    narrow = partial(ConvolutionEncoder, channels=(4, 4, 8))
+    for encoder, size in ((None, 1024), (narrow, 128), (partial(Mean, factor=0.01), 1)):
         options = {} if encoder is None else {"picture_encoder": encoder}
         actor = SMALL(BOTH, spaces.Discrete(2), **options)
         assert actor.encoder.size == 3 + size
@@ -212,6 +214,11 @@ def test_pictures_numbers_and_time_are_seen_together_and_the_picture_encoder_is_
         assert torch.equal(values, actor(obs, torch.ones(2)))
         for changed in (actor(other_picture), actor(other_numbers), actor(obs, torch.zeros(2))):
             assert not torch.allclose(values, changed)
+
+
+def test_an_encoder_of_other_than_three_layers_is_refused():
+    with pytest.raises(ConfigError, match="channels is"):
+        ConvolutionEncoder(BOTH[0], channels=(16, 32))
 
 
 @pytest.mark.parametrize("space", [spaces.Box(-1.0, 1.0, (2,)), spaces.MultiDiscrete([2, 3])])

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
 from tmrl_like.agents.layout import channels_are_last
+from tmrl_like.errors import expect
 from tmrl_like.policies.network import MAX_SCALE
 
 IMAGE_FEATURES = 64  # of `ImageEncoder`
 _LARGE_SIDE = 36
-_LARGE = ((32, 8, 4, 0), (64, 4, 2, 0), (64, 3, 1, 0))  # channels, kernel, stride, padding
-_SMALL = ((32, 3, 2, 1), (64, 3, 2, 1), (64, 3, 1, 1))
+_LARGE = ((8, 4, 0), (4, 2, 0), (3, 1, 0))  # kernel, stride, padding
+_SMALL = ((3, 2, 1), (3, 2, 1), (3, 1, 1))
 
 
 class ConvolutionEncoder(nn.Module):
@@ -27,24 +29,26 @@ class ConvolutionEncoder(nn.Module):
         size: number of features.
     """
 
-    def __init__(self, box: spaces.Box) -> None:
-        """Build the layers for images of this Box, whose bounds are scaled to [-1/2, 1/2]."""
+    def __init__(self, box: spaces.Box, channels: Sequence[int] = (32, 64, 64)) -> None:
+        """Build the layers, of so many channels each, for images of this Box, whose bounds are scaled to [-1/2, 1/2].
+
+        Raises:
+            ConfigError: not three layers, or one without channels.
+        """
         super().__init__()
+        expect(len(channels) == 3 and min(channels) >= 1, "channels", channels, "three numbers, 1 or more each")
         self._shape = box.shape
         low, high = float(box.low.min()), float(box.high.max())
         useful = 0.0 < high - low < MAX_SCALE
         self._scale = 1.0 / (high - low) if useful else 1.0
         self._shift = -0.5 - low * self._scale if useful else 0.0
-        channels, height, width = self._channels_first(torch.zeros(1, *box.shape)).shape[1:]
+        colours, height, width = self._channels_first(torch.zeros(1, *box.shape)).shape[1:]
         plan = _LARGE if min(height, width) >= _LARGE_SIDE else _SMALL
-        sizes = [channels, *(layer[0] for layer in plan)]
-        layers = [
-            nn.Conv2d(size_in, size_out, kernel, stride, padding)
-            for (size_in, size_out), (_, kernel, stride, padding) in zip(itertools.pairwise(sizes), plan, strict=True)
-        ]
+        sizes = itertools.pairwise((colours, *channels))
+        layers = [nn.Conv2d(*size, *form) for size, form in zip(sizes, plan, strict=True)]
         self.convolutions = nn.Sequential(*(part for layer in layers for part in (layer, nn.ReLU(inplace=True))))
         with torch.no_grad():
-            self.size: int = self.convolutions(torch.zeros(1, channels, height, width)).numel()
+            self.size: int = self.convolutions(torch.zeros(1, colours, height, width)).numel()
 
     def forward(self, image: Tensor) -> Tensor:
         """[B, ...] of the Box's dtype -> [B, size] float32."""

@@ -124,11 +124,17 @@ class Batch(_BatchFields):
 
     def map(self, call: Callable[..., Any], *others: Batch) -> Batch:
         """A batch that holds call(tensor, those of others in its place) in the place of each tensor; `drawn` stays."""
-        *six, discount, weight, time_left, next_time_left, columns = tree.map_leaves(
+        parts = tree.map_leaves(
             lambda *leaves: None if leaves[0] is None else call(*leaves), self.parts, *(other.parts for other in others)
         )
+        return Batch.of(parts, self.drawn)
+
+    @classmethod
+    def of(cls, parts: Sequence[Any], drawn: Any = None) -> Batch:
+        """The batch that has these `parts`."""
+        *six, discount, weight, time_left, next_time_left, columns = parts
         beside = {"discount": discount, "weight": weight, "time_left": time_left, "next_time_left": next_time_left}
-        return Batch(*six, **beside, columns=columns, drawn=self.drawn)
+        return cls(*six, **beside, columns=columns, drawn=drawn)
 
     def _replace(self, **changes: Any) -> Batch:
         """A copy with some of the six changed."""

@@ -20,6 +20,12 @@ class Env:
     def __init__(self, game: Any = Game, act_buf_len: int = 2) -> None: ...
 
 
+class Counted:
+    time_step_unit: ClassVar[tuple[str, float]] = ("ticks", 0.25)
+
+    def __init__(self, ticks: int = 2) -> None: ...
+
+
 class Gym:
     def __init__(self, id: str = "", gym_kwargs: dict[str, Any] | None = None) -> None: ...
 
@@ -42,6 +48,7 @@ def test_a_factory_is_given_what_it_takes_and_has_not() -> None:
 
 
 RTGYM = {"interface": Any, "act_buf_len": 3}
+RTGYM_SAYS = {"act_buf_len": 3, "reset_act_buf": True}
 
 
 @pytest.mark.parametrize(
@@ -49,11 +56,13 @@ RTGYM = {"interface": Any, "act_buf_len": 3}
     [
         (Env, {"act_buf_len": 2, "frame_stack": {0: 4}}),
         (partial(Env, partial(Game, frames=1), act_buf_len=0), {"act_buf_len": 0, "frame_stack": 0}),
-        (partial(ClockedGym, RTGYM), {"act_buf_len": 3, "reset_act_buf": True}),
+        (partial(ClockedGym, RTGYM), RTGYM_SAYS),
+        (partial(ClockedGym, RTGYM | {"time_step_duration": 0.1}), RTGYM_SAYS | {"time_step_duration": 0.1}),
+        (partial(Counted, ticks=3), {"time_step_duration": 0.75}),
         (partial(ClockedGym, {"act_buf_len": 3}), {}),
         (
             partial(Gym, gym_kwargs={"config": RTGYM}),
-            {"act_buf_len": 3, "reset_act_buf": True},
+            RTGYM_SAYS,
         ),
         (
             partial(Gym, gym_kwargs={"config": RTGYM | {"act_in_obs": False}}),

@@ -6,6 +6,7 @@
 drone      transitions with 4 numbers and 4 buffered actions in each observation, from `ReplayMemory` to tensors
 tutorial   the same through a user's own `get_transition` (lists)
 images     stacks of 4 frames 64 x 64 uint8, stored as single frames; two stacks per transition
+races      512 transitions of three steps with pictures 64 x 64, in mini-races and without
 append     a packet of 100 samples into a full memory of the largest size
 floor      plain numpy: precomputed columns, one gather each, no structure, no history across episodes
 
@@ -37,7 +38,7 @@ from _memory_work import (
     per_second,
 )
 
-from tmrl_like.replay import Prioritised, ReplayMemory
+from tmrl_like.replay import MiniRaces, Prioritised, ReplayMemory
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.types import Buffer, Info
 from tmrl_like.wire.columns import Columns
@@ -233,6 +234,20 @@ def images(result: dict[str, Any], n: int, peer: Peer | None, arguments: argpars
     compare(result, f"images_{n}", {"ours": memory.sample, "floor": image_floor(columns)}, peer, arguments)
 
 
+def races(result: dict[str, Any], n: int, arguments: argparse.Namespace) -> None:
+    """What mini-races cost."""
+    columns = image_columns(n)
+    plain, in_races = (
+        filled(columns, n_steps=3, gamma=1.0, mini_races=mini_races) for mini_races in (None, MiniRaces(steps=117))
+    )
+    plain.batch_size = in_races.batch_size = 512
+    calls = [lambda memory=memory: per_second(memory.sample, arguments.seconds) for memory in (plain, in_races)]
+    rates = repeat(arguments.repeats, *calls)
+    result["memory_races_plain_per_s"], result["memory_races_per_s"] = map(median, rates)
+    result["memory_races_times_plain"] = median([a / b for a, b in zip(*rates, strict=True)])
+    result["memory_races_times_plain_goal"] = 1.2
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=1.0, help="per measurement")
@@ -249,6 +264,7 @@ def main() -> None:
         tutorial(result, n, peer, arguments)
         options(result, n, arguments)
     images(result, arguments.images, peer, arguments)
+    races(result, arguments.images // 5, arguments)
     if peer is not None:
         peer.close()
     finish(result)

@@ -129,7 +129,7 @@ TRAINERS_PARTS = ("spaces", "agent", "memory")
 def test_what_other_parts_know_the_memory_need_not_be_told(file: Path) -> None:
     file.write_text(ENV_AND_MEMORY)
     experiment = load_experiment(file)
-    assert experiment.memory.keywords == {"act_buf_len": 3, "gamma": 0.5, "n_steps": 2}
+    assert experiment.memory.keywords == {"act_buf_len": 3, "gamma": 0.5, "n_steps": 2, "time_step_duration": 0.05}
     assert experiment.sample_compressor == DropHistory(3)
     assert load_experiment(file, parts=WORKERS_PARTS).sample_compressor == DropHistory(3)
     assert "act_buf_len: 3" in dump_experiment(file).partition("memory:")[2]

@@ -79,10 +79,11 @@ def test_an_endless_reward_after_the_end_does_not_spoil_the_sum():
     frame_stack=st.integers(0, 4),
     reset_act_buf=st.booleans(),
     n_steps=st.integers(1, 6),
+    greedy_only=st.booleans(),
     lost=st.sets(st.integers(0, 30), max_size=5),
 )
 def test_any_returns_of_any_workers_in_any_ring_are_those_of_the_episodes(
-    sizes, workers, memory_size, longest_episode, act_buf_len, frame_stack, reset_act_buf, n_steps, lost
+    sizes, workers, memory_size, longest_episode, act_buf_len, frame_stack, reset_act_buf, n_steps, greedy_only, lost
 ):
     memory = ReplayMemory(
         memory_size=memory_size,
@@ -90,6 +91,8 @@ def test_any_returns_of_any_workers_in_any_ring_are_those_of_the_episodes(
         frame_stack={1: frame_stack} if frame_stack else 0,
         n_steps=n_steps,
         gamma=GAMMA,
+        greedy_only=greedy_only,
+        columns=("speed",),
         crc_debug=True,
     )
     compress = DropHistory(act_buf_len, memory.frame_stack)
@@ -108,7 +111,7 @@ def test_any_returns_of_any_workers_in_any_ring_are_those_of_the_episodes(
         stream = f"w{worker}/{breaks[worker]}"
         memory.append(packed(steps, stream, lambda sample: compress(*sample)))
         arrived += [(stream, step) for step in steps]
-    expected = n_step_returns(arrived, n_steps)
+    expected = n_step_returns(arrived, n_steps, greedy_only)
     batch = gather(memory, np.arange(len(memory))) if len(memory) else None
     for item in range(len(memory)):
         transition = memory.get_transition(item)
@@ -126,10 +129,11 @@ def test_any_returns_of_any_workers_in_any_ring_are_those_of_the_episodes(
             [tuple(leaf[item].numpy() for leaf in leaves) for leaves in in_batch],
         )
         check_transition((last_obs, act, rew, *steps[-1].original[3:]), transition)
+        assert transition.info["speed"] == batch.columns["speed"][item] == steps[0].sample.info["speed"]
         memory[item]
 
 
-def n_step_returns(arrived, n_steps):
+def n_step_returns(arrived, n_steps, greedy_only=False):
     """By the identity of the first observation: the steps that an n-step return from there is made of."""
     expected = {}
     for worker in {worker for worker, _ in arrived}:
@@ -138,6 +142,8 @@ def n_step_returns(arrived, n_steps):
             taken = [step]
             for after in steps[i + 1 : i + n_steps]:
                 if after.is_reset or taken[-1].sample.terminated or taken[-1].sample.truncated:
+                    break
+                if greedy_only and not after.sample.info["greedy"]:
                     break
                 taken.append(after)
             if not step.is_reset:
@@ -184,7 +190,88 @@ def test_a_batched_preprocessor_keeps_the_discount():
     assert batch.rew.max() < 0
 
 
-@pytest.mark.parametrize("wrong", [{"n_steps": 0}, {"n_steps": 3}, {"n_steps": 3, "gamma": 1.5}])
+def greedy_or_not(*flags, potentials=None):
+    """Samples of one episode, rewards 1, 2, 4, …, whose actions were greedy or not."""
+    samples = episode([2.0**k for k in range(len(flags) - 1)])
+    potentials = potentials or [0.0] * len(flags)
+    for sample, flag, potential in zip(samples, flags, potentials, strict=True):
+        sample.info.update(greedy=np.bool_(flag), potential=np.float32(potential))
+    return samples
+
+
+def test_a_return_ends_before_the_first_action_that_was_not_greedy_but_for_its_own():
+    samples = greedy_or_not(0, 0, 1, 1, 0, 1, 0, 0)
+    memory = three_steps(samples, greedy_only=True)
+    assert [memory.get_transition(k).obs for k in range(7)] == [3, 3, 3, 5, 5, 6, 7]
+    assert [memory.get_transition(k).rew for k in (3, 4)] == [8 + 0.9 * 16, 16]
+    assert gather(memory, np.arange(7)).columns["greedy"].tolist() == [False, True, True, False, True, False, False]
+    one_by_one = ReplayMemory(n_steps=3, gamma=GAMMA, greedy_only=True)
+    for sample in samples:
+        one_by_one.append(Buffer([sample], "w"))
+    assert one_by_one._lanes.steps[1:8].tolist() == memory._lanes.steps[1:8].tolist() == [3, 2, 1, 2, 1, 1, 1]
+
+
+def test_rows_that_another_worker_has_overwritten_are_left_alone():
+    memory = ReplayMemory(memory_size=5, n_steps=4, gamma=GAMMA)
+    of_a, of_b = episode([1.0] * 9), episode([1.0] * 9)
+    for stream, samples in (("a", of_a[:3]), ("b", of_b[:3]), ("a", of_a[3:4])):
+        memory.append(Buffer(samples, stream))
+    assert memory._lanes.steps[[0, 4]].tolist() == [1, 2]  # the newest of b, and the one before
+
+
+def shaped_reward(potentials, steps, rewards, is_over):
+    """r + w (gamma phi' - phi) step by step, phi' 0 after the last one where it is over; w is 0.5."""
+    total = 0.0
+    for k in range(steps):
+        after = 0.0 if is_over and k == steps - 1 else potentials[k + 1]
+        total += GAMMA**k * (rewards[k] + 0.5 * (GAMMA * after - potentials[k]))
+    return total
+
+
+@pytest.mark.parametrize("end", ["terminated", "truncated"])
+@pytest.mark.parametrize("n_steps", [1, 3])
+def test_potentials_of_both_states_shape_the_reward(n_steps, end):
+    potentials = [3.0, -1.0, 2.0, 7.0, 5.0, 4.0]
+    samples = greedy_or_not(*[1] * 6, potentials=potentials)
+    samples[-1] = samples[-1]._replace(**{end: True})
+    memory = ReplayMemory(n_steps=n_steps, gamma=GAMMA, shaping=0.5)
+    memory.append(Buffer(samples, "w"))
+    rewards = [2.0**k for k in range(5)]
+    batch = gather(memory, np.arange(5))
+    for k in range(5):
+        steps = min(n_steps, 5 - k)
+        is_over = end == "terminated" and k + steps == 5
+        expected = shaped_reward(potentials[k:], steps, rewards[k:], is_over)
+        assert batch.rew[k].item() == pytest.approx(expected, rel=1e-6)
+        assert memory.get_transition(k).rew == sum(GAMMA**i * rewards[k + i] for i in range(steps))
+    assert batch.columns["potential"].tolist() == potentials[1:]
+    assert (batch.discount is None) is (n_steps == 1)
+
+
+def test_gamma_and_the_weight_of_potentials_change_without_a_refill():
+    samples = greedy_or_not(*[1] * 40, potentials=list(range(40)))
+    memory, other = (
+        ReplayMemory(n_steps=3, gamma=gamma, shaping=shaping, batch_size=16)
+        for gamma, shaping in ((0.9, 0.0), (0.5, 2.0))
+    )
+    for one in (memory, other):
+        one.append(Buffer(samples, "w"))
+        one.seed(1)
+    for _ in range(3):
+        memory.sample()
+    memory.tune(gamma=0.5, shaping=2.0)
+    memory.seed(1)
+    batch, expected = memory.sample(), other.sample()
+    assert torch.equal(batch.rew, expected.rew)
+    assert torch.equal(batch.discount, expected.discount)
+    for wrong in ({"gamma": 1.5}, {"shaping": np.inf}, {"n_steps": 2}):
+        with pytest.raises(ConfigError):
+            memory.tune(**wrong)
+    with pytest.raises(ConfigError, match="kept no potentials"):
+        ReplayMemory().tune(shaping=1.0)
+
+
+@pytest.mark.parametrize("wrong", [{"n_steps": 0}, {"n_steps": 3}, {"n_steps": 3, "gamma": 1.5}, {"shaping": 1.0}])
 def test_steps_and_gamma_that_cannot_be_are_refused(wrong):
     with pytest.raises(ConfigError, match="n_steps is"):
         ReplayMemory(**wrong)

@@ -14,7 +14,7 @@ import torch
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import ConfigError, MemoryContractError, MissingExtraError, PipelineMismatchError
 from tmrl_like.metrics.rounds import RoundMetrics
-from tmrl_like.replay import Prioritised, ReplayMemory
+from tmrl_like.replay import MiniRaces, Prioritised, ReplayMemory
 from tmrl_like.replay.data_sets import write_data_set
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
 from tmrl_like.testing.memories import ActionBufferEnv, packed
@@ -516,6 +516,16 @@ def test_memory_and_agent_must_discount_alike() -> None:
     with pytest.raises(ConfigError, match=r"gamma is 0\.5 in the memory and 0\.9 in the agent"):
         replay_training(Agent, n_steps=3, gamma=0.5)
     replay_training(Agent, n_steps=3, gamma=0.9)
+
+
+def test_an_agent_that_does_not_take_the_time_that_is_left_is_refused_by_mini_races() -> None:
+    class Agent(CountingAgent):
+        takes_time_left = True
+
+    races = {"mini_races": MiniRaces(steps=5), "gamma": 1.0}
+    with pytest.raises(ConfigError, match="the memory draws mini-races, but CountingAgent does not take the time"):
+        replay_training(**races)
+    assert replay_training(Agent, **races).memory.sample().time_left is not None
 
 
 class Stepping(TrainingOffline):

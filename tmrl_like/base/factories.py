@@ -96,11 +96,12 @@ def completed(factory: Callable[..., Any], **known: Any) -> Callable[..., Any]:
 
 
 def known_from_env(env_cls: Any) -> dict[str, Any]:
-    """What an environment's factory tells a memory: `act_buf_len`, `reset_act_buf`, `frame_stack`, as far as known.
+    """What an environment's factory tells a memory, as far as known.
 
-    The first two are its arguments of these names, or rtgym's, in `gym_kwargs` or in a dictionary `config`. Its class
-    may say in `frame_stacks` which items of observations are stacks of frames, and of how many: a number, or an
-    argument's name: `{0: "frames"}`.
+    `act_buf_len`, `reset_act_buf` and `time_step_duration` are its arguments of these names, or rtgym's, in
+    `gym_kwargs` or in a dictionary `config`. Its class may say in `frame_stacks` which items of observations are stacks
+    of frames, and of how many: a number, or an argument's name: `{0: "frames"}`; and in `time_step_unit` which
+    argument counts the time-step, and in what, in seconds: `("tics_per_step", 1 / 35)`.
     """
     if not callable(env_cls):  # a pair of spaces
         return {}
@@ -108,10 +109,14 @@ def known_from_env(env_cls: Any) -> dict[str, Any]:
     config = gym_kwargs.get("config") if isinstance(gym_kwargs, dict) else argument_of(env_cls, "config")
     if isinstance(config, dict) and "interface" in config:
         known = {name: config.get(name, default) for name, default in _RTGYM.items()}
+        known["time_step_duration"] = config.get("time_step_duration", MISSING)
         if not config.get("act_in_obs", True):
             known["act_buf_len"] = 0
     else:
-        known = {name: argument_of(env_cls, name) for name in _RTGYM}
+        known = {name: argument_of(env_cls, name) for name in (*_RTGYM, "time_step_duration")}
+    counted, unit_s = getattr(taken_apart(env_cls)[0], "time_step_unit", ("", 0.0))
+    if counted:
+        known["time_step_duration"] = argument_of(env_cls, counted) * unit_s
     stacks = getattr(taken_apart(env_cls)[0], "frame_stacks", None)
     if stacks is not None:
         sizes = {item: argument_of(env_cls, size) if isinstance(size, str) else size for item, size in stacks.items()}
@@ -122,8 +127,8 @@ def known_from_env(env_cls: Any) -> dict[str, Any]:
 def fitted(memory_cls: Callable[..., Any], env_cls: Any, agent_cls: Callable[..., Any] | None = None) -> Any:
     """A memory's factory with what environment and agent know and it was not given.
 
-    That is `act_buf_len`, `reset_act_buf` and `frame_stack` (see `known_from_env`), and the agent's `gamma`. So has a
-    memory that it makes from its argument `memory`. Do so before you ask for `compressor_of(memory_cls)`.
+    That is what `known_from_env` finds, and the agent's `gamma`. So has a memory that it makes from its argument
+    `memory`. Do so before you ask for `compressor_of(memory_cls)`.
     """
     gamma = MISSING if agent_cls is None else argument_of(agent_cls, "gamma")
     known = known_from_env(env_cls) | {"gamma": gamma}

@@ -16,7 +16,7 @@ _FROM_ENV = ("act_buf_len", "reset_act_buf", "frame_stack")
 
 
 def complete_memory(document: Document, parts: Collection[str]) -> None:
-    """Write the environment's `act_buf_len`, `reset_act_buf`, `frame_stack` and the agent's `gamma` to the memory.
+    """Write to the memory what it takes of what the environment says (see `known_from_env`), and the agent's `gamma`.
 
     So it is with the memory that this one is made of, if there is one. What the file says stays. With
     `sample_compressor: null` samples travel whole, and nothing is the environment's. `parts` can be imported here; the

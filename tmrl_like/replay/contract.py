@@ -12,7 +12,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -44,6 +44,8 @@ class MemoryDataloading(Tunable, ABC):
         handles_streams: True hands every buffer over as it comes; the memory keeps streams apart.
         takes_text: True lets samples hold text and bytes where the spaces hold numbers (pictures that a compressor of
             yours encodes, say); a trainer rejects the workers that send such samples otherwise.
+        columns: items of `info` that it keeps; a trainer rejects the workers that send such that are not finite.
+        mini_races: whether its batches have `time_left`; an agent that does not take that is refused.
     """
 
     context_length: int = 16
@@ -51,7 +53,9 @@ class MemoryDataloading(Tunable, ABC):
     handles_resets: bool = False
     handles_streams: bool = False
     takes_text: bool = False
-    tunable = ("batch_size",)
+    columns: Sequence[str] = ()
+    mini_races: Any = None
+    tunable: ClassVar[tuple[str, ...]] = ("batch_size",)
 
     def __init__(
         self,
@@ -227,6 +231,11 @@ class MemoryDataloading(Tunable, ABC):
 
     def _transition_of(self, item: int) -> tuple[Any, ...] | None:
         """Rebuild, check and preprocess one item; None where it must not be trained on."""
+        transition = self._checked(item)
+        return None if transition is None else self._preprocessed(tuple(transition[:-1]))
+
+    def _checked(self, item: int) -> Sequence[Any] | None:
+        """Rebuild one item, and compare it under CRC debugging; None where it must not be trained on."""
         transition = self.get_transition(item)
         if not self._is_trainable(transition):
             return None
@@ -236,7 +245,7 @@ class MemoryDataloading(Tunable, ABC):
             log.debug("CRC check passed: transition %d", self.crc_checked)
             if self.crc_checked == 1 or self.crc_checked % _LOG_EVERY == 0:
                 log.info("CRC check passed: %d so far are what the environment produced", self.crc_checked)
-        return self._preprocessed(tuple(transition[:-1]))
+        return transition
 
     def _is_trainable(self, transition: Sequence[Any]) -> bool:
         """Whether a transition ends in neither reset nor context."""

@@ -62,6 +62,7 @@ class WithDemonstrations(MemoryDataloading):
         self.demonstrations = memory(**options | {"memory_size": size, "dataset_path": demonstrations_path})
         self.share = float(share)
         self.gamma = getattr(own, "gamma", None)
+        self.columns, self.mini_races = own.columns, own.mini_races
         self.handles_resets = own.handles_resets
         self._experts: set[str] = set()
         preprocessors = own.obs_preprocessor, own.sample_preprocessor

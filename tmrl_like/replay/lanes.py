@@ -13,6 +13,9 @@ from.
 Stacks of frames are walked in the same way, except that a walk stays at every reset: the first frame of an
 episode is repeated.
 
+Where transitions sum up the rewards of several steps, `following` leads the other way, and `steps` says of how many:
+they are counted when samples arrive, for the new rows and for those before them that still grow.
+
 A `History` is what a walk needs to find. `known` counts how many steps of such a walk lead to what the memory
 has seen; a transition is whole when all histories of its older observation are known.
 """
@@ -68,6 +71,8 @@ class Lane:
     stream: str
     known: list[int]
     runs: deque[Run] = field(default_factory=deque)
+    growing: Rows = field(default_factory=lambda: np.zeros(0, np.intp))
+    """The sequence numbers of the newest rows to whose transitions the next step may belong, int [fewer than n]."""
 
 
 class Lanes:
@@ -78,23 +83,26 @@ class Lanes:
         parent: int32 [capacity], see above.
         is_reset: bool [capacity].
         older_frame: as `parent`, but the row itself at each reset; None where no history is filled by one.
-        following: int32 [capacity], the next row of the same episode, or the row itself where there is none (yet);
-            None unless asked for.
+        following: int32 [capacity], the next row of the lane; None where transitions have one step.
+        steps: int [capacity], how many steps, 1 to n, the transition that begins with the step to a row has so far;
+            None where all have one.
     """
 
     def __init__(
-        self, capacity: int, *histories: History, looks_ahead: bool = False, priorities: Priorities | None = None
+        self, capacity: int, *histories: History, n_steps: int = 1, priorities: Priorities | None = None
     ) -> None:
         """An empty index for transitions that need these histories; memory is taken up as rows are written.
 
-        `looks_ahead`: `following` is needed; `priorities` hear which rows end whole transitions.
+        `n_steps`: the most that a transition has; `priorities` hear which rows end whole transitions.
         """
         self.capacity = capacity
         self.written = 0
         self.oldest = 0
         self.parent = np.zeros(capacity, np.int32)
         self.is_reset = np.zeros(capacity, np.bool_)
-        self.following = np.zeros(capacity, np.int32) if looks_ahead else None
+        self.following = np.zeros(capacity, np.int32) if n_steps > 1 else None
+        self.steps = np.zeros(capacity, np.min_scalar_type(n_steps)) if n_steps > 1 else None
+        self._n_steps = n_steps
         has_stacks = any(history.reset_fills for history in histories)
         self.older_frame = np.zeros(capacity, np.int32) if has_stacks else None
         self._priorities = priorities
@@ -142,15 +150,26 @@ class Lanes:
             self.older_frame[first : first + n] = np.where(is_reset, rows, before)
         self.is_reset[first : first + n] = is_reset
         if self.following is not None:
-            continues = ~is_reset
-            continues[0] &= previous is not None
-            self.following[first : first + n] = rows
-            self.following[before[continues]] = rows[continues]
+            self.following[before] = rows
         if lane is None:
             lane = self._lanes[stream] = Lane(stream, [0] * len(self._histories))
         self._admit(rows[self._whole_ends(lane.known, previous is not None, is_reset)])
         self._note_run(lane, n)
         return first
+
+    def count_steps(self, stream: str, begins: np.ndarray[Any, np.dtype[np.bool_]]) -> None:
+        """Count the newest n steps of a stream in `steps`; `begins`, bool [n]: it belongs to no earlier transition."""
+        assert self.steps is not None
+        lane, n = self._lanes[stream], len(begins)
+        growing = lane.growing[lane.growing >= self.oldest]
+        numbers = np.concatenate((growing, np.arange(self.written - n, self.written)))
+        begins = np.concatenate((np.zeros(len(growing), np.bool_), begins))
+        place = np.arange(len(numbers))
+        next_begins = np.minimum.accumulate(np.where(begins, place, len(numbers))[::-1])[::-1]
+        until = np.append(next_begins[1:], len(numbers))
+        self.steps[numbers % self.capacity] = np.minimum(until - place, self._n_steps)
+        newest = np.flatnonzero(begins)[-1:].sum()
+        lane.growing = numbers[max(newest, len(numbers) - self._n_steps + 1) :]
 
     def _whole_ends(self, known: list[int], has_previous: bool, is_reset: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Which of the next n rows of a lane end a whole transition, bool [n]; moves `known`, of the row before, on."""

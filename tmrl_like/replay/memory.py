@@ -5,11 +5,12 @@ Every frame, every other observation leaf and every action is stored once, in it
 filled them, across resets, with any number of workers taking turns. Stacks of frames are rebuilt by walking back
 through the frames of the episode.
 
-Not stored: `info`. Its contents do not come back from `get_transition`.
+Of `info` the items that `columns` names are stored, in columns as well; nothing else of it comes back.
 """
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -17,14 +18,15 @@ from typing import Any
 import numpy as np
 
 from tmrl_like.base import tree
-from tmrl_like.errors import ConfigError, MemoryContractError
+from tmrl_like.errors import ConfigError, MemoryContractError, expect
 from tmrl_like.replay.collate import to_tensor
 from tmrl_like.replay.columns import Array, Rows
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.replay.lanes import History, Lanes
 from tmrl_like.replay.layout import DropHistory, FramePadding, FrameStack, largest_stack
+from tmrl_like.replay.mini_races import MiniRaces
 from tmrl_like.replay.priorities import Priorities, Prioritised
-from tmrl_like.replay.store import REW, RowBlock, Slices, Store, blocks_of
+from tmrl_like.replay.store import COLUMNS, REW, RowBlock, Slices, Store, blocks_of
 from tmrl_like.replay.transitions import AsStored, Rebuilder, Tensors
 from tmrl_like.types import Batch, Block, Buffer, Info, Transition
 
@@ -52,6 +54,7 @@ class ReplayMemory(MemoryDataloading):
 
     handles_resets = True
     handles_streams = True
+    tunable = ("batch_size", "gamma", "shaping")
 
     def __init__(
         self,
@@ -61,8 +64,13 @@ class ReplayMemory(MemoryDataloading):
         act_buf_len: int = 0,
         frame_stack: FrameStack = 0,
         frame_padding: FramePadding = "reset",
+        columns: Sequence[str] = (),
         n_steps: int = 1,
         gamma: float | None = None,
+        greedy_only: bool = False,
+        shaping: float | None = None,
+        mini_races: MiniRaces | None = None,
+        time_step_duration: float | None = None,
         prioritised: Prioritised | None = None,
         scratch_dir: str | None = None,
         **options: Any,
@@ -79,10 +87,20 @@ class ReplayMemory(MemoryDataloading):
                 item of a dict or tuple; 0: none.
             frame_padding: what the environment puts before an episode's first frame: "reset", that frame again,
                 or "zero".
+            columns: items of `info`, arrays or numbers, that are kept as everything else is and come back in
+                `Batch.columns` and `Transition.info`: of the sample that the action led to. Every step must bring them;
+                zeros stand for what the samples of a reset do not bring.
             n_steps: how many rewards a transition sums up (see `replay.transitions`). From 2 on `rew` is their
                 discounted sum, next_obs, terminated and truncated are the last step's, and `Batch.discount`
                 says what the value of next_obs counts.
-            gamma: discount per step; needed for n_steps above 1, and then the agent's.
+            gamma: discount per step; needed for n_steps above 1, shaping and mini-races, and then the agent's.
+            greedy_only: fewer steps are summed up where one of them, not the first, was not the policy's best: info has
+                "greedy" then, which is among the columns.
+            shaping: weight of the potentials in info's "potential", which is among the columns then (see
+                `replay.transitions`); 0: they are kept and do not count. None: there are none.
+            mini_races: put each transition at a random moment of a race of a few seconds, whose end is the end of all
+                that counts (see `replay.mini_races`); the agent must take `Batch.time_left`. None: there are no races.
+            time_step_duration: of the environment, in seconds, for mini-races in seconds; None: it is not known.
             prioritised: draw transitions by the agent's TD errors; None: uniformly.
             scratch_dir: a folder on a disk with room for the columns, for a memory that is larger than RAM. They are
                 in files without names there, which are gone when the memory is. None: in RAM.
@@ -98,12 +116,20 @@ class ReplayMemory(MemoryDataloading):
         self._compress = self.compressor(self.act_buf_len, frame_stack)  # checks both
         if frame_padding not in ("reset", "zero"):
             raise ConfigError(f"frame_padding is {frame_padding!r}; expected reset or zero")
-        if n_steps < 1 or (n_steps > 1 and gamma is None) or not 0.0 <= (1.0 if gamma is None else gamma) <= 1.0:
+        looks_ahead = n_steps > 1 or shaping is not None or mini_races is not None
+        if n_steps < 1 or (looks_ahead and gamma is None) or not 0.0 <= (1.0 if gamma is None else gamma) <= 1.0:
             raise ConfigError(
-                f"n_steps is {n_steps} and gamma {gamma}; the first is 1 or more, and above 1 it needs the agent's "
-                "gamma, 0 to 1"
+                f"n_steps is {n_steps} and gamma {gamma}; the first is 1 or more, and above 1, with shaping and with "
+                "mini-races the memory needs the agent's gamma, 0 to 1"
             )
         self.gamma = None if gamma is None else float(gamma)
+        self.n_steps = int(n_steps)
+        self.greedy_only = greedy_only
+        self.shaping = shaping
+        wanted = (*columns, *["greedy"] * greedy_only, *["potential"] * (shaping is not None))
+        self.columns = tuple(dict.fromkeys(wanted))
+        self.mini_races = mini_races
+        self._race = 0 if mini_races is None else mini_races.length(time_step_duration)
         if scratch_dir is not None and not os.path.isdir(scratch_dir):
             raise ConfigError(f"there is no folder {scratch_dir}, which scratch_dir names")
         capacity = max(1, int(memory_size))
@@ -111,11 +137,18 @@ class ReplayMemory(MemoryDataloading):
         if largest_stack(frame_stack) > 1:
             histories.append(History(largest_stack(frame_stack), reset_fills=True))
         self._priorities = None if prioritised is None else Priorities(capacity, prioritised)
-        self._lanes = Lanes(capacity, *histories, looks_ahead=n_steps > 1, priorities=self._priorities)
-        self._store = Store(capacity, self.act_buf_len, frame_stack, scratch_dir)
+        self._lanes = Lanes(capacity, *histories, n_steps=self.n_steps, priorities=self._priorities)
+        self._store = Store(capacity, self.act_buf_len, frame_stack, scratch_dir, self.columns)
         self._originals: dict[int, Any] = {}  # CRC debugging: row -> what the environment produced
         self._rebuilder = Rebuilder(
-            self._lanes, self._store, self._originals, self.act_buf_len, frame_padding, int(n_steps), self.gamma or 0.0
+            self._lanes,
+            self._store,
+            self._originals,
+            self.act_buf_len,
+            frame_padding,
+            self.n_steps,
+            self.columns,
+            self._powers(),
         )
         self._resets_only: list[Buffer] = []  # what came before the first step: columns need its dtypes
         self._drawn: list[Batch] = []  # and not given out yet
@@ -126,6 +159,21 @@ class ReplayMemory(MemoryDataloading):
     def compressor(cls, act_buf_len: int = 0, frame_stack: FrameStack = 0, **arguments: Any) -> DropHistory | None:
         """The compressor for a memory with these arguments; those that do not matter to it are ignored."""
         return DropHistory(act_buf_len, frame_stack) if act_buf_len or frame_stack else None
+
+    def tune(self, **values: float) -> None:
+        """As `Tunable`; from the next batch on. `shaping` can change where the memory was made with one."""
+        gamma = values.get("gamma", 0.0)
+        expect(0.0 <= gamma <= 1.0, "gamma", gamma, "0 to 1")
+        if "shaping" in values:
+            expect(self.shaping is not None, "shaping", values["shaping"], "none: the memory has kept no potentials")
+            expect(math.isfinite(values["shaping"]), "shaping", values["shaping"], "a finite number")
+        super().tune(**values)
+        self._rebuilder.powers = self._powers()
+        self._drawn, self._at_once = [], 1
+
+    def _powers(self) -> Array:
+        """gamma^k, float64 [n + 1]."""
+        return np.array([(self.gamma or 0.0) ** k for k in range(self.n_steps + 1)])
 
     def compressed(self, obs: Any) -> Any:
         """What its own compressor leaves of an observation.
@@ -141,12 +189,12 @@ class ReplayMemory(MemoryDataloading):
         Raises:
             MemoryContractError: observations or actions change their structure, or are neither arrays nor numbers.
         """
-        blocks = blocks_of(buffer)
+        blocks = blocks_of(buffer, self.columns)
         fields = self._store.fields or self._store.fields_for(blocks)
         if not fields:
             self._resets_only.append(buffer)
             return
-        waiting = [(early.stream, block) for early in self._resets_only for block in blocks_of(early)]
+        waiting = [(early.stream, block) for early in self._resets_only for block in blocks_of(early, self.columns)]
         waiting += [(buffer.stream, block) for block in blocks]
         slices = [self._store.check(fields, block) for _, block in waiting]
         self._resets_only = []
@@ -171,6 +219,11 @@ class ReplayMemory(MemoryDataloading):
             if self.crc_debug:
                 originals = (getattr(sample.info, "original", None) for sample in block.samples()[start:])
                 self._originals.update(zip(range(row, row + n), originals, strict=False))
+            if self._lanes.steps is not None:
+                if self.greedy_only:
+                    greedy = self._store.numbers(COLUMNS + self.columns.index("greedy"), row, n)
+                    is_reset = is_reset | (greedy == 0)
+                self._lanes.count_steps(stream, is_reset)
             start += n
 
     @property
@@ -185,7 +238,7 @@ class ReplayMemory(MemoryDataloading):
         return len(self) > 0
 
     def get_transition(self, item: int) -> Transition:
-        """Rebuild one transition; bit for bit what a batch holds at this item.
+        """Rebuild one transition; bit for bit what a batch holds at this item, without potentials and mini-races.
 
         Raises:
             IndexError: not 0 <= item < len(self).
@@ -194,7 +247,7 @@ class ReplayMemory(MemoryDataloading):
             raise IndexError(f"item {item} of a memory with {len(self)} transitions")
         row = int(self._lanes.whole[item])
         transition = self._rebuilder.transitions(np.array([row]), AsStored())
-        return Transition._make((*transition, Info(original=self._rebuilder.original(row))))
+        return Transition._make((*transition, Info(transition.columns, original=self._rebuilder.original(row))))
 
     def sample(self) -> Batch:
         """Draw one batch, by one gather per column unless it must go transition by transition.
@@ -210,7 +263,7 @@ class ReplayMemory(MemoryDataloading):
                 self._drawn = self._draw_several()
             return self._drawn.pop()
         rows, weights = self._priorities.draw(self.rng, self.batch_size, len(self))
-        batch = self._batch(self._lanes.items_of(rows))
+        batch = self._batch(self._lanes.items_of(rows), self._draw_left())
         batch.weight, batch.drawn = to_tensor(weights, self.device), self._lanes.numbers_of(rows)
         return batch
 
@@ -233,26 +286,37 @@ class ReplayMemory(MemoryDataloading):
     def _draw_several(self) -> list[Batch]:
         """Draw a batch, and with each call twice as many, up to a moderate size."""
         count = self._at_once
-        batch = self._batch(np.concatenate([np.asarray(self.sample_indices(), np.intp) for _ in range(count)]))
-        parts = (*batch, batch.discount)
-        size_bytes = sum(leaf.nbytes for leaf in tree.leaves(parts) if leaf is not None)
+        drawn = [(np.asarray(self.sample_indices(), np.intp), self._draw_left()) for _ in range(count)]
+        items, left = zip(*drawn, strict=True)
+        batch = self._batch(np.concatenate(items), np.concatenate(left) if self._race else None)
+        size_bytes = sum(leaf.nbytes for leaf in tree.leaves(batch.parts) if leaf is not None)
         is_plain = not (self.crc_debug or self.obs_preprocessor or self.sample_preprocessor)
         if is_plain and count < _MOST_AT_ONCE and 2 * size_bytes <= _MOST_BYTES_AT_ONCE:
             self._at_once = 2 * count
-        leaves = [[None] * count if leaf is None else leaf.split(self.batch_size) for leaf in tree.leaves(parts)]
-        batches = [tree.fill(parts, iter(of_batch)) for of_batch in zip(*leaves, strict=True)]
-        return [Batch(*six, discount=discount) for *six, discount in batches]
+        leaves = [[None] * count if leaf is None else leaf.split(self.batch_size) for leaf in tree.leaves(batch.parts)]
+        return [Batch.of(tree.fill(batch.parts, iter(of_batch))) for of_batch in zip(*leaves, strict=True)]
 
-    def _batch(self, items: Rows) -> Batch:
-        batch = self._rebuilder.transitions(self._lanes.whole.take(items).astype(np.intp), Tensors(self.device))
+    def _draw_left(self) -> Rows | None:
+        """The steps that are left of the race of each transition of a batch; None: there are no races."""
+        return None if self.mini_races is None else self.mini_races.draw(self.rng, self.batch_size, self._race)
+
+    def _batch(self, items: Rows, left: Rows | None = None) -> Batch:
+        rows = self._lanes.whole.take(items).astype(np.intp)
+        shaping = self.shaping or 0.0
+        batch = self._rebuilder.transitions(rows, Tensors(self.device), shaping, left, self._race)
         preprocessors = [f for f in (self.obs_preprocessor, self.sample_preprocessor) if f is not None]
-        if self.crc_debug or not all(getattr(f, "batched", False) for f in preprocessors):
-            one_by_one = self._batch_of([self[item] for item in items.tolist()])
-            one_by_one.discount = batch.discount
-            return one_by_one
-        if not preprocessors:
-            return batch
-        return batch._replace(**dict(zip(Batch._fields, self._preprocessed(tuple(batch)), strict=True)))
+        if not self.crc_debug and all(getattr(f, "batched", False) for f in preprocessors):
+            six = self._preprocessed(tuple(batch)) if preprocessors else batch
+        else:
+            for item in items.tolist() if self.crc_debug else ():
+                self._checked(item)
+            lefts = [None] * len(rows) if left is None else np.split(left, len(rows))
+            plain = [
+                self._rebuilder.transitions(row, AsStored(), shaping, one, self._race)
+                for row, one in zip(np.split(rows, len(rows)), lefts, strict=True)
+            ]
+            six = self._batch_of([self._preprocessed(tuple(transition)) for transition in plain])
+        return batch._replace(**dict(zip(Batch._fields, six, strict=True)))
 
     def seed(self, seed: int) -> None:
         super().seed(seed)

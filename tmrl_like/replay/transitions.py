@@ -1,4 +1,4 @@
-"""Transitions out of rows: of one step, or of n with the sum of their rewards, computed when a transition is drawn.
+"""Transitions out of rows: of one step, or of n with the sum of their rewards.
 
 Each row is read by one gather per column, for a whole batch and for a single transition alike: both
 hold the same bits.
@@ -8,14 +8,24 @@ n-step returns: for a transition whose action led to reward r(1), with k <= n st
     y = r(1) + gamma r(2) + ... + gamma^(k-1) r(k) + gamma^k (1 - terminated(k)) V(obs(k))
 
 (Sutton and Barto, "Reinforcement Learning", 2018, section 7.1). k is smaller than n where the episode ends first,
-terminated or truncated, and where the memory holds no more of it yet: a shorter return is as true as a longer one.
+terminated or truncated, at the first action that was not greedy, if those are to end it, and where the memory holds no
+more of it yet: a shorter return is as true as a longer one. k is counted when samples arrive (`Lanes.steps`), and
+rewards and potentials are stored step by step; they are summed up when a transition is drawn, so that gamma and the
+weight of the potentials may change at any time.
+
+With potentials phi of weight w each reward becomes r + w (gamma phi(s') - phi(s)) (Ng, Harada and Russell, "Policy
+invariance under reward transformations", 1999, equation 2). Over k steps all but two cancel out:
+
+    y' = y + w (gamma^k phi(obs(k)) - phi(obs(0)))
+
+phi is 0 where an episode terminated or a mini-race (see `mini_races`) is over, without which the best policy would
+change with phi.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,7 +34,7 @@ from tmrl_like.replay.collate import to_tensor
 from tmrl_like.replay.columns import Array, Column, FieldColumns, Rows
 from tmrl_like.replay.lanes import Lanes, follow
 from tmrl_like.replay.layout import FramePadding
-from tmrl_like.replay.store import ACT, OBS, REW, Store
+from tmrl_like.replay.store import ACT, COLUMNS, OBS, REW, Store
 from tmrl_like.types import Batch
 
 
@@ -57,11 +67,11 @@ Form: TypeAlias = Tensors | AsStored
 """What becomes of the values that were gathered."""
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Rebuilder:
     """Makes transitions of rows; puts action buffers and stacks of frames together again.
 
-    See `ReplayMemory` for the last four.
+    See `ReplayMemory` for the last five.
     """
 
     lanes: Lanes
@@ -70,31 +80,52 @@ class Rebuilder:
     act_buf_len: int
     frame_padding: FramePadding
     n_steps: int
-    gamma: float
+    columns: Sequence[str]
+    powers: Array  # gamma^k, float64 [n + 1]
 
-    @cached_property
-    def _powers(self) -> Array:
-        """gamma^k, float64 [n + 1]."""
-        return np.array([self.gamma**k for k in range(self.n_steps + 1)])
+    def transitions(
+        self, rows: Rows, form: Form, shaping: float = 0.0, left: Rows | None = None, race: int = 1
+    ) -> Batch:
+        """The transitions that begin with the steps to `rows`, int [B].
 
-    def transitions(self, rows: Rows, form: Form) -> Batch:
-        """The transitions that begin with the steps to `rows`, int [B]; `discount` is gamma^k, None where n is 1."""
-        if self.n_steps == 1:
-            ends, rew, discount = rows, self._number(REW, rows, form), None
+        Args:
+            rows: which; `discount` is gamma^k, None where n is 1 and there are no races.
+            form: of what is in them.
+            shaping: w, weight of the potentials.
+            left: of a race of `race` steps, how many are left at the older observation, int [B]; None: no races.
+            race: T.
+        """
+        columns = {name: self._gather(COLUMNS + k, rows[None], form)[0] for k, name in enumerate(self.columns)}
+        beside: dict[str, Any] = {}
+        if self.n_steps == 1 and left is None and not shaping:
+            ends, rew = rows, self._number(REW, rows, form)
         else:
-            ahead, counts = self._look_ahead(rows)
+            ahead, counts = self._ahead(rows)
+            if left is not None:
+                counts = np.minimum(counts, left)
             ends = ahead[counts - 1, np.arange(len(rows))]
-            rew = form.number(self._discounted_sum(self._numbers(REW, ahead), counts))
-            discount = form.number(self._powers.take(counts))
+            rewards, discounts = self._discounted_sum(self._numbers(REW, ahead), counts), self.powers.take(counts)
+            is_over = self._numbers(REW + 1, ends) != 0
+            if left is not None:
+                is_over |= counts == left
+                beside = {"time_left": form.number(left / race), "next_time_left": form.number((left - counts) / race)}
+            if shaping:
+                before, after = self._potentials(self.lanes.parent.take(rows).astype(np.intp)), self._potentials(ends)
+                rewards += shaping * (np.where(is_over, 0.0, discounts * after) - before)
+            rew = form.number(rewards)
+            if self.n_steps > 1 or left is not None:
+                beside["discount"] = form.number(discounts)
         last_obs, act, obs = self._ends_of(rows, ends, form)
         terminated, truncated = (self._number(REW + k, ends, form) for k in (1, 2))
-        return Batch(last_obs, act, rew, obs, terminated, truncated, discount=discount)
+        if left is not None:
+            terminated = form.number(is_over)
+        return Batch(last_obs, act, rew, obs, terminated, truncated, columns=columns or None, **beside)
 
     def original(self, row: int) -> tuple[Any, ...] | None:
         """CRC debugging: what the environment produced of the transition that begins with the step to a row."""
         if self.n_steps == 1:
             return self.originals.get(row)
-        ahead, counts = self._look_ahead(np.array([row]))
+        ahead, counts = self._ahead(np.array([row]))
         steps = [original for row in ahead[: counts[0], 0].tolist() if (original := self.originals.get(row))]
         if len(steps) < counts[0]:
             return None
@@ -123,20 +154,21 @@ class Rebuilder:
         """The numbers of a field at `rows`: an array of their shape."""
         return self.store.fields[field].columns[0].array.take(rows, axis=0).reshape(rows.shape)
 
-    def _look_ahead(self, rows: Rows) -> tuple[Rows, Rows]:
+    def _potentials(self, rows: Rows) -> Array:
+        return self._numbers(COLUMNS + self.columns.index("potential"), rows).astype(np.float64)
+
+    def _ahead(self, rows: Rows) -> tuple[Rows, Rows]:
         """The rows that the steps from `rows`, int [B], end in, int [n, B], and how many of them count: k, int [B]."""
-        following = self.lanes.following
-        assert following is not None
-        ahead = follow(following, rows, self.n_steps - 1)
-        ended = np.logical_or(*(self._numbers(REW + k, ahead[:-1]) for k in (1, 2)))
-        goes_on = (ahead[1:] != ahead[:-1]) & ~ended
-        return ahead, 1 + np.logical_and.accumulate(goes_on).sum(axis=0)
+        following, steps = self.lanes.following, self.lanes.steps
+        if following is None or steps is None:
+            return rows[None], np.ones(len(rows), np.intp)
+        return follow(following, rows, self.n_steps - 1), steps.take(rows).astype(np.intp)
 
     def _discounted_sum(self, rewards: Array, counts: Rows) -> Array:
         """Sum up the first `counts`, int [B], of rewards [n, B]; float64 [B]."""
         total = np.zeros(rewards.shape[1:])
         for k, reward in enumerate(rewards):  # one after the other: a sum of a batch has the bits of a single one
-            total += np.where(k < counts, self._powers[k] * reward.astype(np.float64), 0.0)
+            total += np.where(k < counts, self.powers[k] * reward.astype(np.float64), 0.0)
         return total
 
     def _gather(self, index: int, rows: Rows, form: Form) -> list[Any]:

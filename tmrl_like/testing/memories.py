@@ -110,7 +110,8 @@ class ActionBufferEnv:
         self._buffer.append(act)
         terminated = is_last and self._rng.random() < 0.5
         truncated = is_last and not terminated
-        info = {"speed": self._rng.random()}
+        info = {"speed": self._rng.random(), "greedy": np.bool_(self._rng.random() < 0.7)}
+        info["potential"] = np.float32(self._rng.uniform(-1, 1))
         return Sample(act, self._observation(), np.float32(self._rng.uniform(-1, 1)), terminated, truncated, info)
 
     def _observation(self) -> tuple[Any, ...]:

@@ -13,9 +13,9 @@ from gymnasium import spaces
 
 from tmrl_like.base import tree
 from tmrl_like.errors import ConfigError, MemoryContractError
-from tmrl_like.replay.columns import named_leaves, shape_of
+from tmrl_like.replay.columns import dtype_of, named_leaves, shape_of
 from tmrl_like.replay.contract import MemoryDataloading
-from tmrl_like.replay.store import NAMES, nodes_of
+from tmrl_like.replay.store import NAMES, columns_in, nodes_of
 from tmrl_like.wire.packet import SampleBlock
 from tmrl_like.wire.schema import Node, PlainLeaf, leaves_of, schema_of
 
@@ -37,6 +37,7 @@ class SampleCheck:
     ) -> None:
         """Work out what is expected; nothing of the memory is used later."""
         is_open = memory.takes_text
+        self._columns = memory.columns
         self._numeric = {
             "act": not is_open and _is_numeric(action_space),
             "obs": not is_open and _is_numeric(observation_space),
@@ -87,6 +88,11 @@ class SampleCheck:
                     f"{name} has arrays of the shapes {shapes}; expected {expected}, as the trainer's spaces and the "
                     "memory's compressor say"
                 )
+        for name, found in zip(self._columns, columns_in(schema, self._columns), strict=True):
+            if found is not None:  # else it is the memory that says so
+                for i, (path, leaf) in enumerate(named_leaves(found[0], f"info[{name!r}]"), start=found[1].start):
+                    if dtype_of(leaf, path).kind in "fc":
+                        yield i, path
 
 
 def check_data_set(memory: MemoryDataloading, observation_space: gymnasium.Space[Any]) -> None:

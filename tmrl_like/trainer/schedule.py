@@ -142,6 +142,11 @@ class TrainingOffline(Schedule):
         gammas = getattr(self.memory, "gamma", None), getattr(self.agent, "gamma", None)
         if None not in gammas and gammas[0] != gammas[1]:  # the memory sums rewards up, the agent adds values
             raise ConfigError(f"gamma is {gammas[0]} in the memory and {gammas[1]} in the agent: give both the same")
+        if self.memory.mini_races is not None and not self.agent.takes_time_left:
+            raise ConfigError(
+                f"the memory draws mini-races, but {type(self.agent).__name__} does not take the time that is left: "
+                "leave mini_races out, or take an agent that does (IQNAgent)"
+            )
         check_data_set(self.memory, self.observation_space)
         self.total_samples = len(self.memory)
         self.pacer = Pacer(self, self.total_samples)

@@ -166,6 +166,7 @@ class VizDoomEnv(RealTimeEnv):
     """A VizDoom scenario, with a decision every `tics_per_step` tics (2 or more) of 1/35 s."""
 
     frame_stacks: ClassVar[dict[int, str]] = {0: "frames"}
+    time_step_unit: ClassVar[tuple[str, float]] = ("tics_per_step", TIC_S)
 
     @also_takes(VizDoomInterface)
     def __init__(self, tics_per_step: int = 4, ep_max_length: int = 300, act_buf_len: int = 3, **game: Any) -> None:

@@ -1,0 +1,108 @@
+"""Items of info that the memory keeps in columns."""
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box
+
+from tmrl_like.errors import MemoryContractError
+from tmrl_like.replay import Prioritised, ReplayMemory, WithDemonstrations
+from tmrl_like.replay.data_sets import write_data_set
+from tmrl_like.testing.memories import ActionBufferEnv, packed
+from tmrl_like.trainer.sample_check import SampleCheck
+from tmrl_like.types import Buffer, Info, Sample
+
+NAMES = ("progress", "values")
+
+
+def samples(count=30, progress=np.float32, name="progress"):
+    """Two episodes; the samples of their resets bring nothing."""
+    for k in range(count):
+        info = Info({name: progress(k), "values": np.arange(k, k + 3.0), "text": "left out"})
+        is_reset = k in (0, count // 2)
+        info = Info(is_reset=True) if is_reset else info
+        yield Sample(0, np.float32(k), 0.0, False, False, info)
+
+
+def filled(**arguments):
+    memory = ReplayMemory(columns=NAMES, **arguments)
+    memory.append(Buffer(list(samples()), "w"))
+    return memory
+
+
+def check(memory):
+    for item in range(len(memory)):
+        transition = memory.get_transition(item)
+        assert transition.info["progress"] == transition.obs
+        assert type(transition.info["progress"]) is np.float32
+        assert transition.info["values"].tolist() == [transition.obs, transition.obs + 1, transition.obs + 2]
+        assert set(transition.info) == set(NAMES)
+    batch = memory.sample()
+    assert batch.columns["progress"].tolist() == batch.next_obs.tolist()
+    assert batch.columns["values"][:, 2].tolist() == (batch.next_obs + 2).tolist()
+    assert batch.columns["values"].dtype == batch.columns["values"].new_zeros(0).double().dtype
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{}, {"memory_size": 9}, {"obs_preprocessor": lambda obs: obs}, {"prioritised": Prioritised()}],
+    ids=["plain", "ring", "preprocessor", "priorities"],
+)
+def test_what_info_says_comes_back_with_the_transition(arguments):
+    check(filled(**arguments))
+
+
+def test_columns_survive_in_a_log(tmp_path):
+    write_data_set(tmp_path / "log", [Buffer(list(samples()), "w")])
+    check(ReplayMemory(columns=NAMES, dataset_path=tmp_path / "log"))
+
+
+def test_columns_of_own_samples_and_demonstrations_are_joined():
+    memory = WithDemonstrations(lambda **kw: ReplayMemory(columns=NAMES, batch_size=10, **kw))
+    memory.own.append(Buffer(list(samples()), "w"))
+    memory.demonstrations.append(Buffer(list(samples()), "e"))
+    assert memory.columns == NAMES
+    check(memory)
+
+
+def test_zeros_stand_for_what_resets_do_not_bring_in_a_ring_that_was_full():
+    memory = filled(memory_size=10)
+    assert memory._store.fields[5].columns[0].array[[4, 5, 6]].tolist() == [24.0, 25.0, 26.0]
+    memory.append(Buffer([Sample(0, np.float32(0), 0.0, False, False, Info(is_reset=True))], "w"))
+    assert memory._store.fields[5].columns[0].array[[0, 1]].tolist() == [0.0, 21.0]
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_step_that_lacks_an_item_is_refused_by_its_name(first):
+    memory = ReplayMemory(columns=NAMES)
+    if not first:
+        memory.append(Buffer(list(samples()), "w"))
+    before = len(memory)
+    with pytest.raises(MemoryContractError, match="info has no 'progress', which the memory keeps in a column; it has"):
+        memory.append(Buffer(list(samples(name="other")), "w"))
+    assert len(memory) == before
+
+
+@pytest.mark.parametrize("bad", [str, lambda k: np.zeros(k)])
+def test_an_item_that_is_no_number_or_changes_its_form_is_refused(bad):
+    with pytest.raises(MemoryContractError, match="info\\['progress'\\]"):
+        filled().append(Buffer(list(samples(progress=bad)), "w"))
+
+
+def test_a_flag_that_rewards_depend_on_is_a_single_number():
+    steps = [step.sample._replace(info={"greedy": np.zeros(2)}) for step in ActionBufferEnv(1, 0).take(9)]
+    with pytest.raises(MemoryContractError, match="greedy'\\] is not a single number"):
+        ReplayMemory(greedy_only=True).append(Buffer(steps, "w"))
+
+
+@pytest.mark.parametrize("columns", [("speed",), ()])
+def test_an_item_that_is_not_finite_is_refused_where_it_is_kept(columns):
+    steps = ActionBufferEnv(1, 0).take(20)
+    steps[11].sample.info["speed"] = float("nan")
+    check = SampleCheck(Box(-1, 1, (3,)), Box(-1, 1, (2,)), ReplayMemory(columns=columns))
+    check._shapes = {}
+    (block,) = packed(steps, with_originals=False).blocks
+    if not columns:
+        check.values(block)
+        return
+    with pytest.raises(MemoryContractError, match="info\\['speed'\\] holds nan"):
+        check.values(block)

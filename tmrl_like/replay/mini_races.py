@@ -1,0 +1,77 @@
+"""Mini-races: a view of the memory in which each transition is at some moment of a race of T steps.
+
+Nothing of it is stored. When a transition is drawn, so is the number of steps u that its race has left, 1 to T. Of the
+k rewards that an n-step transition sums up (see `transitions`) those beyond the end of the race are left out:
+
+    k' = min(k, u)
+    y  = r(1) + gamma r(2) + ... + gamma^(k'-1) r(k') + gamma^k' (1 - d) V(obs(k'), (u - k') / T)
+
+d is 1 where the race is over (k' = u) or step k' terminated the episode, else 0. The network sees u / T beside the
+observation. Its value is that of the next u steps alone, so that gamma may be 1:
+
+    V(obs, u / T) = E[r(1) + r(2) + ... + r(u)]
+
+and a worker, which always acts at the start of a race (u = T), takes what brings the most reward in the next T steps.
+A value that knows the time that is left is Pardo et al.'s, "Time Limits in Reinforcement Learning", 2018
+(arXiv:1712.00378, section 3); to draw that time for each transition is an idea of Linesight's, for TrackMania.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tmrl_like.base.options import at_least
+from tmrl_like.errors import ConfigError, expect
+from tmrl_like.replay.columns import Rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class MiniRaces:
+    """How a memory draws mini-races; see `ReplayMemory(mini_races=…)`.
+
+    Attributes:
+        seconds: how long a race is; needs the environment's time-step (`time_step_duration` of the memory).
+        steps: the same in environment steps, T; it comes before `seconds`. None: `seconds` count.
+        start_share: of the transitions drawn, the share that is put at the start of a race, where workers act (u = T).
+        final_share: the share that is put into a race's last `final_steps`, u drawn from them uniformly: the values
+            that all others are built on.
+        final_steps: see there.
+    """
+
+    seconds: float = 7.0
+    steps: int | None = None
+    start_share: float = 0.0
+    final_share: float = 0.0
+    final_steps: int = 5
+
+    def __post_init__(self) -> None:
+        at_least(self, 1, "final_steps")
+        expect(self.seconds > 0, "seconds", self.seconds, "more than 0")
+        expect(self.steps is None or self.steps >= 1, "steps", self.steps, "1 or more")
+        shares = self.start_share, self.final_share
+        expect(
+            min(shares) >= 0 and sum(shares) <= 1, "start_share, final_share", shares, "0 or more, together at most 1"
+        )
+
+    def length(self, time_step_duration: float | None) -> int:
+        """T; raises ConfigError where `seconds` count and nobody knows how long a time-step is."""
+        if self.steps is not None:
+            return self.steps
+        if not time_step_duration:
+            raise ConfigError(
+                f"mini-races of {self.seconds:g} s need the environment's time-step, which is not known here: give the "
+                "memory time_step_duration, in seconds, or MiniRaces steps"
+            )
+        return max(1, round(self.seconds / time_step_duration))
+
+    def draw(self, rng: np.random.Generator, count: int, length: int) -> Rows:
+        """Steps that are left of a race of T = `length`, for each of B = `count` transitions: int [B], 1 to T."""
+        left = rng.integers(1, length + 1, count)
+        if self.start_share or self.final_share:
+            chance = rng.random(count)
+            final = rng.integers(1, min(self.final_steps, length) + 1, count)
+            left = np.where(chance < self.start_share, length, left)
+            left = np.where(chance >= 1.0 - self.final_share, final, left)
+        return left

@@ -10,6 +10,7 @@ import yaml
 
 from tmrl_like.agents.in_numpy import SquashedGaussianActor
 from tmrl_like.base.options import sentences
+from tmrl_like.base.schedules import ValueSchedule
 from tmrl_like.config.experiment import SECTIONS, Experiment, ServerSection, Settings, WorkerSection
 from tmrl_like.config.loading import TOP_LEVEL, dump_experiment, load_experiment, load_settings, open_experiment
 from tmrl_like.delivery.options import OutboxOptions
@@ -238,7 +239,11 @@ RATIO = "max_training_steps_per_env_step"
         ("port: 8000", "port: 80000", ":18: server.port is 80000; expected 0 to 65535"),
         ("port: 8000", "transport: tcp", ":18: server.transport: expected one of zmq, tlspyo, got 'tcp'"),
         ("epochs: .inf", "epochs: 0", ":20: trainer.epochs is 0; expected 1 or more"),
-        ("epochs: .inf", f"{RATIO}: fast", f":20: trainer.{RATIO}: expected a number or auto, got 'fast'"),
+        (
+            "epochs: .inf",
+            f"{RATIO}: fast",
+            f":20: trainer.{RATIO}: expected a number or auto or a sched",
+        ),
         ("  epochs: .inf", "  - epochs", ":19: trainer: expected keys with values, got ['epochs']"),
         ("run_name: r1", "run_name: ../r1", ":2: run_name is '../r1'; expected letters"),
         ("run_name: r1", "seed: soon", ":2: seed: expected a whole number or none, got 'soon'"),
@@ -335,3 +340,32 @@ def test_a_server_for_this_machine_listens_to_nobody_else(section: dict[str, Any
 @pytest.mark.parametrize("cls", [Settings, Experiment, *SECTIONS.values(), OutboxOptions, TransportOptions])
 def test_every_key_has_a_sentence(cls: type) -> None:
     assert {field.name for field in dataclasses.fields(cls)} <= sentences(cls).keys()
+
+
+POINTS = "{points: {0: 0.5, 100: 0.1}, between: exponential}"
+
+
+def test_a_schedule_may_stand_where_a_number_may_change(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed(file, "lr: 0.5", f"lr: {POINTS}")
+    with pytest.raises(ConfigError, match=r":9: agent\.init_args\.lr: a schedule may stand for nothing of Agent$"):
+        load_experiment(file)
+    monkeypatch.setattr(f"{MODULE}.Agent.tunable", ("lr",), raising=False)
+    schedule = load_experiment(file).agent.keywords["lr"]
+    assert schedule == ValueSchedule({0: 0.5, 100: 0.1}, "exponential")
+    assert yaml.safe_load(dump_experiment(file))["agent"]["init_args"]["lr"]["points"] == {0: 0.5, 100: 0.1}
+    changed(file, "lr: 0.5", f"lr: {POINTS.replace('between', 'betwen')}")
+    with pytest.raises(ConfigError, match=r":9: agent\.init_args\.lr\.betwen: there is no such key; .* between"):
+        load_experiment(file)
+
+
+def test_a_schedule_of_the_pace_is_read_and_printed(file: Path, tmp_path: Path) -> None:
+    changed(file, "  epochs: .inf", f"  {RATIO}: {POINTS}")
+    assert load_settings(file).trainer.max_training_steps_per_env_step == ValueSchedule(
+        {0: 0.5, 100: 0.1}, "exponential"
+    )
+    again = tmp_path / "again.yaml"
+    again.write_text(dump_experiment(file))
+    assert load_settings(again).trainer == load_settings(file).trainer
+    changed(file, "  epochs: .inf", f"  {RATIO}: {POINTS.replace('0.1', '0')}")
+    with pytest.raises(ConfigError, match=rf":20: trainer\.{RATIO}\.points is .*; expected numbers above 0 with"):
+        load_settings(file)

@@ -176,3 +176,48 @@ def test_lockstep_needs_a_number(ratio):
     pacer = Pacer(Schedule(max_training_steps_per_env_step=ratio))
     with pytest.raises(ConfigError, match=f"is {ratio}, .* expected a finite number"):
         pacer.enter_lockstep(0)
+
+
+def test_another_ratio_holds_from_where_it_is_and_what_was_left_undone_is_forgiven():
+    pacer = Pacer(Schedule(max_training_steps_per_env_step=4.0))
+    assert pacer.may_train(399, 100)
+    pacer.follow(0.5, math.inf, 400, 100)  # all was made: the next sample allows half a step
+    assert not pacer.may_train(400, 101)
+    assert pacer.may_train(400, 102)
+    assert not pacer.may_train(401, 102)
+    pacer.follow(2.0, math.inf, 400, 1000)  # 450 were allowed and not made: no burst of more than 50 samples' steps
+    assert pacer.may_train(499, 1000)
+    assert not pacer.may_train(500, 1000)
+    assert pacer.may_train(500, 1001)
+    pacer.follow(math.inf, math.inf, 500, 1000)
+    assert pacer.may_train(10**9, 1000)
+    pacer.follow(1.0, math.inf, 10**6, 1000)
+    assert pacer.may_train(10**6 + 49, 1000)
+    assert not pacer.may_train(10**6 + 50, 1000)
+
+
+def test_a_ratio_and_auto_may_follow_each_other():
+    pacer = Pacer(Schedule(max_training_steps_per_env_step=1.0))
+    pacer.follow("auto", 5.0, 100, 100)
+    assert not pacer.may_train(100, 100)
+    pacer.before_samples(100, 100, 1)
+    assert pacer.may_train(104, 101)
+    assert not pacer.may_train(105, 101)
+    pacer.follow(1.0, 5.0, 105, 101)
+    assert not pacer.may_train(105, 101)
+    assert pacer.may_train(105, 102)
+
+
+def test_in_lockstep_another_ratio_holds_for_the_tasks_from_there_on():
+    pacer = Pacer(Schedule(max_training_steps_per_env_step=2.0))
+    pacer.enter_lockstep(10)
+    pacer.tasked_steps = 3
+    pacer.follow(0.5, math.inf, 12, 100)
+    assert pacer.may_train(15, 100)  # the six steps that were tasked stay so
+    assert not pacer.may_train(16, 100)
+    pacer.tasked_steps = 5
+    assert pacer.may_train(16, 100)
+    assert not pacer.may_train(17, 100)
+    with pytest.raises(ConfigError, match=r"is auto, .* expected a finite number"):
+        pacer.follow("auto", 20.0, 17, 100)
+    assert not pacer.may_train(17, 100)

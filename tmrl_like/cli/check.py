@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tmrl_like.base.schedules import at_the_start
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.benchmark import describe_deadline
 from tmrl_like.cli.delays import report_delays
@@ -158,7 +159,7 @@ def periods_s(block: SampleBlock, time_step_s: float) -> np.ndarray[Any, Any]:
 
 def _filled(experiment: Experiment, traffic: Traffic) -> MemoryDataloading:
     """Put everything into the experiment's memory, and have it rebuild and compare every transition."""
-    memory: MemoryDataloading = memory_factory(experiment)(nb_steps=1, device="cpu")
+    memory: MemoryDataloading = at_the_start(memory_factory(experiment))(nb_steps=1, device="cpu")
     for block in traffic.blocks:
         memory.append(Buffer(stream="check", blocks=(block,)))
     if isinstance(memory, MemoryDataloading):
@@ -176,7 +177,7 @@ def _filled(experiment: Experiment, traffic: Traffic) -> MemoryDataloading:
 
 def _report_training(experiment: Experiment, worker: RolloutWorker, memory: MemoryDataloading) -> None:
     env = worker.env
-    agent = agent_factory(experiment)(
+    agent = at_the_start(agent_factory(experiment))(
         observation_space=env.observation_space, action_space=env.action_space, device="cpu"
     )
     metrics = train_step(agent, memory, memory.sample())

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 from tmrl_like.base.factories import MISSING, argument_of, known_from_env, signature_of
+from tmrl_like.base.schedules import value_at
 from tmrl_like.config.components import arguments_written, import_component, resolve_component
 from tmrl_like.config.document import Document, Keys
 from tmrl_like.config.experiment import PARTS
@@ -38,7 +39,8 @@ def complete_memory(document: Document, parts: Collection[str]) -> None:
             )
             unknown = [name for name in _FROM_ENV if name not in known]
     if "agent" in parts:
-        known["gamma"] = argument_of(resolve_component(document, ("agent",), PARTS["agent"]).factory(), "gamma")
+        agent = resolve_component(document, ("agent",), PARTS["agent"]).factory()
+        known["gamma"] = value_at(argument_of(agent, "gamma"))
     keys: Keys = ("memory",)
     holder = document.data
     while isinstance(component := holder.get(keys[-1]), dict | str):

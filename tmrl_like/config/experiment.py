@@ -174,7 +174,8 @@ class Settings:
         fine = bool(_NAME.fullmatch(self.run_name))
         expect(fine, "run_name", self.run_name, "letters, digits, '.', '_' and '-', at most 100")
         ratio = self.trainer.max_training_steps_per_env_step
-        if self.worker.synchronous and (isinstance(ratio, str) or ratio == math.inf):
+        is_bounded = self.trainer.sample_uses is not None
+        if self.worker.synchronous and (ratio == "auto" or (ratio == math.inf and not is_bounded)):
             raise ConfigError(
                 f"trainer.max_training_steps_per_env_step is {ratio}; with worker.synchronous expected a finite number"
             )

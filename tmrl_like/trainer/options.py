@@ -7,9 +7,18 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tmrl_like.base.options import above_0, at_least
+from tmrl_like.base.schedules import ValueSchedule
 from tmrl_like.errors import expect
 
 Resume = Literal["all", "memory", "none"]
+
+LIVE = (
+    *("epochs", "rounds", "steps", "metrics_interval_s", "max_minutes", "start_training"),
+    *("update_model_interval", "update_model_interval_s", "update_buffer_interval"),
+    *("max_training_steps_per_env_step", "sample_uses", "auto_ratio_bound"),
+    "sleep_between_buffer_retrieval_attempts",
+)
+"""Fields of a `Schedule` that may change while training goes on."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -33,6 +42,8 @@ class Schedule:
         max_training_steps_per_env_step: training pauses above this ratio, as soon as a worker has sent a sample; the
             samples of a data set count. With auto it is as high as the machine can give while the workers keep their
             deadlines.
+        sample_uses: how often each sample is trained on, on average: training pauses above sample_uses / batch size
+            training steps per sample, too; of both limits the lower one holds. None: only the other one does.
         auto_ratio_bound: what auto never exceeds.
         sleep_between_buffer_retrieval_attempts: longest wait for new samples at a time, in seconds; samples that arrive
             earlier end it.
@@ -54,7 +65,8 @@ class Schedule:
     update_model_interval: int = 100
     update_model_interval_s: float = 0.0
     update_buffer_interval: int = 100
-    max_training_steps_per_env_step: float | Literal["auto"] = 1.0
+    max_training_steps_per_env_step: float | Literal["auto"] | ValueSchedule = 1.0
+    sample_uses: float | ValueSchedule | None = None
     auto_ratio_bound: float = 20.0
     sleep_between_buffer_retrieval_attempts: float = 1.0
     max_sample_age_s: float = math.inf
@@ -69,9 +81,14 @@ class Schedule:
         at_least(self, 0, "start_training", "update_model_interval_s", "metrics_interval_s")
         above_0(self, "max_minutes", "auto_ratio_bound", "sleep_between_buffer_retrieval_attempts")
         above_0(self, "max_sample_age_s", "max_policy_lag_versions")
-        ratio = self.max_training_steps_per_env_step
-        fine = ratio == "auto" if isinstance(ratio, str) else ratio > 0
+        ratio, uses = self.max_training_steps_per_env_step, self.sample_uses
+        fine = ratio == "auto" if isinstance(ratio, str) else _smallest(ratio) > 0
         expect(fine, "max_training_steps_per_env_step", ratio, "more than 0, or auto")
+        expect(uses is None or _smallest(uses) > 0, "sample_uses", uses, "more than 0, or none")
+
+
+def _smallest(value: float | ValueSchedule) -> float:
+    return min(value.points.values()) if isinstance(value, ValueSchedule) else value
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from tmrl_like.base.schedules import value_at
 from tmrl_like.errors import ConfigError
 from tmrl_like.trainer.options import Schedule
 
@@ -54,32 +55,73 @@ class Pacer:
     later than then.
 
     Attributes:
-        schedule: has the ratio, `start_training` and the bound.
+        schedule: has `start_training`, and the ratio at the beginning.
+        limit: training steps per sample at most, or `auto`: the schedule's ratio, or less for `sample_uses`.
+        bound: what `auto` never exceeds.
         recorded_samples: samples that were in the memory before training began: a data set's, or those of a memory
             that was taken over without its agent.
-        unpaced_steps: training steps beyond the ratio, made before the first sample of a worker.
+        unpaced_steps: training steps that are allowed beyond the ratio: made before the first sample of a worker, or
+            by what the ratio was before; below 0 it is the other way round.
         ratio: with `auto`, training steps that a sample allows now.
         allowed_steps: with `auto`, the training steps up to which training may go.
         held_by: with `auto`, what holds the ratio: "bound", "overruns", "sample age" or "learner".
         in_lockstep: whether training is.
         tasked_steps: in lockstep, environment steps so far that allow tasks.
-        untasked_training: training steps that were made before.
+        untasked_training: training steps that were made before; corrected where the ratio was another one.
         own_late_share: overruns of all steps while training rests.
         own_age_s: age of packets while training rests; .inf: not known.
     """
 
     schedule: Schedule
     recorded_samples: int = 0
-    unpaced_steps: int = 0
+    unpaced_steps: float = 0
     ratio: float = math.inf
     allowed_steps: float = 0.0
     held_by: str = "bound"
     in_lockstep: bool = False
     tasked_steps: int = 0
-    untasked_training: int = 0
+    untasked_training: float = 0
     own_late_share: float = 0.0
     own_age_s: float = math.inf
+    limit: Any = field(default=0.0, init=False)
+    bound: float = field(default=math.inf, init=False)
     _window: _Window = field(default_factory=_Window, init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self.limit = value_at(self.schedule.max_training_steps_per_env_step)
+        self.bound = self.schedule.auto_ratio_bound
+
+    def follow(self, limit: Any, bound: float, training_steps: int, samples: int) -> None:
+        """Have another limit or bound from here on.
+
+        What was allowed until now stays so, and what was not made of it is forgiven but for that of 50 samples.
+
+        Raises:
+            ConfigError: training is in lockstep, and the limit is no number that a worker could await.
+        """
+        self.check(limit)
+        self.bound = bound
+        if limit == self.limit:
+            return
+        if self.in_lockstep:
+            self.untasked_training += (self.limit - limit) * self.tasked_steps
+        elif limit == "auto":
+            self.allowed_steps = training_steps
+        elif samples > self.recorded_samples:
+            owed = min(self._allowed(samples) - training_steps, _KEPT_SAMPLES * limit)
+            self.unpaced_steps = 0.0 if limit == math.inf else training_steps + owed - limit * samples
+        self.limit = limit
+
+    def check(self, limit: Any) -> None:
+        """Raise ConfigError where training is in lockstep, and this is no limit for that."""
+        if self.in_lockstep and limit in ("auto", math.inf):
+            raise ConfigError(
+                f"max_training_steps_per_env_step is {limit}, and a worker gathers in lockstep (synchronous): "
+                "expected a finite number"
+            )
+
+    def _allowed(self, samples: int) -> float:
+        return self.allowed_steps if self.limit == "auto" else float(self.limit * samples + self.unpaced_steps)
 
     def may_train(self, training_steps: int, samples: int) -> bool:
         """Whether one more training step is allowed after `training_steps`, with `samples` recorded or received."""
@@ -89,26 +131,17 @@ class Pacer:
             return not self.is_done(training_steps, self.tasked_steps)
         if samples == self.recorded_samples:
             return True
-        ratio = self.schedule.max_training_steps_per_env_step
-        allowed = self.allowed_steps if ratio == "auto" else ratio * samples + self.unpaced_steps
-        return training_steps + 1 <= allowed
+        return training_steps + 1 <= self._allowed(samples)
 
     def enter_lockstep(self, training_steps: int) -> None:
         """Samples come whose worker awaits training; ConfigError: the ratio is no number that it could await."""
         if not self.in_lockstep:
-            ratio = self.schedule.max_training_steps_per_env_step
-            if isinstance(ratio, str) or ratio == math.inf:
-                raise ConfigError(
-                    f"max_training_steps_per_env_step is {ratio}, and a worker gathers in lockstep (synchronous): "
-                    "expected a finite number"
-                )
             self.in_lockstep, self.untasked_training = True, training_steps
+            self.check(self.limit)
 
     def is_done(self, training_steps: int, tasked_steps: int) -> bool:
         """In lockstep, whether the tasks of so many environment steps are done after `training_steps`."""
-        ratio = self.schedule.max_training_steps_per_env_step
-        assert not isinstance(ratio, str)
-        return training_steps - self.untasked_training + 1 > ratio * tasked_steps
+        return bool(training_steps - self.untasked_training + 1 > self.limit * tasked_steps)
 
     def before_samples(
         self,
@@ -128,10 +161,9 @@ class Pacer:
             driven: environment steps of all workers so far and, of these, overruns; None: the packets are another
                 trainer's, which judges them.
         """
-        ratio = self.schedule.max_training_steps_per_env_step
-        if ratio != "auto":
+        if self.limit != "auto":
             if samples == self.recorded_samples > 0:
-                self.unpaced_steps = max(0, training_steps - math.floor(min(ratio * samples, training_steps)))
+                self.unpaced_steps = max(0, training_steps - math.floor(min(self.limit * samples, training_steps)))
         else:
             if driven is not None:
                 self._watch(training_steps, age_s, driven)
@@ -139,13 +171,13 @@ class Pacer:
 
     def metrics(self) -> dict[str, Any]:
         """The ratio that is allowed now, and what holds it; nothing without `auto`."""
-        if self.schedule.max_training_steps_per_env_step != "auto":
+        if self.limit != "auto":
             return {}
-        allowed = min(self.ratio, self.schedule.auto_ratio_bound)
+        allowed = min(self.ratio, self.bound)
         return {"training_steps_per_env_step_allowed": allowed, "training_steps_held_by": self.held_by}
 
     def _grant(self, training_steps: int, new: int) -> None:
-        self.ratio = min(self.ratio, self.schedule.auto_ratio_bound)
+        self.ratio = min(self.ratio, self.bound)
         owed = max(0.0, self.allowed_steps - training_steps) + self.ratio * new
         self.allowed_steps = training_steps + min(owed, self.ratio * max(new, _KEPT_SAMPLES))
         self._window.granted += self.ratio * new
@@ -169,7 +201,7 @@ class Pacer:
         return _LATE_SHARE + 2 * self.own_late_share
 
     def _judge(self, late_share: float, trained: int) -> None:
-        window, bound = self._window, self.schedule.auto_ratio_bound
+        window, bound = self._window, self.bound
         least = bound * _LEAST
         if not trained or self.ratio <= least:
             self.own_late_share += (late_share - self.own_late_share) / 2

@@ -8,7 +8,8 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ import torch
 
 from tmrl_like.agents.agent import TrainingAgent
 from tmrl_like.base.factories import argument_of, completed
+from tmrl_like.base.schedules import ValueSchedule, at_the_start
 from tmrl_like.errors import ConfigError, MemoryContractError, MissingExtraError, PipelineMismatchError
 from tmrl_like.metrics.rounds import RoundMetrics
 from tmrl_like.policies.actor import ActorModule
@@ -27,6 +29,7 @@ from tmrl_like.trainer.pacing import Pacer
 from tmrl_like.trainer.ranks import Alone
 from tmrl_like.trainer.rewards import RecentRewards
 from tmrl_like.trainer.sample_check import check_data_set
+from tmrl_like.trainer.tuning import Tuning, refuse_two_discounts
 from tmrl_like.types import Batch, Buffer, Delivery, EpisodeStats, Receipt
 
 log = logging.getLogger("tmrl_like.trainer")
@@ -100,6 +103,7 @@ class TrainingOffline(Schedule):
         training_agent_cls: makes the agent from `observation_space`, `action_space` and `device`.
         agent_scheduler: called as f(agent, epoch) at the start of each epoch.
         recent_rewards: mean reward of the newest `reward_window` decisions; any thread reads it.
+        tuning: what changes while training goes on.
         observer: takes the records of rounds and of episodes as they end; docs/metrics.md says what is in them.
         should_stop: asked between training steps.
         ranks: the trainers that learn as one; what is counted is counted over all.
@@ -134,14 +138,13 @@ class TrainingOffline(Schedule):
         self.device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
         self.freshness = FreshnessLimits(self.max_sample_age_s, self.max_policy_lag_versions)
         self.observation_space, self.action_space = _spaces_of(self.env_cls)
-        memory_cls = completed(self.memory_cls, gamma=argument_of(self.training_agent_cls, "gamma"))
+        agent_cls = at_the_start(self.training_agent_cls)
+        memory_cls = completed(at_the_start(self.memory_cls), gamma=argument_of(agent_cls, "gamma"))
         self.memory = memory_cls(nb_steps=self.steps, device=self.device)
-        self.agent = self.training_agent_cls(
+        self.agent = agent_cls(
             observation_space=self.observation_space, action_space=self.action_space, device=self.device
         )
-        gammas = getattr(self.memory, "gamma", None), getattr(self.agent, "gamma", None)
-        if None not in gammas and gammas[0] != gammas[1]:  # the memory sums rewards up, the agent adds values
-            raise ConfigError(f"gamma is {gammas[0]} in the memory and {gammas[1]} in the agent: give both the same")
+        refuse_two_discounts(getattr(self.memory, "gamma", None), getattr(self.agent, "gamma", None))
         if self.memory.mini_races is not None and not self.agent.takes_time_left:
             raise ConfigError(
                 f"the memory draws mini-races, but {type(self.agent).__name__} does not take the time that is left: "
@@ -160,6 +163,26 @@ class TrainingOffline(Schedule):
         self._stored_ages = StoredAges(self.memory.memory_size)
         self._began_at = self._published_at = self.clock()
         self._awaited: deque[tuple[int, Receipt]] = deque()  # in lockstep: tasked steps, up to this packet
+        self.tuning = Tuning(self, self.training_agent_cls, self.memory_cls)
+        self.tuning.follow()
+
+    def tune(self, values: Mapping[str, float | ValueSchedule | None]) -> Future[None]:
+        """Change hyper-parameters while training goes on; any thread may call this.
+
+        They change with the next round, all or none of them, and are kept by checkpoints. With several ranks, rank 0's
+        calls count.
+
+        Args:
+            values: by their names in an experiment, e.g. {"agent.lr_actor": 1e-4, "trainer.steps": 100}: what agent and
+                memory have in `tunable`, and the fields `LIVE` of the schedule.
+
+        Returns:
+            What is done when they have changed, or raises ConfigError where one of them cannot be.
+
+        Raises:
+            ConfigError: one of them cannot change.
+        """
+        return self.tuning.ask(values)
 
     def run_epoch(self, interface: TrainerInterface) -> list[dict[str, Any]]:
         """Train for `rounds` x `steps` training steps, or for what an epoch that was stopped has left of its rounds.
@@ -173,6 +196,7 @@ class TrainingOffline(Schedule):
             self.agent_scheduler(self.agent, self.epoch)
         while self.round < self.rounds:
             metrics = metrics or RoundMetrics(self.epoch, self.round)
+            self.tuning.begin_round()
             with _profiled(self.profiling), contextlib.suppress(StopTraining):
                 self._run_round(interface, metrics)
                 self.round += 1
@@ -197,6 +221,7 @@ class TrainingOffline(Schedule):
             self.ranks.check(self.agent, self.total_updates)
             if self.total_updates % self.update_model_interval == 0 and self._may_publish():
                 self._published_at = self.clock()
+                self.tuning.follow()
                 interface.broadcast_model(self.agent.get_actor())
             self._note_trained(interface)
             if self.pacer.in_lockstep or self.total_updates % self.update_buffer_interval == 0:
@@ -316,11 +341,12 @@ class TrainingOffline(Schedule):
                 metrics.samples += other.samples
                 memory_transitions += other.memory_transitions
                 fleet |= {name: fleet.get(name, 0) + value for name, value in other.fleet.items()}
+        further = self._stored_ages.metrics() | self.recent_rewards.metrics() | fleet
         return metrics.close(
             total_updates=self.total_updates,
             total_samples=self.total_samples,
             memory_transitions=memory_transitions,
-            further=self._stored_ages.metrics() | self.recent_rewards.metrics() | fleet | self.pacer.metrics(),
+            further=further | self.pacer.metrics() | self.tuning.metrics(),
         )
 
     def is_over(self) -> bool:

@@ -30,10 +30,10 @@ from tmrl_like.trainer.schedule import TrainingOffline
 
 log = logging.getLogger("tmrl_like.trainer")
 
-FORMAT = 4
+FORMAT = 5
 _COUNTERS = ("epoch", "round", "elapsed_s", "total_updates", "total_samples")
 _OF_PACER = (
-    *("recorded_samples", "unpaced_steps"),
+    *("recorded_samples", "unpaced_steps", "limit"),
     *("ratio", "allowed_steps", "held_by", "own_late_share", "own_age_s"),
     *("in_lockstep", "tasked_steps", "untasked_training"),
 )
@@ -247,6 +247,7 @@ def _training_state(training: TrainingOffline, extra: dict[str, Any]) -> dict[st
         "agent": object_state(training.agent),
         "counters": {name: getattr(training, name) for name in _COUNTERS},
         "pacer": {name: getattr(training.pacer, name) for name in _OF_PACER},
+        "tuning": training.tuning.state(),
         "torch_rng": torch.get_rng_state(),
         "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         "python_rng": random.getstate(),
@@ -262,6 +263,7 @@ def _load_training_state(training: TrainingOffline, state: Mapping[str, Any]) ->
         setattr(training, name, state["counters"][name])
     for name, value in state["pacer"].items():
         setattr(training.pacer, name, value)
+    training.tuning.load(state["tuning"])
     torch.set_rng_state(state["torch_rng"])
     if state["cuda_rng"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(state["cuda_rng"])

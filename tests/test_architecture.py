@@ -28,6 +28,7 @@ MAY_IMPORT = {  # each room, from the ground floor up; no room is missing, and n
     "config": ("errors", "base", "transport", "server.options", "trainer.options", "worker.options"),
     "metrics": _GROUND,
     "wire": _GROUND,
+    "rollouts": _GROUND,
     "transport": ("errors", "base"),
     "delivery": (*_GROUND, "wire", "transport"),
     "envs": ("errors", "base"),
@@ -35,8 +36,10 @@ MAY_IMPORT = {  # each room, from the ground floor up; no room is missing, and n
     "agents": (*_GROUND, "policies"),
     "replay": (*_GROUND, "wire", "delivery"),
     "server": ("errors", "base", "config", "wire", "transport"),
-    "worker": (*_GROUND, "config", "wire", "transport", "delivery", "delivery.options", "envs", "policies"),
-    "trainer": (*_GROUND, "config", "metrics", "wire", "transport", "delivery", "policies", "agents", "replay"),
+    "worker": (*_GROUND, "config", "wire", "transport", "delivery", "delivery.options", "envs", "policies", "rollouts"),
+    "trainer": (
+        *(*_GROUND, "config", "metrics", "wire", "transport", "delivery", "policies", "agents", "replay", "rollouts"),
+    ),
     "in_process": ("types", "transport", "server", "trainer", "worker", "worker.options"),
 }
 EVERY_ROOM = ("cli", "testing")  # may import all of them

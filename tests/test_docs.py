@@ -48,6 +48,7 @@ COMMANDS = (
     "record-reward",
     "log",
     "policies",
+    "replay",
 )
 
 

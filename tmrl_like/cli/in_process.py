@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 
 from tmrl_like.cli.arguments import Arguments
+from tmrl_like.cli.best import hooks_of
 from tmrl_like.cli.trainer import make_trainer, train
 from tmrl_like.cli.worker import make_worker
 from tmrl_like.config.experiment import Experiment
@@ -16,7 +17,8 @@ from tmrl_like.in_process import connected
 from tmrl_like.metrics.sinks import Sink
 from tmrl_like.trainer.trainer import Trainer
 
-_PARTS = ("env", "actor", "agent", "memory", "sample_compressor", "obs_preprocessor", "agent_scheduler")
+_ROLLOUTS = ("on_worker_rollout", "on_trainer_rollout")
+_PARTS = ("env", "actor", "agent", "memory", "sample_compressor", "obs_preprocessor", "agent_scheduler", *_ROLLOUTS)
 
 
 def main(arguments: Arguments) -> int:
@@ -26,16 +28,16 @@ def main(arguments: Arguments) -> int:
             "--in-process goes with none of --workers, --trainers, --proof and --fresh: worker.envs is the number of "
             "environments, --trainer.resume none starts over"
         )
-    return train(arguments, _PARTS, _connected)
+    return train(arguments, _PARTS, partial(_connected, arguments))
 
 
 @contextmanager
-def _connected(experiment: Experiment, sinks: list[Sink]) -> Iterator[Trainer]:
+def _connected(arguments: Arguments, experiment: Experiment, sinks: list[Sink]) -> Iterator[Trainer]:
     with ExitStack() as closing:
         yield connected(
             closing,
             partial(make_trainer, experiment, sinks),
-            partial(make_worker, experiment, name="worker"),
+            partial(make_worker, experiment, name="worker", on_rollout=hooks_of(arguments, experiment)),
             dataclasses.replace(experiment.worker, spool=False),  # there is nothing that it could outlive
             experiment.worker.test_episode_interval,
             verbose=True,

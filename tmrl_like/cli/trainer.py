@@ -21,7 +21,7 @@ from tmrl_like.errors import ConfigError
 from tmrl_like.metrics.sinks import ConsoleSink, Sink, TensorBoardSink
 from tmrl_like.trainer.trainer import Trainer
 
-_PARTS = ("actor", "agent", "memory", "obs_preprocessor", "agent_scheduler")
+_PARTS = ("actor", "agent", "memory", "obs_preprocessor", "agent_scheduler", "on_trainer_rollout")
 _CHECKPOINT_WITHIN_S = 120.0
 
 

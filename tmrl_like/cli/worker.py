@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tmrl_like.cli.arguments import Arguments
+from tmrl_like.cli.best import hooks_of
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.run_lock import use_run
 from tmrl_like.cli.stopping import Stopper
@@ -26,9 +27,13 @@ PARTS = ("env", "actor", "sample_compressor", "obs_preprocessor")
 def main(arguments: Arguments) -> int:
     """Collect until a stop is requested."""
     stopper = Stopper(arguments.supervised)
-    experiment = prepare(arguments, "worker")
-    policy = None if arguments.policy is None else find_policy(experiment, arguments.policy)
-    with use_run(experiment.paths, "worker"), make_worker(experiment, name=arguments.name, policy=policy) as worker:
+    experiment = prepare(arguments, "worker", (*PARTS, "on_worker_rollout"))
+    more = {
+        "name": arguments.name,
+        "policy": None if arguments.policy is None else find_policy(experiment, arguments.policy),
+        "on_rollout": hooks_of(arguments, experiment),
+    }
+    with use_run(experiment.paths, "worker"), make_worker(experiment, **more) as worker:
         stopper.on_stop = worker.stop
         section, verbose = experiment.worker, not arguments.supervised
         if section.synchronous and not arguments.expert:

@@ -79,6 +79,7 @@ class WorkerSection(WorkerOptions):
 
     Attributes:
         test_episode_interval: a test episode before every k-th training episode; 0: none.
+        keep_best: keep the best run that this machine's workers drive, see `tmrl-like replay`.
         torch_threads: processor threads of the actor; one disturbs the control loop least.
         synchronous: collect in lockstep with training: each environment step allows
             `trainer.max_training_steps_per_env_step` training steps, and each environment waits for those of its step
@@ -86,6 +87,7 @@ class WorkerSection(WorkerOptions):
     """
 
     test_episode_interval: int = 10
+    keep_best: bool = True
     torch_threads: int = 1
     synchronous: bool = False
 
@@ -200,6 +202,8 @@ class Experiment(Settings):
             not name one, it is what the memory's class gives as its own.
         obs_preprocessor: applied to each observation right before the model, on the worker and in the memory.
         agent_scheduler: called as f(agent, epoch) at the start of each epoch.
+        on_worker_rollout: called on a worker with each finished episode, as a `Rollout`.
+        on_trainer_rollout: called on the trainer with each training episode that arrived as a whole, likewise.
         spaces: returns (observation_space, action_space), for a trainer's machine that cannot make the
             environment.
     """
@@ -211,6 +215,8 @@ class Experiment(Settings):
     sample_compressor: Factory | None = None
     obs_preprocessor: Factory | None = None
     agent_scheduler: Factory | None = None
+    on_worker_rollout: Factory | None = None
+    on_trainer_rollout: Factory | None = None
     spaces: Factory | None = None
 
 
@@ -225,6 +231,8 @@ PARTS: dict[str, tuple[str, ...]] = {
     "sample_compressor": (),
     "obs_preprocessor": (),
     "agent_scheduler": (),
+    "on_worker_rollout": (),
+    "on_trainer_rollout": (),
     "spaces": (),
 }
 """Keys of an experiment that name code, and the arguments that the framework supplies to each."""

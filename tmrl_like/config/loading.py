@@ -15,7 +15,7 @@ from tmrl_like.base.factories import signature_of
 from tmrl_like.base.text import suggestion
 from tmrl_like.config.components import holds_component, instantiate, is_component, make_page, resolve_component
 from tmrl_like.config.derived import complete_memory
-from tmrl_like.config.document import Document, Keys, parse_value, read_document
+from tmrl_like.config.document import Document, Keys, parse_document, parse_value, read_document
 from tmrl_like.config.experiment import PARTS, SECTIONS, Experiment, Settings
 from tmrl_like.errors import ConfigError
 
@@ -78,6 +78,11 @@ def _load(document: Document, parts: Collection[str]) -> Experiment:
     return Experiment(**vars(settings), **made)
 
 
+def load_kept(text: str, path: str, overrides: Overrides = (), parts: Collection[str] = tuple(PARTS)) -> Experiment:
+    """As `load_experiment`, of what `dump_experiment` once made of the file `path`; that may be gone."""
+    return _load(_opened(parse_document(text, f"{path} (as it was kept)"), overrides), parts)
+
+
 def load_settings(path: str | Path, overrides: Overrides = ()) -> Settings:
     """As `load_experiment`, the plain values only: code that the experiment names is not imported."""
     return _settings(open_experiment(path, overrides))
@@ -93,7 +98,10 @@ def _settings(document: Document) -> Settings:
 
 def open_experiment(path: str | Path, overrides: Overrides = ()) -> Document:
     """Read the file, lay the overrides over it, and refuse keys that do not exist; raises as `load_experiment`."""
-    document = read_document(Path(path))
+    return _opened(read_document(Path(path)), overrides)
+
+
+def _opened(document: Document, overrides: Overrides) -> Document:
     for keys, text in overrides:
         _override(document, keys, text)
     for key in document.data:

@@ -12,6 +12,7 @@ from pathlib import Path
 ROOT_VARIABLE = "TMRL_LIKE_HOME"
 RUN_VARIABLE = "TMRL_LIKE_RUN"
 EXPERIMENT_VARIABLE = "TMRL_LIKE_EXPERIMENT"
+BEST = Path("best", "rollout.npz")  # in the run's folder
 
 
 class RunPath(enum.Enum):
@@ -47,6 +48,7 @@ class RunPaths:
         checkpoints: folder of the checkpoints.
         checkpoint: the whole training, for a restart.
         metrics: one JSON object a line.
+        best: the best run that workers of this machine have driven.
     """
 
     def __init__(self, run_name: str, root: Path) -> None:
@@ -63,3 +65,4 @@ class RunPaths:
         self.checkpoints = self.folder / "checkpoints"
         self.checkpoint = self.checkpoints / "training"
         self.metrics = self.folder / "metrics.jsonl"
+        self.best = self.folder / BEST

@@ -52,6 +52,7 @@ class Schedule:
         max_policy_lag_versions: samples whose policy is older by more than so many versions are dropped and counted,
             and a worker that drives such a policy is named in the log.
         reward_window: decisions of each worker, and of all, whose mean reward is known at any time.
+        rollout_observations: keep observations in the rollouts that `on_rollout` gets.
         device: where batches and the agent are; none: cuda where there is one, else cpu.
         profiling: print a profile after each round (needs pyinstrument).
     """
@@ -72,6 +73,7 @@ class Schedule:
     max_sample_age_s: float = math.inf
     max_policy_lag_versions: float = math.inf
     reward_window: int = 1000
+    rollout_observations: bool = False
     device: str | None = None
     profiling: bool = False
 

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -23,6 +24,7 @@ from tmrl_like.errors import ConfigError, MemoryContractError, MissingExtraError
 from tmrl_like.metrics.rounds import RoundMetrics
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.replay.contract import MemoryDataloading
+from tmrl_like.rollouts.hooks import Assembler, Hook, Rollouts
 from tmrl_like.trainer.freshness import FreshnessLimits, StoredAges
 from tmrl_like.trainer.options import Schedule
 from tmrl_like.trainer.pacing import Pacer
@@ -102,6 +104,9 @@ class TrainingOffline(Schedule):
         memory_cls: makes the memory from `nb_steps` and `device`.
         training_agent_cls: makes the agent from `observation_space`, `action_space` and `device`.
         agent_scheduler: called as f(agent, epoch) at the start of each epoch.
+        on_rollout: called with each training episode that arrived as a whole, as a `Rollout`, in a thread of its own;
+            what was left out is counted in `rollouts.dropped`.
+        rollouts: what calls it; None: nobody asked for them.
         recent_rewards: mean reward of the newest `reward_window` decisions; any thread reads it.
         tuning: what changes while training goes on.
         observer: takes the records of rounds and of episodes as they end; docs/metrics.md says what is in them.
@@ -114,6 +119,7 @@ class TrainingOffline(Schedule):
     memory_cls: Callable[..., MemoryDataloading] | None = None
     training_agent_cls: Callable[..., TrainingAgent] | None = None
     agent_scheduler: Callable[[TrainingAgent, int], None] | None = None
+    on_rollout: Hook | None = None
 
     epoch: int = field(default=0, init=False)
     round: int = field(default=0, init=False)
@@ -160,6 +166,9 @@ class TrainingOffline(Schedule):
         self._unsaid_samples = self._unsaid_tasks = 0  # that the other ranks have not heard of
         self.observer: Callable[[dict[str, Any]], None] = lambda record: None
         self.recent_rewards = RecentRewards(self.reward_window)
+        self.rollouts = Rollouts(self.on_rollout, self.rollout_observations, 1000) if self.on_rollout else None
+        self._assembler = None if self.rollouts is None else Assembler(self.rollouts)
+        self._has_gap = False
         self._stored_ages = StoredAges(self.memory.memory_size)
         self._began_at = self._published_at = self.clock()
         self._awaited: deque[tuple[int, Receipt]] = deque()  # in lockstep: tasked steps, up to this packet
@@ -307,6 +316,9 @@ class TrainingOffline(Schedule):
             else:
                 self._count(buffer, interface, metrics)
                 self.recent_rewards.add(delivery.receipt.worker if delivery.receipt else "", buffer)
+                if self._assembler is not None and self.rollouts is not None and delivery.receipt is not None:
+                    make = partial(self._assembler.take, delivery.receipt[:2], buffer, self._has_gap)
+                    self._has_gap = not self.rollouts.put(make)
         if delivery.awaits and delivery.receipt is not None:
             self._awaited.append((self.pacer.tasked_steps, delivery.receipt))
         if not delivery.is_copy:

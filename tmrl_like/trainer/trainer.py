@@ -202,6 +202,8 @@ class Trainer:
         while threading.current_thread() is not self._runner and not self._idle.wait(_LOOK_S):
             pass
         self.link.close()
+        if self.training.rollouts is not None:
+            self.training.rollouts.close()
         self._checkpoints.close()
         self.ranks.leave()
 

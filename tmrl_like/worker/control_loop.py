@@ -6,6 +6,7 @@ import inspect
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ from tmrl_like.worker.returned import is_number, not_finite, outline
 
 if TYPE_CHECKING:
     from tmrl_like.policies.actor import ActorModule
+    from tmrl_like.rollouts.hooks import Rollouts
+    from tmrl_like.rollouts.rollout import Step
 
 _REWARD_TYPES = (float, np.float32, np.float64, np.float16)
 _COLLECT_EVERY = 16  # steps
@@ -37,6 +40,8 @@ class _Episode:
     return_: float = 0.0
     steps: int = 0
     overruns: int = 0
+    rollout: deque[Step] | None = None  # where somebody asked for it
+    keeps_observations: bool = False
 
 
 class ControlLoop:
@@ -47,6 +52,7 @@ class ControlLoop:
         actor: the instance that acts now; `PolicyIntake` has the other one.
         dead_man: what drives when the policy must not.
         samples: where samples are appended to; None: nobody takes them.
+        rollouts: where episodes go as a whole; None: nobody takes them.
         policy_version: of the weights that act now; 0: never updated.
         env_steps: steps since the start.
         collected_steps: those of them that became samples.
@@ -94,6 +100,7 @@ class ControlLoop:
         self._intake = intake
         self._worker = worker
         self.samples: SampleLog | None = None
+        self.rollouts: Rollouts | None = None
         self.dead_man = dead_man
         self.check = check
         self._episode = _Episode(False, 0.0)
@@ -198,6 +205,9 @@ class ControlLoop:
         self.env_steps += 1
         if period_s >= env.overrun_after_s:
             self._on_overrun(period_s)
+        if (rollout := self._episode.rollout) is not None:
+            seen = new_obs if self._episode.keeps_observations else None
+            rollout.append((act, rew, info, self.policy_version, source, observed, seen))
         if collect_samples:
             self.collected_steps += 1
             sample: tuple[Any, ...] = (act, new_obs, rew, terminated, truncated, info)
@@ -250,6 +260,9 @@ class ControlLoop:
         episode = self._episode = _Episode(test, time.monotonic())
         terminated = truncated = False
         obs, _ = self.reset(collect_samples)
+        if self.rollouts is not None:
+            episode.rollout = self.rollouts.begin(obs, self.observed_at)
+            episode.keeps_observations = self.rollouts.observations
         while not (terminated or truncated):
             obs, rew, terminated, truncated, _ = self.step(obs, test, collect_samples, episode.steps + 1 >= limit)
             episode.return_ += float(rew)
@@ -284,6 +297,9 @@ class ControlLoop:
         )
         if self.samples is not None:
             self.samples.end_episode(stats)
+        if self.rollouts is not None and episode.rollout is not None:
+            self.rollouts.end(episode.rollout, stats, self.env.time_step_s)
+            episode.rollout = None
         return stats
 
     def _on_overrun(self, period_s: float) -> None:

@@ -41,6 +41,7 @@ class WorkerOptions:
         cpu_affinity: numbers of the processors for that thread, from 0; none: all.
         spool: keep samples on disk as well, so that they outlive the worker: in this folder, or, with true, in the
             run's. Workers of one machine may share it.
+        rollout_observations: keep observations in the rollouts that `on_rollout` gets.
         outbox: when packets leave, and how much of them is kept.
     """
 
@@ -57,6 +58,7 @@ class WorkerOptions:
     realtime_priority: int | None = None
     cpu_affinity: Sequence[int] | None = None
     spool: bool | str | Path = False
+    rollout_observations: bool = False
     outbox: OutboxOptions = field(default_factory=OutboxOptions)
 
     def __post_init__(self) -> None:

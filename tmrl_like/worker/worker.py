@@ -29,6 +29,7 @@ from tmrl_like.errors import ConfigError, TransportError
 from tmrl_like.policies.choice import faster
 from tmrl_like.policies.intake import PolicyIntake, TorchIntake
 from tmrl_like.policies.probe import PolicyProbe
+from tmrl_like.rollouts.hooks import Hook, Rollouts
 from tmrl_like.transport import ONE_THREAD, TransportOptions
 from tmrl_like.types import EpisodeStats, ObsPreprocessor, SampleCompressor
 from tmrl_like.wire.spaces import describe_spaces
@@ -64,6 +65,7 @@ class RolloutWorker:
         loop: the first control loop, with its counts (`env_steps`, `overruns`, …), the supervised environment (`env`)
             and what stands in for the policy (`dead_man`). To look at, from any thread.
         link: the worker's end of its link, with what is known of the connection (`status`); None: it has none.
+        rollouts: what calls `on_rollout`, with its count of dropped episodes; None: nobody asked for them.
         name: this worker's.
         standalone: whether it has no connection.
     """
@@ -90,6 +92,7 @@ class RolloutWorker:
         name: str | None = None,
         policy: str | Path | None = None,
         seed: int | None = None,
+        on_rollout: Hook | Sequence[Hook] | None = None,
         options: WorkerOptions | None = None,
         limits: TransportOptions | None = None,
     ) -> None:
@@ -121,6 +124,9 @@ class RolloutWorker:
                 each sample.
             seed: decides, with the name if one is given, on the seeds of the environments' first resets; None: they get
                 none.
+            on_rollout: called with each finished episode, as a `Rollout`, in a thread of its own; several are called in
+                turn. At most four episodes wait for it, further ones are dropped and counted. The arrays of actions,
+                `info` and observations must not be changed after the step that made them.
             options: how it runs; None: the defaults, and `cfg.MODEL_HISTORY`.
             limits: of the transport.
 
@@ -174,6 +180,9 @@ class RolloutWorker:
             outbox = with_given(OutboxOptions, options.outbox, min_samples=min_samples_per_worker_packet)
             outbox = outbox.divided(options.envs)
             self.standalone = standalone
+            self.rollouts = Rollouts(on_rollout, options.rollout_observations) if on_rollout else None
+            if self.rollouts is not None:
+                undo.callback(self.rollouts.close)
             self.link: LinkClient | None = None
             self.name = name or new_name()
             self._where = ""
@@ -210,6 +219,7 @@ class RolloutWorker:
                     self._check,
                 )
                 loop.policy_version = version
+                loop.rollouts = self.rollouts
                 loop.samples = self._shared.samples[number] if self._shared is not None else None
                 self.lanes.append(Lane(env, loop, intakes[number]))
             self.loop, self._env = self.lanes[0].loop, envs[0]
@@ -652,6 +662,8 @@ class RolloutWorker:
             self.link.close()
         for lane in self.lanes:
             lane.env.close()
+        if self.rollouts is not None:
+            self.rollouts.close()
         if self._shared is not None:
             self._shared.close()
 

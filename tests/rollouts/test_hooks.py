@@ -1,0 +1,198 @@
+"""Who asks for rollouts gets them: from a worker, from a trainer, and without slowing either."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tmrl_like.base.functional import partial
+from tmrl_like.in_process import run_in_process
+from tmrl_like.networking import RolloutWorker
+from tmrl_like.rollouts import Rollout, hooks
+from tmrl_like.rollouts.hooks import Assembler, Rollouts
+from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
+from tmrl_like.testing.memories import Step as Sampled
+from tmrl_like.testing.memories import packed
+from tmrl_like.training_offline import TrainingOffline
+from tmrl_like.types import ActionSource, Sample, StepTiming
+from tmrl_like.worker.options import WorkerOptions
+
+STEPS = 5
+
+
+class Told(CountingEnv):
+    """Says in `info` what an environment may say."""
+
+    def __init__(self) -> None:
+        super().__init__(STEPS)
+
+    def reset(self, **options: Any) -> tuple[Any, dict[str, Any]]:
+        obs, _ = super().reset(**options)
+        return obs, {"progress": np.float32(0), "start": 1}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        obs, rew, *ends, _ = super().step(action)
+        return obs, rew, *ends, {"progress": np.float32(obs[1] / STEPS), "note": "text"}  # type: ignore[return-value]
+
+
+class Saying(LinearActor):
+    """Says of its actions what number they have."""
+
+    def __init__(self, **spaces: Any) -> None:
+        super().__init__(**spaces)
+        self.extras = {"number": 0}
+
+    def act(self, obs: Any, test: bool = False) -> Any:
+        self.extras = {"number": self.extras["number"] + 1}
+        return super().act(obs, test)
+
+
+def test_a_worker_hands_over_each_training_and_test_episode() -> None:
+    rollouts: list[Rollout] = []
+    with RolloutWorker(Told, Saying, standalone=True, on_rollout=rollouts.append) as worker:
+        worker.run(nb_episodes=2, test_episode_interval=2, verbose=False)
+        name = worker.name
+    assert [rollout.test for rollout in rollouts] == [True, False, False]
+    first, second, _ = rollouts
+    assert (first.worker, first.terminated, first.truncated, first.fault) == (name, True, False, "")
+    assert list(first.rewards) == [1, 2, 3, 4, 5]
+    assert first.actions.shape == (STEPS, 1)
+    assert first.info.keys() == {"progress", "number"}
+    assert first.info["progress"] == pytest.approx(np.arange(1, 6) / 5)
+    assert list(first.info["number"]) == [1, 2, 3, 4, 5]
+    assert list(second.info["number"]) == [6, 7, 8, 9, 10]
+    assert set(first.sources) == {ActionSource.POLICY}
+    assert (np.diff(first.times_s) > 0).all()
+    assert first.times_s[0] > 0
+    assert first.observations is None
+
+
+def test_observations_are_there_where_they_are_asked_for_and_one_more_than_actions() -> None:
+    rollouts: list[Rollout] = []
+    options = WorkerOptions(rollout_observations=True, envs=2)
+    with RolloutWorker(Told, LinearActor, standalone=True, on_rollout=[rollouts.append], options=options) as worker:
+        worker.run_episode()
+    assert np.array_equal(rollouts[0].observations, [[1, step] for step in range(STEPS + 1)])
+
+
+def test_an_episode_that_the_environment_breaks_off_says_so() -> None:
+    rollouts: list[Rollout] = []
+    env = partial(CountingEnv, raise_at=3)
+    with RolloutWorker(env, LinearActor, standalone=True, on_rollout=rollouts.append) as worker:
+        worker.run_episode()
+    assert len(rollouts[0]) == 2
+    assert "the motor is on fire" in rollouts[0].fault
+
+
+def test_an_episode_that_is_too_long_makes_no_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hooks, "MAX_STEPS", 5)
+    rollouts: list[Rollout] = []
+    with RolloutWorker(CountingEnv, LinearActor, standalone=True, on_rollout=rollouts.append) as worker:
+        for length in (5, 6, 5):
+            worker.run_episode(max_samples=length)
+    assert [len(rollout) for rollout in rollouts] == [5, 5]
+
+
+def test_nobody_listens_and_there_is_neither_a_list_nor_a_thread() -> None:
+    before = set(threading.enumerate())
+    with RolloutWorker(CountingEnv, LinearActor, standalone=True) as worker:
+        worker.run_episode()
+        assert worker.rollouts is None
+        assert "tmrl-rollouts" not in {thread.name for thread in set(threading.enumerate()) - before}
+
+
+def test_what_a_hook_raises_is_a_line_and_the_others_are_called(caplog: pytest.LogCaptureFixture) -> None:
+    rollouts: list[Rollout] = []
+
+    def broken(rollout: Rollout) -> None:
+        raise ValueError("not today")
+
+    with (
+        caplog.at_level(logging.ERROR),
+        RolloutWorker(CountingEnv, LinearActor, standalone=True, on_rollout=[broken, rollouts.append]) as worker,
+    ):
+        for _ in range(2):
+            worker.run_episode()
+    assert len(rollouts) == 2
+    assert [record.message.count("raised ValueError: not today") for record in caplog.records] == [1, 1]
+
+
+def test_a_hook_that_does_not_come_back_holds_up_nobody(until: Callable[..., None]) -> None:
+    go_on, rollouts = threading.Event(), list[Rollout]()
+
+    def slow(rollout: Rollout) -> None:
+        go_on.wait(60)
+        rollouts.append(rollout)
+
+    with RolloutWorker(CountingEnv, LinearActor, standalone=True, on_rollout=slow) as worker:
+        for _ in range(9):
+            worker.run_episode()
+        assert worker.rollouts is not None
+        assert worker.rollouts.dropped in (4, 5)  # one is in the hook, four wait
+        go_on.set()
+        until(lambda: len(rollouts) == 9 - worker.rollouts.dropped)
+
+
+def test_a_trainer_makes_the_same_rollouts_of_the_samples_as_the_worker(tmp_path: Path) -> None:
+    on_worker, on_trainer = list[Rollout](), list[Rollout]()
+    training = partial(
+        TrainingOffline,
+        env_cls=Told,
+        memory_cls=partial(ListMemory, batch_size=4),
+        training_agent_cls=CountingAgent,
+        on_rollout=on_trainer.append,
+        rollout_observations=True,
+        epochs=1,
+        rounds=1,
+        steps=32,
+        update_model_interval=3,
+    )
+    worker = {"on_rollout": on_worker.append, "options": WorkerOptions(rollout_observations=True, envs=2)}
+    kept = {"metrics_path": tmp_path / "m.jsonl", "checkpoint_path": None, "model_path": None, "sinks": []}
+    run_in_process(training, Told, Saying, worker=worker, trainer=kept, test_episode_interval=2)
+    trained = [rollout for rollout in on_worker if not rollout.test]
+    assert len(trained) > len(on_trainer) - 2 > 2
+    assert any(rollout.test for rollout in on_worker)
+    for ours, theirs in zip(on_trainer, trained, strict=False):
+        assert np.array_equal(ours.actions, theirs.actions)
+        assert np.array_equal(ours.rewards, theirs.rewards)
+        assert np.array_equal(ours.policy_versions, theirs.policy_versions)
+        assert np.array_equal(ours.observations, theirs.observations)
+        assert ours.info.keys() == theirs.info.keys() == {"progress", "number"}
+        assert all(np.array_equal(ours.info[name], theirs.info[name]) for name in ours.info)
+        assert (ours.worker, ours.terminated) == (theirs.worker, True)
+        assert len(ours.times_s) == STEPS
+    assert len({version for rollout in on_trainer for version in rollout.policy_versions}) > 2
+
+
+def sampled(number: int, is_reset: bool = False, terminated: bool = False) -> Sampled:
+    act = np.array([number], np.float32)
+    return Sampled(Sample(act, act, float(number), terminated, False, {}), is_reset, ())
+
+
+def delivered(*steps: Sampled, stream: str) -> Any:
+    return packed(steps, stream, with_originals=False, timing=StepTiming(100.0, 0.0, 0.0, 7))
+
+
+def test_an_episode_is_put_together_from_packets_and_only_where_none_is_missing() -> None:
+    rollouts = Rollouts(list[Rollout]().append)
+    rollouts.close()
+    assembler = Assembler(rollouts)
+
+    def take(buffer: Any, worker: str = "a", is_gap: bool = False) -> list[list[float]]:
+        return [list(rollout.rewards) for rollout in assembler.take((worker, 1), buffer, is_gap)]
+
+    assert take(delivered(sampled(9), sampled(9, terminated=True), stream="a/1/1/0")) == []  # its beginning is unknown
+    assert take(delivered(sampled(0, True), sampled(0, True), sampled(1), stream="a/1/1/0")) == []
+    assert take(delivered(sampled(0, True), sampled(5), stream="b/1/1/0"), "b") == []
+    ends = delivered(sampled(2, terminated=True), sampled(0, True), sampled(3, terminated=True), stream="a/1/1/0")
+    assert take(ends) == [[1, 2], [3]]
+    assert take(delivered(sampled(0, True), sampled(1), stream="a/1/1/0")) == []
+    assert take(delivered(sampled(2, terminated=True), stream="a/1/9/0")) == []  # a break, or packets that were lost
+    assert take(delivered(sampled(6, terminated=True), stream="b/1/1/0"), "b", is_gap=True) == []

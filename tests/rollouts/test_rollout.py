@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tmrl_like.errors import ConfigError
+from tmrl_like.rollouts import Rollout, time_gained
+from tmrl_like.rollouts.rollout import Step, rollout_of
+
+
+def steps_of(count: int, **info: Any) -> deque[Step]:
+    """A reset at 5 s and steps that are 0.5 s apart; `info` makes each item from the step's number."""
+    reset: Step = (None, 0.0, {}, 0, 0, 5.0, np.zeros(2))
+    return deque(
+        [reset]
+        + [
+            ({"a": np.array([t, -t]), "b": (t,)}, 0.25 * t, {n: f(t) for n, f in info.items()}, t, 1, 5 + t / 2, obs)
+            for t in range(1, count + 1)
+            for obs in [np.array([t, 2.0 * t])]
+        ]
+    )
+
+
+def drive(distances: list[float], times_s: list[float], time_step_s: float = 0.1, **info: Any) -> Rollout:
+    """A rollout that was so far at these times."""
+    none = np.zeros(len(times_s))
+    return Rollout(
+        actions=none,
+        rewards=none,
+        info={"distance": np.array(distances, np.float32), **{name: np.array(item) for name, item in info.items()}},
+        policy_versions=none.astype(np.int64),
+        sources=none.astype(np.int64),
+        times_s=np.array(times_s, np.float64),
+        time_step_s=time_step_s,
+    )
+
+
+@pytest.mark.parametrize("count", [1, 3, 200])
+def test_each_column_has_a_row_per_action(count: int) -> None:
+    rollout = rollout_of(steps_of(count, progress=lambda t: np.float32(t)), worker="w", test=True)
+    t = np.arange(1, count + 1)
+    assert len(rollout) == count
+    assert np.array_equal(rollout.actions["a"], np.stack([t, -t], 1))
+    assert np.array_equal(rollout.actions["b"][0], t)
+    assert np.array_equal(rollout.rewards, 0.25 * t)
+    assert rollout.return_ == 0.25 * t.sum()
+    assert np.array_equal(rollout.info["progress"], t.astype(np.float32))
+    assert rollout.info["progress"].dtype == np.float32
+    assert np.array_equal(rollout.policy_versions, t)
+    assert set(rollout.sources) == {1}
+    assert np.array_equal(rollout.times_s, t / 2)
+    assert np.array_equal(rollout.observations, np.stack([np.arange(count + 1), 2.0 * np.arange(count + 1)], 1))
+    assert (rollout.worker, rollout.test, rollout.fault) == ("w", True, "")
+
+
+def test_info_that_is_no_number_of_one_form_in_all_steps_is_left_out() -> None:
+    items = {
+        "number": lambda t: t,
+        "flag": lambda t: np.bool_(t % 2),
+        "text": str,
+        "nested": lambda t: {"x": t},
+        "ragged": lambda t: np.zeros(t % 3),
+        "ragged later": lambda t: np.zeros(2 if t < 100 else 3),
+        "ragged between": lambda t: np.zeros(2 if t <= 64 else 3),
+        "objects": lambda t: np.array([object()]),
+    }
+    steps = steps_of(150, **items)
+    steps[140][2]["at the end"] = 1.0
+    del steps[149][2]["flag"]
+    assert set(rollout_of(steps).info) == {"number"}
+
+
+def test_a_file_holds_all_of_it(tmp_path: Path) -> None:
+    rollout = rollout_of(steps_of(70, **{"a/b": lambda t: np.full((2, 3), t, np.uint8)}), worker="w", fault="f")
+    file = tmp_path / "deep" / "rollout.npz"
+    rollout.save(file)
+    loaded = Rollout.load(file)
+    assert loaded.info.keys() == {"a/b"}
+    assert np.array_equal(loaded.info["a/b"], rollout.info["a/b"])
+    assert loaded.info["a/b"].dtype == np.uint8
+    assert np.array_equal(loaded.actions["a"], rollout.actions["a"])
+    assert np.array_equal(loaded.actions["b"][0], rollout.actions["b"][0])
+    assert np.array_equal(loaded.observations, rollout.observations)
+    assert np.array_equal(loaded.times_s, rollout.times_s)
+    assert (loaded.worker, loaded.fault, loaded.experiment) == ("w", "f", "")
+    with np.load(file, allow_pickle=False) as arrays:
+        assert {"rewards", "info['a/b']", "actions['b'][0]"} <= set(arrays)
+        assert json.loads(str(arrays["card"]))["worker"] == "w"
+
+
+@pytest.mark.parametrize("content", [b"", b"no file of numpy's", b"PK\x03\x04 no zip"])
+def test_a_file_that_is_no_rollout_is_one_line(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "rollout.npz"
+    file.write_bytes(content)
+    with pytest.raises(ConfigError, match=r"rollout\.npz is no rollout that can be read"):
+        Rollout.load(file)
+    with pytest.raises(ConfigError, match="no rollout"):
+        Rollout.load(tmp_path / "none.npz")
+
+
+def write_for_ever(file: Path) -> None:
+    for number in range(10_000_000):
+        rollout = rollout_of(steps_of(3))
+        rollout.rewards[:] = number
+        rollout.save(file)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
+def test_a_kill_while_it_is_written_leaves_a_whole_file(tmp_path: Path) -> None:
+    file = tmp_path / "rollout.npz"
+    process = multiprocessing.get_context("spawn").Process(target=write_for_ever, args=(file,))
+    process.start()
+    while not file.is_file():
+        time.sleep(0.001)
+    time.sleep(0.05)
+    os.kill(process.pid or 0, signal.SIGKILL)
+    process.join()
+    assert len(set(Rollout.load(file).rewards)) == 1
+
+
+def test_the_rollout_that_came_further_ranks_higher_and_of_those_at_the_end_the_faster_one() -> None:
+    short = drive([1, 2], [1, 2], progress=[0.3, 0.5])
+    long = drive([1, 2], [1, 2], progress=[0.7, 0.6])
+    slow = drive([1, 2], [1, 9], progress=[0.3, 1.0])
+    fast = drive([1, 2, 2], [1, 7, 11], progress=[0.3, 1.0, 1.0])
+    assert short.rank < long.rank < slow.rank < fast.rank
+    assert drive([1, 2], [5, 6], progress=[0.3, 0.5]).rank == short.rank
+    assert [str(r) for r in (short, slow, fast)] == ["50.0% of the way", "9.00 s", "7.00 s"]
+    few_steps = drive([1, 2], [1, 9], 0.0, progress=[0.3, 1.0])  # whose seconds mean nothing
+    assert few_steps.rank > drive([1, 2, 3], [1, 2, 3], 0.0, progress=[0.3, 0.4, 1.0]).rank
+    assert str(few_steps) == "2 steps"
+
+
+def test_without_progress_the_higher_return_ranks_higher() -> None:
+    assert rollout_of(steps_of(2)).rank < rollout_of(steps_of(3)).rank
+    assert str(rollout_of(steps_of(3))) == "return 1.5"
+
+
+def test_time_gained_is_what_the_old_one_took_longer_to_each_point() -> None:
+    old = drive([0, 10, 20, 30], [1, 2, 4, 5])
+    new = drive([5, 10, 20, 25], [1, 2, 3, 3.5])
+    distance, gained = time_gained(new, old)
+    assert list(distance) == [5, 10, 20, 25]
+    assert list(gained) == [0.5, 0, 1, 1]  # the old one was at 5 at 1.5 s, and at 25 at 4.5 s
+
+
+def test_time_gained_counts_the_first_time_at_a_point_and_the_part_that_both_have_driven() -> None:
+    old = drive([10, 20, 15, 18, 30], [1, 2, 3, 4, 5])
+    new = drive([5, 12, 12, 11, 25, 40], [1, 2, 3, 4, 5, 6])
+    distance, gained = time_gained(new, old)
+    assert list(distance) == [12, 25]
+    assert gained == pytest.approx([1.2 - 2, 3.5 - 5])
+    with pytest.raises(ConfigError, match="distance"):
+        time_gained(new, rollout_of(steps_of(3)))

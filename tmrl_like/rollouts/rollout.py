@@ -1,0 +1,242 @@
+"""A rollout: one episode as aligned columns."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import zipfile
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tmrl_like.base import tree
+from tmrl_like.base.files import write_atomically
+from tmrl_like.base.text import one_line
+from tmrl_like.errors import ConfigError
+
+Step: TypeAlias = tuple[Any, Any, dict[str, Any], int, int, float, Any]
+"""(act, rew, info, policy version, source, seconds of some clock, observation or None), in the order of `Sample`."""
+
+_COLUMNS = ("actions", "rewards", "info", "policy_versions", "sources", "times_s", "observations")
+_PIECE = 64  # steps that are put into columns in one call, during which no other thread computes
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Rollout:
+    """One episode of T steps as aligned columns: the t-th row of each belongs to the t-th action, and what followed it.
+
+    Attributes:
+        actions: structure of arrays `[T, *action shape]`, as the environment was given them.
+        rewards: float64 [T].
+        info: arrays [T, …] by name, of each item of `info` that is a number or an array of one form in all steps:
+            what the environment says (`progress`, `distance`, `position`, …) and the actor (`greedy`, `values`, …).
+        policy_versions: int64 [T], of the policies that acted; 0: never published.
+        sources: int64 [T], what chose the actions (`ActionSource`).
+        times_s: float64 [T], seconds from the reset's observation to the one that followed the action.
+        observations: where they are asked for, structure of arrays [T + 1, …]: the reset's, then what followed each
+            action; on a worker as the environment gave them, on a trainer as its compressor left them. Else None.
+        worker: the name of the worker that drove.
+        test: whether it was a test episode.
+        terminated: whether it ended in a terminal state.
+        truncated: whether it was cut.
+        fault: what the environment did, where that ended the episode.
+        time_step_s: nominal duration of a time-step; 0: the environment does not run in real time, or it is not known.
+        experiment: the experiment as YAML, of a rollout that was kept as a run's best; else empty.
+        experiment_file: the path of the experiment's file then.
+    """
+
+    actions: Any
+    rewards: NDArray[np.float64]
+    info: dict[str, NDArray[Any]]
+    policy_versions: NDArray[np.int64]
+    sources: NDArray[np.int64]
+    times_s: NDArray[np.float64]
+    observations: Any = None
+    worker: str = ""
+    test: bool = False
+    terminated: bool = False
+    truncated: bool = False
+    fault: str = ""
+    time_step_s: float = 0.0
+    experiment: str = field(default="", repr=False)
+    experiment_file: str = ""
+
+    def __len__(self) -> int:
+        """T."""
+        return len(self.rewards)
+
+    @property
+    def return_(self) -> float:
+        """The sum of the rewards."""
+        return float(self.rewards.sum())
+
+    @property
+    def clock(self) -> NDArray[np.float64]:
+        """What "faster" is measured by, [T]: seconds or, where the environment does not run in real time, steps."""
+        return self.times_s if self.time_step_s else np.arange(1.0, len(self) + 1)
+
+    @property
+    def progress(self) -> float | None:
+        """The furthest that `info["progress"]` came, a share of the way: 1 is its end. None: there is no such item."""
+        return float(self.info["progress"].max()) if "progress" in self.info else None
+
+    @property
+    def took(self) -> float | None:
+        """When `info["progress"]` came to 1, by the `clock`; None: never."""
+        if self.progress is None or self.progress < 1:
+            return None
+        return float(self.clock[np.argmax(self.info["progress"] >= 1)])
+
+    @property
+    def rank(self) -> tuple[float, ...]:
+        """The better of two rollouts has the higher one.
+
+        It came further; of those that came to the end, the faster one. Where `info` has no `progress`, it has the
+        higher return.
+        """
+        if self.progress is None:
+            return 0.0, self.return_
+        return 1.0, min(self.progress, 1.0), 0.0 if self.took is None else -self.took
+
+    def __str__(self) -> str:
+        if self.took is not None:
+            return f"{self.took:.2f} s" if self.time_step_s else f"{self.took:.0f} steps"
+        if self.progress is not None:
+            return f"{self.progress:.1%} of the way"
+        return f"return {self.return_:.5g}"
+
+    def save(self, path: Path) -> None:
+        """Write it as an .npz file, in one step: after a kill it is the old one or the new one, whole.
+
+        It holds an array for each column (`actions`, `info['progress']`, …), and the rest as JSON in `card`.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        card = {item.name: getattr(self, item.name) for item in dataclasses.fields(self) if item.name not in _COLUMNS}
+        columns = {name: getattr(self, name) for name in _COLUMNS if getattr(self, name) is not None}
+        card["columns"] = tree.map_leaves(lambda _: None, columns)
+        content = io.BytesIO()
+        np.savez(content, card=json.dumps(card), **{_name(path): array for path, array in tree.walk(columns)})
+        write_atomically(path, content.getbuffer())
+
+    @classmethod
+    def load(cls, path: Path) -> Rollout:
+        """Read what `save` wrote; tuples of arrays come back as lists. ConfigError: it cannot be read."""
+        try:
+            with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as file:
+                card = json.loads(str(file["card"]))
+                outline = card.pop("columns")
+                arrays = (file[_name(path)] for path, _ in tree.walk(outline))
+                return cls(**card, **tree.fill(outline, arrays))
+        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            raise ConfigError(f"{path} is no rollout that can be read: {one_line(error)}") from None
+
+
+def _name(path: tree.Path) -> str:
+    return f"{path[0]}{tree.name_of(path[1:])}"
+
+
+def rollout_of(steps: deque[Step], **more: Any) -> Rollout:
+    """Put the steps of an episode into columns; the first one is its reset. Empties `steps`.
+
+    Args:
+        steps: two or more.
+        more: the fields of `Rollout` that are no columns.
+
+    Raises:
+        ValueError: the actions or observations are no arrays of one form.
+    """
+    began_s, first = steps.popleft()[5:]
+    pieces: list[tuple[Any, ...]] = []
+    while steps:  # other threads compute between two pieces
+        piece = [steps.popleft() for _ in range(min(_PIECE, len(steps)))]
+        acts, rewards, infos, versions, sources, times, observations = zip(*piece, strict=True)
+        names = [name for name in infos[0] if all(name in info for info in infos)]
+        pieces.append(
+            (
+                tree.map_leaves(_array, *acts),
+                np.array(rewards, np.float64),
+                {name: _numbers([info[name] for info in infos]) for name in names},
+                np.array(versions, np.int64),
+                np.array(sources, np.int64),
+                np.array(times, np.float64) - began_s,
+                None if first is None else tree.map_leaves(_array, *observations),
+            )
+        )
+    actions, rewards, infos, versions, sources, times, observations = zip(*pieces, strict=True)
+    columns = {name: _joined([info.get(name) for info in infos]) for name in infos[0]}
+    if first is not None:
+        observations = tree.map_leaves(_array, first), *observations
+    return Rollout(
+        actions=tree.map_leaves(_whole, *actions),
+        rewards=np.concatenate(rewards),
+        info={name: column for name, column in columns.items() if column is not None},
+        policy_versions=np.concatenate(versions),
+        sources=np.concatenate(sources),
+        times_s=np.concatenate(times),
+        observations=None if first is None else tree.map_leaves(_whole, *observations),
+        **more,
+    )
+
+
+def _array(*values: Any) -> NDArray[Any]:
+    array = np.array(values)
+    if array.dtype == object:
+        raise ValueError(f"no array of one form: {values[0]!r:.80}")
+    return array
+
+
+def _whole(*pieces: NDArray[Any]) -> NDArray[Any]:
+    return np.concatenate(pieces)
+
+
+def _numbers(values: list[Any]) -> NDArray[Any] | None:
+    """An array of an item of `info`; None: it holds none, or none of one form."""
+    if not isinstance(values[0], np.ndarray | np.generic | int | float):
+        return None
+    try:
+        array = np.array(values)
+    except ValueError:
+        return None
+    return array if array.dtype.kind in "biuf" else None
+
+
+def _joined(pieces: list[NDArray[Any] | None]) -> NDArray[Any] | None:
+    found = [piece for piece in pieces if piece is not None]
+    fits = len(found) == len(pieces) and len({piece.shape[1:] for piece in found}) == 1
+    return np.concatenate(found) if fits else None
+
+
+def time_gained(new: Rollout, old: Rollout) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """By how much one rollout is ahead of another one, along the part of the way that both have driven.
+
+    Each is taken at the first time that it was as far as `info["distance"]` says; between two steps of the old one its
+    time is interpolated.
+
+    Returns:
+        Distance along the track, [N], rising, in the environment's unit; and seconds (steps, where the environment does
+        not run in real time) by which the new one was there earlier, [N], negative where it was later. Where it rises,
+        time is won.
+
+    Raises:
+        ConfigError: one of them has no `distance`.
+    """
+    distance, new_at = _way(new)
+    old_distance, old_at = _way(old)
+    both = (distance >= old_distance[0]) & (distance <= old_distance[-1])
+    return distance[both], np.interp(distance[both], old_distance, old_at) - new_at[both]
+
+
+def _way(rollout: Rollout) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Distances that it came to, and when it first did."""
+    if "distance" not in rollout.info:
+        raise ConfigError("a rollout has no `distance`: the environment must say it in `info`, along the track")
+    furthest = np.maximum.accumulate(rollout.info["distance"].astype(np.float64))
+    is_new = np.diff(furthest, prepend=-np.inf) > 0
+    return furthest[is_new], rollout.clock[is_new]

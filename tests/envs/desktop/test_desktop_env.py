@@ -20,7 +20,7 @@ import yaml
 from tmrl_like.base.functional import partial
 from tmrl_like.envs.desktop.env import DesktopGameEnv, DesktopGameInterface
 from tmrl_like.envs.desktop.game import GameProcess
-from tmrl_like.envs.desktop.screen import Region, open_screen
+from tmrl_like.envs.desktop.screen import Region, Screen
 from tmrl_like.envs.desktop.window import find_window, focus, windows_now
 from tmrl_like.envs.keyboards import Keyboard
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError
@@ -160,7 +160,7 @@ def test_a_game_that_hangs_is_ended_and_its_worker_goes_on_with_a_new_one(
 def test_a_window_is_where_it_is_placed_its_picture_is_grabbed_and_its_end_is_reported(
     screen: str, command: list[str], until: Callable[..., None]
 ) -> None:
-    game, grabber = GameProcess(command), open_screen()
+    game, grabber = GameProcess(command), Screen()
     game.start()
     window = find_window(TITLE, within_s=20)
     try:

@@ -1,4 +1,4 @@
-"""A vehicle's state and action, typed: each rebuilds exactly from numbers and from bytes."""
+"""A vehicle's state and action, typed: each rebuilds exactly from bytes."""
 
 from __future__ import annotations
 
@@ -16,28 +16,10 @@ if TYPE_CHECKING:
 
 
 class Record:
-    """Base of frozen dataclasses of numbers: as an array (float64, one entry per field) and as bytes."""
+    """Base of frozen dataclasses of numbers: as bytes."""
 
     FORMAT: ClassVar[str]
     """One letter of `struct` per field; the bytes are little-endian."""
-
-    def to_array(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """All fields in order, float64 [number of fields]; whole numbers are exact up to 2^53."""
-        return np.array([*vars(self).values()], np.float64)
-
-    @classmethod
-    def from_array(cls, array: np.ndarray[Any, Any]) -> Self:
-        """Rebuild what `to_array` wrote.
-
-        Raises:
-            DecodingError: another shape, or values that the fields do not take.
-        """
-        if np.shape(array) != (len(cls.FORMAT),):
-            raise DecodingError(f"{cls.__name__}: expected an array of shape ({len(cls.FORMAT)},), got {array.shape}")
-        try:
-            return cls(*(_KINDS[letter](value) for letter, value in zip(cls.FORMAT, array.tolist(), strict=True)))
-        except (ValueError, OverflowError) as error:
-            raise DecodingError(f"{cls.__name__}: {error}") from None
 
     def to_bytes(self) -> bytes:
         """All fields in order, without padding."""
@@ -54,9 +36,6 @@ class Record:
             return cls(*struct.unpack("<" + cls.FORMAT, data))
         except (struct.error, ValueError) as error:
             raise DecodingError(f"{cls.__name__}: {error}") from None
-
-
-_KINDS = {"d": float, "Q": int, "?": bool}
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from rtgym import RealTimeGymInterface
 
 from tmrl_like.envs.action_table import Inputs
 from tmrl_like.envs.desktop.game import FrozenWatch, GameProcess
-from tmrl_like.envs.desktop.screen import DxcamGrabber, MssGrabber, Region, open_screen
+from tmrl_like.envs.desktop.screen import Region, Screen
 from tmrl_like.envs.desktop.telemetry import Record, Telemetry
 from tmrl_like.envs.desktop.window import Window, find_window, focus, windows_now
 from tmrl_like.envs.keyboards import Keyboard
@@ -101,7 +101,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         self._shrink = Shrink(size, grey=grey)
         self._images = History(frames)
         self._frame: Frame | None = None
-        self._screen: MssGrabber | DxcamGrabber | None = None
+        self._screen: Screen | None = None
         self._keyboard: Keyboard | None = None
         self._window: Window | None = None
         self._telemetry: Telemetry | None = None
@@ -214,7 +214,7 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
             focus(self._window)
             return
         self.close()
-        self._screen = open_screen()
+        self._screen = Screen()
         others: set[int] = set()
         within_s = 0.0
         if self._game is not None:

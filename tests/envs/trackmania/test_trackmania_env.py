@@ -8,7 +8,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +144,22 @@ def test_numbers_press_keys_and_info_says_where_the_car_is(screen: str, track: s
         assert (info["progress"], info["distance"]) == (1.0, pytest.approx(10.0, abs=1e-4))
     finally:
         env.close()
+
+
+def test_the_experiment_with_keys_and_mini_races_passes_its_check(
+    screen: str,
+    track: str,
+    running_game: int,
+    command_line: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    find_window("Trackmania", within_s=20.0).close()
+    file = str(Path(__file__).parents[3] / "config" / "trackmania_iqn.yaml")
+    env = {"trajectory": track, "port": running_game, "restart_wait_s": 0.1, "ep_max_length": 12}
+    changed = [word for name, value in env.items() for word in (f"--env.{name}", str(value))]
+    smaller = ("--memory.memory_size", "1000", "--memory.batch_size", "8")
+    assert command_line("check", file, *changed, *smaller, "--episodes", "2", "--delay-steps", "0") == 0
+    assert "every transition is what the environment produced" in capsys.readouterr().out
 
 
 def test_no_game_and_no_plugin_are_one_line_each(

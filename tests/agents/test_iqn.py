@@ -6,6 +6,7 @@ import torch
 from gymnasium import spaces
 
 from tmrl_like.agents import IQNActor, IQNAgent
+from tmrl_like.agents.acceleration import Graphed
 from tmrl_like.agents.images import ConvolutionEncoder
 from tmrl_like.agents.iqn import quantile_huber_loss, quantile_target
 from tmrl_like.base.functional import partial
@@ -238,3 +239,54 @@ def test_another_action_space_is_refused_with_the_way_out(space):
 def test_an_argument_out_of_its_range_is_refused(argument):
     with pytest.raises(ConfigError, match=f"{next(iter(argument))}.*expected"):
         IQNAgent(NUMBERS, spaces.Discrete(2), **argument)
+
+
+class Repeats:
+    """Records a call and repeats it, as a CUDA graph does: with the tensors it was recorded with."""
+
+    def warm_up(self, call):
+        return call()
+
+    def capture(self, call):
+        return call
+
+
+def test_graphs_change_no_result():
+    losses = []
+    for accelerated in (False, True):
+        torch.manual_seed(0)
+        agent = IQNAgent(NUMBERS, spaces.Discrete(2), actor_cls=SMALL, target_interval=2)
+        if accelerated:
+            agent._step = Graphed(agent._update, Repeats(), [agent.optimizer], agent._numbers)
+        batches = [batch_of(8, torch.randint(0, 2, (8,)), torch.rand(8), time_left=torch.rand(8)) for _ in range(9)]
+        losses.append([agent.train(batch)["loss_quantiles"] for batch in batches])
+    assert losses[0] == losses[1]
+
+
+def test_what_may_change_while_training_does():
+    agent = IQNAgent(NUMBERS, spaces.Discrete(2), actor_cls=SMALL)
+    values = {"gamma": 0.5, "kappa": 0.1, "max_gradient_norm": 2.0, "polyak": 0.25, "target_interval": 7}
+    values |= {"epsilon": 0.75, "epsilon_boltzmann": 0.125, "boltzmann_noise": 3.0, "cvar": 0.5, "lr": 0.375}
+    assert set(values) == set(agent.tunable)
+    numbers = agent._numbers()
+    agent.tune(**values)
+    assert {name: getattr(agent, name) for name in values} == values
+    assert agent.actor.behaviour.tolist() == [0.75, 0.125, 3.0, 0.5]
+    assert agent.optimizer.param_groups[0]["lr"] == 0.375
+    assert all(before != after for before, after in zip(numbers, agent._numbers(), strict=True))
+    assert set(agent._numbers()) == {0.5, 0.1, 2.0, 0.25}
+    with pytest.raises(ConfigError, match=r"cvar is 2\.0"):
+        agent.tune(gamma=0.9, cvar=2.0)
+    assert agent.gamma == 0.5
+
+
+def test_a_training_starts_from_the_policy_of_another():
+    free = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+    first, second = (IQNAgent(free, spaces.Discrete(2), actor_cls=SMALL, epsilon=e) for e in (0.5, 0.25))
+    first.train(batch_of(8, torch.randint(0, 2, (8,)), torch.rand(8)))
+    second.start_from(first.get_actor().weights(), 10)
+    batch = batch_of(8, torch.randint(0, 2, (8,)), torch.rand(8))
+    for network in (second.actor, second.target):
+        assert torch.equal(network(batch.obs), first.actor(batch.obs))
+    assert float(second.obs_norm.count) == 10
+    assert second.get_actor().behaviour[0] == 0.25

@@ -8,8 +8,9 @@ import gymnasium
 import numpy as np
 import torch
 
-from tmrl_like.agents import DiscreteSACAgent, SACAgent
+from tmrl_like.agents import DiscreteSACAgent, IQNActor, IQNAgent, SACAgent
 from tmrl_like.agents.agent import modules_of
+from tmrl_like.base.functional import partial
 from tmrl_like.errors import ConfigError, RankError
 from tmrl_like.testing.fakes import CountingAgent
 from tmrl_like.trainer.options import RankOptions
@@ -21,8 +22,13 @@ OBS = gymnasium.spaces.Dict(
     {"free": gymnasium.spaces.Box(-np.inf, np.inf, (3,)), "bound": gymnasium.spaces.Box(-1.0, 1.0, (2,))}
 )
 KINDS = {
-    "continuous": (SACAgent, gymnasium.spaces.Box(-2.0, 2.0, (2,)), {}),
-    "discrete": (DiscreteSACAgent, gymnasium.spaces.MultiDiscrete([3, 2]), {"acceleration": "off"}),
+    "continuous": (SACAgent, gymnasium.spaces.Box(-2.0, 2.0, (2,)), {"scale_rewards": True}),
+    "discrete": (
+        DiscreteSACAgent,
+        gymnasium.spaces.MultiDiscrete([3, 2]),
+        {"scale_rewards": True, "acceleration": "off"},
+    ),
+    "quantiles": (IQNAgent, gymnasium.spaces.Discrete(3), {"actor_cls": partial(IQNActor, width=32, hidden_size=32)}),
 }
 
 
@@ -54,18 +60,25 @@ def with_noise(agent, rows):
     agent._step.draw_noise = lambda which: agent._step.noise[which].copy_(drawn.popleft()[rows])
 
 
+def with_tau(agent, rows):
+    """Have the agent draw these rows of quantiles that all agents share."""
+    drawn = deque(torch.rand(STEPS, 2, 2 * ROWS, 8, generator=torch.Generator().manual_seed(3)))
+    agent._draw = lambda size, generator: drawn.popleft()[:, rows]
+
+
 def learn(kind: str, ranks):
     """Train on halves of batches with another rank, and, at rank 0, alone on the whole; how far apart they are."""
     cls, act, options = KINDS[kind]
     act.seed(1)
     torch.manual_seed(0)
-    both = cls(OBS, act, scale_rewards=True, **options)
+    both = cls(OBS, act, **options)
     torch.manual_seed(0)
-    alone = cls(OBS, act, scale_rewards=True, **options)
+    alone = cls(OBS, act, **options)
     both.ranks = ranks
-    if kind == "continuous":
-        with_noise(both, slice(ranks.rank * ROWS, (ranks.rank + 1) * ROWS))
-        with_noise(alone, slice(None))
+    with_same = {"continuous": with_noise, "quantiles": with_tau}.get(kind)
+    if with_same:
+        with_same(both, slice(ranks.rank * ROWS, (ranks.rank + 1) * ROWS))
+        with_same(alone, slice(None))
     for step, batch in enumerate(batches(act, 0), start=1):
         both.train(half(batch, ranks.rank))
         ranks.check(both, step)

@@ -38,7 +38,7 @@ def said():
     return json.loads(record) | {"gone": json.loads(line)}
 
 
-@pytest.mark.parametrize("kind", ["continuous", "discrete"])
+@pytest.mark.parametrize("kind", ["continuous", "discrete", "quantiles"])
 def test_two_ranks_learn_as_one_with_twice_the_batch(said, kind):
     assert said[kind] < 1e-4  # of any parameter or statistic, after 100 steps
 

@@ -52,8 +52,9 @@ class ConvolutionEncoder(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         """[B, ...] of the Box's dtype -> [B, size] float32."""
-        x = self._channels_first(image).float() * self._scale + self._shift
-        features: Tensor = self.convolutions(x)
+        x = self._channels_first(image).movedim(1, -1)  # in memory channels are last: that is faster
+        scaled = torch.add(torch.tensor(self._shift), x.flatten(1), alpha=self._scale).float()
+        features: Tensor = self.convolutions(scaled.view(x.shape).movedim(-1, 1))
         return features.flatten(1)
 
     def _channels_first(self, x: Tensor) -> Tensor:

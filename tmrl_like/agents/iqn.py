@@ -220,10 +220,7 @@ class IQNAgent(TrainingAgent):
     def _quantiles(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Those of the actions that were taken [B, N], what they should be [B, M], and tau of the former [B, N]."""
         act_B1 = batch.act.reshape(-1, 1) - self._first
-        tau_BN, target_tau_BM = (
-            torch.rand(len(act_B1), n, generator=generator, device=self.device)
-            for n in (self.quantiles, self.target_quantiles)
-        )
+        tau_BN, target_tau_BM = self._draw(len(act_B1), generator)
         with torch.no_grad():
             next_obs, time_left = batch.next_obs, batch.next_time_left
             next_values_BA = self.actor.values(self.actor.features(next_obs, time_left), self.target_quantiles)
@@ -233,6 +230,12 @@ class IQNAgent(TrainingAgent):
             target_BM = quantile_target(batch.rew, batch.terminated, next_z_BM, gamma)
         z_BNA = self.actor.quantiles(self.actor.features(batch.obs, batch.time_left), tau_BN)
         return _of_actions(z_BNA, act_B1), target_BM, tau_BN
+
+    def _draw(self, rows: int, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        """Tau [B, N], and that of the target [B, M]."""
+        sizes = self.quantiles, self.target_quantiles
+        tau_BN, target_tau_BM = (torch.rand(rows, n, generator=generator, device=self.device) for n in sizes)
+        return tau_BN, target_tau_BM
 
     def _loss(self, z_BN: Tensor, target_BM: Tensor, tau_BN: Tensor, weight_B: Tensor | None) -> Tensor:
         loss_B = quantile_huber_loss(z_BN, target_BM, tau_BN, self.kappa)

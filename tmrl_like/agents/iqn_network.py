@@ -1,6 +1,7 @@
 """The network of implicit quantiles, which is the policy as well.
 
-Shape names: B batch, N quantiles, A actions, D width of the state, H of a head's hidden layer, C cosines.
+Shape names: B batch, N quantiles, A actions, D width of the state, H of a head's hidden layer, C cosines,
+R rows, B times N.
 """
 
 # Capital suffixes name a tensor's dimensions.
@@ -151,8 +152,10 @@ class IQNActor(ActorModule):
 
     def _hidden(self, state_BD: Tensor, tau_BN: Tensor) -> Tensor:
         """Of both heads, [B, N, 2 H]."""
-        phi_BND = F.relu(self.embedding(torch.cos(tau_BN.unsqueeze(-1) * self.frequencies)), inplace=True)
-        return F.relu(self.hidden(state_BD.unsqueeze(1) * phi_BND), inplace=True)
+        phi_RD = F.relu(self.embedding(torch.cos(tau_BN.reshape(-1, 1) * self.frequencies)), inplace=True)
+        x_BND = state_BD.unsqueeze(1) * phi_RD.view(*tau_BN.shape, -1)
+        hidden = F.relu(self.hidden(x_BND.flatten(0, 1)), inplace=True)
+        return hidden.view(*x_BND.shape[:2], -1)
 
     def _heads(self, hidden: Tensor) -> Tensor:
         """[..., 2 H] -> [..., A]: eq. 9 of Wang et al. as one product, the mean taken of the weights."""

@@ -13,7 +13,8 @@ import torch
 from gymnasium import spaces
 
 from tmrl_like import load_policy
-from tmrl_like.agents import CategoricalActor, SquashedGaussianActor, in_numpy
+from tmrl_like.agents import CategoricalActor, IQNActor, SquashedGaussianActor, in_numpy
+from tmrl_like.agents.images import ConvolutionEncoder
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.policy_file import Code, describe, with_card
 from tmrl_like.policies.spaces import Box as SmallBox
@@ -79,6 +80,16 @@ def test_a_policy_that_sees_images_acts_in_torch(tmp_path):
     policy = load_policy(written(tmp_path / "p", actor))
     obs = pictures.sample()
     np.testing.assert_allclose(policy.act(obs), actor.act_(obs, test=True), **NEAR)
+
+
+def test_a_policy_of_quantiles_is_loaded_with_its_picture_encoder(tmp_path):
+    pictures = spaces.Tuple((spaces.Box(0, 255, (1, 16, 16), np.uint8), OBS))
+    encoder = functools.partial(ConvolutionEncoder, channels=(4, 4, 4))
+    actor = IQNActor(pictures, spaces.Discrete(5), width=16, picture_encoder=encoder)
+    policy = load_policy(written(tmp_path / "p", actor))
+    obs = pictures.sample()
+    assert policy.act(obs) == actor.act_(obs, test=True)
+    np.testing.assert_allclose(policy.actor.extras["values"], actor.extras["values"], **NEAR)
 
 
 def test_a_policy_of_an_actor_that_ships_is_loaded_without_torch(actor, tmp_path):

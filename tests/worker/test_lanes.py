@@ -134,6 +134,21 @@ def test_a_policy_drives_all_lanes(house, until):
     thread.join(20)
 
 
+def test_lanes_share_no_parameters(house, until):
+    house.server()
+    trainer = house.trainer()
+    worker = house.worker(partial(CountingEnv, 5, 0.001), envs=2)
+    actors = [lane.loop.actor for lane in worker.lanes]
+    thread = house.start(worker.run, verbose=False)
+    version = trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    until(lambda: all(lane.loop.policy_version == version for lane in worker.lanes))
+    actors += [lane.loop.actor for lane in worker.lanes]
+    parameters = [p.data_ptr() for actor in actors for p in actor.parameters()]
+    assert len(parameters) == len(set(parameters)) == 8
+    worker.stop()
+    thread.join(20)
+
+
 def test_what_a_killed_link_left_of_all_lanes_the_next_one_delivers(zmq_house, rows, until):
     zmq_house.server()
     trainer = zmq_house.trainer(rows, training=ENDLESS)

@@ -52,9 +52,9 @@ class ConvolutionEncoder(nn.Module):
 
     def forward(self, image: Tensor) -> Tensor:
         """[B, ...] of the Box's dtype -> [B, size] float32."""
-        x = self._channels_first(image).movedim(1, -1)  # in memory channels are last: that is faster
-        scaled = torch.add(torch.tensor(self._shift), x.flatten(1), alpha=self._scale).float()
-        features: Tensor = self.convolutions(scaled.view(x.shape).movedim(-1, 1))
+        last = torch.channels_last  # in memory: convolutions on a processor are faster so
+        x = self._channels_first(image).to(torch.float32, copy=True, memory_format=last)
+        features: Tensor = self.convolutions(x.mul_(self._scale).add_(self._shift))
         return features.flatten(1)
 
     def _channels_first(self, x: Tensor) -> Tensor:

@@ -36,7 +36,7 @@ def write_onnx(policy: Policy, path: Path) -> None:
 
     Raises:
         MissingExtraError: ONNX is not installed.
-        PolicyError: an actor that is not one of those that ship, or sees images.
+        PolicyError: an actor that there is none of in numpy, or one that sees images.
         OSError: the file cannot be written.
     """
     try:
@@ -46,7 +46,8 @@ def write_onnx(policy: Policy, path: Path) -> None:
     spec, network = getattr(policy.actor, "spec", None), getattr(policy.actor, "network", None)
     if not (isinstance(spec, NetworkSpec) and isinstance(network, Network)):
         raise PolicyError(
-            f"a {type(policy.actor).__name__} cannot be written as ONNX: expected an actor that ships, without images"
+            f"a {type(policy.actor).__name__} cannot be written as ONNX: expected a SquashedGaussianActor or "
+            "CategoricalActor, without images"
         )
     shape = spec.action.shape
     kind = onnx.TensorProto.FLOAT if isinstance(spec.action, GaussianSpec) else onnx.TensorProto.INT64

@@ -94,6 +94,8 @@ class TinyActor(ActorModule):
 class TinyAgent(TrainingAgent):
     """Presses a little further in each training step."""
 
+    tunable = ("gain",)
+
     def __init__(
         self, observation_space: Any, action_space: Any, device: str = "cpu", gain: float = 0.02, fails: bool = False
     ) -> None:

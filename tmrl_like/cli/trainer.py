@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -11,6 +12,7 @@ from tmrl_like.agents.process import tune_process
 from tmrl_like.base.files import write_atomically
 from tmrl_like.cli.app import INTERRUPTED
 from tmrl_like.cli.arguments import Arguments
+from tmrl_like.cli.reload import Reloading
 from tmrl_like.cli.run_lock import use_run
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.worker import prepare
@@ -39,6 +41,7 @@ def train(
 ) -> int:
     """Run the trainer that `make` makes of the experiment with these parts."""
     stopper = Stopper(arguments.supervised, _CHECKPOINT_WITHIN_S)
+    reloading = Reloading(arguments.experiment, arguments.overrides)  # first: what is read later is no older
     experiment = prepare(arguments, "trainer", parts)
     tune_process()
     section, paths = experiment.trainer, experiment.paths
@@ -49,12 +52,15 @@ def train(
     with (
         use_run(paths, "trainer" if is_first else "rank", supervised=arguments.supervised),
         make(experiment, sinks) as trainer,
+        contextlib.ExitStack() as further,
     ):
         stopper.on_stop = trainer.stop
         _refuse_finished(trainer, experiment)
         if is_first:
             text = dump_experiment(arguments.experiment, arguments.overrides, parts)
-            write_atomically(paths.folder / "experiment.yaml", text.encode())
+            reloading.tuning, reloading.kept = trainer.training.tuning, paths.folder / "experiment.yaml"
+            write_atomically(reloading.kept, text.encode())
+            further.enter_context(reloading)
         if arguments.supervised:
             print("ready", flush=True)
         if not (section.wandb and is_first):

@@ -92,6 +92,15 @@ def arguments_written(document: Document, keys: Keys, value: Any) -> dict[Any, A
     return arguments
 
 
+def argument_at(document: Document, keys: Keys, name: str) -> Any:
+    """One argument of the code named at `keys`: checked, and its default where the file leaves it out."""
+    value = functools.reduce(operator.getitem, keys, document.data)
+    target, given = import_component(document, keys, value), arguments_written(document, keys, value)
+    if name not in given:
+        return signature_of(target).parameters[name].default
+    return _check_arguments(document, (*keys, _ARGUMENTS), target, {name: given[name]}, ())[name]
+
+
 def check_value(document: Document, keys: Keys, annotation: Any, value: Any) -> Any:
     """Return `value` as the type that `annotation` names; raises ConfigError where it is not one."""
     if annotation in (Any, MISSING):

@@ -66,7 +66,7 @@ def _load(document: Document, parts: Collection[str]) -> Experiment:
     folder = str(Path(document.source).resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    settings = _settings(document)
+    settings = settings_of(document)
     has_own_compressor = "sample_compressor" in parts and "sample_compressor" not in document.data
     if "memory" in parts or has_own_compressor:
         complete_memory(document, parts)
@@ -85,10 +85,11 @@ def load_kept(text: str, path: str, overrides: Overrides = (), parts: Collection
 
 def load_settings(path: str | Path, overrides: Overrides = ()) -> Settings:
     """As `load_experiment`, the plain values only: code that the experiment names is not imported."""
-    return _settings(open_experiment(path, overrides))
+    return settings_of(open_experiment(path, overrides))
 
 
-def _settings(document: Document) -> Settings:
+def settings_of(document: Document) -> Settings:
+    """The plain values of an experiment; ConfigError: one that cannot be."""
     written = {key: value for key, value in document.data.items() if key not in PARTS}
     for key, value in written.items():
         if holds_component(value):
@@ -125,7 +126,12 @@ def dump_experiment(path: str | Path, overrides: Overrides = (), parts: Collecti
             complete[name] = _complete_part(document, name) if name in parts else document.data.get(name)
         else:
             complete[name] = getattr(experiment, name)
-    return yaml.dump(complete, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+    return as_yaml(complete)
+
+
+def as_yaml(data: dict[Any, Any]) -> str:
+    """Plain values as YAML for people: in their order, short lists on one line."""
+    return yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
 
 
 class _Dumper(yaml.SafeDumper):

@@ -1,0 +1,138 @@
+"""An experiment's file while training goes on: what may change changes with the next round."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from tmrl_like.base.files import write_atomically
+from tmrl_like.base.schedules import as_plain, value_at
+from tmrl_like.base.text import one_line
+from tmrl_like.config.components import argument_at, arguments_written, is_component
+from tmrl_like.config.document import Document, read_document
+from tmrl_like.config.experiment import PARTS, SECTIONS
+from tmrl_like.config.loading import Overrides, as_yaml, open_experiment, settings_of
+from tmrl_like.trainer.tuning import Tuning
+
+log = logging.getLogger("tmrl_like.trainer")
+
+_LOOK_S = 1.0
+_ENDS_WITHIN_S = 5.0
+_MISSING = object()
+
+
+class Reloading:
+    """Watches the file, once a second, in a thread of its own while it is used as a context manager.
+
+    A file that has changed is read when it looks the same for a second: it may be half-written. One that is wrong is
+    one log line, and so is a key that needs a restart; the values in force stay. What the command line says stays over
+    the file.
+    """
+
+    def __init__(self, path: str, overrides: Overrides, tuning: Tuning | None = None, kept: Path | None = None) -> None:
+        """Read the file as it is now; ConfigError: it is wrong.
+
+        Args:
+            path: of the file.
+            overrides: what the command line says.
+            tuning: of the training, which may be set later, before the first look.
+            kept: the run's experiment.yaml, which is to say what is in force; likewise.
+        """
+        self._path, self._overrides = path, overrides
+        self._stamp, self._is_new = _stamp_of(path), False  # before it is read
+        self._in_force = _flat(open_experiment(path, overrides))
+        self._asked: tuple[Future[None], dict[str, Any], dict[str, Any]] | None = None
+        self._said: set[str] = set()
+        self._closing = threading.Event()
+        self.tuning, self.kept = tuning, kept
+
+    def __enter__(self) -> Reloading:
+        self._thread = threading.Thread(target=self._watch, name="tmrl-reload", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._closing.set()
+        self._thread.join(_ENDS_WITHIN_S)
+
+    def _watch(self) -> None:
+        while not self._closing.wait(_LOOK_S):
+            try:
+                self.look()
+            except Exception as error:  # of code that the file names, too
+                log.error("%s is not taken over, all values stay: %s", self._path, one_line(str(error)))
+
+    def look(self) -> None:
+        """Look once, and ask for what has changed; ConfigError: it is wrong, or what was asked for cannot be."""
+        if self._asked is not None and self._asked[0].done():
+            (done, values, written), self._asked = self._asked, None
+            done.result()
+            self._in_force = {k: v for k, v in (self._in_force | written).items() if v is not _MISSING}
+            self._keep(values)
+        stamp = _stamp_of(self._path)
+        if stamp != self._stamp:
+            self._stamp, self._is_new = stamp, True
+        elif self._is_new and self._asked is None:
+            self._is_new = False
+            self._compare(open_experiment(self._path, self._overrides))
+
+    def _compare(self, document: Document) -> None:
+        assert self.tuning is not None
+        settings, written, values = settings_of(document), _flat(document), {}
+        names = sorted(written.keys() | self._in_force.keys())
+        for name in [n for n in names if written.get(n, _MISSING) != self._in_force.get(n, _MISSING)]:
+            part, _, argument = name.partition(".")
+            keys = (part, "init_args", argument) if part in PARTS else (part, argument)
+            value = None
+            if name in self.tuning.given:
+                is_code = part in PARTS
+                value = argument_at(document, (part,), argument) if is_code else getattr(settings.trainer, argument)
+            if value is not None or name == "trainer.sample_uses":
+                values[name] = value
+            elif (said := f"{document.where(keys)}: {name} has changed, which needs a restart") not in self._said:
+                self._said.add(said)
+                log.warning("%s", said)
+        if values:
+            of_file = {name: written.get(name, _MISSING) for name in values}
+            self._asked = self.tuning.ask(values, given=True), values, of_file
+
+    def _keep(self, values: dict[str, Any]) -> None:
+        """Have the run's experiment.yaml say what is in force."""
+        assert self.kept is not None
+        data = read_document(self.kept).data
+        for name, value in values.items():
+            part, _, argument = name.partition(".")
+            (data[part].setdefault("init_args", {}) if part in PARTS else data[part])[argument] = as_plain(value)
+            if name == "agent.gamma" and "gamma" in data["memory"].get("init_args", {}):
+                data["memory"]["init_args"]["gamma"] = value_at(value)
+        try:
+            write_atomically(self.kept, as_yaml(data).encode())
+        except OSError as error:
+            log.error("%s does not say what is in force now: %s", self.kept, error)
+
+
+def _stamp_of(path: str) -> tuple[int, ...]:
+    """What changes when a file is written or replaced; (): there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ()
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _flat(document: Document) -> dict[str, Any]:
+    """What is written there, by names as the command line has them: "agent.lr_actor", "trainer.steps"."""
+    flat: dict[str, Any] = {}
+    for key, value in document.data.items():
+        if key in PARTS:
+            flat[f"{key}.class_path"] = value["class_path"] if is_component(value) else value
+            value = arguments_written(document, (key,), value)
+        elif key not in SECTIONS:
+            flat[key] = value
+            continue
+        flat |= {f"{key}.{name}": inner for name, inner in (value or {}).items()}
+    return flat

@@ -79,7 +79,9 @@ def test_penalties_and_ends() -> None:
     assert drive(off_route_m=3.0).judge(state(2.0, 3.5), 0.0, 0) == (2.0, "off route")
     short = drive(ROUTE[:10])
     assert short.judge(state(14.0), 0.0, 0)[1] == ""
+    assert short.info(state(14.0))["progress"] == np.float32(14 / 16)
     assert short.judge(state(17.5), 0.0, 0)[1] == "end of route"
+    assert short.info(state(17.5))["progress"] == 1.0
 
 
 def test_a_car_that_gets_nowhere_is_stuck_by_the_simulator_s_clock() -> None:

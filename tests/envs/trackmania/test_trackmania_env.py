@@ -241,13 +241,16 @@ def test_a_new_race_begins_with_b_and_after_a_finish_the_pop_up_goes_first(
     interface.begin_episode()
     assert pad.written == ["b"]
     frame = np.zeros((8, 8, 3), np.uint8)
-    reward, terminated, _ = interface.judge(frame, CAR._replace(z=9.0, y=1.0, x=0.0, has_finished=1.0))
+    finish = CAR._replace(z=9.0, y=1.0, x=0.0, has_finished=1.0)
+    reward, terminated, _ = interface.judge(frame, finish)
     assert terminated
+    assert interface.describe(frame, finish)["progress"] == 1.0
     assert reward == pytest.approx(100.0 + 0.9)
     pad.written.clear()
     interface.begin_episode()
     assert pad.written == ["b", "a", "b"]
     assert not interface.judge(frame, CAR)[1]
+    assert interface.describe(frame, CAR)["progress"] == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize(

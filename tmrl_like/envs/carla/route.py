@@ -146,7 +146,7 @@ class Drive:
 
         Returns:
             time_s: s.
-            progress: float32 [], share of the route.
+            progress: float32 [], share of the route; 1 where it ends the drive.
             distance: float32 [], m along the route.
             potential: float32 [], minus the distance from the lane's middle, in units of `off_route_m`.
             position: float32 [2], m.
@@ -154,7 +154,7 @@ class Drive:
         route = self._route
         return {
             "time_s": state.time_s,
-            "progress": np.float32(min(max(route.reached_m / route.length_m, 0.0), 1.0)),
+            "progress": np.float32(np.clip(route.reached_m / (route.length_m - _ROUTE_ENDS_M), 0.0, 1.0)),
             "distance": np.float32(route.reached_m),
             "potential": np.float32(-route.off_m / self._task.off_route_m),
             "position": np.array((state.x_m, state.y_m), np.float32),

@@ -179,7 +179,8 @@ class TrackManiaInterface(DesktopGameInterface):
 
     def describe(self, frame: Frame, record: Record) -> dict[str, Any]:
         car = Car(*record)
-        return self._reward.info((car.x, car.y, car.z))
+        info = self._reward.info((car.x, car.y, car.z))
+        return info | {"progress": np.float32(1.0)} if self._has_finished else info
 
     @cached_property
     def _reward(self) -> TrajectoryReward:

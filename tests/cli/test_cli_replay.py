@@ -14,10 +14,12 @@ import chain
 import numpy as np
 import pytest
 from cli_commands import HERE, TINY
+from gymnasium import spaces
 
 from tmrl_like.cli import best
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.best import BEFORE, BestRun, hooks_of, plot
+from tmrl_like.cli.replay import Inputs
 from tmrl_like.config.loading import dump_experiment, load_experiment
 from tmrl_like.config.paths import RunPaths, data_folder
 from tmrl_like.rollouts import Rollout
@@ -114,6 +116,20 @@ def test_of_workers_that_set_records_at_once_the_best_is_kept(tmp_path: Path) ->
     assert kept(tmp_path, BEFORE).return_ < 1903
 
 
+def test_what_could_not_be_written_is_no_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(path: Path, *content: Any) -> None:
+        raise OSError("no space left")
+
+    keep = keeper(tmp_path)
+    keep(drive(1))
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="no space"):
+        patch.setattr("tmrl_like.rollouts.rollout.write_atomically", full)
+        keep(drive(3))
+    assert kept(tmp_path).return_ == 1
+    keep(drive(2))
+    assert kept(tmp_path).return_ == 2
+
+
 def test_a_picture_is_drawn_of_a_record_that_has_one_before_it(tmp_path: Path, until: Callable[..., None]) -> None:
     drawn: list[Path] = []
     keep = keeper(tmp_path, drawn.append)
@@ -176,6 +192,19 @@ def record() -> Rollout:
     keep(drive(progress=1.0, took_s=2.0))
     keep(drive(progress=1.0, took_s=1.5))
     return Rollout.load(RunPaths("chain", data_folder()).best)
+
+
+def test_the_kept_inputs_come_in_their_order_in_each_episode_and_then_the_last_one() -> None:
+    space = spaces.Tuple((spaces.Discrete(5), spaces.Box(-1, 1, (2,))))
+    numbers, vectors = np.array([2, 0, 4]), np.array([[0, 0], [1, 1], [0.5, -1]], np.float32)
+    inputs = Inputs(dataclasses.replace(drive(steps=3), actions=[numbers, vectors]), space, space)
+    for _ in range(2):
+        inputs.reset()
+        for step in (0, 1, 2, 2):
+            number, vector = inputs.act_(None)
+            assert number == numbers[step]
+            assert np.array_equal(vector, vectors[step])
+            assert space.contains((number, vector))
 
 
 @pytest.mark.skipif(not has_matplotlib, reason="needs matplotlib")

@@ -73,12 +73,13 @@ class BestRun:
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(self._file.with_name(".lock")):
             old = Rollout.load(self._file) if self._file.is_file() else None
-            self._known = max(rollout.rank, old.rank if old is not None else ())
-            if old is not None and rollout.rank <= old.rank:
-                return
             if old is not None:
+                self._known = old.rank
+                if rollout.rank <= old.rank:
+                    return
                 link_atomically(self._file, self._file.with_name(BEFORE))
             dataclasses.replace(rollout, **self._more).save(self._file)
+            self._known = rollout.rank
         log.info("record: %s%s (policy %d)", rollout, advantage(rollout, old), rollout.policy_versions[-1])
         self._draw_soon(rollout, old)
 

@@ -401,13 +401,6 @@ def test_the_environment_is_made_stepped_and_closed_in_one_thread() -> None:
         assert (threading.get_ident() in seen.values()) is not own_thread
 
 
-def test_without_a_thread_of_its_own_a_hang_is_reported(caplog: Any) -> None:
-    make_env = partial(CountingEnv, hang_at=3, hang_s=0.6)
-    with make_worker(make_env, own_thread=False) as worker:
-        assert not worker.run_episode().fault
-    assert sum("the environment hangs" in r.message for r in caplog.records) == 1
-
-
 def test_an_environment_that_is_closed_runs_no_more() -> None:
     env = SupervisedEnv(CountingEnv)
     env.close()

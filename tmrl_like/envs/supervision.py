@@ -74,7 +74,7 @@ class SupervisedEnv:
             make_env: makes it, now and after each fault.
             hang_timeout_s: a call that takes longer is a fault.
             own_thread: let the environment live in a thread of its own; without, it lives in those that
-                call, and a hang can only be reported.
+                call, and a hang is waited for.
             seed: of the first reset of each environment that is made, if its `reset` takes one: this one, and the next
                 number after each fault. None: no seed is given.
         """
@@ -101,8 +101,6 @@ class SupervisedEnv:
             self.close()
             raise
         self._make_within_s = max(hang_timeout_s, 3 * (time.monotonic() - started))
-        if not own_thread:
-            threading.Thread(target=self._report_hangs, name="tmrl-watchdog", daemon=True).start()
 
     def _adopt(self, env: Any) -> None:
         self.env = env
@@ -372,16 +370,6 @@ class SupervisedEnv:
             self._leave_thread()
             raise TimeoutError(f"not done after {within_s:g} s")
         job.result()
-
-    def _report_hangs(self) -> None:
-        """Log, once per call, that the environment does not come back: where its thread is not our own."""
-        reported: list[Any] = []
-        while not self._closed:
-            time.sleep(min(_LOOK_S, self._hang_timeout_s / 4))
-            token = self._call_token
-            if token is not reported and len(token) == 2 and time.monotonic() - token[0] >= self._hang_timeout_s:
-                reported = token
-                log.critical("the environment hangs; end this worker and start it again")
 
 
 def _takes_seed(reset: Callable[..., Any]) -> bool:

@@ -175,10 +175,9 @@ def test_a_record_of_a_training_is_driven_again(
     same = f"5 steps, equal to the best run (return {record.return_:.5g} in 5 steps, 0 overruns)"
     assert lines[1:] == [f"episode 1: {same}", f"episode 2: {same}"]
     assert film.stat().st_size > 0
-    tiny = Path(TINY).read_text().replace("run_name: tiny", "run_name: chain")
-    (tmp_path / "chain.yaml").write_text(tiny)
-    for place in (paths.folder, paths.folder / "best" / BEFORE, tmp_path / "chain.yaml"):
+    for place in (paths.folder, paths.folder / "best" / BEFORE):
         assert command_line("replay", str(place)) == 0
+    assert command_line("replay", TINY, "--run_name", "chain") == 0
     capsys.readouterr()
     assert command_line("replay", "chain", "--env.says", "false") == 0
     assert "episode 1: return" in capsys.readouterr().out

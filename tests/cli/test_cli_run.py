@@ -34,6 +34,7 @@ def test_a_run_trains_proves_it_and_leaves_nothing_behind(
     folder = own_home / ".tmrl_like" / "runs" / "r6"
     assert f"picture: {folder / 'proof.png'}" in run.output
     assert (folder / "proof.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "best" / "rollout.npz").is_file()
     proof = json.loads((folder / "proof.json").read_text())
     assert proof["passed"]
     assert len(proof["untrained"]) == len(proof["trained"]) == 5

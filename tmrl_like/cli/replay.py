@@ -19,7 +19,7 @@ from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.best import BEFORE, advantage, plot
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.stopping import Stopper
-from tmrl_like.config.loading import load_kept, load_settings
+from tmrl_like.config.loading import Overrides, load_kept, load_settings
 from tmrl_like.config.paths import BEST, RunPaths, data_folder
 from tmrl_like.errors import ConfigError
 from tmrl_like.policies.actions import action_problem
@@ -29,7 +29,7 @@ from tmrl_like.rollouts import Rollout
 def main(arguments: Arguments) -> int:
     """Drive a best run again, or draw it."""
     set_up_logging("replay", arguments.log_level)
-    file = find_best_run(arguments.place)
+    file = find_best_run(arguments.place, arguments.overrides)
     best = Rollout.load(file)
     if arguments.picture is None:
         return _drive(arguments, best, file)
@@ -44,14 +44,16 @@ def main(arguments: Arguments) -> int:
     return 0
 
 
-def find_best_run(place: str) -> Path:
+def find_best_run(place: str, overrides: Overrides = ()) -> Path:
     """The file that a run's name, its folder, its experiment's YAML file or the file itself stands for.
+
+    `overrides` are of the YAML file, where it is one: another `run_name`.
 
     Raises:
         ConfigError: there is none.
     """
     if place.endswith((".yaml", ".yml")):
-        file = load_settings(place).paths.best
+        file = load_settings(place, overrides).paths.best
     elif Path(place).suffix == ".npz":
         file = Path(place)
     else:

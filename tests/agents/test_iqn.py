@@ -46,6 +46,25 @@ def test_the_loss_and_its_gradient_are_those_of_the_equation(kappa):
         assert float(losses.detach()[b]) == pytest.approx(loss, rel=1e-5)
 
 
+def test_the_network_is_that_of_the_equations():
+    torch.manual_seed(0)
+    actor = SMALL(NUMBERS, spaces.Discrete(3))
+    actor.behaviour[3] = 0.5
+    tau = (torch.arange(4) + 0.5) / 4 * 0.5
+    with torch.no_grad():
+        psi = actor.features(torch.rand(2, 3))
+        phi = torch.stack([torch.stack([torch.cos(torch.pi * i * t) for i in range(16)]) for t in tau])
+        phi = torch.relu(actor.embedding(phi))
+        z = torch.empty(2, 4, 3)
+        for b in range(2):
+            for n in range(4):
+                hidden = torch.relu(actor.hidden(psi[b] * phi[n]))
+                advantages = actor.advantage(hidden[32:])
+                z[b, n] = actor.value(hidden[:32]) + advantages - advantages.mean()
+        assert torch.allclose(actor.quantiles(psi, tau.expand(2, 4)), z, atol=1e-5)
+        assert torch.allclose(actor.values(psi, 4), z.mean(1), atol=1e-5)
+
+
 def test_a_terminal_state_has_no_value_beyond_it():
     next_z = torch.tensor([[1.0, 3.0], [5.0, 7.0]])
     target = quantile_target(torch.tensor([1.0, 2.0]), torch.tensor([0.0, 1.0]), next_z, torch.tensor([0.5, 0.9]))

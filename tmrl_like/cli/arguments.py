@@ -149,6 +149,8 @@ def _add_roles(commands: Any) -> None:
     worker.add_argument("--policy", metavar="POLICY", help=about)
     worker.add_argument("--expert", action="store_true", help="send samples, ignore weights, run no test episodes")
     trainer = _command(commands, "trainer", "train from what the workers send", "The key for wandb is WANDB_API_KEY.")
+    about = "train from a data set, or from what the run has recorded, without server and workers"
+    trainer.add_argument("--offline", action="store_true", help=about)
     for name in ("tensorboard", "wandb", "wandb_offline"):
         key, option = f"trainer.{name}", f"--{name.replace('_', '-')}"
         trainer.add_argument(option, dest=key, action="store_const", const="true", help=f"as {key}: true")

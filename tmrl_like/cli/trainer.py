@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -31,7 +32,7 @@ def main(arguments: Arguments) -> int:
     """Train until the epochs or the minutes are over."""
     document = open_experiment(arguments.experiment, arguments.overrides)
     parts = (*_PARTS, "spaces" if document.data.get("spaces") else "env")
-    return train(arguments, parts, make_trainer)
+    return train(arguments, parts, functools.partial(make_trainer, offline=arguments.offline))
 
 
 def train(

@@ -112,6 +112,10 @@ class Pacer:
             self.unpaced_steps = 0.0 if limit == math.inf else training_steps + owed - limit * samples
         self.limit = limit
 
+    def expect_no_worker(self, samples: int) -> None:
+        """Training goes by the samples that there are, without a limit, until a worker sends one."""
+        self.recorded_samples, self.in_lockstep, self.tasked_steps = samples, False, 0
+
     def check(self, limit: Any) -> None:
         """Raise ConfigError where training is in lockstep, and this is no limit for that."""
         if self.in_lockstep and limit in ("auto", math.inf):

@@ -26,6 +26,7 @@ from tmrl_like.policies.store import PolicyStore, find_policy
 from tmrl_like.policies.weight_file import first_not_finite, read_file
 from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.link import TrainerLink
+from tmrl_like.trainer.offline import NoLink, expect_no_worker
 from tmrl_like.trainer.options import Resume, TrainerOptions
 from tmrl_like.trainer.ranks import Ranks, meet
 from tmrl_like.trainer.sample_check import SampleCheck
@@ -71,8 +72,9 @@ class Trainer:
         resume: Resume | None = None,
         options: TrainerOptions | None = None,
         limits: TransportOptions | None = None,
+        offline: bool = False,
     ) -> None:
-        """Build the training and connect.
+        """Build the training and, unless it is `offline`, connect.
 
         Args:
             training_cls: makes the training, e.g. `partial(TrainingOffline, memory_cls=…, …)`.
@@ -96,11 +98,13 @@ class Trainer:
             resume: as in `options`, in place of what is there.
             options: how it runs the training.
             limits: of the transport.
+            offline: train from what the memory holds, a data set or what an earlier process of this run has kept,
+                without server and worker: nothing is connected, and no limit of the pace holds.
 
         Raises:
             CheckpointError: the checkpoint is damaged or of another training.
             CredentialsError: this machine's key cannot be read.
-            ConfigError: an argument is wrong.
+            ConfigError: an argument is wrong, or there is nothing to train from offline.
         """
         self._options = options = with_given(TrainerOptions, options, resume=resume)
         self._training_cls = training_cls
@@ -122,25 +126,31 @@ class Trainer:
                 _start_from(training, options.init_policy)
             receiver = self._checkpoints.receiver
             receiver.check = SampleCheck(training.observation_space, training.action_space, training.memory)
-            host, port = server_ip or cfg.SERVER_IP_FOR_TRAINER, cfg.PORT if server_port is None else server_port
-            wire = connect(transport, host, port, KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER)), limits)
+            if offline:
+                expect_no_worker(training)
             folder = None if ranks.rank else cfg.path_of_run(policies_path, "POLICIES_FOLDER")
             store = None if folder is None else PolicyStore(folder)
             file = None if ranks.rank else cfg.path_of_run(model_path, "MODEL_PATH_TRAINER")
-            self._saver = self._make_saver(file, store)
             newest = max(self._checkpoints.version, *(store.versions() if store is not None else ()), 0)
-            self.link = TrainerLink(
-                wire,
-                f"{host}:{port}",
-                name or new_name(),
-                describe_spaces(training.observation_space, training.action_space),
-                receiver,
-                training.freshness,
-                self._saver,
-                ranks.sum(0 if ranks.rank else newest)[0],  # they count alike from here on
-                options.worker_stalled_after_s,
-                Rank(ranks.rank, ranks.size, ranks.group, options.distributed.samples == "all"),
-            )
+            newest = ranks.sum(0 if ranks.rank else newest)[0]  # they count alike from here on
+            host, port = server_ip or cfg.SERVER_IP_FOR_TRAINER, cfg.PORT if server_port is None else server_port
+            keys = KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER))
+            wire = None if offline else connect(transport, host, port, keys, limits)
+            self._saver = self._make_saver(file, store)
+            self.link: Any = NoLink(self._saver, newest)
+            if wire is not None:
+                self.link = TrainerLink(
+                    wire,
+                    f"{host}:{port}",
+                    name or new_name(),
+                    describe_spaces(training.observation_space, training.action_space),
+                    receiver,
+                    training.freshness,
+                    self._saver,
+                    newest,
+                    options.worker_stalled_after_s,
+                    Rank(ranks.rank, ranks.size, ranks.group, options.distributed.samples == "all"),
+                )
             ranks.begin()
         except BaseException:
             self._checkpoints.close()
@@ -216,12 +226,14 @@ class Trainer:
     @property
     def worker_versions(self) -> dict[str, int]:
         """The version of the policy that drives now, of each living worker by its name; twice a second."""
-        return self.link.workers.versions()
+        versions: dict[str, int] = self.link.workers.versions()
+        return versions
 
     @property
     def worker_lags(self) -> dict[str, int]:
         """By how many versions the newest policy is ahead of that, likewise."""
-        return self.link.workers.lags(self.link.newest_version)
+        lags: dict[str, int] = self.link.workers.lags(self.link.newest_version)
+        return lags
 
     def average_reward(self, worker: str | None = None) -> float | None:
         """Mean reward of the newest `reward_window` decisions of a worker, or of all workers; None: there were none."""

@@ -1,0 +1,58 @@
+"""`tmrl-like trainer --offline`: from a recording to a policy, without server and worker."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cli_commands import HERE, TINY
+
+CommandLine = Callable[..., int]
+PENDULUM = str(HERE.parents[1] / "config" / "pendulum.yaml")
+
+
+def mean_return(command_line: CommandLine, capsys: pytest.CaptureFixture[str], *arguments: str) -> float:
+    capsys.readouterr()
+    assert command_line("test", *arguments) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "±" in line and "mean" not in line]
+    return float(line.split("±")[0].split()[-1])
+
+
+@pytest.fixture
+def no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object, **options: object) -> None:
+        raise AssertionError("there is to be no connection")
+
+    monkeypatch.setattr("tmrl_like.trainer.trainer.connect", refuse)
+
+
+@pytest.mark.usefixtures("no_connection")
+def test_a_recording_is_trained_on_and_the_policy_tested(
+    tmp_path: Path, own_home: Path, command_line: CommandLine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command_line("record", TINY, "--random", "--episodes", "5", "--out", str(tmp_path / "data")) == 0
+    given = (TINY, f"--memory.dataset_path={tmp_path / 'data'}", "--run_name=recorded")
+    assert command_line("trainer", *given, "--offline") == 0
+    folder = own_home / ".tmrl_like" / "runs" / "recorded"
+    assert {"checkpoints", "experiment.yaml", "metrics.jsonl", "policies"} <= {p.name for p in folder.iterdir()}
+    assert not (own_home / ".tmrl_like" / "keys").exists()
+    assert command_line("trainer", *given, "--offline") == 2  # it has done its epochs
+    assert command_line("trainer", *given, "--offline", "--trainer.epochs", "2") == 0
+    trained = mean_return(command_line, capsys, *given, "--episodes", "2")
+    assert trained > mean_return(command_line, capsys, TINY, "--untrained", "--episodes", "2") + 5
+
+
+@pytest.mark.usefixtures("no_connection", "own_home")
+def test_a_run_without_samples_is_one_line(command_line: CommandLine, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line("trainer", TINY, "--offline") == 2
+    assert "the memory holds no transition, and offline no worker sends any" in capsys.readouterr().err
+
+
+@pytest.mark.learn
+@pytest.mark.usefixtures("no_connection", "own_home")
+def test_the_pendulum_is_learnt_from_what_a_random_policy_did(
+    tmp_path: Path, command_line: CommandLine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command_line("record", PENDULUM, "--random", "--episodes", "50", "--out", str(tmp_path / "data")) == 0
+    steps = ("--trainer.epochs=1", "--trainer.rounds=6", "--trainer.steps=500")
+    assert command_line("trainer", PENDULUM, "--offline", f"--memory.dataset_path={tmp_path / 'data'}", *steps) == 0
+    assert mean_return(command_line, capsys, PENDULUM, "--episodes", "10") > -400

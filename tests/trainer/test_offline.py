@@ -1,0 +1,102 @@
+"""Training from recorded samples, without server and worker."""
+
+import pytest
+from test_schedule import packet
+
+from tmrl_like import Trainer, TrainingOffline, partial, run_in_process
+from tmrl_like.base.functional import partial as deferred
+from tmrl_like.errors import ConfigError, DivergedError
+from tmrl_like.policies.store import PolicyStore
+from tmrl_like.replay.data_sets import write_data_set
+from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """A data set of 18 samples."""
+    write_data_set(tmp_path / "recorded", [packet("a", sequence, resets=False).buffer for sequence in range(6)])
+    return tmp_path / "recorded"
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_connected(request, monkeypatch):
+    if "run_before" in request.fixturenames:
+        request.getfixturevalue("run_before")
+
+    def connect(*arguments):
+        raise AssertionError("offline nothing is connected")
+
+    monkeypatch.setattr("tmrl_like.trainer.trainer.connect", connect)
+
+
+def training(path="", agent=CountingAgent, **fields):
+    memory = partial(ListMemory, batch_size=2, dataset_path=path)
+    return deferred(
+        TrainingOffline, CountingEnv, memory, agent, **{"epochs": 2, "rounds": 2, "steps": 50, "device": "cpu"} | fields
+    )
+
+
+def places(tmp_path):
+    return {
+        "checkpoint_path": tmp_path / "c",
+        "metrics_path": tmp_path / "m.jsonl",
+        "model_path": tmp_path / "p",
+        "policies_path": tmp_path / "policies",
+        "sinks": [],
+    }
+
+
+def test_it_trains_to_its_end_keeps_policies_and_goes_on_from_its_checkpoint(tmp_path, recorded):
+    with Trainer(training(recorded, update_model_interval=100), **places(tmp_path), offline=True) as trainer:
+        trainer.run()
+        assert (trainer.worker_versions, trainer.worker_lags) == ({}, {})
+    assert (trainer.training.total_updates, trainer.training.total_samples) == (200, 17)
+    store = PolicyStore(tmp_path / "policies")
+    assert store.versions() == [1, 2, 3, 4, 5]  # at first, twice meanwhile, after each epoch
+    assert [card.training_steps for _, card in store.cards()] == [0, 100, 100, 200, 200]
+    assert len((tmp_path / "m.jsonl").read_text().splitlines()) == 4
+    with Trainer(training(recorded, epochs=3), **places(tmp_path), offline=True) as trainer:
+        trainer.run()
+    assert (trainer.training.agent.steps, trainer.link.newest_version) == (300, 8)
+
+
+@pytest.fixture
+def run_before(tmp_path):
+    """With a worker in lockstep: as many training steps as environment steps."""
+    one = training(epochs=1, rounds=1, start_training=5)
+    trained = run_in_process(one, CountingEnv, LinearActor, trainer=places(tmp_path))
+    assert trained.pacer.in_lockstep
+    assert trained.total_updates == 50
+
+
+def test_what_a_run_has_recorded_is_trained_on_without_limit(run_before, tmp_path):
+    with Trainer(training(epochs=3, rounds=4), **places(tmp_path), offline=True) as trainer:
+        to, samples = trainer.training, trainer.training.total_samples
+        trainer.run()
+    assert to.total_updates == 50 + 2 * 4 * 50
+    assert to.total_samples == samples < 100
+    to.pacer.before_samples(to.total_updates, samples, 10)  # a worker comes: what was done is not held against it
+    assert to.pacer.may_train(to.total_updates + 9, samples + 10)
+    assert not to.pacer.may_train(to.total_updates + 10, samples + 10)
+
+
+def test_without_samples_it_does_not_begin(tmp_path, recorded):
+    with pytest.raises(ConfigError, match=r"^the memory holds no transition, and offline no worker sends any: name a"):
+        Trainer(training(), **places(tmp_path), offline=True)
+    with pytest.raises(ConfigError, match=r"^start_training is 18, and offline there are 17 samples: expected no more"):
+        Trainer(training(recorded, start_training=18), **places(tmp_path), offline=True)
+
+
+class Diverges(CountingAgent):
+    def train(self, batch):
+        self.actor.layer.bias.data.fill_(float("nan"))
+        return super().train(batch)
+
+
+def test_weights_that_are_not_finite_end_it(tmp_path, recorded):
+    with (
+        Trainer(training(recorded, Diverges), **places(tmp_path), offline=True) as trainer,
+        pytest.raises(DivergedError, match=r"layer\.bias"),
+    ):
+        trainer.run()
+    assert PolicyStore(tmp_path / "policies").versions() == [1]

@@ -58,6 +58,7 @@ RTGYM_SAYS = {"act_buf_len": 3, "reset_act_buf": True}
         (partial(Env, partial(Game, frames=1), act_buf_len=0), {"act_buf_len": 0, "frame_stack": 0}),
         (partial(ClockedGym, RTGYM), RTGYM_SAYS),
         (partial(ClockedGym, RTGYM | {"time_step_duration": 0.1}), RTGYM_SAYS | {"time_step_duration": 0.1}),
+        (partial(ClockedGym, RTGYM | {"inputs": "keys"}), RTGYM_SAYS | {"inputs": "keys"}),
         (partial(Counted, ticks=3), {"time_step_duration": 0.75}),
         (partial(ClockedGym, {"act_buf_len": 3}), {}),
         (

@@ -310,6 +310,32 @@ def test_the_experiments_that_ship_are_valid(name: str) -> None:
     env.close()
 
 
+RACING = """
+env: {class_path: tmrl_like.envs.racing.RacingEnv, init_args: {inputs: fine}}
+actor: {class_path: tmrl_like.agents.CategoricalActor}
+agent: {class_path: tmrl_like.agents.DiscreteSACAgent}
+memory:
+  class_path: tmrl_like.replay.ReplayMemory
+  init_args: {sample_preprocessor: {class_path: tmrl_like.envs.racing.MirroredLaps, init_args: {seed: 1}}}
+"""
+
+
+def test_who_mirrors_samples_is_given_the_table_of_inputs(tmp_path: Path) -> None:
+    file = tmp_path / "x.yaml"
+    file.write_text(RACING)
+    mirror = load_experiment(file).memory.keywords["sample_preprocessor"]
+    assert len(mirror._mirrored) == 15
+    plain = load_experiment(file, [(("env", "inputs"), "null")]).memory.keywords["sample_preprocessor"]
+    assert plain._mirrored is None
+    file.write_text(RACING.replace("seed: 1", "inputs: keys"))
+    with pytest.raises(ConfigError, match=r"sample_preprocessor.init_args.inputs: is another than the environment's"):
+        load_experiment(file)
+    file.write_text(
+        RACING.replace("{class_path: tmrl_like.envs.racing.MirroredLaps, init_args: {seed: 1}}", "math.dist")
+    )
+    assert load_experiment(file).memory.keywords["sample_preprocessor"] is math.dist
+
+
 def test_the_defaults_let_a_worker_wait_for_training(file: Path) -> None:
     changed(file, "  epochs: .inf", "  epochs: 1\nworker: {synchronous: true}")
     assert load_settings(file).worker.synchronous

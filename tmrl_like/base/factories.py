@@ -98,7 +98,7 @@ def completed(factory: Callable[..., Any], **known: Any) -> Callable[..., Any]:
 def known_from_env(env_cls: Any) -> dict[str, Any]:
     """What an environment's factory tells a memory, as far as known.
 
-    `act_buf_len`, `reset_act_buf` and `time_step_duration` are its arguments of these names, or rtgym's, in
+    `act_buf_len`, `reset_act_buf`, `time_step_duration` and `inputs` are its arguments of these names, or rtgym's, in
     `gym_kwargs` or in a dictionary `config`. Its class may say in `frame_stacks` which items of observations are stacks
     of frames, and of how many: a number, or an argument's name: `{0: "frames"}`; and in `time_step_unit` which
     argument counts the time-step, and in what, in seconds: `("tics_per_step", 1 / 35)`.
@@ -109,11 +109,11 @@ def known_from_env(env_cls: Any) -> dict[str, Any]:
     config = gym_kwargs.get("config") if isinstance(gym_kwargs, dict) else argument_of(env_cls, "config")
     if isinstance(config, dict) and "interface" in config:
         known = {name: config.get(name, default) for name, default in _RTGYM.items()}
-        known["time_step_duration"] = config.get("time_step_duration", MISSING)
+        known |= {name: config.get(name, MISSING) for name in ("time_step_duration", "inputs")}
         if not config.get("act_in_obs", True):
             known["act_buf_len"] = 0
     else:
-        known = {name: argument_of(env_cls, name) for name in (*_RTGYM, "time_step_duration")}
+        known = {name: argument_of(env_cls, name) for name in (*_RTGYM, "time_step_duration", "inputs")}
     counted, unit_s = getattr(taken_apart(env_cls)[0], "time_step_unit", ("", 0.0))
     if counted:
         known["time_step_duration"] = argument_of(env_cls, counted) * unit_s

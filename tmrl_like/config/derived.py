@@ -19,9 +19,10 @@ _FROM_ENV = ("act_buf_len", "reset_act_buf", "frame_stack")
 def complete_memory(document: Document, parts: Collection[str]) -> None:
     """Write to the memory what it takes of what the environment says (see `known_from_env`), and the agent's `gamma`.
 
-    So it is with the memory that this one is made of, if there is one. What the file says stays. With
-    `sample_compressor: null` samples travel whole, and nothing is the environment's. `parts` can be imported here; the
-    environment's `init_args` tell where it is not among them.
+    So it is with the memory that this one is made of, if there is one, and with what its `sample_preprocessor` takes
+    of the environment's `inputs`. What the file says stays. With `sample_compressor: null` samples travel whole, and
+    nothing is the environment's. `parts` can be imported here; the environment's `init_args` tell where it is not among
+    them.
 
     Raises:
         ConfigError: what the memory takes cannot be known here, or contradicts the environment.
@@ -41,19 +42,23 @@ def complete_memory(document: Document, parts: Collection[str]) -> None:
     if "agent" in parts:
         agent = resolve_component(document, ("agent",), PARTS["agent"]).factory()
         known["gamma"] = value_at(argument_of(agent, "gamma"))
-    keys: Keys = ("memory",)
-    holder = document.data
-    while isinstance(component := holder.get(keys[-1]), dict | str):
+    places: list[tuple[dict[str, Any], Keys]] = [(document.data, ("memory",))]
+    for holder, keys in places:
+        component = holder.get(keys[-1])
+        if not isinstance(component, dict | str):
+            continue
         taken = signature_of(import_component(document, keys, component)).parameters
         given = arguments_written(document, keys, component)
         for name in unknown:
             if name in taken and name not in given:
                 problem = f".init_args.{name} is missing: it is the environment's, which cannot be imported here"
                 raise document.error(keys, problem)
-        if {"reset_act_buf"} <= given.keys() & known.keys() and given["reset_act_buf"] != known["reset_act_buf"]:
-            raise document.error((*keys, "init_args", "reset_act_buf"), ": is another than the environment's")
-        given = {name: value for name, value in known.items() if name in taken and value is not MISSING} | given
+        for name in given.keys() & known.keys() & {"reset_act_buf", "inputs"}:
+            if given[name] != known[name]:
+                raise document.error((*keys, "init_args", name), ": is another than the environment's")
+        fits = known.keys() & taken.keys() & ({"inputs"} if keys[-1] == "sample_preprocessor" else known.keys())
+        given = {name: known[name] for name in known if name in fits and known[name] is not MISSING} | given
         if given:
             path = component["class_path"] if isinstance(component, dict) else component
             holder[keys[-1]] = {"class_path": path, "init_args": given}
-        holder, keys = given, (*keys, "init_args", "memory")
+        places += [(given, (*keys, "init_args", name)) for name in ("memory", "sample_preprocessor") if name in given]

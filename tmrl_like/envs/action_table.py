@@ -59,7 +59,7 @@ class ActionTable:
             try:
                 given = np.asarray(row)
                 action = given.astype(space.dtype)[()]
-                is_action = bool(np.allclose(given, action)) and space.contains(action)
+                is_action = given.shape == space.shape and bool(np.allclose(given, action)) and space.contains(action)
             except (TypeError, ValueError):
                 is_action = False
             if not is_action:

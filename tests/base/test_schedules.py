@@ -2,6 +2,7 @@
 
 import functools
 
+import numpy as np
 import pytest
 
 from tmrl_like.base.schedules import ValueSchedule, as_plain, at_the_start, from_plain, value_at
@@ -61,4 +62,6 @@ def test_a_checkpoint_holds_plain_values():
     assert from_plain(as_plain(schedule)) == schedule
     assert type(as_plain(schedule)) is dict
     assert (from_plain(0.5), as_plain(None)) == (0.5, None)
+    numbers = as_plain(np.float32(0.5)), as_plain(ValueSchedule({np.int64(3): np.float64(0.5)}))["points"][3]
+    assert [(type(number), number) for number in numbers] == [(float, 0.5)] * 2
     assert str(schedule) == "{0: 8, 100: 2, 300: 0.5} (exponential, over training_steps)"

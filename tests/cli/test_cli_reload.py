@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -143,6 +145,31 @@ def test_what_the_command_line_says_stays_over_the_file(tmp_path: Path, monkeypa
     edited.edit(("gain: 0.5", "gain: 0.25"), ("batch_size: 8", "batch_size: 4"))
     edited.see()
     assert edited.in_force() == (0.1, 4, 3)
+
+
+def test_the_file_of_a_training_is_edited(
+    tmp_path: Path, own_home: Path, command_line: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It trains for ever, until the file says something else."""
+    monkeypatch.setattr("tmrl_like.cli.reload._LOOK_S", 0.01)
+    shutil.copy(HERE / "tiny.py", tmp_path)
+    file, data = tmp_path / "x.yaml", str(tmp_path / "data")
+    file.write_text(TEXT.replace("rounds: 3", "steps: 5, epochs: .inf, checkpoint_interval_s: 99"))
+    assert command_line("record", str(file), "--random", "--episodes", "2", "--out", data) == 0
+    folder = own_home / ".tmrl_like" / "runs" / "default_run"
+
+    def edit() -> None:
+        while not (folder / "experiment.yaml").exists():
+            time.sleep(0.01)
+        write_atomically(file, file.read_text().replace(".inf", "1").replace("gain: 0.5", "gain: 0.25").encode())
+
+    editor = threading.Thread(target=edit, daemon=True)
+    editor.start()
+    assert command_line("trainer", str(file), "--offline", "--memory.dataset_path", data) == 0
+    editor.join()
+    assert '"agent.gain":0.25,"trainer.epochs":1' in (folder / "metrics.jsonl").read_text()
+    kept = yaml.safe_load((folder / "experiment.yaml").read_text())
+    assert (kept["agent"]["init_args"]["gain"], kept["trainer"]["epochs"]) == (0.25, 1)
 
 
 @pytest.mark.long

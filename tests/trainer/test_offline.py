@@ -1,6 +1,7 @@
 """Training from recorded samples, without server and worker."""
 
 import pytest
+from in_threads import ThreadRanks, all_at_once
 from test_schedule import packet
 
 from tmrl_like import Trainer, TrainingOffline, partial, run_in_process
@@ -9,6 +10,7 @@ from tmrl_like.errors import ConfigError, DivergedError
 from tmrl_like.policies.store import PolicyStore
 from tmrl_like.replay.data_sets import write_data_set
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
+from tmrl_like.trainer.offline import expect_no_worker
 
 
 @pytest.fixture
@@ -78,6 +80,8 @@ def test_what_a_run_has_recorded_is_trained_on_without_limit(run_before, tmp_pat
     to.pacer.before_samples(to.total_updates, samples, 10)  # a worker comes: what was done is not held against it
     assert to.pacer.may_train(to.total_updates + 9, samples + 10)
     assert not to.pacer.may_train(to.total_updates + 10, samples + 10)
+    to.pacer.enter_lockstep(to.total_updates)  # and so where it awaits training
+    assert not to.pacer.may_train(to.total_updates, samples + 10)
 
 
 def test_without_samples_it_does_not_begin(tmp_path, recorded):
@@ -93,10 +97,21 @@ class Diverges(CountingAgent):
         return super().train(batch)
 
 
-def test_weights_that_are_not_finite_end_it(tmp_path, recorded):
+def test_weights_that_are_not_finite_end_it_before_they_are_published(tmp_path, recorded):
     with (
-        Trainer(training(recorded, Diverges), **places(tmp_path), offline=True) as trainer,
+        Trainer(training(recorded, Diverges, update_model_interval=10), **places(tmp_path), offline=True) as trainer,
         pytest.raises(DivergedError, match=r"layer\.bias"),
     ):
         trainer.run()
     assert PolicyStore(tmp_path / "policies").versions() == [1]
+    assert trainer.training.total_updates == 10
+
+
+def test_what_each_of_several_ranks_has_read_counts_once(recorded):
+    def prepare(rank):
+        to = training(recorded)()
+        to.ranks = rank
+        expect_no_worker(to)
+        return to.total_samples, to.pacer.may_train(10**6, to.total_samples)
+
+    assert all_at_once(ThreadRanks.of(2), prepare) == [(17, True)] * 2

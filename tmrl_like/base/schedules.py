@@ -73,8 +73,10 @@ def at_the_start(factory: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def as_plain(value: Any) -> Any:
-    """A schedule as keys with values, anything else as it is."""
-    return asdict(value) if isinstance(value, ValueSchedule) else value
+    """A schedule as keys with values, a number of numpy or torch as Python's, anything else as it is."""
+    if isinstance(value, ValueSchedule):
+        return asdict(value) | {"points": {int(count): float(number) for count, number in value.points.items()}}
+    return value.item() if hasattr(value, "item") else value
 
 
 def from_plain(value: Any) -> Any:

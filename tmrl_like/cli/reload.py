@@ -60,7 +60,9 @@ class Reloading:
         self._thread.join(_ENDS_WITHIN_S)
 
     def _watch(self) -> None:
-        while not self._closing.wait(_LOOK_S):
+        is_last = False
+        while not is_last:
+            is_last = self._closing.wait(_LOOK_S)
             try:
                 self.look()
             except Exception as error:  # of code that the file names, too

@@ -77,13 +77,11 @@ def expect_no_worker(training: TrainingOffline) -> None:
         ConfigError: it would wait for samples that nobody sends.
     """
     training.memory.flush()
-    num_ready, samples = training.ranks.sum(training.memory.ready, len(training.memory))
-    if num_ready < training.ranks.size:
+    if training.ranks.sum(training.memory.ready) != [training.ranks.size]:
         raise ConfigError(
             "the memory holds no transition, and offline no worker sends any: name a data set (dataset_path of the "
             "memory), or go on with a run that has recorded samples"
         )
-    training.total_samples = max(training.total_samples, samples)
     if training.start_training > training.total_samples:
         raise ConfigError(
             f"start_training is {training.start_training}, and offline there are {training.total_samples} samples: "

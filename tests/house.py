@@ -64,6 +64,7 @@ class House:
             "update_model_interval": 5,
             "update_buffer_interval": 2,
             "sleep_between_buffer_retrieval_attempts": 0.05,
+            "held_out_share": 0.0,
             "max_training_steps_per_env_step": 1.0,
         } | (training or {})
         for name, default in {"sinks": [], "model_path": None, "checkpoint_path": None, "policies_path": None}.items():

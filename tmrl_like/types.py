@@ -175,9 +175,10 @@ class Info(dict[str, Any]):
         timing: see `StepTiming`; None where the worker did not measure.
         original: under CRC debugging, the transition as the environment produced it (the info field
             is left out), else None.
+        episode: the number of the sample's episode in its stream, modulo 100.
     """
 
-    __slots__ = ("is_context", "is_reset", "original", "timing")
+    __slots__ = ("episode", "is_context", "is_reset", "original", "timing")
 
     def __init__(
         self,
@@ -186,8 +187,10 @@ class Info(dict[str, Any]):
         is_context: bool = False,
         timing: StepTiming | None = None,
         original: tuple[Any, ...] | None = None,
+        episode: int = 0,
     ) -> None:
         super().__init__(items or {})
+        self.episode = episode
         self.is_reset = is_reset
         self.is_context = is_context
         self.timing = timing
@@ -222,13 +225,15 @@ class Block(Protocol):
 
     `segments` are consecutive samples of one structure each; each has `rows` and a `tree()`: the
     structure (act, obs, rew, terminated, truncated, info) with arrays [rows, ...] as leaves, views that
-    must be copied to be kept. `is_reset` is a bool array [N].
+    must be copied to be kept. `is_reset` is a bool array [N], `episode` uint8 [N]: see `Info`.
     """
 
     @property
     def segments(self) -> tuple[Any, ...]: ...
     @property
     def is_reset(self) -> Any: ...
+    @property
+    def episode(self) -> Any: ...
     @property
     def timing(self) -> Any: ...
     @property

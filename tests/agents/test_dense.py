@@ -19,6 +19,7 @@ from tmrl_like.agents import (
     dense,
     dense_sac,
 )
+from tmrl_like.agents.agent import modules_of
 from tmrl_like.agents.dense import Dense, layers_of
 from tmrl_like.agents.dense_sac import DenseStep
 from tmrl_like.trainer.snapshot import load_object_state, object_state
@@ -360,3 +361,21 @@ def test_the_statistics_of_a_policy_that_a_training_starts_from_are_gone_on_with
     train(donor, BOX, 1, first=50)
     train(heir, BOX, 1, first=50)
     np.testing.assert_allclose(heir.obs_norm.scale, donor.obs_norm.scale, rtol=1e-5)
+
+
+@pytest.mark.parametrize("how", ["off", "auto"])
+@pytest.mark.parametrize(("cls", "space"), [(SACAgent, BOX), (REDQ, BOX), (DiscreteSACAgent, SEVERAL)])
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_batch_that_is_held_out_gives_the_losses_and_changes_nothing(cls, space, how, plain):
+    one = agent(cls, space, how, normalize_obs=not plain, scale_rewards=not plain)
+    train(one, space, 4)
+    state = [value.clone() for module in modules_of(one).values() for value in module.state_dict().values()]
+    torch.manual_seed(5)
+    found = one.evaluate(batch(space, 50, weight=torch.full((ROWS,), 0.5)))
+    after = [value for module in modules_of(one).values() for value in module.state_dict().values()]
+    assert all(map(torch.equal, state, after))
+    torch.manual_seed(5)
+    trained = one.train(batch(space, 50, weight=torch.full((ROWS,), 0.5)))
+    assert set(found) == {"loss_critic", "loss_actor"}
+    assert np.isfinite(float(found["loss_actor"]))
+    assert float(found["loss_critic"]) == pytest.approx(float(trained["loss_critic"]), rel=1e-4 if plain else 0.5)

@@ -66,6 +66,9 @@ def test_progress_shows_returns_rates_ages_and_overruns() -> None:
     assert rows["overruns"] == "3"
     assert "faults" not in rows
     assert "rejected" not in rows
+    assert "loss" not in rows
+    progress.add(ROUND | {"loss_critic": 0.25, "loss_critic_held_out": 0.5})
+    assert dict(progress.rows())["loss"] == "0.25, held out 0.5"
     progress.add(ROUND | {"env_faults_total": 3, "env_rebuilds_total": 2, "rejected_workers_total": 1})
     rows = dict(progress.rows())
     assert rows["faults"] == "3 of the environment, rebuilt: 2"

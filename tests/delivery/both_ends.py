@@ -11,6 +11,7 @@ from tmrl_like.delivery.outbox import Outbox
 from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.types import EpisodeStats, StepTiming
 from tmrl_like.wire import messages as m
+from tmrl_like.wire.rows import RESET
 
 TIMING = StepTiming(1e9, 0.0, 0.0, 1)
 STATS = EpisodeStats("w", True, -5.0, 10, True, False, 1e9, 1)
@@ -45,7 +46,7 @@ class Ends:
         return getattr(self.outbox, name)
 
     def append(self, sample, timing=TIMING, is_reset=False):
-        self.log.append(sample, *timing, is_reset)
+        self.log.append(sample, *timing, RESET * is_reset)
 
     def end_episode(self, stats=STATS):
         self.log.end_episode(stats)

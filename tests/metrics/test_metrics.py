@@ -147,6 +147,9 @@ def test_the_console_shows_a_round_in_a_line(capsys: pytest.CaptureFixture[str])
     assert "rejected workers: 1" in shown
     assert "test -3.00" in shown
     assert " 1:01 " in shown
+    assert "held out" not in shown
+    ConsoleSink().write(ROUND | {"loss_critic_held_out": 0.5, "loss_critic": 0.25})
+    assert "loss 0.25, held out 0.5" in capsys.readouterr().err
 
 
 def test_tensorboard_gets_the_scalars_of_each_round(tmp_path: Path) -> None:

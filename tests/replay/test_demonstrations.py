@@ -135,3 +135,14 @@ def test_the_compressor_is_that_of_the_memories_inside():
     assert compressor_of(partial(WithDemonstrations, memory=partial(ReplayMemory, act_buf_len=2))) == DropHistory(2)
     with pytest.raises(ConfigError, match="share is 2"):
         make(share=2)
+
+
+def test_what_may_change_while_training_changes_in_both():
+    memory = filled(OWN, EXPERT, inner={"n_steps": 3, "gamma": 0.9})
+    memory.tune(gamma=0.5, batch_size=20)
+    assert (memory.gamma, memory.own.gamma, memory.demonstrations.gamma) == (0.5, 0.5, 0.5)
+    batch = memory.sample()
+    assert len(batch.rew) == 20
+    assert batch.discount.max() == 0.5
+    with pytest.raises(ConfigError, match="gamma is 2"):
+        memory.tune(gamma=2.0)

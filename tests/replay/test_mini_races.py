@@ -93,7 +93,7 @@ def test_batches_are_those_of_the_definition_bit_for_bit(further):
     else:
         memory.sample_indices()
         batch, rng = (memory.seed(3), memory.sample())[1], np.random.default_rng(3)
-        rows = memory._lanes.whole[rng.integers(0, len(memory), memory.batch_size)]
+        rows = memory._lanes.training.rows[rng.integers(0, len(memory), memory.batch_size)]
     count = len(batch.rew)
     left = rng.integers(1, 7, count)
     chance, final = rng.random(count), rng.integers(1, 3, count)

@@ -64,14 +64,14 @@ def test_new_transitions_are_drawn_equally_and_weigh_the_same():
     batch = memory.sample()
     assert batch.weight.dtype == torch.float32
     assert batch.weight.tolist() == [1.0] * 64
-    shares = frequencies(memory)[memory._lanes.whole]
+    shares = frequencies(memory)[memory._lanes.training.rows]
     assert shares.min() > 0.5 / len(memory)
     assert shares.max() < 2.0 / len(memory)
 
 
 def test_the_share_of_a_transition_follows_its_error():
     memory = filled(40, prioritised=Prioritised(alpha=0.5, epsilon=1e-9))
-    rows = memory._lanes.whole.astype(np.intp)
+    rows = memory._lanes.training.rows.astype(np.intp)
     errors = np.linspace(0.1, 4.0, len(rows))
     memory.feed_back(memory._lanes.numbers_of(rows), torch.tensor(-errors))
     assert frequencies(memory)[rows] == pytest.approx(errors**0.5 / (errors**0.5).sum(), rel=0.15)
@@ -79,7 +79,7 @@ def test_the_share_of_a_transition_follows_its_error():
 
 def test_weights_make_up_for_the_draw():
     memory = filled(60, prioritised=Prioritised(alpha=1.0, beta=1.0))
-    rows = memory._lanes.whole.astype(np.intp)
+    rows = memory._lanes.training.rows.astype(np.intp)
     errors = np.random.default_rng(0).random(len(rows)) + 0.1
     memory.feed_back(memory._lanes.numbers_of(rows), errors)
     batch = memory.sample()
@@ -108,11 +108,11 @@ def test_exactly_the_whole_transitions_have_a_priority(sizes, memory_size, act_b
     streams = [list(cut(ActionBufferEnv(w, act_buf_len, False).take(100), sizes)) for w in range(2)]
     for number, steps in interleaved(streams):
         memory.append(packed(steps, f"w{number}"))
-        assert np.flatnonzero(memory._priorities.powers).tolist() == sorted(memory._lanes.whole.tolist())
+        assert np.flatnonzero(memory._priorities.powers).tolist() == sorted(memory._lanes.training.rows.tolist())
         if memory.ready:
             batch = memory.sample()
             assert (batch.drawn >= memory._lanes.oldest).all()
-            assert set((batch.drawn % memory_size).tolist()) <= set(memory._lanes.whole.tolist())
+            assert set((batch.drawn % memory_size).tolist()) <= set(memory._lanes.training.rows.tolist())
             memory.feed_back(batch.drawn, np.random.default_rng(memory_size).random(8))
 
 

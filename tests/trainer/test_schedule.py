@@ -5,11 +5,13 @@ import importlib.machinery
 import itertools
 import sys
 import types
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Box
 
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import ConfigError, MemoryContractError, MissingExtraError, PipelineMismatchError
@@ -20,7 +22,7 @@ from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
 from tmrl_like.testing.memories import ActionBufferEnv, packed
 from tmrl_like.trainer.schedule import TrainingOffline, train_step
 from tmrl_like.trainer.snapshot import load_checkpoint, take_snapshot
-from tmrl_like.types import Buffer, Delivery, EpisodeStats, Info, Receipt, Sample, StepTiming
+from tmrl_like.types import Batch, Buffer, Delivery, EpisodeStats, Info, Receipt, Sample, StepTiming
 
 
 class OfOneShape(ListMemory):
@@ -526,6 +528,63 @@ def test_an_agent_that_does_not_take_the_time_that_is_left_is_refused_by_mini_ra
     with pytest.raises(ConfigError, match="the memory draws mini-races, but CountingAgent does not take the time"):
         replay_training(**races)
     assert replay_training(Agent, **races).memory.sample().time_left is not None
+
+
+class Memoriser(CountingAgent):
+    """Learns rewards, which are noise, by heart: more parameters than samples."""
+
+    def __init__(self, *spaces: Any, **kwargs: Any) -> None:
+        super().__init__(*spaces, **kwargs)
+        self.weights = torch.zeros(200, requires_grad=True)
+        self.noise: list[float] = []
+
+    def _loss(self, batch: Batch) -> torch.Tensor:
+        return (batch.next_obs @ self.weights - batch.rew).square().mean()
+
+    def train(self, batch: Batch) -> dict[str, Any]:
+        loss = self._loss(batch)
+        (gradient,) = torch.autograd.grad(loss, self.weights)
+        with torch.no_grad():
+            self.weights -= 0.5 * gradient
+        self.noise.append(torch.rand(()).item())
+        return {"loss": loss.detach()}
+
+    def evaluate(self, batch: Batch) -> dict[str, torch.Tensor]:
+        torch.rand(5)
+        return {"loss": self._loss(batch).detach()}
+
+
+@pytest.mark.parametrize("share", [0.05, 0.0])
+def test_a_memory_that_is_learnt_by_heart_shows_in_what_is_held_out(share: float, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = [
+        Sample(
+            np.zeros(1, np.float32),
+            rng.normal(size=200).astype(np.float32) / 14,
+            float(rng.normal()),
+            False,
+            False,
+            Info(is_reset=k % 10 == 0),
+        )
+        for k in range(120)
+    ]
+    lengths = {"epochs": 1, "rounds": 6, "steps": 300}
+    write_data_set(tmp_path / "log", [Buffer(rows, "w")])
+    memory_cls = partial(ReplayMemory, batch_size=64, dataset_path=tmp_path / "log")
+    spaces = Box(-np.inf, np.inf, (200,)), Box(-1.0, 1.0, (1,))
+    training = TrainingOffline(spaces, memory_cls, Memoriser, held_out_share=share, **lengths)
+    training.memory.seed(0)
+    torch.manual_seed(0)
+    records = training.run_epoch(Network())
+    assert records[-1]["loss"] < 0.01 * records[0]["loss"]
+    torch.manual_seed(0)
+    assert training.agent.noise[:600] == [torch.rand(()).item() for _ in range(600)]  # type: ignore[attr-defined]
+    if share:
+        held_out = [record["loss_held_out"] for record in records]
+        assert held_out[-1] > 0.5
+        assert len(training.memory) == 11 * 9
+    else:
+        assert "loss_held_out" not in records[-1]
 
 
 class Stepping(TrainingOffline):

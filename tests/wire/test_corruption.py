@@ -151,13 +151,14 @@ def test_a_lying_packet_is_refused_without_allocating(lie: str) -> None:
 
 
 def test_the_forger_can_also_tell_the_truth() -> None:
-    timing = bytes(16) + struct.pack("<2q2B2B", 1, 2, 0, 3, 1, 0)
+    timing = bytes(16) + struct.pack("<2q2B2B", 1, 2, 0, 3, 128 + 99, 7)
     body = forged(six(("a", "<f4", [2])), 2, (16, 0, 0, 0, 0, 0), bytes(16), timing)
     block = decode_body(announce(body, 2), body)
     assert block.samples()[1].act.tolist() == [0, 0]
     assert block.timing.policy_version.tolist() == [1, 2]
     assert block.timing.source.tolist() == [0, 3]
     assert block.is_reset.tolist() == [True, False]
+    assert block.episode.tolist() == [99, 7]
 
 
 # sizes

@@ -188,12 +188,13 @@ def test_an_empty_packet_comes_back_empty() -> None:
 def test_original_transitions_travel_with_their_samples() -> None:
     writer = PacketWriter(with_originals=True)
     original = (np.zeros(2), (1, "x"))
-    writer.append((0, 0, 0, 0, 0, {"a": 1}, original), TIMING, True)
+    writer.append((0, 0, 0, 0, 0, {"a": 1}, original), TIMING, True, 342)
     packet, body = packet_of(writer)
     (sample,) = decode_body(packet, body).samples()
     assert first_difference(sample.info.original, original, "samples") is None
     assert sample.info == {"a": 1}
     assert sample.info.is_reset
+    assert sample.info.episode == 42
 
 
 @given(

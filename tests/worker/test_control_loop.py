@@ -16,11 +16,23 @@ from tmrl_like.networking import RolloutWorker
 from tmrl_like.replay import DropHistory
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.types import StepTiming
+from tmrl_like.wire.rows import RESET
 from tmrl_like.worker import control_loop
 from tmrl_like.worker.collector import Collector
 from tmrl_like.worker.options import WorkerOptions
 
 STEP_S = 0.05
+
+
+def test_samples_carry_the_number_of_their_episode_and_whether_they_are_of_its_reset():
+    with RolloutWorker(CountingEnv, LinearActor, standalone=True) as worker:
+        worker.loop.samples = samples = Samples()
+        worker.run_episode(3, train=False)
+        for _ in range(101):
+            worker.collect_train_episode(2)
+    marks = [arguments[6] for arguments in samples.taken]
+    assert marks[:6] == [RESET, 0, 0, RESET + 1, 1, 1]
+    assert marks[-6:] == [RESET + 99, 99, 99, RESET, 0, 0]
 
 
 class Samples:
@@ -105,7 +117,7 @@ def test_the_reward_of_a_reset_is_zero_in_the_type_of_the_float_rewards_before_i
         worker.loop.samples = samples = Samples()
         worker.collect_train_episode()
         worker.collect_train_episode()
-    rewards = [sample[2] for sample, *timing in samples.taken if timing[5:] == [True]]
+    rewards = [sample[2] for sample, *timing in samples.taken if timing[5] >= RESET]
     assert rewards == [0.0, 0.0]
     assert [type(rew) for rew in rewards] == [float, of_reset]
 

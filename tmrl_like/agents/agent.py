@@ -63,6 +63,13 @@ class TrainingAgent(Tunable, ABC):
             the agent was off on each transition; it goes to the memory and into no metric.
         """
 
+    def evaluate(self, batch: Batch) -> dict[str, torch.Tensor]:
+        """The losses of `train`, under the same names, on a batch that is held out from training: here none.
+
+        Nothing changes, but torch's random numbers may be drawn: the schedule puts their generators back.
+        """
+        return {}
+
     def start_from(self, weights: bytes, training_steps: int = 0) -> None:
         """Begin with the policy of another training, before the first training step (`init_policy`).
 

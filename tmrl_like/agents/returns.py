@@ -58,6 +58,10 @@ class ReturnScale(nn.Module):
             ranks.largest(largest)
         self.means.view(2, 2).lerp_(moments, weight)
         self.largest.copy_(largest)
+        return self.scale()
+
+    def scale(self) -> Tensor:
+        """What rewards are divided by; float32 []."""
         rew, square = self.means[:2]
         discount, square_discount = self.means[2:].clamp(max=_LARGEST_DISCOUNT)
         size: Tensor = (square + 2.0 * discount * rew.square() / (1.0 - discount)) / (1.0 - square_discount)

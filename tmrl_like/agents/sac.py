@@ -305,6 +305,18 @@ class SACAgent(TrainingAgent):
     def _numbers(self) -> tuple[float, ...]:
         return self.gamma, self.polyak, self.actor_polyak, self.target_entropy, self.critics_in_target
 
+    @torch.no_grad()
+    def evaluate(self, batch: Batch) -> dict[str, Tensor]:
+        """As `TrainingAgent.evaluate`: the losses of critics and actor."""
+        if self.return_scale is not None:
+            batch = batch._replace(rew=batch.rew / self.return_scale.scale())
+        target_B = self._td_target(batch)  # [B]
+        q_B, log_prob_B = self._value_of_policy(batch.obs)
+        return {
+            "loss_critic": critic_loss(self.critic(batch.obs, batch.act), target_B, batch.weight),
+            "loss_actor": actor_loss(log_prob_B, q_B, self.temperature()),
+        }
+
     def start_from(self, weights: bytes, training_steps: int = 0) -> None:
         """As `TrainingAgent.start_from`: actor and average are the policy, whose statistics are gone on with."""
         self.actor.load_weights(weights)
@@ -358,9 +370,7 @@ class SACAgent(TrainingAgent):
         return metrics
 
     def _train_actor(self, obs: Any) -> dict[str, Tensor]:
-        act_BA, log_prob_B = self._sample(obs)  # [B, A], [B]
-        q_NB = self.critic_frozen(obs, act_BA)  # [N, B]
-        q_B = q_NB.mean(dim=0) if self._draws_critics else q_NB.amin(dim=0)  # [B]
+        q_B, log_prob_B = self._value_of_policy(obs)
         entropy_coef = self.temperature().detach()
         loss = actor_loss(log_prob_B, q_B, entropy_coef)
         _backward(loss, self.actor_optimizer)
@@ -376,6 +386,12 @@ class SACAgent(TrainingAgent):
         for optimizer in learned:
             adam_step(optimizer)
         return metrics
+
+    def _value_of_policy(self, obs: Any) -> tuple[Tensor, Tensor]:
+        """What the critics say of actions of the policy, [B], and their log-density [B]."""
+        act_BA, log_prob_B = self._sample(obs)  # [B, A], [B]
+        q_NB = self.critic_frozen(obs, act_BA)  # [N, B]
+        return q_NB.mean(dim=0) if self._draws_critics else q_NB.amin(dim=0), log_prob_B
 
     @torch.no_grad()
     def _td_target(self, batch: Batch) -> Tensor:

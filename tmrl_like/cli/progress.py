@@ -13,6 +13,7 @@ from typing import Any
 
 from tmrl_like.base.text import clock, duration
 from tmrl_like.config.experiment import Settings
+from tmrl_like.metrics.sinks import loss_in_words
 
 Record = dict[str, Any]
 
@@ -141,6 +142,7 @@ class Progress:
             if r.get(key) is not None
         ]
         rows = [("samples", samples), ("training", training)]
+        rows += [("loss", words)] if (words := loss_in_words(r)) else []
         rows += [("median age", ", ".join(ages))] if ages else []
         rows.append(("overruns", f"{r.get('overruns_total') or 0:.0f}"))
         if faults := r.get("env_faults_total"):

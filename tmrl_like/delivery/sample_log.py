@@ -117,9 +117,11 @@ class SampleLog:
         period_error_s: float,
         policy_version: int,
         source: int,
-        is_reset: bool = False,
+        episode: int = 0,
     ) -> None:
         """Store a sample: (act, obs, rew, terminated, truncated, info[, original]), with its timing (`StepTiming`).
+
+        `episode`: its number modulo 100, and 128 more for a sample of a reset (`wire.rows`).
 
         It outlives this process from here on.
 
@@ -137,7 +139,7 @@ class SampleLog:
             period_error_s,
             policy_version,
             source,
-            is_reset,
+            episode,
         ):
             words = self._words
             words[at >> 3] = 0
@@ -149,7 +151,7 @@ class SampleLog:
             words[END] = self._at = end
             self.samples += 1
         else:
-            self._append(sample, observed_at_s, inference_s, period_error_s, policy_version, source, is_reset)
+            self._append(sample, observed_at_s, inference_s, period_error_s, policy_version, source, episode)
 
     def _append(self, sample: tuple[Any, ...], *timing: Any) -> None:
         form = self._format

@@ -190,8 +190,18 @@ def describe_round(record: Record) -> str:
     """One readable line about a round."""
     parts = [f"[bold]{clock(record.get('time_s', 0.0))}[/bold]"]
     parts += [text.format(record[name]) for name, text in _SHOWN.items() if name in record]
+    parts += [f"loss {words}"] if (words := loss_in_words(record)) else []
     parts += [f"[red]{text.format(record[name])}[/red]" for name, text in _SHOWN_IF_ANY.items() if record.get(name)]
     return f"epoch {record['epoch']} round {record['round']}: " + " · ".join(parts)
+
+
+def loss_in_words(record: Record) -> str:
+    """A round's first loss beside that of what is held out from training; empty: nothing is."""
+    for name, held_out in record.items():
+        trained = record.get(name.removesuffix("_held_out"))
+        if name.endswith("_held_out") and held_out is not None and trained is not None:
+            return f"{trained:.3g}, held out {held_out:.3g}"
+    return ""
 
 
 def _numbers(record: Record) -> dict[str, float]:

@@ -45,6 +45,7 @@ class MemoryDataloading(Tunable, ABC):
         takes_text: True lets samples hold text and bytes where the spaces hold numbers (pictures that a compressor of
             yours encodes, say); a trainer rejects the workers that send such samples otherwise.
         columns: items of `info` that it keeps; a trainer rejects the workers that send such that are not finite.
+        held_out: share of the episodes that it draws no training from.
         mini_races: whether its batches have `time_left`; an agent that does not take that is refused.
     """
 
@@ -55,6 +56,7 @@ class MemoryDataloading(Tunable, ABC):
     takes_text: bool = False
     columns: Sequence[str] = ()
     mini_races: Any = None
+    held_out: float = 0.0
     tunable: ClassVar[tuple[str, ...]] = ("batch_size",)
 
     def __init__(
@@ -148,6 +150,10 @@ class MemoryDataloading(Tunable, ABC):
 
     def compressed(self, obs: Any) -> Any:
         """What of an environment's observation arrives here; None: that is a compressor's affair that is not known."""
+        return None
+
+    def sample_held_out(self) -> Batch | None:
+        """Draw a batch of what training never draws, without changing what it draws next; None: there is none."""
         return None
 
     def feed_back(self, drawn: Any, td_error: Any) -> None:

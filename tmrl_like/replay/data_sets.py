@@ -50,6 +50,7 @@ def write_data_set(folder: str | Path, buffers: Iterable[Buffer]) -> int:
         EncodingError: a sample holds something that cannot be stored; the message names the field.
     """
     sequences: dict[str, int] = {}  # by stream
+    episodes: dict[str, tuple[int, bool]] = {}  # by stream: number of the newest one, whether its reset came last
 
     def sealed(stream: str, writer: PacketWriter) -> tuple[bytes, int]:
         sequences[stream] = sequences.get(stream, 0) + 1
@@ -62,7 +63,10 @@ def write_data_set(folder: str | Path, buffers: Iterable[Buffer]) -> int:
             for sample in buffer.memory:
                 info = sample.info if isinstance(sample.info, Info) else Info(sample.info)
                 plain = (*sample[:5], dict(info))
-                writer.append(plain, info.timing or StepTiming(0.0, 0.0, 0.0, 0), info.is_reset)
+                number, was_reset = episodes.get(buffer.stream, (-1, False))
+                number += info.is_reset and not was_reset
+                episodes[buffer.stream] = number, info.is_reset
+                writer.append(plain, info.timing or StepTiming(0.0, 0.0, 0.0, 0), info.is_reset, max(0, number))
                 if writer.size_bytes >= _PACKET_BYTES:
                     yield sealed(buffer.stream, writer)
                     writer = PacketWriter()

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tmrl_like.base.factories import completed
 from tmrl_like.errors import ConfigError
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.replay.layout import compressor_of
@@ -32,6 +33,7 @@ class WithDemonstrations(MemoryDataloading):
     """
 
     handles_streams = True
+    tunable = ("batch_size", "gamma", "shaping")
 
     def __init__(
         self,
@@ -39,6 +41,7 @@ class WithDemonstrations(MemoryDataloading):
         share: float = 0.5,
         demonstrations_path: str | os.PathLike[str] = "",
         demonstrations_size: int | None = None,
+        held_out: float = 0.0,
         **options: Any,
     ) -> None:
         """Make both memories.
@@ -49,6 +52,7 @@ class WithDemonstrations(MemoryDataloading):
             share: 0 to 1; 0.5 draws as many demonstrations as others.
             demonstrations_path: a data set (see `MemoryDataloading`); "": none.
             demonstrations_size: samples to keep of demonstrations; None: as many as of the others.
+            held_out: share of the policy's episodes that training never draws from (see `ReplayMemory`).
             options: the other arguments of `MemoryDataloading`, given to both, but `dataset_path` to the first alone.
 
         Raises:
@@ -57,12 +61,14 @@ class WithDemonstrations(MemoryDataloading):
         """
         if not 0.0 <= share <= 1.0:
             raise ConfigError(f"share is {share}; expected 0 to 1")
-        self.own = own = memory(**options)
+        own: MemoryDataloading = completed(memory, held_out=held_out)(**options)
+        self.own = own
         size = own.memory_size if demonstrations_size is None else demonstrations_size
         self.demonstrations = memory(**options | {"memory_size": size, "dataset_path": demonstrations_path})
         self.share = float(share)
         self.gamma = getattr(own, "gamma", None)
-        self.columns, self.mini_races = own.columns, own.mini_races
+        self.shaping = getattr(own, "shaping", None)
+        self.columns, self.mini_races, self.held_out = own.columns, own.mini_races, own.held_out
         self.handles_resets = own.handles_resets
         self._experts: set[str] = set()
         preprocessors = own.obs_preprocessor, own.sample_preprocessor
@@ -102,6 +108,13 @@ class WithDemonstrations(MemoryDataloading):
         self.own.seed(seed)
         self.demonstrations.seed(seed + 1)
 
+    def tune(self, **values: float) -> None:
+        """As `Tunable`, in both memories."""
+        of_each = {name: value for name, value in values.items() if name != "batch_size"}
+        self.own.tune(**of_each)
+        self.demonstrations.tune(**of_each)
+        super().tune(**values)
+
     def sample(self) -> Batch:
         demonstrated = round(self.share * self.batch_size) if self.own.ready else self.batch_size
         if not self.demonstrations.ready:
@@ -121,6 +134,10 @@ class WithDemonstrations(MemoryDataloading):
         if batches[0].drawn is not None:
             batch.drawn = (self.batch_size - demonstrated, [b.drawn for b in batches])
         return batch
+
+    def sample_held_out(self) -> Batch | None:
+        self.own.batch_size = self.batch_size
+        return self.own.sample_held_out()
 
     def feed_back(self, drawn: Any, td_error: Any) -> None:
         of_own, parts = drawn

@@ -31,6 +31,7 @@ import numpy as np
 
 from tmrl_like.replay.columns import Rows
 from tmrl_like.replay.priorities import Priorities
+from tmrl_like.replay.row_set import RowSet
 
 _ALL = 1 << 30  # a reset that fills the buffer: the whole history is known
 
@@ -82,6 +83,8 @@ class Lanes:
         written: samples ever stored; the next one goes to row `written % capacity`.
         parent: int32 [capacity], see above.
         is_reset: bool [capacity].
+        training: the rows that whole transitions end in.
+        held_out: those of them that are never trained on; None: there are none.
         older_frame: as `parent`, but the row itself at each reset; None where no history is filled by one.
         following: int32 [capacity], the next row of the lane; None where transitions have one step.
         steps: int [capacity], how many steps, 1 to n, the transition that begins with the step to a row has so far;
@@ -89,11 +92,16 @@ class Lanes:
     """
 
     def __init__(
-        self, capacity: int, *histories: History, n_steps: int = 1, priorities: Priorities | None = None
+        self,
+        capacity: int,
+        *histories: History,
+        n_steps: int = 1,
+        priorities: Priorities | None = None,
+        holds_out: bool = False,
     ) -> None:
         """An empty index for transitions that need these histories; memory is taken up as rows are written.
 
-        `n_steps`: the most that a transition has; `priorities` hear which rows end whole transitions.
+        `n_steps`: the most that a transition has; `priorities` hear which rows are in `training`.
         """
         self.capacity = capacity
         self.written = 0
@@ -108,23 +116,10 @@ class Lanes:
         self._priorities = priorities
         self._histories = histories
         self._longest = max(history.needed for history in histories)
-        self._whole = np.zeros(capacity, np.int32)  # rows that a whole transition ends in, in any order
-        self._place = np.zeros(capacity, np.int32)  # where a row stands in `_whole`, plus one; 0: nowhere
-        self._count = 0
+        self.training = RowSet(capacity)
+        self.held_out = RowSet(capacity) if holds_out else None
         self._runs: deque[Run] = deque()
         self._lanes: dict[str, Lane] = {}
-
-    def __len__(self) -> int:
-        return self._count
-
-    @property
-    def whole(self) -> np.ndarray[Any, np.dtype[np.int32]]:
-        """The rows that whole transitions end in: int32 [len(self)], a view."""
-        return self._whole[: self._count]
-
-    def items_of(self, rows: Rows) -> Rows:
-        """Where rows that end whole transitions stand in `whole`."""
-        return self._place.take(rows).astype(np.intp) - 1
 
     def numbers_of(self, rows: Rows) -> Rows:
         """The sequence numbers of the samples that are in these rows now."""
@@ -136,8 +131,16 @@ class Lanes:
         """How many samples the next `extend` takes: as far as the end of the ring."""
         return self.capacity - self.written % self.capacity
 
-    def extend(self, stream: str, is_reset: np.ndarray[Any, np.dtype[np.bool_]]) -> int:
-        """Make room for the next n <= `room` samples of a stream; returns the first row that they go to."""
+    def extend(
+        self,
+        stream: str,
+        is_reset: np.ndarray[Any, np.dtype[np.bool_]],
+        is_held_out: np.ndarray[Any, np.dtype[np.bool_]] | None = None,
+    ) -> int:
+        """Make room for the next n <= `room` samples of a stream; returns the first row that they go to.
+
+        Transitions that end in a sample that `is_held_out` go to `held_out`, the others to `training`.
+        """
         n, first = len(is_reset), self.written % self.capacity
         rows = np.arange(first, first + n)
         self._evict(self.written + n - self.capacity)
@@ -153,7 +156,13 @@ class Lanes:
             self.following[before] = rows
         if lane is None:
             lane = self._lanes[stream] = Lane(stream, [0] * len(self._histories))
-        self._admit(rows[self._whole_ends(lane.known, previous is not None, is_reset)])
+        is_whole = self._whole_ends(lane.known, previous is not None, is_reset)
+        if self.held_out is not None and is_held_out is not None:
+            self.held_out.add(rows[is_whole & is_held_out])
+            is_whole &= ~is_held_out
+        self.training.add(rows[is_whole])
+        if self._priorities is not None:
+            self._priorities.admit(rows[is_whole])
         self._note_run(lane, n)
         return first
 
@@ -195,8 +204,7 @@ class Lanes:
         """Forget all rows before sequence number `oldest`, and the transitions that need them."""
         if oldest <= self.oldest:
             return
-        first = self.oldest % self.capacity
-        self._discard(first + np.flatnonzero(self._place[first : first + oldest - self.oldest]))
+        self._discard(self.oldest % self.capacity + np.arange(oldest - self.oldest))
         self.oldest = oldest
         cut: dict[str, Lane] = {}
         while self._runs and self._runs[0].start < oldest:
@@ -218,31 +226,16 @@ class Lanes:
         rows = np.fromiter(islice(numbers, self._longest + 1), np.intp) % self.capacity
         known = [0] * len(self._histories)
         is_whole = self._whole_ends(known, False, self.is_reset[rows])
-        self._discard(rows[~is_whole & (self._place[rows] > 0)])
+        self._discard(rows[~is_whole])
         if len(rows) <= self._longest:
             lane.known = known
 
-    def _admit(self, rows: Rows) -> None:
-        count = self._count + len(rows)
-        self._whole[self._count : count] = rows
-        self._place[rows] = np.arange(self._count + 1, count + 1)
-        self._count = count
-        if self._priorities is not None:
-            self._priorities.admit(rows)
-
     def _discard(self, rows: Rows) -> None:
-        """Take rows out of the list; rows from its end fill the holes."""
-        count = self._count - len(rows)
-        holes = self._place[rows] - 1
-        self._place[rows] = 0
-        tail = self._whole[count : self._count]
-        movers = tail[self._place[tail] > 0]
-        holes = holes[holes < count]
-        self._whole[holes] = movers
-        self._place[movers] = holes + 1
-        self._count = count
+        rows_of_training = self.training.take_out(rows)
         if self._priorities is not None:
-            self._priorities.discard(rows)
+            self._priorities.discard(rows_of_training)
+        if self.held_out is not None:
+            self.held_out.take_out(rows)
 
 
 def follow(links: np.ndarray[Any, Any], rows: Rows, steps: int) -> Rows:

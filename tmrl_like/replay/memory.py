@@ -26,9 +26,11 @@ from tmrl_like.replay.lanes import History, Lanes
 from tmrl_like.replay.layout import DropHistory, FramePadding, FrameStack, largest_stack
 from tmrl_like.replay.mini_races import MiniRaces
 from tmrl_like.replay.priorities import Priorities, Prioritised
+from tmrl_like.replay.row_set import RowSet
 from tmrl_like.replay.store import COLUMNS, REW, RowBlock, Slices, Store, blocks_of
 from tmrl_like.replay.transitions import AsStored, Rebuilder, Tensors
 from tmrl_like.types import Batch, Block, Buffer, Info, Transition
+from tmrl_like.wire.rows import EPISODES
 
 _INT32_MAX = 2**31 - 1
 _MOST_AT_ONCE, _MOST_BYTES_AT_ONCE = 8, 1 << 20
@@ -72,6 +74,7 @@ class ReplayMemory(MemoryDataloading):
         mini_races: MiniRaces | None = None,
         time_step_duration: float | None = None,
         prioritised: Prioritised | None = None,
+        held_out: float = 0.0,
         scratch_dir: str | None = None,
         **options: Any,
     ) -> None:
@@ -102,6 +105,8 @@ class ReplayMemory(MemoryDataloading):
                 that counts (see `replay.mini_races`); the agent must take `Batch.time_left`. None: there are no races.
             time_step_duration: of the environment, in seconds, for mini-races in seconds; None: it is not known.
             prioritised: draw transitions by the agent's TD errors; None: uniformly.
+            held_out: share of the episodes, 0 to below 1, that training never draws from: `sample_held_out` does. Which
+                they are depends on their numbers in their lane alone: with 0.05 the 10th, the 30th, …
             scratch_dir: a folder on a disk with room for the columns, for a memory that is larger than RAM. They are
                 in files without names there, which are gone when the memory is. None: in RAM.
             options: the other arguments of `MemoryDataloading`.
@@ -129,6 +134,11 @@ class ReplayMemory(MemoryDataloading):
         wanted = (*columns, *["greedy"] * greedy_only, *["potential"] * (shaping is not None))
         self.columns = tuple(dict.fromkeys(wanted))
         self.mini_races = mini_races
+        expect(0.0 <= held_out < 1.0, "held_out", held_out, "0 to below 1")
+        self.held_out = float(held_out)
+        counted = np.floor(np.arange(EPISODES + 1) * self.held_out + 0.5)
+        self._is_held_out = counted[1:] > counted[:-1]  # by the number of an episode
+        self._held_out_rng = np.random.default_rng()
         self._race = 0 if mini_races is None else mini_races.length(time_step_duration)
         if scratch_dir is not None and not os.path.isdir(scratch_dir):
             raise ConfigError(f"there is no folder {scratch_dir}, which scratch_dir names")
@@ -137,7 +147,9 @@ class ReplayMemory(MemoryDataloading):
         if largest_stack(frame_stack) > 1:
             histories.append(History(largest_stack(frame_stack), reset_fills=True))
         self._priorities = None if prioritised is None else Priorities(capacity, prioritised)
-        self._lanes = Lanes(capacity, *histories, n_steps=self.n_steps, priorities=self._priorities)
+        self._lanes = Lanes(
+            capacity, *histories, n_steps=self.n_steps, priorities=self._priorities, holds_out=self.held_out > 0
+        )
         self._store = Store(capacity, self.act_buf_len, frame_stack, scratch_dir, self.columns)
         self._originals: dict[int, Any] = {}  # CRC debugging: row -> what the environment produced
         self._rebuilder = Rebuilder(
@@ -211,7 +223,11 @@ class ReplayMemory(MemoryDataloading):
         start = 0
         while start < len(block.is_reset):
             is_reset = block.is_reset[start : start + self._lanes.room]
-            row, n = self._lanes.extend(stream, is_reset), len(is_reset)
+            n = len(is_reset)
+            is_held_out = (
+                self._is_held_out.take(block.episode[start : start + n], mode="wrap") if self.held_out else None
+            )
+            row = self._lanes.extend(stream, is_reset, is_held_out)
             first = 0  # sample of the segment
             for segment, of_fields in zip(block.segments, slices, strict=True):
                 self._store.write(row, n, segment, first - start, of_fields.leaves)
@@ -231,7 +247,7 @@ class ReplayMemory(MemoryDataloading):
         return self._lanes.written > 0
 
     def __len__(self) -> int:
-        return len(self._lanes)
+        return len(self._lanes.training)
 
     @property
     def ready(self) -> bool:
@@ -245,7 +261,7 @@ class ReplayMemory(MemoryDataloading):
         """
         if not 0 <= item < len(self):
             raise IndexError(f"item {item} of a memory with {len(self)} transitions")
-        row = int(self._lanes.whole[item])
+        row = int(self._lanes.training.rows[item])
         transition = self._rebuilder.transitions(np.array([row]), AsStored())
         return Transition._make((*transition, Info(transition.columns, original=self._rebuilder.original(row))))
 
@@ -263,7 +279,7 @@ class ReplayMemory(MemoryDataloading):
                 self._drawn = self._draw_several()
             return self._drawn.pop()
         rows, weights = self._priorities.draw(self.rng, self.batch_size, len(self))
-        batch = self._batch(self._lanes.items_of(rows), self._draw_left())
+        batch = self._batch(self._lanes.training.items_of(rows), self._draw_left(self.rng))
         batch.weight, batch.drawn = to_tensor(weights, self.device), self._lanes.numbers_of(rows)
         return batch
 
@@ -286,7 +302,7 @@ class ReplayMemory(MemoryDataloading):
     def _draw_several(self) -> list[Batch]:
         """Draw a batch, and with each call twice as many, up to a moderate size."""
         count = self._at_once
-        drawn = [(np.asarray(self.sample_indices(), np.intp), self._draw_left()) for _ in range(count)]
+        drawn = [(np.asarray(self.sample_indices(), np.intp), self._draw_left(self.rng)) for _ in range(count)]
         items, left = zip(*drawn, strict=True)
         batch = self._batch(np.concatenate(items), np.concatenate(left) if self._race else None)
         size_bytes = sum(leaf.nbytes for leaf in tree.leaves(batch.parts) if leaf is not None)
@@ -296,19 +312,27 @@ class ReplayMemory(MemoryDataloading):
         leaves = [[None] * count if leaf is None else leaf.split(self.batch_size) for leaf in tree.leaves(batch.parts)]
         return [Batch.of(tree.fill(batch.parts, iter(of_batch))) for of_batch in zip(*leaves, strict=True)]
 
-    def _draw_left(self) -> Rows | None:
-        """The steps that are left of the race of each transition of a batch; None: there are no races."""
-        return None if self.mini_races is None else self.mini_races.draw(self.rng, self.batch_size, self._race)
+    def sample_held_out(self) -> Batch | None:
+        """Draw a batch of held-out episodes, uniformly; None: there is no transition of them yet."""
+        held_out = self._lanes.held_out
+        if held_out is None or not len(held_out):
+            return None
+        items = self._held_out_rng.integers(0, len(held_out), self.batch_size)
+        return self._batch(items, self._draw_left(self._held_out_rng), held_out)
 
-    def _batch(self, items: Rows, left: Rows | None = None) -> Batch:
-        rows = self._lanes.whole.take(items).astype(np.intp)
+    def _draw_left(self, rng: np.random.Generator) -> Rows | None:
+        """The steps that are left of the race of each transition of a batch; None: there are no races."""
+        return None if self.mini_races is None else self.mini_races.draw(rng, self.batch_size, self._race)
+
+    def _batch(self, items: Rows, left: Rows | None = None, held_out: RowSet | None = None) -> Batch:
+        rows = (self._lanes.training if held_out is None else held_out).rows.take(items).astype(np.intp)
         shaping = self.shaping or 0.0
         batch = self._rebuilder.transitions(rows, Tensors(self.device), shaping, left, self._race)
         preprocessors = [f for f in (self.obs_preprocessor, self.sample_preprocessor) if f is not None]
         if not self.crc_debug and all(getattr(f, "batched", False) for f in preprocessors):
             six = self._preprocessed(tuple(batch)) if preprocessors else batch
         else:
-            for item in items.tolist() if self.crc_debug else ():
+            for item in items.tolist() if self.crc_debug and held_out is None else ():
                 self._checked(item)
             lefts = [None] * len(rows) if left is None else np.split(left, len(rows))
             plain = [
@@ -320,10 +344,11 @@ class ReplayMemory(MemoryDataloading):
 
     def seed(self, seed: int) -> None:
         super().seed(seed)
+        self._held_out_rng = np.random.default_rng((seed, 1))
         self._drawn, self._at_once = [], 1
 
     def sample_indices(self) -> Array:
         """Draw `batch_size` items, uniformly or by priority: int64 [batch_size]."""
         if self._priorities is not None:
-            return self._lanes.items_of(self._priorities.draw(self.rng, self.batch_size, len(self))[0])
+            return self._lanes.training.items_of(self._priorities.draw(self.rng, self.batch_size, len(self))[0])
         return self.rng.integers(0, len(self), self.batch_size)

@@ -18,6 +18,7 @@ from gymnasium import spaces
 from tmrl_like.base import tree
 from tmrl_like.errors import CheckpointError, MissingExtraError
 from tmrl_like.types import Buffer, Info, Sample
+from tmrl_like.wire.rows import EPISODES
 
 _FILE = "main_data.hdf5"
 _INDEX = "_index_"
@@ -44,20 +45,27 @@ def episodes_of(file: Path) -> Iterator[Buffer]:
     try:
         with h5py.File(file, "r") as data:
             names = sorted((name for name in data if name.startswith("episode_")), key=lambda name: int(name[8:]))
-            for name in names:
-                yield Buffer(_samples_of(data[name]), "minari")
+            for number, name in enumerate(names):
+                yield Buffer(_samples_of(data[name], number % EPISODES), "minari")
     except (OSError, KeyError, ValueError, IndexError, RuntimeError) as error:
         raise CheckpointError(f"the data set {file} cannot be read: {error}") from None
 
 
-def _samples_of(episode: Any) -> list[Sample]:
+def _samples_of(episode: Any, number: int) -> list[Sample]:
     observations, actions = (_columns_of(episode[name], name) for name in ("observations", "actions"))
     rewards, terminated, truncated = (episode[name][()].tolist() for name in ("rewards", "terminations", "truncations"))
     neutral = tree.map_leaves(np.zeros_like, _row(actions, 0))
-    samples = [Sample(neutral, _row(observations, 0), 0.0, False, False, Info(is_reset=True))]
+    samples = [Sample(neutral, _row(observations, 0), 0.0, False, False, Info(is_reset=True, episode=number))]
     for k, (rew, *flags) in enumerate(zip(rewards, terminated, truncated, strict=True)):
         samples.append(
-            Sample(_row(actions, k), _row(observations, k + 1), float(rew), bool(flags[0]), bool(flags[1]), Info())
+            Sample(
+                _row(actions, k),
+                _row(observations, k + 1),
+                float(rew),
+                bool(flags[0]),
+                bool(flags[1]),
+                Info(episode=number),
+            )
         )
     return samples
 

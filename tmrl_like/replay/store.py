@@ -39,6 +39,7 @@ class RowBlock:
         ]
         self.segments = tuple(columns_of(list(run)) for _, run in groupby(plain, schema_of))
         self.is_reset = np.array([getattr(sample.info, "is_reset", False) for sample in samples], np.bool_)
+        self.episode = np.array([getattr(sample.info, "episode", 0) for sample in samples], np.uint8)
 
     def samples(self) -> list[Sample]:
         return self._samples

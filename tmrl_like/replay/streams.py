@@ -88,4 +88,4 @@ class StreamSorter:
 
 def _as_context(sample: Sample) -> Sample:
     info = sample.info if isinstance(sample.info, Info) else Info()
-    return sample._replace(info=Info(info, info.is_reset, True, info.timing, info.original))
+    return sample._replace(info=Info(info, info.is_reset, True, info.timing, info.original, info.episode))

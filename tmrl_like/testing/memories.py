@@ -40,6 +40,7 @@ class Step(NamedTuple):
     sample: Sample  # uncompressed
     is_reset: bool
     original: tuple[Any, ...]  # (last_obs or None, act, rew, obs, terminated, truncated)
+    episode: int = 0  # its number
 
 
 class ActionBufferEnv:
@@ -81,16 +82,16 @@ class ActionBufferEnv:
 
     def steps(self) -> Iterator[Step]:
         """Yield steps for ever, resets among them."""
-        while True:
+        for number in itertools.count():
             last_obs = self._reset()
             for act in self._buffer or [self._default_action]:
                 sample = Sample(act, last_obs, 0.0, False, False, {})
-                yield Step(sample, True, (None, act, 0.0, last_obs, False, False))
+                yield Step(sample, True, (None, act, 0.0, last_obs, False, False), number)
             length = self._rng.randint(1, self._longest_episode)
             for left in range(length - 1, -1, -1):
                 sample = self._step(is_last=not left)
                 act, obs, rew, terminated, truncated, _ = sample
-                yield Step(sample, False, (last_obs, act, rew, obs, terminated, truncated))
+                yield Step(sample, False, (last_obs, act, rew, obs, terminated, truncated), number)
                 last_obs = obs
 
     def take(self, count: int) -> list[Step]:
@@ -144,7 +145,7 @@ def packed(
     writer = PacketWriter(with_originals)
     for step in steps:
         sample = tuple(step.sample if compress is None else compress(step.sample))
-        writer.append((*sample, step.original) if with_originals else sample, timing, step.is_reset)
+        writer.append((*sample, step.original) if with_originals else sample, timing, step.is_reset, step.episode)
     body = writer.encode()
     packet = SamplePacket(stream, 1, 1, 0, len(steps), len(body), compressed=False)
     return Buffer(stream=stream, blocks=[decode_body(packet, body)])

@@ -53,6 +53,8 @@ class Schedule:
             and a worker that drives such a policy is named in the log.
         reward_window: decisions of each worker, and of all, whose mean reward is known at any time.
         rollout_observations: keep observations in the rollouts that `on_rollout` gets.
+        held_out_share: share of the episodes, 0 to below 1, that are never trained on: a batch of them after each round
+            gives the losses `…_held_out`. A memory takes it as `held_out`, if it takes that; 0: none is held out.
         device: where batches and the agent are; none: cuda where there is one, else cpu.
         profiling: print a profile after each round (needs pyinstrument).
     """
@@ -74,12 +76,14 @@ class Schedule:
     max_policy_lag_versions: float = math.inf
     reward_window: int = 1000
     rollout_observations: bool = False
+    held_out_share: float = 0.05
     device: str | None = None
     profiling: bool = False
 
     def __post_init__(self) -> None:
         at_least(self, 1, "epochs", "rounds", "steps", "update_model_interval", "update_buffer_interval")
         at_least(self, 1, "reward_window")
+        expect(0.0 <= self.held_out_share < 1.0, "held_out_share", self.held_out_share, "0 to below 1")
         at_least(self, 0, "start_training", "update_model_interval_s", "metrics_interval_s")
         above_0(self, "max_minutes", "auto_ratio_bound", "sleep_between_buffer_retrieval_attempts")
         above_0(self, "max_sample_age_s", "max_policy_lag_versions")

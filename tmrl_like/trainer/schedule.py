@@ -145,7 +145,8 @@ class TrainingOffline(Schedule):
         self.freshness = FreshnessLimits(self.max_sample_age_s, self.max_policy_lag_versions)
         self.observation_space, self.action_space = _spaces_of(self.env_cls)
         agent_cls = at_the_start(self.training_agent_cls)
-        memory_cls = completed(at_the_start(self.memory_cls), gamma=argument_of(agent_cls, "gamma"))
+        gamma = argument_of(agent_cls, "gamma")
+        memory_cls = completed(at_the_start(self.memory_cls), gamma=gamma, held_out=self.held_out_share)
         self.memory = memory_cls(nb_steps=self.steps, device=self.device)
         self.agent = agent_cls(
             observation_space=self.observation_space, action_space=self.action_space, device=self.device
@@ -358,8 +359,16 @@ class TrainingOffline(Schedule):
             total_updates=self.total_updates,
             total_samples=self.total_samples,
             memory_transitions=memory_transitions,
-            further=further | self.pacer.metrics() | self.tuning.metrics(),
+            further=further | self._losses_held_out() | self.pacer.metrics() | self.tuning.metrics(),
         )
+
+    def _losses_held_out(self) -> dict[str, float]:
+        """The agent's losses on a batch of held-out episodes; training draws what it would draw without."""
+        batch = self.memory.sample_held_out() if self.ranks.rank == 0 else None
+        if batch is None:
+            return {}
+        with torch.random.fork_rng([self.device] if str(self.device).startswith("cuda") else []):
+            return {f"{name}_held_out": float(loss) for name, loss in self.agent.evaluate(batch).items()}
 
     def is_over(self) -> bool:
         """Whether on any rank time is up or somebody asked to stop; the epochs are counted by the caller."""

@@ -173,7 +173,7 @@ class Tuning:
         ratio = value_at(schedule.max_training_steps_per_env_step, *self._position)
         uses = value_at(schedule.sample_uses, *self._position)
         most = math.inf if uses is None else uses / (batch_size * self._training.ranks.size)
-        most *= 1.0 - getattr(schedule, "held_out_share", 0.0)
+        most *= 1.0 - self._training.memory.held_out
         return (ratio, min(schedule.auto_ratio_bound, most)) if ratio == "auto" else (min(ratio, most), math.inf)
 
 

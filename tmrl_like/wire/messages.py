@@ -22,7 +22,7 @@ from tmrl_like.base.text import CONTROLS, one_line
 from tmrl_like.errors import DecodingError, OversizeError
 from tmrl_like.types import Count, EpisodeStats, Receipt
 
-WIRE_VERSION = 7
+WIRE_VERSION = 8
 MAX_HEADER_BYTES = 1 << 16
 MAX_TAKEN_OVER = 1000
 MAX_RANKS = 1024

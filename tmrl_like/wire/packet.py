@@ -29,17 +29,17 @@ from tmrl_like.errors import DecodingError, EncodingError, OversizeError
 from tmrl_like.types import ActionSource, Info, Sample, StepTiming
 from tmrl_like.wire.columns import Columns, Layout
 from tmrl_like.wire.messages import MAX_BODY_BYTES, SamplePacket
-from tmrl_like.wire.rows import RowColumns, RowFormat, format_of
+from tmrl_like.wire.rows import EPISODES, RESET, RowColumns, RowFormat, format_of
 from tmrl_like.wire.schema import Node, TupleNode
 
 _FIELDS = 6
-_TIMING: dict[str, np.dtype[Any]] = {  # the columns of `StepTiming`, and whether a sample is one of a reset
+_TIMING: dict[str, np.dtype[Any]] = {  # the columns of `StepTiming`, and the episode (`wire.rows`)
     "observed_us": np.dtype("<u4"),  # microseconds after the packet's first observation
     "inference_ms": np.dtype("<f2"),  # 3 digits
     "period_error_ms": np.dtype("<f2"),
     "policy_version": np.dtype("<i8"),
     "source": np.dtype("u1"),
-    "is_reset": np.dtype("u1"),
+    "episode": np.dtype("u1"),
 }
 _START = np.dtype("<f8")
 _US = 1e6
@@ -130,12 +130,14 @@ class SampleBlock:
     Attributes:
         segments: consecutive samples, of one structure each.
         is_reset: bool [N], True for the samples of a reset.
+        episode: uint8 [N], the episode's number in its lane modulo 100.
         timing: N steps.
         with_originals: CRC debugging; each sample has a seventh item.
     """
 
     segments: tuple[Columns, ...]
     is_reset: np.ndarray[Any, np.dtype[np.bool_]]
+    episode: np.ndarray[Any, np.dtype[np.uint8]]
     timing: Timing
     with_originals: bool = False
 
@@ -145,16 +147,14 @@ class SampleBlock:
     def samples(self) -> list[Sample]:
         """The samples themselves; each `info` is an `Info`."""
         rows = [row for segment in self.segments for row in segment.to_rows()]
-        resets = self.is_reset.tolist()
-        return [
-            _to_sample(row, reset, timing) for row, reset, timing in zip(rows, resets, self.timing.rows(), strict=True)
-        ]
+        columns = self.is_reset.tolist(), self.episode.tolist(), self.timing.rows()
+        return [_to_sample(*of_sample) for of_sample in zip(rows, *columns, strict=True)]
 
 
-def _to_sample(row: tuple[Any, ...], is_reset: bool, timing: StepTiming) -> Sample:
+def _to_sample(row: tuple[Any, ...], is_reset: bool, episode: int, timing: StepTiming) -> Sample:
     act, obs, rew, terminated, truncated, info, *rest = row
     if type(info) is dict:
-        info = Info(info, is_reset, timing=timing, original=rest[0] if rest else None)
+        info = Info(info, is_reset, timing=timing, original=rest[0] if rest else None, episode=episode)
     return Sample(act, obs, rew, terminated, truncated, info)
 
 
@@ -211,12 +211,13 @@ class PacketWriter:
         self._with_originals = with_originals
         self._segments: list[tuple[RowFormat, list[bytes | bytearray]]] = []
 
-    def append(self, sample: tuple[Any, ...], timing: StepTiming, is_reset: bool = False) -> None:
+    def append(self, sample: tuple[Any, ...], timing: StepTiming, is_reset: bool = False, episode: int = 0) -> None:
         """Store one sample: (act, obs, rew, terminated, truncated, info[, original]); raises as `format_of`."""
-        row = self._segments[-1][0].row(sample, *timing, is_reset) if self._segments else None
+        episode = episode % EPISODES + RESET * is_reset
+        row = self._segments[-1][0].row(sample, *timing, episode) if self._segments else None
         if row is None:
             form = format_of(sample)
-            row = form.row(sample, *timing, is_reset)
+            row = form.row(sample, *timing, episode)
             if row is None:
                 raise EncodingError("a sample does not match its own structure; is another thread changing it?")
             self._segments.append((form, []))
@@ -332,8 +333,8 @@ def _block(form: _Form, data: memoryview, packets: int) -> SampleBlock:
         columns, end = layout.columns(rows, sizes, data[used:], packets)
         segments.append(columns)
         used += end
-    timing, is_reset = _decode_timing(form.samples, data, used, packets)
-    return SampleBlock(tuple(segments), is_reset, timing, form.with_originals)
+    timing, episode = _decode_timing(form.samples, data, used, packets)
+    return SampleBlock(tuple(segments), episode >= RESET, episode & np.uint8(RESET - 1), timing, form.with_originals)
 
 
 class _Source:
@@ -421,7 +422,7 @@ _cached_layout = lru_cache(maxsize=64)(_new_layout)
 
 def _decode_timing(
     rows: int, data: memoryview, start: int, packets: int
-) -> tuple[Timing, np.ndarray[Any, np.dtype[np.bool_]]]:
+) -> tuple[Timing, np.ndarray[Any, np.dtype[np.uint8]]]:
     dtype, step = _timing_dtype(rows), len(data) // packets
     if step - start != dtype.itemsize:
         raise DecodingError(f"{step - start} bytes of timing for {rows} samples, which need {dtype.itemsize}")
@@ -437,7 +438,7 @@ def _decode_timing(
             version,
             source,
         )
-    return timing, columns["is_reset"].ravel() != 0
+    return timing, columns["episode"].ravel()
 
 
 @lru_cache(maxsize=256)

@@ -8,7 +8,7 @@ A row of fixed size::
 
     24 bytes  observed_at_s, inference_s, period_error_s: float64
      8 bytes  policy_version: int64
-     2 bytes  source, is_reset
+     2 bytes  source, episode: its number in its lane modulo 100, and 128 more in samples of a reset
     leaves    left to right, those of 1 KiB and more behind the others; padded to a multiple of 8 bytes
 
 A row with text, bytes or integers of any size is msgpack: the leaves, and the same six.
@@ -48,8 +48,10 @@ TIMING = {  # the six that come with a sample, in a row
     "period_error_s": "<f8",
     "policy_version": "<i8",
     "source": "u1",
-    "is_reset": "u1",
+    "episode": "u1",
 }
+RESET = 128  # what a sample of a reset has in `episode` beside the number
+EPISODES = 100  # numbers of episodes go round
 _TIMING_FORMAT = "<dddqBB"
 _LARGE_BYTES = 1 << 10  # from here on a leaf is copied by itself
 _FORMATS = {"bool": "?", "int": "q", "float": "d", "complex": "dd"}
@@ -62,8 +64,8 @@ _TO_PLAIN = {  # what is stored of a value that msgpack does not know
     "numpy bytes": "bytes({0})",
 }
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[tuple[tuple[Any, ...], tuple[float, float, float, int, int, bool]]] = (
-    msgspec.msgpack.Decoder(tuple[tuple[Any, ...], tuple[float, float, float, int, int, bool]])
+_decoder: msgspec.msgpack.Decoder[tuple[tuple[Any, ...], tuple[float, float, float, int, int, int]]] = (
+    msgspec.msgpack.Decoder(tuple[tuple[Any, ...], tuple[float, float, float, int, int, int]])
 )
 
 
@@ -73,7 +75,7 @@ class RowFormat:
     Attributes:
         schema: the structure.
         size_bytes: of a row; 0: each row has its own size.
-        pack: `pack(into, at, sample, observed_at_s, inference_s, period_error_s, policy_version, source, is_reset)`
+        pack: `pack(into, at, sample, observed_at_s, inference_s, period_error_s, policy_version, source, episode)`
             writes a row of fixed size into a writable buffer; returns False, having written nothing, where the sample
             has another structure.
         fields: dtype of a row of fixed size: the fields of `TIMING`, and "0", "1", … as bytes.
@@ -188,7 +190,7 @@ def columns_of(samples: Sequence[Any]) -> Columns:
     form = format_for(schema_of(samples[0]))
     rows = []
     for i, sample in enumerate(samples):
-        row = form.row(sample, 0.0, 0.0, 0.0, 0, 0, False)
+        row = form.row(sample, 0.0, 0.0, 0.0, 0, 0, 0)
         if row is None:
             raise EncodingError(f"sample {i} has another structure than the first")
         rows.append(row)

@@ -20,6 +20,7 @@ from tmrl_like.errors import EnvironmentFaultError, MemoryContractError
 from tmrl_like.policies.actions import finite_check, is_finite
 from tmrl_like.policies.intake import PolicyIntake
 from tmrl_like.types import ActionSource, EpisodeStats, ObsPreprocessor, SampleCompressor
+from tmrl_like.wire.rows import EPISODES, RESET
 from tmrl_like.worker.dead_man import DeadMan
 from tmrl_like.worker.realtime import collect_garbage
 from tmrl_like.worker.returned import is_number, not_finite, outline
@@ -94,6 +95,7 @@ class ControlLoop:
         self.policy_published_at_s = 0.0
         self._source = ActionSource.POLICY
         self.env_steps = self.collected_steps = 0
+        self._number = -1  # of the newest episode whose samples are collected, as it travels with them
         self.overruns = 0
         self.inference_s = self.env_s = self.observed_at = 0.0
         self.ended = ""
@@ -163,12 +165,14 @@ class ControlLoop:
         self.observed_at = time.perf_counter()
         if collect_samples:
             kind = type(self._reward)
+            self._number = (self._number + 1) % EPISODES
             info = {**info, **self._no_extras}
             no_reward = kind(0) if kind in _REWARD_TYPES else 0.0  # in the type of the environment's rewards
             for act in actions_of_reset(self.env.env, obs):
                 sample = self._compressed((act, obs, no_reward, False, False, info), None)
                 if self.samples is not None:
-                    self.samples.append(sample, time.time(), 0.0, 0.0, self.policy_version, self._source, True)
+                    timing = time.time(), 0.0, 0.0, self.policy_version, self._source
+                    self.samples.append(sample, *timing, self._number + RESET)
         return obs, info
 
     def step(
@@ -215,7 +219,8 @@ class ControlLoop:
                 sample = self._compressed(sample, obs)
             error_s = period_s - env.time_step_s
             if self.samples is not None:
-                self.samples.append(sample, time.time(), acted - started, error_s, self.policy_version, source)
+                timing = time.time(), acted - started, error_s, self.policy_version, source
+                self.samples.append(sample, *timing, self._number)
         if self.env_steps % _COLLECT_EVERY == 0:
             collect_garbage(is_between_episodes=False)
         return new_obs, rew, terminated, truncated, info

@@ -1,0 +1,51 @@
+"""A set of rows of a ring, of which any can be drawn at random."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tmrl_like.replay.columns import Rows
+
+
+class RowSet:
+    """Rows in any order; drawing, adding and taking out need no search. Memory is taken up as rows are added."""
+
+    def __init__(self, capacity: int) -> None:
+        """Of a ring of `capacity` rows, none."""
+        self._rows = np.zeros(capacity, np.int32)
+        self._place = np.zeros(capacity, np.int32)  # where a row stands in `_rows`, plus one; 0: nowhere
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def rows(self) -> np.ndarray[Any, np.dtype[np.int32]]:
+        """All of them: int32 [len(self)], a view."""
+        return self._rows[: self._count]
+
+    def items_of(self, rows: Rows) -> Rows:
+        """Where these stand in `rows`; -1: nowhere."""
+        return self._place.take(rows).astype(np.intp) - 1
+
+    def add(self, rows: Rows) -> None:
+        count = self._count + len(rows)
+        self._rows[self._count : count] = rows
+        self._place[rows] = np.arange(self._count + 1, count + 1)
+        self._count = count
+
+    def take_out(self, rows: Rows) -> Rows:
+        """Take out those of these that are in it, and return them; rows from the end fill the holes."""
+        rows = rows[self._place[rows] > 0]
+        count = self._count - len(rows)
+        holes = self._place[rows] - 1
+        self._place[rows] = 0
+        tail = self._rows[count : self._count]
+        movers = tail[self._place[tail] > 0]
+        holes = holes[holes < count]
+        self._rows[holes] = movers
+        self._place[movers] = holes + 1
+        self._count = count
+        return rows

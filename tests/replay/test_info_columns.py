@@ -94,7 +94,7 @@ def test_a_flag_that_rewards_depend_on_is_a_single_number():
         ReplayMemory(greedy_only=True).append(Buffer(steps, "w"))
 
 
-@pytest.mark.parametrize("columns", [("speed",), ()])
+@pytest.mark.parametrize("columns", [("speed", "steps_to_end"), ()])
 def test_an_item_that_is_not_finite_is_refused_where_it_is_kept(columns):
     steps = ActionBufferEnv(1, 0).take(20)
     steps[11].sample.info["speed"] = float("nan")

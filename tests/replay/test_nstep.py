@@ -295,3 +295,25 @@ def test_what_is_beside_the_six_is_mapped_with_them():
     assert joined.time_left.tolist() == [7, 7]
     assert joined.columns["greedy"].tolist() == [8, 8]
     assert (joined.weight, joined.next_time_left, joined.drawn) == (None, None, "rows")
+
+
+@pytest.mark.parametrize("end", ["terminated", "truncated", None])
+@pytest.mark.parametrize("size", [1, 3, 100])
+@pytest.mark.parametrize("memory_size", [7, 40])
+def test_the_steps_to_the_end_are_counted_where_there_is_one(end, size, memory_size):
+    flags = {end: True} if end else {}
+    samples = [*episode([1.0] * 9, terminated=True), *episode([1.0] * 5, start=20, **flags), *episode([1.0], start=40)]
+    memory = ReplayMemory(memory_size=memory_size, columns=("steps_to_end", "speed"), batch_size=4)
+    for sample in samples:
+        sample.info["speed"] = 1.0
+    for start in range(0, len(samples), size):
+        memory.append(Buffer(samples[start : start + size], "w"))
+        memory.append(Buffer([samples[0]], "other"))
+    expected = {k: 10 - k for k in range(1, 10)} | {20 + k: 6 - k for k in range(1, 6)}
+    for item in range(len(memory)):
+        transition = memory.get_transition(item)
+        steps = expected.get(int(transition.obs), 2**31 - 1)
+        if end != "terminated" and transition.obs > 9:
+            steps = 2**31 - 1
+        assert transition.info["steps_to_end"] == steps
+    assert memory.sample().columns["steps_to_end"].dtype == torch.int32

@@ -27,7 +27,7 @@ from tmrl_like.replay.layout import DropHistory, FramePadding, FrameStack, large
 from tmrl_like.replay.mini_races import MiniRaces
 from tmrl_like.replay.priorities import Priorities, Prioritised
 from tmrl_like.replay.row_set import RowSet
-from tmrl_like.replay.store import COLUMNS, REW, RowBlock, Slices, Store, blocks_of
+from tmrl_like.replay.store import COLUMNS, REW, STEPS_TO_END, RowBlock, Slices, Store, blocks_of
 from tmrl_like.replay.transitions import AsStored, Rebuilder, Tensors
 from tmrl_like.types import Batch, Block, Buffer, Info, Transition
 from tmrl_like.wire.rows import EPISODES
@@ -92,7 +92,9 @@ class ReplayMemory(MemoryDataloading):
                 or "zero".
             columns: items of `info`, arrays or numbers, that are kept as everything else is and come back in
                 `Batch.columns` and `Transition.info`: of the sample that the action led to. Every step must bring them;
-                zeros stand for what the samples of a reset do not bring.
+                zeros stand for what the samples of a reset do not bring. "steps_to_end" is counted here: the steps
+                from the older observation to the one that terminated the episode, int32; 2^31 - 1 where it did not
+                terminate, or has not yet.
             n_steps: how many rewards a transition sums up (see `replay.transitions`). From 2 on `rew` is their
                 discounted sum, next_obs, terminated and truncated are the last step's, and `Batch.discount`
                 says what the value of next_obs counts.
@@ -132,7 +134,8 @@ class ReplayMemory(MemoryDataloading):
         self.greedy_only = greedy_only
         self.shaping = shaping
         wanted = (*columns, *["greedy"] * greedy_only, *["potential"] * (shaping is not None))
-        self.columns = tuple(dict.fromkeys(wanted))
+        names = dict.fromkeys(wanted)
+        self.columns = tuple(sorted(names, key=STEPS_TO_END.__eq__))  # that one comes last
         self.mini_races = mini_races
         expect(0.0 <= held_out < 1.0, "held_out", held_out, "0 to below 1")
         self.held_out = float(held_out)
@@ -235,12 +238,26 @@ class ReplayMemory(MemoryDataloading):
             if self.crc_debug:
                 originals = (getattr(sample.info, "original", None) for sample in block.samples()[start:])
                 self._originals.update(zip(range(row, row + n), originals, strict=False))
+            if STEPS_TO_END in self.columns:
+                self._count_down(row, n)
             if self._lanes.steps is not None:
                 if self.greedy_only:
                     greedy = self._store.numbers(COLUMNS + self.columns.index("greedy"), row, n)
                     is_reset = is_reset | (greedy == 0)
                 self._lanes.count_steps(stream, is_reset)
             start += n
+
+    def _count_down(self, row: int, n: int) -> None:
+        """Say in the rows of the episodes that terminate in the n newest rows how far the end was."""
+        lanes, array, newest = self._lanes, self._store.fields[-1].columns[0].array, self._lanes.written - 1
+        for end in (row + np.flatnonzero(self._store.numbers(REW + 1, row, n))).tolist():
+            at, steps = end, 1
+            while not lanes.is_reset[at]:
+                array[at] = steps
+                before = int(lanes.parent[at])
+                if (newest - before) % lanes.capacity <= (newest - at) % lanes.capacity:  # the ring has overwritten it
+                    break
+                at, steps = before, steps + 1
 
     @property
     def holds_samples(self) -> bool:

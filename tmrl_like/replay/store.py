@@ -18,12 +18,14 @@ from tmrl_like.replay.layout import FrameStack, stack_sizes
 from tmrl_like.types import Block, Buffer, Sample
 from tmrl_like.wire.columns import Columns
 from tmrl_like.wire.rows import columns_of
-from tmrl_like.wire.schema import DictNode, Node, TupleNode, schema_of
+from tmrl_like.wire.schema import DictNode, Node, ScalarLeaf, TupleNode, schema_of
 
 NAMES = ("act", "obs", "rew", "terminated", "truncated")  # a sample without its info
 ACT, OBS, REW = range(3)
 COLUMNS = len(NAMES)  # fields from here on are those of info
 _SINGLE_NUMBERS = ("greedy", "potential")  # items of info that rewards depend on
+STEPS_TO_END = "steps_to_end"  # a column that is computed
+NOT_FINISHED = 2**31 - 1
 _CHECKED_STRUCTURES = 256
 
 
@@ -63,7 +65,7 @@ def columns_in(schema: Node, columns: Sequence[str]) -> list[tuple[Node, slice] 
     keys, items = (info.keys, info.items) if isinstance(info, DictNode) else ((), ())
     slices = field_slices([*nodes_of(schema), *items])[COLUMNS:]
     found = dict(zip(keys, zip(items, slices, strict=True), strict=True))
-    return [found.get(name) for name in columns]
+    return [found.get(name) for name in columns if name != STEPS_TO_END]
 
 
 class Slices(NamedTuple):
@@ -96,7 +98,8 @@ class Store:
         self.fields: list[FieldColumns] = []
         self.stacks: list[int] = []
         self._scratch_dir = scratch_dir
-        self._columns = columns
+        self._columns = [name for name in columns if name != STEPS_TO_END]
+        self._counts_down = len(self._columns) < len(columns)
         self._act_buf_len = act_buf_len
         self._frame_stack = frame_stack
         self._checked: dict[tuple[int, bool], Slices] = {}  # structures that fit, by id
@@ -126,6 +129,8 @@ class Store:
                 fields.append(FieldColumns(f"info[{name!r}]", found[0], self._reserve))
                 if name in _SINGLE_NUMBERS:
                     fields[-1].check_is_number(found[0])
+            if self._counts_down:
+                fields.append(FieldColumns(STEPS_TO_END, ScalarLeaf("<i4"), self._reserve))
             return fields
         except MemoryError as error:
             raise ConfigError(
@@ -164,7 +169,9 @@ class Store:
         low, high = max(0, -start), min(segment.rows, n - start)
         if low >= high:
             return
-        for field, leaves in zip(self.fields, slices, strict=True):
+        if self._counts_down:
+            self.fields[-1].columns[0].array[row + start + low : row + start + high] = NOT_FINISHED
+        for field, leaves in zip(self.fields, slices, strict=False):
             values = [None] * len(field.columns) if leaves is None else segment.leaves[leaves]
             for column, leaf in zip(field.columns, values, strict=True):
                 target = column.array[row + start + low : row + start + high]
@@ -187,7 +194,7 @@ def _check(fields: Sequence[FieldColumns], schema: Node, columns: Sequence[str],
     for field, node in zip(fields[REW:COLUMNS], nodes[REW:], strict=True):
         field.check_is_number(node)
     leaves: list[slice | None] = [*field_slices(nodes)]
-    for field, name, found in zip(fields[COLUMNS:], columns, columns_in(schema, columns), strict=True):
+    for field, name, found in zip(fields[COLUMNS:], columns, columns_in(schema, columns), strict=False):
         if found is not None:
             field.check_fits(found[0], is_lossless=not only_resets)
         elif not only_resets:

@@ -31,9 +31,9 @@ PARTS = ("env", "actor", "agent", "memory")
 class Edited:
     """A file, the training that was made of it, and what watches it."""
 
-    def __init__(self, path: Path, overrides: Any = ()) -> None:
+    def __init__(self, path: Path, overrides: Any = (), text: str = TEXT) -> None:
         self.path, self.times = path, 0
-        path.write_text(TEXT)
+        path.write_text(text)
         self.training = training_factory(load_experiment(path, overrides))()
         self.kept = path.with_name("kept.yaml")
         self.kept.write_text(dump_experiment(path, overrides, PARTS))
@@ -145,6 +145,25 @@ def test_what_the_command_line_says_stays_over_the_file(tmp_path: Path, monkeypa
     edited.edit(("gain: 0.5", "gain: 0.25"), ("batch_size: 8", "batch_size: 4"))
     edited.see()
     assert edited.in_force() == (0.1, 4, 3)
+
+
+def test_the_discount_is_changed_wherever_the_run_says_it(tmp_path: Path, caplog: Any) -> None:
+    caplog.set_level("INFO", "tmrl_like")
+    inner = "{class_path: tmrl_like.replay.ReplayMemory, init_args: {n_steps: 3}}"
+    text = f"""\
+env: {{class_path: tmrl_like.envs.GenericGymEnv, init_args: {{id: Pendulum-v1}}}}
+actor: {{class_path: tmrl_like.agents.SquashedGaussianActor, init_args: {{hidden_sizes: [4]}}}}
+agent: {{class_path: tmrl_like.agents.SACAgent, init_args: {{gamma: 0.9, acceleration: "off"}}}}
+memory: {{class_path: tmrl_like.replay.WithDemonstrations, init_args: {{memory: {inner}}}}}
+"""
+    edited = Edited(tmp_path / "x.yaml", text=text)
+    edited.edit(("gamma: 0.9", "gamma: 0.5"), text=text)
+    edited.see()
+    memory: Any = edited.training.memory
+    assert [holder.gamma for holder in (edited.training.agent, memory, memory.own)] == [0.5] * 3  # type: ignore[attr-defined]
+    kept = load_experiment(edited.kept)
+    assert kept.memory.keywords["memory"].keywords["gamma"] == 0.5
+    training_factory(kept)()
 
 
 def test_the_file_of_a_training_is_edited(

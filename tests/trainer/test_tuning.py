@@ -10,6 +10,7 @@ from test_together import run
 from tmrl_like.base.functional import partial
 from tmrl_like.base.schedules import ValueSchedule
 from tmrl_like.errors import ConfigError, expect
+from tmrl_like.replay import ReplayMemory
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.trainer.snapshot import load_checkpoint, take_snapshot
@@ -193,6 +194,11 @@ def test_the_lower_limit_of_ratio_and_uses_of_a_sample_holds(fields, batch_size,
     assert to.pacer.limit == limit
     assert not to.pacer.may_train(int(100 * limit), 100)
     assert to.pacer.may_train(int(100 * limit) - 1, 100)
+
+
+def test_samples_that_are_held_out_are_not_to_be_used():
+    assert training(ReplayMemory, sample_uses=4.0, held_out_share=0.25).pacer.limit == 1.5
+    assert training(ListMemory, sample_uses=4.0, held_out_share=0.25).pacer.limit == 2.0  # which holds nothing out
 
 
 def test_with_auto_the_uses_of_a_sample_bound_the_ratio():

@@ -109,8 +109,11 @@ class Reloading:
         for name, value in values.items():
             part, _, argument = name.partition(".")
             (data[part].setdefault("init_args", {}) if part in PARTS else data[part])[argument] = as_plain(value)
-            if name == "agent.gamma" and "gamma" in data["memory"].get("init_args", {}):
-                data["memory"]["init_args"]["gamma"] = value_at(value)
+            memory = data["memory"] if name == "agent.gamma" else None
+            while isinstance(memory, dict):  # and the memory that it is made of
+                arguments = memory.get("init_args", {})
+                arguments |= {"gamma": value_at(value)} if "gamma" in arguments else {}
+                memory = arguments.get("memory")
         try:
             write_atomically(self.kept, as_yaml(data).encode())
         except OSError as error:

@@ -106,7 +106,9 @@ def filled(columns: dict[str, Any], **options: Any) -> ReplayMemory:
 def held_bytes(memory: ReplayMemory) -> int:
     """All arrays: columns and index."""
     columns = [column.array for field in memory._store.fields for column in field.columns]
-    index = [value for value in vars(memory._lanes).values() if isinstance(value, np.ndarray)]
+    lanes = memory._lanes
+    parts = [*vars(lanes).values(), *vars(lanes.training).values()]
+    index = [value for value in parts if isinstance(value, np.ndarray)]
     return sum(array.nbytes for array in (*columns, *index))
 
 

@@ -43,7 +43,8 @@ class Schedule:
             samples of a data set count. With auto it is as high as the machine can give while the workers keep their
             deadlines.
         sample_uses: how often each sample is trained on, on average: training pauses above sample_uses / batch size
-            training steps per sample, too; of both limits the lower one holds. None: only the other one does.
+            training steps per sample that is not held out, too; of both limits the lower one holds. None: only the
+            other one does.
         auto_ratio_bound: what auto never exceeds.
         sleep_between_buffer_retrieval_attempts: longest wait for new samples at a time, in seconds; samples that arrive
             earlier end it.

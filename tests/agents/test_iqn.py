@@ -155,6 +155,15 @@ def test_the_target_network_follows_softly_or_at_intervals(polyak, interval, mov
         assert float(agent.target.value.bias) == pytest.approx(expected)
 
 
+def test_a_moving_average_of_the_network_acts():
+    agent = IQNAgent(NUMBERS, spaces.Discrete(2), actor_cls=SMALL, actor_polyak=0.75, lr=0.1, cvar=0.5)
+    before = agent.actor.value.bias.clone()
+    agent.train(batch_of(8, torch.randint(0, 2, (8,)), torch.rand(8)))
+    assert agent.get_actor() is agent.actor_ema is not agent.actor
+    assert torch.allclose(agent.actor_ema.value.bias, 0.75 * before + 0.25 * agent.actor.value.bias)
+    assert agent.actor_ema.behaviour[3] == agent.actor.behaviour[3] == 0.5
+
+
 def act_often(actor, test=False, n=400):
     """Actions and what was said of each."""
     obs = np.zeros(3, np.float32)

@@ -60,7 +60,7 @@ _RANGES: Ranges = {
         ("quantiles", "target_quantiles", "target_interval"),
         (lambda v: v >= 1 and int(v) == v, "a whole number, 1 or more"),
     ),
-    "polyak": (lambda v: 0.0 <= v < 1.0, "0 to below 1"),
+    **dict.fromkeys(("polyak", "actor_polyak"), (lambda v: 0.0 <= v < 1.0, "0 to below 1")),
     "cvar": (lambda v: 0.0 < v <= 1.0, "above 0 to 1"),
 }
 
@@ -75,9 +75,10 @@ class IQNAgent(TrainingAgent):
     Exploration is drawn on the workers; see `IQNActor`.
 
     Attributes:
-        actor: the network in training, which is the policy.
+        actor: the network in training.
+        actor_ema: its moving average, which is the policy; without `actor_polyak` the network in training itself.
         target: the target network.
-        obs_norm: the statistics by which both normalise; None: they do not.
+        obs_norm: the statistics by which all of them normalise; None: they do not.
         updates: training steps done.
     """
 
@@ -100,6 +101,7 @@ class IQNAgent(TrainingAgent):
         kappa: float = 1.0,
         cvar: float = 1.0,
         polyak: float = 0.995,
+        actor_polyak: float = 0.0,
         target_interval: int = 1,
         epsilon: float = 0.05,
         epsilon_boltzmann: float = 0.0,
@@ -125,6 +127,8 @@ class IQNAgent(TrainingAgent):
             kappa: differences up to here, in units of the reward, count squared, larger ones linearly.
             cvar: the share of the worst returns that actions are chosen by; 1: all of them.
             polyak: share of the target network that stays when it is updated.
+            actor_polyak: share that stays of the moving average of the network that goes to the workers, which acts
+                more steadily than the network in training; 0 uses no average.
             target_interval: it is updated in every so-many-th training step. A periodic target network has polyak 0
                 and an interval of thousands.
             epsilon: share of the steps in which a worker takes a random action.
@@ -141,23 +145,25 @@ class IQNAgent(TrainingAgent):
             ConfigError: an argument out of its range, or a space that the network cannot learn from.
         """
         super().__init__(observation_space, action_space, device)
-        shares = {"gamma": gamma, "polyak": polyak, "cvar": cvar, "epsilon": epsilon}
+        shares = {"gamma": gamma, "polyak": polyak, "actor_polyak": actor_polyak, "cvar": cvar, "epsilon": epsilon}
         shares |= {"epsilon_boltzmann": epsilon_boltzmann, "boltzmann_noise": boltzmann_noise}
         counts = {"quantiles": quantiles, "target_quantiles": target_quantiles, "target_interval": target_interval}
         expect_in_range(_RANGES, **shares, **counts, kappa=kappa, lr=lr, max_gradient_norm=max_gradient_norm)
         self.quantiles, self.target_quantiles = quantiles, target_quantiles
         self.gamma, self.kappa, self.cvar = gamma, kappa, cvar
-        self.polyak, self.target_interval = polyak, target_interval
+        self.polyak, self.actor_polyak, self.target_interval = polyak, actor_polyak, target_interval
         self.epsilon, self.epsilon_boltzmann, self.boltzmann_noise = epsilon, epsilon_boltzmann, boltzmann_noise
         self.max_gradient_norm = max_gradient_norm
         self.updates = 0
         self.actor = actor_cls(observation_space, action_space)
         self.actor.to_device(device)
         self.target = no_grad(deepcopy(self.actor))
+        self.actor_ema = no_grad(deepcopy(self.actor)) if actor_polyak else self.actor
         self._flat, self._flat_target = Flat(self.actor), Flat(self.target, self.actor)
+        self._flat_ema = Flat(self.actor_ema, self.actor) if actor_polyak else self._flat
         adam = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         self.optimizer = self._flat.adam(torch.optim.AdamW, **adam)
-        encoders = [self.actor.encoder, self.target.encoder]
+        encoders = [network.encoder for network in (self.actor, self.target, self.actor_ema)]
         self.obs_norm = RunningNorm(encoders) if encoders[0].normalizes else None
         self._step = accelerate(self._update, acceleration, device, [self.optimizer], self._numbers)
         self._first = int(getattr(action_space, "start", 0))
@@ -186,15 +192,18 @@ class IQNAgent(TrainingAgent):
         return {"loss_quantiles": self._loss(z_BN, target_BM, tau_BN, batch.weight)}
 
     def get_actor(self) -> ActorModule:
-        """Return the network in training, with what it explores by: its parameters change with each step."""
-        behaviour = self.epsilon, self.epsilon_boltzmann, self.boltzmann_noise, self.cvar
-        self.actor.behaviour.copy_(torch.tensor(behaviour))
-        return self.actor
+        """Return the network in training, or its average, with what it explores by: its parameters change with each
+        step.
+        """
+        behaviour = torch.tensor((self.epsilon, self.epsilon_boltzmann, self.boltzmann_noise, self.cvar))
+        for network in (self.actor, self.actor_ema):
+            network.behaviour.copy_(behaviour)
+        return self.actor_ema
 
     def start_from(self, weights: bytes, training_steps: int = 0) -> None:
-        """As `TrainingAgent.start_from`: both networks are the policy, whose statistics are gone on with."""
-        self.actor.load_weights(weights)
-        self.target.load_weights(weights)
+        """As `TrainingAgent.start_from`: all networks are the policy, whose statistics are gone on with."""
+        for network in (self.actor, self.target, self.actor_ema):
+            network.load_weights(weights)
         if self.obs_norm is not None:
             self.obs_norm.go_on(training_steps)
 
@@ -210,6 +219,8 @@ class IQNAgent(TrainingAgent):
         adam_step(self.optimizer)
         if moves_target:
             soft_update(self.polyak, self._flat_target.parameter, self._flat.parameter)
+        if self.actor_ema is not self.actor:
+            soft_update(self.actor_polyak, self._flat_ema.parameter, self._flat.parameter)
         q_B, target_B = z_BN.detach().mean(dim=1), target_BM.mean(dim=1)
         metrics = {"loss_quantiles": loss.detach(), "q_mean": q_B.mean(), "q_target_mean": target_B.mean()}
         metrics |= {"return_std_mean": z_BN.detach().std(dim=1).mean(), "gradient_norm": norm}

@@ -47,6 +47,18 @@ def test_a_run_without_samples_is_one_line(command_line: CommandLine, capsys: py
     assert "the memory holds no transition, and offline no worker sends any" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("section", ["trainer: 5", "worker: [1]"])
+def test_a_section_that_holds_no_keys_is_one_line(
+    section: str, tmp_path: Path, command_line: CommandLine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = "env: tiny.TinyEnv\nactor: tiny.TinyActor\nagent: tiny.TinyAgent\nmemory: tiny.TinyMemory\n"
+    (tmp_path / "x.yaml").write_text(f"{parts}{section}\n")
+    assert command_line("trainer", str(tmp_path / "x.yaml")) == 2
+    error = capsys.readouterr().err
+    assert f"x.yaml:5: {section.partition(':')[0]}: expected keys with values" in error
+    assert error.count("\n") == 1
+
+
 @pytest.mark.learn
 @pytest.mark.usefixtures("no_connection", "own_home")
 def test_the_pendulum_is_learnt_from_what_a_random_policy_did(

@@ -91,6 +91,16 @@ def test_without_progress_the_return_counts_and_neither_a_fault_nor_a_demonstrat
     ]
 
 
+def test_an_episode_whose_progress_is_not_a_number_is_no_record(tmp_path: Path) -> None:
+    keep, unknown = keeper(tmp_path), drive(progress=1.0, took_s=0.2)
+    unknown.info["progress"][1] = np.nan
+    for progress in (0.5, 0.3):
+        with pytest.raises(ValueError, match="not a number"):
+            keep(unknown)
+        keep(drive(progress=progress))
+    assert kept(tmp_path).progress == 0.5
+
+
 def test_several_workers_share_a_record(tmp_path: Path) -> None:
     one, other = keeper(tmp_path), keeper(tmp_path)
     one(drive(5))
@@ -217,6 +227,20 @@ def test_a_picture_is_drawn_on_demand(
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.skipif(not has_matplotlib, reason="needs matplotlib")
+@pytest.mark.usefixtures("record")
+@pytest.mark.parametrize("name", [".", "p.xyz", "file/p.png"])
+def test_a_picture_that_cannot_be_written_is_one_line(
+    name: str, tmp_path: Path, command_line: CommandLine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    capsys.readouterr()
+    assert command_line("replay", "chain", "--picture", str(tmp_path / name)) == 2
+    error = capsys.readouterr().err
+    assert f"--picture {tmp_path / name}: " in error
+    assert error.count("\n") == 1
+
+
 def test_mistakes_are_one_line_each(
     record: Rollout, tmp_path: Path, command_line: CommandLine, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -231,6 +255,7 @@ def test_mistakes_are_one_line_each(
         ((str(alone),), "says no experiment"),
         ((str(alone), "--picture", "p.png"), "is the first best run"),
         (("chain", "--picture", str(tmp_path / "p.png"), "--against", "nothing"), "there is no best run at "),
+        (("chain", "--against", "chain"), "--picture"),
         (("chain", "--env.inputs", "2"), "the kept actions are none of this environment"),
         (("chain", "--env.wheels", "4"), "wheels"),
         (("chain", "--episodes", "0"), "1 or more"),

@@ -121,6 +121,12 @@ def test_rtgyms_function_of_actions_gets_the_row() -> None:
     assert env.unwrapped.interface.sent[-1].tolist() == [-1.0, 0.0]  # type: ignore[attr-defined]
 
 
+def test_a_default_action_of_more_digits_is_found_in_the_table() -> None:
+    table = ActionTable([[0.0, 0.3], [0.1, 0.3]])
+    table.fit(spaces.Box(-1.0, 1.0, (2,), np.float32))
+    assert table.index_of([0.1, 0.3]) == 1
+
+
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [

@@ -139,6 +139,14 @@ def test_a_hook_that_does_not_come_back_holds_up_nobody(until: Callable[..., Non
         until(lambda: len(rollouts) == 9 - worker.rollouts.dropped)
 
 
+def test_an_episode_of_each_environment_may_end_at_once() -> None:
+    options, hook = WorkerOptions(envs=6), list[Rollout]().append
+    with RolloutWorker(CountingEnv, LinearActor, standalone=True, on_rollout=hook, options=options) as worker:
+        assert worker.rollouts is not None
+        fits = [worker.rollouts.put(list) for _ in worker.lanes]
+    assert fits == [True] * 6
+
+
 def test_a_trainer_makes_the_same_rollouts_of_the_samples_as_the_worker(tmp_path: Path) -> None:
     on_worker, on_trainer = list[Rollout](), list[Rollout]()
     training = partial(

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tmrl_like.base.files import link_atomically
+from tmrl_like.base.text import one_line
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.tables import new_figure
 from tmrl_like.config.experiment import Experiment
@@ -70,6 +71,8 @@ class BestRun:
         """Take a rollout; OSError: it cannot be kept."""
         if rollout.fault or ActionSource.EXPERT in rollout.sources or rollout.rank <= self._known:
             return
+        if np.isnan(rollout.rank).any():
+            raise ValueError("the environment's `progress` is not a number")
         self._file.parent.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(self._file.with_name(".lock")):
             old = Rollout.load(self._file) if self._file.is_file() else None
@@ -138,7 +141,8 @@ def plot(picture: Path, new: Rollout, old: Rollout) -> bool:
         False, with a line in the log: matplotlib is not installed.
 
     Raises:
-        ConfigError: a rollout has no `distance`, or they have no part of the way in common.
+        ConfigError: a rollout has no `distance`, they have no part of the way in common, or the picture
+            cannot be written.
     """
     distance, gained = time_gained(new, old)
     if not len(distance):
@@ -159,8 +163,11 @@ def plot(picture: Path, new: Rollout, old: Rollout) -> bool:
         dots = axes.scatter(across, along, c=colours, s=12, cmap="coolwarm_r", vmin=-limit, vmax=limit)
         axes.set(aspect="equal", xticks=[], yticks=[], title="ahead: blue, behind: red")
         figure.colorbar(dots, ax=axes, label=f"ahead by, {unit}")
-    picture.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(picture, dpi=120)
+    try:
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(picture, dpi=120, format=picture.suffix[1:] or "png")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--picture {picture}: {one_line(error)}") from None
     return True
 
 

@@ -44,7 +44,9 @@ class Reloading:
         """
         self._path, self._overrides = path, overrides
         self._stamp, self._is_new = _stamp_of(path), False  # before it is read
-        self._in_force = _flat(open_experiment(path, overrides))
+        document = open_experiment(path, overrides)
+        settings_of(document)  # which refuses sections without keys
+        self._in_force = _flat(document)
         self._asked: tuple[Future[None], dict[str, Any], dict[str, Any]] | None = None
         self._said: set[str] = set()
         self._closing = threading.Event()

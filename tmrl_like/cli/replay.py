@@ -32,6 +32,8 @@ def main(arguments: Arguments) -> int:
     file = find_best_run(arguments.place, arguments.overrides)
     best = Rollout.load(file)
     if arguments.picture is None:
+        if arguments.against is not None:
+            raise ConfigError("--against says what to draw a comparison with: give --picture FILE as well")
         return _drive(arguments, best, file)
     old = file.with_name(BEFORE) if arguments.against is None else find_best_run(arguments.against)
     if not old.is_file():

@@ -69,7 +69,7 @@ class ActionTable:
     def index_of(self, action: Any) -> np.int64:
         """The number of the row that is this action. ConfigError: none is; names the nearest."""
         nearest = self.nearest(action)
-        if not np.array_equal(self.inputs[nearest], action):
+        if not np.array_equal(self.inputs[nearest], np.asarray(action, self.inputs[nearest].dtype)):
             raise ConfigError(
                 f"the table of inputs lacks the default action {np.asarray(action).tolist()}, which resets send; "
                 f"add it: the nearest row is {nearest}, {self.inputs[nearest].tolist()}"

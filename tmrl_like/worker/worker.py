@@ -180,7 +180,8 @@ class RolloutWorker:
             outbox = with_given(OutboxOptions, options.outbox, min_samples=min_samples_per_worker_packet)
             outbox = outbox.divided(options.envs)
             self.standalone = standalone
-            self.rollouts = Rollouts(on_rollout, options.rollout_observations) if on_rollout else None
+            waiting = 4 * options.envs
+            self.rollouts = Rollouts(on_rollout, options.rollout_observations, waiting) if on_rollout else None
             if self.rollouts is not None:
                 undo.callback(self.rollouts.close)
             self.link: LinkClient | None = None

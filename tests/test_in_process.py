@@ -1,5 +1,6 @@
 """Server, environments and trainer in one thread: equal seeds give equal parameters, and a debugger sees all of it."""
 
+import json
 import math
 import signal
 import threading
@@ -96,6 +97,13 @@ def test_the_newest_policy_chooses_the_next_action(tmp_path):
     run(tmp_path, Watched)
     assert [given for given, _ in actions] == pytest.approx([expected for _, expected in actions])
     assert len({round(given, 3) for given, _ in actions}) > 3
+
+
+def test_the_trainer_knows_what_its_worker_drives(tmp_path):
+    run(tmp_path, checkpoint=None, epochs=2)
+    rounds = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines() if '"round"' in line]
+    assert len(rounds) == 4
+    assert max(record["policy_lag_versions"] for record in rounds) <= 2
 
 
 class Choosing(CountingEnv):

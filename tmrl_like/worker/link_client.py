@@ -124,10 +124,13 @@ class LinkThread(LinkClient):
         self._is_made = threading.Event()  # before that, its threads may have something to say
         self._link = Link(start, self._on_message)
         self._is_made.set()
-        self.turn = self._link.turn
         self._thread = threading.Thread(target=self._link.serve, name="tmrl-link", daemon=True)
         if not self._link.takes_turns:
             self._thread.start()
+
+    def turn(self) -> None:
+        self.tell(self._make_state())  # for what its threads do otherwise
+        self._link.turn()
 
     def tell(self, message: ToLink) -> None:
         self._is_made.wait()

@@ -2,6 +2,7 @@
 
 from collections import deque
 
+import numpy as np
 import pytest
 from in_threads import ThreadRanks
 from test_schedule import Network, StopsWhereItWaits, packet
@@ -10,7 +11,7 @@ from test_together import run
 from tmrl_like.base.functional import partial
 from tmrl_like.base.schedules import ValueSchedule
 from tmrl_like.errors import ConfigError, expect
-from tmrl_like.replay import ReplayMemory
+from tmrl_like.replay import ReplayMemory, WithDemonstrations
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.trainer.snapshot import load_checkpoint, take_snapshot
@@ -128,6 +129,62 @@ def test_what_cannot_be_changes_nothing_and_stops_nothing(values, problem):
 def test_what_may_not_change_is_refused_at_once():
     with pytest.raises(ConfigError, match=r"agent\.depth cannot change while training; .*agent\.lr.* can"):
         training().tune({"agent.depth": 3})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("agent.lr", None, "a number"),
+        ("agent.lr", "fast", "a number"),
+        ("memory.batch_size", 2.5, "a whole number"),
+        ("trainer.steps", 2.5, "a whole number"),
+        ("trainer.steps", DECAY, "a whole number"),
+        ("trainer.sample_uses", "many", "a number"),
+    ],
+)
+def test_what_is_no_such_number_is_refused_at_once(name, value, expected):
+    with pytest.raises(ConfigError, match=f"{name} is .*; expected {expected}$"):
+        training().tune({name: value})
+
+
+def test_a_whole_number_may_be_written_as_a_fraction():
+    to = training()
+    to.tune({"memory.batch_size": 3.0, "trainer.steps": np.float64(5.0)})
+    to.run_epoch(to.network)
+    assert (type(to.memory.batch_size), type(to.steps), to.memory.batch_size, to.steps) == (int, int, 3, 5)
+
+
+def test_a_schedule_that_leads_to_what_cannot_be_is_refused_before_it_begins():
+    with pytest.raises(ConfigError, match=r"lr is -1(\.0)?; expected 0 or more"):
+        training(agent={"lr": ValueSchedule({0: 0.5, 1000: -1})})
+    to = training()
+    asked = to.tune({"agent.lr": ValueSchedule({0: 0.5, 1000: -1})})
+    to.run_epoch(to.network)
+    assert rates(to, 3) == [0.5] * 10
+    with pytest.raises(ConfigError, match=r"lr is -1(\.0)?; expected 0 or more"):
+        asked.result()
+
+
+def test_a_schedule_of_both_discounts_ends_with_the_agent_s():
+    schedule = ValueSchedule({0: 0.5, 1000: 0.9})
+    to = training(SummingMemory, memory={"gamma": schedule}, agent={"gamma": schedule})
+    to.tune({"agent.gamma": 0.75})
+    to.run_epoch(to.network)
+    assert to.memory.gamma == to.agent.gamma == 0.75
+
+
+def test_a_memory_that_is_made_of_another_has_that_one_s_values():
+    size = ValueSchedule({0: 4, 20: 9}, over="training_steps")
+    inner = partial(ReplayMemory, n_steps=2, gamma=DECAY, batch_size=size)
+    to = training(WithDemonstrations, memory={"memory": inner, "batch_size": 4}, agent={"gamma": DECAY})
+    assert (to.memory.gamma, to.memory.batch_size) == (1.0, 4)
+    assert to.tuning.given["memory.batch_size"] == 4
+    memory_cls = partial(WithDemonstrations, memory=inner)
+    to = TrainingOffline(CountingEnv, memory_cls, partial(TunedAgent, gamma=DECAY), **FREE)
+    assert to.tuning.given["memory.batch_size"] == size
+    to.total_updates = 20
+    to.tuning.begin_round()
+    assert (to.memory.own.gamma, to.memory.demonstrations.gamma, to.memory.batch_size) == (0.5, 0.5, 9)
 
 
 def test_the_agent_s_discount_is_the_memory_s():

@@ -65,11 +65,10 @@ def value_at(value: Any, frames: int = 0, training_steps: int = 0) -> Any:
 
 
 def at_the_start(factory: Callable[..., Any]) -> Callable[..., Any]:
-    """The factory with what schedules among its arguments say at the beginning of a training."""
+    """The factory with what schedules among its arguments, and those of factories there, say at the beginning."""
     target, given = taken_apart(factory)
-    if not any(isinstance(value, ValueSchedule) for value in given.values()):
-        return factory
-    return functools.partial(target, **{name: value_at(value) for name, value in given.items()})
+    then = {name: at_the_start(v) if isinstance(v, functools.partial) else value_at(v) for name, v in given.items()}
+    return factory if all(then[name] is given[name] for name in given) else functools.partial(target, **then)
 
 
 def as_plain(value: Any) -> Any:

@@ -8,16 +8,19 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import fields
+from numbers import Real
 from typing import Any
 
 import msgspec
 
 from tmrl_like.base.factories import MISSING, argument_of, signature_of, taken_apart
 from tmrl_like.base.schedules import ValueSchedule, as_plain, from_plain, value_at
-from tmrl_like.errors import ConfigError
+from tmrl_like.errors import ConfigError, expect
 from tmrl_like.trainer.options import LIVE, Schedule
 
 log = logging.getLogger("tmrl_like.trainer")
+
+_RATIO, _USES, _GAMMA = "trainer.max_training_steps_per_env_step", "trainer.sample_uses", "memory.gamma"
 
 
 class Tuning:
@@ -39,23 +42,51 @@ class Tuning:
         self._changed: set[str] = set()
         self._whole: set[str] = set()
         self.given: dict[str, Any] = {f"trainer.{name}": getattr(training, name) for name in LIVE}
-        for part, factory in (("agent", agent_cls), ("memory", memory_cls)):
-            parameters = signature_of(taken_apart(factory)[0]).parameters
-            for name in getattr(getattr(training, part), "tunable", ()):
-                value = argument_of(factory, name)
-                self.given[f"{part}.{name}"] = None if value is MISSING else value
+        for part, factory in (("trainer", Schedule), ("agent", agent_cls), ("memory", memory_cls)):
+            target, arguments = taken_apart(factory)
+            parameters = signature_of(target).parameters
+            for name in LIVE if part == "trainer" else getattr(getattr(training, part), "tunable", ()):
+                if part != "trainer":
+                    value = argument_of(factory, name)
+                    if name not in arguments:  # but perhaps given to the memory that this one is made of
+                        inner = argument_of(factory, f"memory.{name}")
+                        value = value if inner is MISSING else inner
+                    self.given[f"{part}.{name}"] = None if value is MISSING else value
                 if name in parameters and parameters[name].annotation is int:
                     self._whole.add(f"{part}.{name}")
         self.wanted = dict(self.given)
+        self._expect_points_fit(self.given)
 
     def ask(self, values: Mapping[str, Any], given: bool = False) -> Future[None]:
         """See `TrainingOffline.tune`. `given`: the file that made the training says so, and a resumption will, too."""
         for name in values:
             if name not in self.given:
                 raise ConfigError(f"{name} cannot change while training; {', '.join(self.given)} can")
+            self._check_type(name, values[name])
         done: Future[None] = Future()
         self._asked.append((dict(values), given, done))
         return done
+
+    def _check_type(self, name: str, value: Any) -> None:
+        """Raise ConfigError where it is no number, or a schedule that nobody follows."""
+        is_of_trainer, is_whole = name.startswith("trainer."), name in self._whole
+        if isinstance(value, ValueSchedule):
+            fits = not is_of_trainer or name in (_RATIO, _USES)
+        elif isinstance(value, Real):
+            fits = not is_whole or float(value).is_integer()
+        else:
+            fits = (value is None and name == _USES) or (isinstance(value, str) and name == _RATIO)
+        expect(fits, name, value, "a whole number" if is_whole else "a number")
+
+    def _expect_points_fit(self, values: Mapping[str, Any]) -> None:
+        """Raise ConfigError, and change nothing, where a schedule among these leads to what cannot be."""
+        scheduled = {n: v for n, v in values.items() if isinstance(v, ValueSchedule) and n[:8] != "trainer."}
+        before = {name: self._now(name) for name in scheduled}
+        try:
+            for count in sorted({count for value in scheduled.values() for count in value.points}):
+                self._set({name: self._rounded(name, value.at(count, count)) for name, value in scheduled.items()})
+        finally:
+            self._set(before)
 
     def begin_round(self) -> None:
         """Change what rank 0 was asked to change, and follow the schedules."""
@@ -73,8 +104,11 @@ class Tuning:
 
     def _change(self, values: dict[str, Any], given: bool) -> ConfigError | None:
         """Have other values from here on; an error: nothing has changed."""
+        if "agent.gamma" in values and isinstance(self.wanted.get(_GAMMA), ValueSchedule):
+            values = {_GAMMA: values["agent.gamma"]} | values  # it goes on with the agent's
         before = {name: self._now(name) if self.wanted[name] is None else self.wanted[name] for name in values}
         try:
+            self._expect_points_fit(values)
             self._set({name: self._number(name, value) for name, value in values.items()})
         except ConfigError as error:
             return error
@@ -129,9 +163,11 @@ class Tuning:
 
     def _number(self, name: str, value: Any) -> Any:
         """What agent and memory are given; a schedule of the trainer's own stays one."""
-        if not isinstance(value, ValueSchedule) or name.startswith("trainer."):
+        if isinstance(value, ValueSchedule) and name.startswith("trainer."):
             return value
-        number = value.at(*self._position)
+        return self._rounded(name, value_at(value, *self._position))
+
+    def _rounded(self, name: str, number: Any) -> Any:
         return round(number) if name in self._whole else number
 
     def _now(self, name: str) -> Any:

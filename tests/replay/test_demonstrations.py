@@ -146,3 +146,6 @@ def test_what_may_change_while_training_changes_in_both():
     assert batch.discount.max() == 0.5
     with pytest.raises(ConfigError, match="gamma is 2"):
         memory.tune(gamma=2.0)
+    with pytest.raises(ConfigError, match="batch_size is 0"):
+        memory.tune(gamma=0.25, batch_size=0)
+    assert (memory.gamma, memory.own.gamma, memory.demonstrations.gamma) == (0.5, 0.5, 0.5)

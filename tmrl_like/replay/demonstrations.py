@@ -110,9 +110,8 @@ class WithDemonstrations(MemoryDataloading):
 
     def tune(self, **values: float) -> None:
         """As `Tunable`, in both memories."""
-        of_each = {name: value for name, value in values.items() if name != "batch_size"}
-        self.own.tune(**of_each)
-        self.demonstrations.tune(**of_each)
+        self.own.tune(**values)
+        self.demonstrations.tune(**values)
         super().tune(**values)
 
     def sample(self) -> Batch:

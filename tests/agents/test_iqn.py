@@ -291,6 +291,11 @@ def test_graphs_change_no_result():
     assert losses[0] == losses[1]
 
 
+def test_an_agent_chooses_by_its_worst_returns_before_its_policy_is_first_asked_for():
+    agent = IQNAgent(NUMBERS, spaces.Discrete(2), actor_cls=SMALL, cvar=0.25)
+    assert agent.actor.behaviour.tolist() == pytest.approx([0.05, 0.0, 0.0, 0.25])
+
+
 def test_what_may_change_while_training_does():
     agent = IQNAgent(NUMBERS, spaces.Discrete(2), actor_cls=SMALL)
     values = {"gamma": 0.5, "kappa": 0.1, "max_gradient_norm": 2.0, "polyak": 0.25, "target_interval": 7}

@@ -167,6 +167,7 @@ class IQNAgent(TrainingAgent):
         self.obs_norm = RunningNorm(encoders) if encoders[0].normalizes else None
         self._step = accelerate(self._update, acceleration, device, [self.optimizer], self._numbers)
         self._first = int(getattr(action_space, "start", 0))
+        self.get_actor()
 
     lr = learning_rate_of("optimizer")
 

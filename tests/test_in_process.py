@@ -6,6 +6,7 @@ import signal
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 from gymnasium import spaces
 
@@ -13,7 +14,9 @@ from tmrl_like import GenericGymEnv, TrainingOffline, partial, run_in_process
 from tmrl_like.agents import IQNActor, IQNAgent, SACAgent, SquashedGaussianActor
 from tmrl_like.errors import ConfigError
 from tmrl_like.replay import ReplayMemory
+from tmrl_like.replay.data_sets import write_data_set
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
+from tmrl_like.types import Buffer
 from tmrl_like.worker.options import WorkerOptions
 
 TINY = Path(__file__).parent / "cli" / "tiny.yaml"
@@ -65,8 +68,8 @@ def notes(monkeypatch):
 
 def run(tmp_path, env_cls=Seeds, envs=1, seed=None, interval=0, checkpoint=None, **fields):
     usual = {"rounds": 2, "steps": 20, "update_model_interval": 1, "epochs": 1, "env_cls": env_cls}
-    memory, agent = partial(ListMemory, batch_size=4), Threads
-    training = partial(TrainingOffline, memory_cls=memory, training_agent_cls=agent, **usual | fields)
+    usual |= {"memory_cls": partial(ListMemory, batch_size=4), "training_agent_cls": Threads}
+    training = partial(TrainingOffline, **usual | fields)
     kept = {"metrics_path": tmp_path / "m.jsonl", "checkpoint_path": checkpoint, "model_path": None, "sinks": []}
     options = {"options": WorkerOptions(envs=envs)}
     return run_in_process(
@@ -104,6 +107,16 @@ def test_the_trainer_knows_what_its_worker_drives(tmp_path):
     rounds = [json.loads(line) for line in (tmp_path / "m.jsonl").read_text().splitlines() if '"round"' in line]
     assert len(rounds) == 4
     assert max(record["policy_lag_versions"] for record in rounds) <= 2
+
+
+def test_beside_recorded_samples_the_environment_steps_as_well(tmp_path):
+    act, obs = np.zeros(1, np.float32), np.zeros(2, np.float32)
+    write_data_set(tmp_path / "log", [Buffer([(act, obs, 0.0, False, False, {})] * 5, "w")])
+    memory = partial(ListMemory, batch_size=4, dataset_path=tmp_path / "log")
+    training = run(tmp_path, memory_cls=memory, update_buffer_interval=5)
+    assert Threads.trained == 40
+    assert training.pacer.in_lockstep
+    assert 30 <= training.total_samples <= 50
 
 
 class Choosing(CountingEnv):

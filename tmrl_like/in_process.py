@@ -98,7 +98,7 @@ def connected(
         trainer.link.session.turn()
         server.turn()
         link.turn()  # the newest policy is there
-        if is_awaited:
+        if is_awaited or not trainer.training.pacer.in_lockstep:  # recorded samples let training go on without any
             next(steps)
         link.turn()
         server.turn()

@@ -190,7 +190,7 @@ class TrainingOffline(Schedule):
             What is done when they have changed, or raises ConfigError where one of them cannot be.
 
         Raises:
-            ConfigError: one of them cannot change.
+            ConfigError: one of them cannot change, or is no such number.
         """
         return self.tuning.ask(values)
 

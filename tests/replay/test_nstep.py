@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -267,6 +269,8 @@ def test_gamma_and_the_weight_of_potentials_change_without_a_refill():
     for wrong in ({"gamma": 1.5}, {"shaping": np.inf}, {"n_steps": 2}):
         with pytest.raises(ConfigError):
             memory.tune(**wrong)
+    with pytest.raises(ConfigError, match="shaping is nan; expected a finite number"):
+        ReplayMemory(gamma=0.9, shaping=math.nan)
     with pytest.raises(ConfigError, match="kept no potentials"):
         ReplayMemory().tune(shaping=1.0)
 

@@ -167,7 +167,7 @@ class IQNAgent(TrainingAgent):
         self.obs_norm = RunningNorm(encoders) if encoders[0].normalizes else None
         self._step = accelerate(self._update, acceleration, device, [self.optimizer], self._numbers)
         self._first = int(getattr(action_space, "start", 0))
-        self.get_actor()
+        IQNAgent.get_actor(self)  # not a subclass's, which may need more than there is
 
     lr = learning_rate_of("optimizer")
 

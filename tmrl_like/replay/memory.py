@@ -132,6 +132,7 @@ class ReplayMemory(MemoryDataloading):
         self.gamma = None if gamma is None else float(gamma)
         self.n_steps = int(n_steps)
         self.greedy_only = greedy_only
+        expect(shaping is None or math.isfinite(shaping), "shaping", shaping, "a finite number")
         self.shaping = shaping
         wanted = (*columns, *["greedy"] * greedy_only, *["potential"] * (shaping is not None))
         names = dict.fromkeys(wanted)

@@ -26,6 +26,11 @@ class Counted:
     def __init__(self, ticks: int = 2) -> None: ...
 
 
+class CountedByThree(Counted):
+    def __init__(self) -> None:
+        super().__init__(3)
+
+
 class Gym:
     def __init__(self, id: str = "", gym_kwargs: dict[str, Any] | None = None) -> None: ...
 
@@ -60,6 +65,7 @@ RTGYM_SAYS = {"act_buf_len": 3, "reset_act_buf": True}
         (partial(ClockedGym, RTGYM | {"time_step_duration": 0.1}), RTGYM_SAYS | {"time_step_duration": 0.1}),
         (partial(ClockedGym, RTGYM | {"inputs": "keys"}), RTGYM_SAYS | {"inputs": "keys"}),
         (partial(Counted, ticks=3), {"time_step_duration": 0.75}),
+        (CountedByThree, {}),
         (partial(ClockedGym, {"act_buf_len": 3}), {}),
         (
             partial(Gym, gym_kwargs={"config": RTGYM}),

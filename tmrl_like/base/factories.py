@@ -115,8 +115,8 @@ def known_from_env(env_cls: Any) -> dict[str, Any]:
     else:
         known = {name: argument_of(env_cls, name) for name in (*_RTGYM, "time_step_duration", "inputs")}
     counted, unit_s = getattr(taken_apart(env_cls)[0], "time_step_unit", ("", 0.0))
-    if counted:
-        known["time_step_duration"] = argument_of(env_cls, counted) * unit_s
+    if (count := argument_of(env_cls, counted)) is not MISSING:
+        known["time_step_duration"] = count * unit_s
     stacks = getattr(taken_apart(env_cls)[0], "frame_stacks", None)
     if stacks is not None:
         sizes = {item: argument_of(env_cls, size) if isinstance(size, str) else size for item, size in stacks.items()}

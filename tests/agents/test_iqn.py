@@ -46,6 +46,12 @@ def test_the_loss_and_its_gradient_are_those_of_the_equation(kappa):
         assert float(losses.detach()[b]) == pytest.approx(loss, rel=1e-5)
 
 
+@pytest.mark.parametrize("name", ["width", "hidden_size", "cosines", "acting_quantiles"])
+def test_a_network_without_numbers_is_refused(name):
+    with pytest.raises(ConfigError, match=f"{name} is 0; expected a whole number, 1 or more"):
+        SMALL(NUMBERS, spaces.Discrete(2), **{name: 0})
+
+
 def test_the_network_is_that_of_the_equations():
     torch.manual_seed(0)
     actor = SMALL(NUMBERS, spaces.Discrete(3))

@@ -165,6 +165,14 @@ def test_a_schedule_that_leads_to_what_cannot_be_is_refused_before_it_begins():
         asked.result()
 
 
+def test_a_schedule_of_potentials_that_were_not_kept_is_refused_by_its_own_numbers():
+    to = training(ReplayMemory)
+    asked = to.tune({"memory.shaping": ValueSchedule({0: 0.25, 1000: 0.5})})
+    to.tuning.begin_round()
+    with pytest.raises(ConfigError, match=r"shaping is 0\.25; expected none: the memory has kept no potentials"):
+        asked.result()
+
+
 def test_a_schedule_of_both_discounts_ends_with_the_agent_s():
     schedule = ValueSchedule({0: 0.5, 1000: 0.9})
     to = training(SummingMemory, memory={"gamma": schedule}, agent={"gamma": schedule})

@@ -23,7 +23,7 @@ from tmrl_like.agents.images import ConvolutionEncoder
 from tmrl_like.agents.layout import MAX_CATEGORIES, OBS_RANGE
 from tmrl_like.agents.observations import Encoder
 from tmrl_like.base.text import one_line
-from tmrl_like.errors import ConfigError
+from tmrl_like.errors import ConfigError, expect
 from tmrl_like.policies.actor import ActorModule
 
 
@@ -83,9 +83,12 @@ class IQNActor(ActorModule):
             picture_encoder: see `Encoder`.
 
         Raises:
-            ConfigError: a space that this network cannot learn from, by name.
+            ConfigError: a space that this network cannot learn from, by name, or a size below 1.
         """
         super().__init__(observation_space, action_space)
+        sizes = {"width": width, "hidden_size": hidden_size, "cosines": cosines, "acting_quantiles": acting_quantiles}
+        for name, size in sizes.items():
+            expect(size >= 1, name, size, "a whole number, 1 or more")
         if not (isinstance(action_space, spaces.Discrete) and action_space.n <= MAX_CATEGORIES):
             raise ConfigError(
                 f"the action space is {one_line(action_space)}; this agent needs Discrete, of at most "

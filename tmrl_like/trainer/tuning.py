@@ -81,7 +81,7 @@ class Tuning:
     def _expect_points_fit(self, values: Mapping[str, Any]) -> None:
         """Raise ConfigError, and change nothing, where a schedule among these leads to what cannot be."""
         scheduled = {n: v for n, v in values.items() if isinstance(v, ValueSchedule) and n[:8] != "trainer."}
-        before = {name: self._now(name) for name in scheduled}
+        before = {name: now for name in scheduled if (now := self._now(name)) is not None}
         try:
             for count in sorted({count for value in scheduled.values() for count in value.points}):
                 self._set({name: self._rounded(name, value.at(count, count)) for name, value in scheduled.items()})

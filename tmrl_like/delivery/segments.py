@@ -29,7 +29,7 @@ from tmrl_like.base.files import map_file
 from tmrl_like.wire.schema import Node
 
 SUFFIX = ".rows"
-MAGIC = int.from_bytes(b"tmrlSL1\n", "little")
+MAGIC = int.from_bytes(b"tmrlSL2\n", "little")
 
 # the words of the head; the writer's …
 (

@@ -188,7 +188,9 @@ def test_an_environment_that_raises_is_made_again(tmp_path, monkeypatch):
 
 def test_ctrl_c_ends_it_with_a_checkpoint_from_which_it_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(Seeds, "interrupts", True)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where tests run in the background
     stopped = run(tmp_path, checkpoint=tmp_path / "checkpoint")
+    signal.signal(signal.SIGINT, before)
     assert 10 < stopped.total_updates < 40
     monkeypatch.setattr(Seeds, "interrupts", False)
     resumed = run(tmp_path, checkpoint=tmp_path / "checkpoint")

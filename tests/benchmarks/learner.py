@@ -14,7 +14,7 @@ import argparse
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +34,10 @@ from tmrl_like.agents import (
 from tmrl_like.agents.agent import TrainingAgent
 from tmrl_like.agents.process import tune_process
 from tmrl_like.base.functional import partial
-from tmrl_like.policies.actor import ActorModule
 from tmrl_like.replay import ReplayMemory
+from tmrl_like.trainer.offline import NoLink
 from tmrl_like.trainer.schedule import TrainingOffline
-from tmrl_like.types import Batch, Buffer, Delivery, Info, Receipt
+from tmrl_like.types import Batch, Buffer, Info
 
 OBS, ACT, BATCH = 17, 6, 256
 SIZES = {64: 128, 256: 256}  # width of the layers, batch
@@ -45,34 +45,6 @@ OBSERVATIONS, ACTIONS = spaces.Box(-1.0, 1.0, (OBS,)), spaces.Box(-1.0, 1.0, (AC
 SPACES = OBSERVATIONS, ACTIONS
 SAMPLES = 100_000
 GOALS = {"sac_x_sbx": 1.2, "redq_share_of_arithmetic": 0.7, "loop_share": 0.95}
-
-
-class Silence:
-    """A network on which nothing arrives."""
-
-    def retrieve(self, timeout_s: float = 0.0) -> Sequence[Delivery]:
-        return []
-
-    def confirm(self, deliveries: Sequence[Delivery], stored: bool = False) -> None:
-        pass
-
-    def reject(self, receipt: Receipt, reason: str) -> None:
-        pass
-
-    def broadcast_model(self, model: ActorModule) -> int:
-        return 0
-
-    def published_at(self, version: int) -> float | None:
-        return None
-
-    def fleet(self) -> dict[str, float]:
-        return {}
-
-    def overruns(self) -> tuple[int, int]:
-        return 0, 0
-
-    def who_is_missing(self) -> str:
-        return ""
 
 
 class Peer:
@@ -167,7 +139,7 @@ def agents(width: int) -> dict[str, tuple[TrainingAgent, Batch]]:
 def whole_loop(training: TrainingOffline) -> float:
     """Steps per second of a round as the trainer runs it: sampling, training, counting, looking for samples."""
     started = time.perf_counter()
-    training.run_epoch(Silence())
+    training.run_epoch(NoLink(None, 0))
     return training.steps / (time.perf_counter() - started)
 
 

@@ -17,20 +17,23 @@ import tmrl_like
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tmrl_like"
 _GROUND = ("types", "errors", "base")
+_PAGES = ("engine.options", "server.options", "trainer.options", "worker.options")
 MAY_IMPORT = {  # each room, from the ground floor up; no room is missing, and none may do more
     "errors": (),
     "base": ("errors",),
     "types": ("errors", "base"),
     "delivery.options": ("base",),
+    "engine.options": ("errors", "base"),
     "server.options": ("base",),
     "trainer.options": ("errors", "base"),
     "worker.options": ("errors", "base", "delivery.options"),
-    "config": ("errors", "base", "transport", "server.options", "trainer.options", "worker.options"),
+    "config": ("errors", "base", "transport", *_PAGES),
     "metrics": _GROUND,
     "wire": _GROUND,
     "rollouts": _GROUND,
     "transport": ("errors", "base"),
     "delivery": (*_GROUND, "wire", "transport"),
+    "engine": (),
     "envs": ("errors", "base"),
     "policies": ("errors", "base", "config", "wire"),
     "agents": (*_GROUND, "policies"),

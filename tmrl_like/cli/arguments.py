@@ -142,13 +142,16 @@ def _add_roles(commands: Any) -> None:
     run.add_argument("--fresh", action="store_true", help="start over; an earlier run of this name is kept aside")
     about = "start over, and at the end compare the policy with an untrained one: exit code 0 only if it is better"
     run.add_argument("--proof", action="store_true", help=f"{about} (section proof)")
-    _command(commands, "server", "the relay that workers and the trainer dial; needs neither torch nor a GPU")
+    server = _command(commands, "server", "the relay that workers and the trainer dial; needs neither torch nor a GPU")
     worker = _command(commands, "worker", "run the environment with the newest policy and send what happens")
     worker.add_argument("--name", help="unique among workers (made from host and process)")
     about = "drive this policy for good: a file, a version, a tag or RUN@TAG; what is published is ignored"
     worker.add_argument("--policy", metavar="POLICY", help=about)
     worker.add_argument("--expert", action="store_true", help="send samples, ignore weights, run no test episodes")
     trainer = _command(commands, "trainer", "train from what the workers send", "The key for wandb is WANDB_API_KEY.")
+    for role in (server, trainer):
+        about = "as server.engine: samples and policies go through this engine, tls://host[:port][,…]"
+        role.add_argument("--engine", dest="server.engine", metavar="NODES", help=about)
     about = "train from a data set, or from what the run has recorded, without server and workers"
     trainer.add_argument("--offline", action="store_true", help=about)
     for name in ("tensorboard", "wandb", "wandb_offline"):

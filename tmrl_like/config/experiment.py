@@ -16,6 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 from tmrl_like.base.options import at_least
 from tmrl_like.config.paths import RunPaths, data_folder
+from tmrl_like.engine.options import EngineOptions
 from tmrl_like.errors import ConfigError, expect
 from tmrl_like.server.options import ServerOptions
 from tmrl_like.trainer.options import Schedule, TrainerOptions
@@ -39,6 +40,9 @@ class ServerSection(ServerOptions):
         port: TCP port of the server.
         transport: how bytes travel: zmq or tlspyo.
         keys_dir: folder with this machine's keys; none: the one in the data folder.
+        engine: addresses of an engine's nodes, with commas: the server gives it the samples, and the trainer takes them
+            from there; none: they go straight to the trainer.
+        engine_max_bytes: that the engine keeps for the trainer; beyond, the workers do.
         limits: of the transport.
     """
 
@@ -47,12 +51,16 @@ class ServerSection(ServerOptions):
     port: int = 7790
     transport: Literal["zmq", "tlspyo"] = "zmq"
     keys_dir: str | None = None
+    engine: str | None = None
+    engine_max_bytes: int = EngineOptions.max_bytes
     limits: TransportOptions = field(default_factory=TransportOptions)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         expect(bool(self.host), "host", self.host, "an address or a name")
         expect(0 <= self.port <= 65535, "port", self.port, "0 to 65535")
+        at_least(self, 1 << 20, "engine_max_bytes")
+        self.engine_options("-")
 
     @property
     def listens_on(self) -> str:
@@ -71,6 +79,12 @@ class ServerSection(ServerOptions):
     def dialled(self) -> dict[str, Any]:
         """What workers and trainer are given alike."""
         return self.connection | {"server_ip": self.host, "server_port": self.port}
+
+    def engine_options(self, run: str) -> EngineOptions | None:
+        """The engine of a run; None: there is none."""
+        if self.engine is None:
+            return None
+        return EngineOptions(nodes=tuple(self.engine.split(",")), run=run, max_bytes=self.engine_max_bytes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,6 +200,11 @@ class Settings:
     def paths(self) -> RunPaths:
         """This run's files on this machine."""
         return RunPaths(self.run_name, data_folder())
+
+    @property
+    def engine(self) -> EngineOptions | None:
+        """The engine that this run's samples go through; None: straight from the server to the trainer."""
+        return self.server.engine_options(self.run_name)
 
 
 @dataclass(frozen=True, kw_only=True)

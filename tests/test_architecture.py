@@ -33,7 +33,7 @@ MAY_IMPORT = {  # each room, from the ground floor up; no room is missing, and n
     "rollouts": _GROUND,
     "transport": ("errors", "base"),
     "delivery": (*_GROUND, "wire", "transport"),
-    "engine": (),
+    "engine": ("errors", "base", "wire", "transport"),
     "envs": ("errors", "base"),
     "policies": ("errors", "base", "config", "wire"),
     "agents": (*_GROUND, "policies"),

@@ -46,3 +46,9 @@ def node_url(text: str) -> str:
     )
     assert match is not None
     return f"tls://{match[1]}:{match[2] or DEFAULT_PORT}"
+
+
+def address_of(node: str) -> tuple[str, int]:
+    """Host and port of a node, as `node_url` understands it."""
+    host, _, port = node_url(node).removeprefix("tls://").rpartition(":")
+    return host.strip("[]"), int(port)

@@ -73,7 +73,7 @@ class Authorized(msgspec.Struct, frozen=True):
     curve_public: Z85
 
 
-T = TypeVar("T", ServerKeys, PeerKeys, Authorized)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class KeyFolder:
                     "give it a folder of its own (--server.keys_dir FOLDER)"
                 )
             self._create()
-        return _read(self.path / "server.json", ServerKeys, secret=True)
+        return read_keys(self.path / "server.json", ServerKeys, secret=True)
 
     def peer_keys(self) -> PeerKeys:
         """This machine's key as a peer; made now, with a server's, if there are no keys at all.
@@ -106,7 +106,7 @@ class KeyFolder:
         """
         if not (self.path / "peer.json").exists() and not (self.path / "server.json").exists():
             self._create()
-        return _read(self.path / "peer.json", PeerKeys, secret=True)
+        return read_keys(self.path / "peer.json", PeerKeys, secret=True)
 
     def invite(self, name: str, roles: tuple[str, ...] = ("worker",)) -> str:
         """Make a key for another machine and return it as one line, to be pasted into `join` there.
@@ -115,7 +115,7 @@ class KeyFolder:
             CredentialsError: the name is taken or not usable, or this is not the server's machine.
         """
         server = self.server_keys()
-        _check_name(name)
+        check_name(name)
         if (self.path / "authorized" / f"{name}.json").exists():
             raise CredentialsError(f"there is a key named {name!r} already; revoke it first or take another name")
         keys = self._authorize(server, name, roles)
@@ -150,7 +150,7 @@ class KeyFolder:
         Raises:
             CredentialsError: there is none.
         """
-        _check_name(name)
+        check_name(name)
         try:
             (self.path / "authorized" / f"{name}.json").unlink()
         except FileNotFoundError:
@@ -237,7 +237,7 @@ class AuthorizedKeys:
     def _read(self, file: Path, stamp: _Stamp) -> None:
         """Read a file; one that cannot be read leaves what was in it before, and is read again next time."""
         try:
-            self._files[file.name] = stamp, _read(file, Authorized, secret=False)
+            self._files[file.name] = stamp, read_keys(file, Authorized, secret=False)
             self._complaints.pop(file, None)
         except CredentialsError as error:
             _, before = self._files.get(file.name, ((), None))
@@ -287,12 +287,18 @@ def _tls_pair() -> tuple[str, str]:
     return private.decode(), certificate.public_bytes(pem).decode()
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
+    """Refuse with CredentialsError what cannot name a key."""
     if not _NAME.fullmatch(name):
         raise CredentialsError(f"{name!r} is not a name for a key: use up to 64 letters, digits, '.', '_' and '-'")
 
 
-def _read(path: Path, kind: type[T], secret: bool) -> T:
+def read_keys(path: Path, kind: type[T], secret: bool) -> T:
+    """What a file of a key folder holds.
+
+    Raises:
+        CredentialsError: it cannot be read, is damaged, or is a secret that others can read.
+    """
     try:
         content = path.read_bytes()
         mode = path.stat().st_mode

@@ -39,7 +39,7 @@ from _common import finish, median, repeat
 
 from tmrl_like.agents import SACAgent
 from tmrl_like.base.functional import partial
-from tmrl_like.delivery.log import PacketLog, lock_folder, seal, sealed_packet, unseal
+from tmrl_like.delivery.log import PacketLog, lock_folder
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.testing.fakes import CountingAgent
@@ -49,6 +49,7 @@ from tmrl_like.trainer.snapshot import take_snapshot
 from tmrl_like.types import Receipt, StepTiming
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import Compressor, PacketWriter
+from tmrl_like.wire.records import seal, sealed_packet, unseal
 
 sys.path.append(str(Path(__file__).parents[1]))
 from simulated_drone import SimulatedDroneEnv

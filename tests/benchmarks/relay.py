@@ -239,8 +239,8 @@ def _pre_encode(outbox: Any, writers: list[Any]) -> list[tuple[int, int, bytes, 
 
 def _queue_encoded(sender: _Sender, encoded: tuple[int, int, bytes, bool]) -> None:
     """Number an encoded body, seal it and queue it for sending, in the connection's thread's place."""
-    from tmrl_like.delivery.log import record_head
     from tmrl_like.wire import messages as m
+    from tmrl_like.wire.records import record_head
 
     samples, size, data, compressed = encoded
     sender.sequence += 1

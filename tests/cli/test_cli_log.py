@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tmrl_like.delivery.log import seal
 from tmrl_like.replay.data_sets import read_data_set, write_data_set, write_log
 from tmrl_like.testing.fakes import ListMemory
 from tmrl_like.types import Buffer, EpisodeStats, Info, Sample
 from tmrl_like.wire import messages as m
+from tmrl_like.wire.records import seal
 
 CommandLine = Callable[..., int]
 

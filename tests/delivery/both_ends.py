@@ -5,12 +5,12 @@ import contextlib
 import numpy as np
 
 from tmrl_like.delivery.folder import open_folder
-from tmrl_like.delivery.log import unseal
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.outbox import Outbox
 from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.types import EpisodeStats, StepTiming
 from tmrl_like.wire import messages as m
+from tmrl_like.wire.records import unseal
 from tmrl_like.wire.rows import RESET
 
 TIMING = StepTiming(1e9, 0.0, 0.0, 1)

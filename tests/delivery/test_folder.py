@@ -12,10 +12,10 @@ from both_ends import CLOCK, STATS, Clock, nothing, opened_ends
 
 from tmrl_like.delivery import folder as folder_module
 from tmrl_like.delivery.folder import open_folder
-from tmrl_like.delivery.log import unseal
 from tmrl_like.errors import ConfigError
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import decode_body
+from tmrl_like.wire.records import unseal
 
 
 @pytest.fixture

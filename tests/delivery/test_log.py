@@ -5,11 +5,12 @@ import errno
 import pytest
 
 from tmrl_like.base.files import write_whole
-from tmrl_like.delivery import log as log_module
-from tmrl_like.delivery.log import Head, PacketLog, entries_of, lock_folder, seal, unseal
+from tmrl_like.delivery.log import Head, PacketLog, entries_of, lock_folder
 from tmrl_like.errors import DecodingError
 from tmrl_like.types import Receipt
 from tmrl_like.wire import messages as m
+from tmrl_like.wire import records
+from tmrl_like.wire.records import seal, unseal
 
 
 def packet(sequence, size=50):
@@ -92,8 +93,8 @@ def test_a_damaged_byte_costs_the_record_it_is_in_and_no_other(opened, tmp_path,
 
 def test_marks_without_records_cost_no_more_than_reading_the_file_a_few_times(opened, tmp_path, monkeypatch, caplog):
     checked = []
-    crc32 = log_module.zlib.crc32
-    monkeypatch.setattr(log_module.zlib, "crc32", lambda data: checked.append(len(data)) or crc32(data))
+    crc32 = records.zlib.crc32
+    monkeypatch.setattr(records.zlib, "crc32", lambda data: checked.append(len(data)) or crc32(data))
     size = 100_000
     claims = (size - at - 12 for at in range(0, size - 24, 12))  # each all the rest of the file
     bait = b"".join(b"tPL\x01" + claim.to_bytes(4, "little") + bytes(4) for claim in claims) + bytes(24)

@@ -11,9 +11,9 @@ from both_ends import CLOCK, STATS, TIMING, Ends, nothing
 
 import tmrl_like.delivery
 from tmrl_like.delivery import outbox, sample_log
-from tmrl_like.delivery.log import unseal
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import decode_body
+from tmrl_like.wire.records import unseal
 
 ROOM = str(Path(tmrl_like.delivery.__file__).parent)
 OPTIONS = {"max_samples": 7, "max_packet_bytes": 50_000}

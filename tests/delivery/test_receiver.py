@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
-from tmrl_like.delivery.log import PacketLog, lock_folder, seal, sealed_packet
+from tmrl_like.delivery.log import PacketLog, lock_folder
 from tmrl_like.delivery.receiver import Receiver, WorkerLimits
 from tmrl_like.errors import MemoryContractError
 from tmrl_like.types import EpisodeStats, Receipt, StepTiming
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import Compressor, PacketWriter
+from tmrl_like.wire.records import seal, sealed_packet
 
 EPISODE = EpisodeStats("w", True, 1.0, 1, True, False, 1e9, 1, 0.0, 0, "")
 

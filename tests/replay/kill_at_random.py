@@ -23,7 +23,6 @@ import numpy as np
 import torch
 
 from tmrl_like.base.functional import partial
-from tmrl_like.delivery.log import sealed_packet
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv
@@ -32,6 +31,7 @@ from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.types import Buffer, Receipt, StepTiming
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import Compressor, PacketWriter
+from tmrl_like.wire.records import sealed_packet
 
 SIZE = 500
 LARGEST = 40

@@ -13,7 +13,6 @@ import torch
 from tmrl_like.base.files import write_whole
 from tmrl_like.base.functional import partial
 from tmrl_like.delivery import receiver
-from tmrl_like.delivery.log import sealed_packet
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.errors import CheckpointError, ConfigError, DivergedError, EncodingError
 from tmrl_like.replay import Prioritised, ReplayMemory
@@ -26,6 +25,7 @@ from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.types import Buffer, Info, Receipt, Sample, StepTiming
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import Compressor, PacketWriter, decode_body
+from tmrl_like.wire.records import sealed_packet
 
 SOON = OutboxOptions(max_age_s=0.0)
 STEADY = partial(CountingEnv, step_s=0.002)

@@ -6,7 +6,6 @@ from list_memory import ListMemory as ActionListMemory
 
 from tmrl_like.base.functional import partial
 from tmrl_like.config.experiment import TrainerSection
-from tmrl_like.delivery.log import sealed_packet
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.errors import ConfigError
 from tmrl_like.replay import ReplayMemory
@@ -17,6 +16,7 @@ from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.types import Receipt, StepTiming
 from tmrl_like.wire.messages import Bundle, SamplePacket
 from tmrl_like.wire.packet import Compressor, PacketWriter
+from tmrl_like.wire.records import sealed_packet
 
 NOW = 1e9
 

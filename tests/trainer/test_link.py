@@ -8,7 +8,6 @@ import pytest
 import torch
 from house import DeadLink
 
-from tmrl_like.delivery.log import sealed_packet
 from tmrl_like.delivery.receiver import Receiver, WorkerLimits
 from tmrl_like.errors import DivergedError
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
@@ -18,6 +17,7 @@ from tmrl_like.types import Receipt, StepTiming
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import Compressor, PacketWriter
 from tmrl_like.wire.policy import PolicyAssembler
+from tmrl_like.wire.records import sealed_packet
 
 
 @pytest.fixture

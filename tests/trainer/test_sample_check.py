@@ -5,7 +5,6 @@ import pytest
 from gymnasium import spaces
 from house import DeadLink
 
-from tmrl_like.delivery.log import seal
 from tmrl_like.delivery.receiver import Receiver, WorkerLimits
 from tmrl_like.errors import ConfigError, MemoryContractError
 from tmrl_like.replay import ReplayMemory
@@ -16,6 +15,7 @@ from tmrl_like.trainer.sample_check import SampleCheck, check_data_set
 from tmrl_like.types import Buffer, Info, Sample, StepTiming
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import PacketWriter, decode_body
+from tmrl_like.wire.records import seal
 from tmrl_like.wire.schema import schema_of
 
 F32 = np.float32

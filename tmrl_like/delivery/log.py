@@ -7,9 +7,8 @@
       0000000001.log    segments, in the order in which they were begun
       0000000002.log
 
-A segment is a row of records, and only ever appended to. A record is a mark, the size and the CRC-32 of a message, and
-the message as it travels (`wire.messages`), so that a packet's record is the same bytes in every log and on the wire.
-The first record of a segment is its `Head`: what the segments before it have come to.
+A segment is a row of records (`wire.records`), and only ever appended to. The first record of a segment is its `Head`:
+what the segments before it have come to.
 
 A process that is killed leaves at most one record that is cut off, at the end: it is passed over. A byte that is
 damaged elsewhere costs the record that it is in. What is written is in the system's hands at once: it survives the
@@ -21,31 +20,25 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import struct
-import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import filelock
 import msgspec
 
 from tmrl_like.base.files import write_whole
 from tmrl_like.errors import DecodingError
-from tmrl_like.types import EpisodeStats, Receipt
+from tmrl_like.types import Receipt
 from tmrl_like.wire import messages as m
-
-if TYPE_CHECKING:
-    from tmrl_like.wire.packet import Compressor, PacketRows, PacketWriter
+from tmrl_like.wire.records import MARK, RECORD, message_at, seal
 
 log = logging.getLogger("tmrl_like.delivery")
 T = TypeVar("T")
 
 SUFFIX = ".log"
-_MARK = b"tPL\x01"
-_RECORD = struct.Struct("<4sII")  # mark, size of the message, its CRC-32
 _HEAD = b"\x00"  # where a message has its wire version
 _RETRY_S = 10.0
 _FUTILE_CHECKS = 10  # of a whole file, at most, in search of records behind damage
@@ -102,58 +95,6 @@ class Entry(NamedTuple):
         return (self.message.receipt,) if isinstance(self.message, m.SamplePacket) else ()
 
 
-def seal(*pieces: bytes | memoryview) -> bytes:
-    """The record of a message that is given in pieces."""
-    return b"".join((record_head(*pieces), *pieces))
-
-
-def record_head(*pieces: bytes | memoryview) -> bytes:
-    """What comes before a message in its record."""
-    size, checksum = 0, 0
-    for piece in pieces:
-        size += len(piece)
-        checksum = zlib.crc32(piece, checksum)
-    return _RECORD.pack(_MARK, size, checksum)
-
-
-def sealed_packet(
-    name: Receipt, breaks: int, writer: PacketWriter, episodes: tuple[EpisodeStats, ...], compress: Compressor
-) -> bytes:
-    """The record of a packet: it is never rewritten from here on."""
-    return b"".join(packet_pieces(name, breaks, writer.rows(), episodes, compress))
-
-
-def packet_pieces(
-    name: Receipt, breaks: int, rows: PacketRows, episodes: tuple[EpisodeStats, ...], compress: Compressor
-) -> tuple[bytes, bytes]:
-    """The record of a packet, in two pieces: copying a large body costs more than all the rest."""
-    body = rows.encode()
-    data, compressed = compress(body)
-    header = m.SamplePacket(
-        *name,
-        breaks=breaks,
-        samples=rows.samples,
-        body_bytes=len(body),
-        compressed=compressed,
-        observed_at_s=rows.observed_at_s,
-        policy_version=rows.policy_version,
-        episodes=episodes,
-    )
-    frame = m.frame_of(header)
-    return record_head(frame, data) + frame, data
-
-
-def unseal(data: memoryview) -> Iterator[tuple[memoryview, memoryview]]:
-    """Yield (record, message) of records that lie one after the other; raises DecodingError where they are damaged."""
-    while data:
-        found = _message_at(data, 0)
-        if found is None:
-            raise DecodingError(f"no whole packet in the last {len(data)} bytes of a bundle")
-        end = found[0] + found[1]
-        yield data[:end], data[found[0] : end]
-        data = data[end:]
-
-
 class PacketLog:
     """The log in one folder, for the process that holds its lock.
 
@@ -199,7 +140,7 @@ class PacketLog:
         except OSError as error:
             log.error("cannot read the packet log: %s", error)
             return None
-        if _message_at(memoryview(record), 0) != (_RECORD.size, place.size_bytes - _RECORD.size):
+        if message_at(memoryview(record), 0) != (RECORD.size, place.size_bytes - RECORD.size):
             log.error("%s is damaged: a packet in it is lost", place.segment.path)
             return None
         return record
@@ -372,12 +313,12 @@ def _records_in(data: memoryview) -> Iterator[tuple[int, int, int]]:
     at, damaged, futile = 0, False, 0
     raw: bytes | None = None
     while 0 <= at < len(data) and futile <= _FUTILE_CHECKS * len(data):
-        found = _message_at(data, at)
+        found = message_at(data, at)
         if found is None:
             damaged = True
             raw = bytes(data) if raw is None else raw
             futile += min(int.from_bytes(raw[at + 4 : at + 8], "little"), len(data) - at)
-            at = raw.find(_MARK, at + 1)
+            at = raw.find(MARK, at + 1)
             continue
         if damaged:
             yield at, 0, 0
@@ -386,17 +327,6 @@ def _records_in(data: memoryview) -> Iterator[tuple[int, int, int]]:
         at = sum(found)
     if 0 <= at < len(data):
         yield at, 0, 0
-
-
-def _message_at(data: memoryview, at: int) -> tuple[int, int] | None:
-    """(start, size) of the message whose record begins there; None if none does, or not a whole one."""
-    start = at + _RECORD.size
-    if start > len(data):
-        return None
-    mark, size, checksum = _RECORD.unpack_from(data, at)
-    if mark != _MARK or size > len(data) - start:
-        return None
-    return (start, size) if zlib.crc32(data[start : start + size]) == checksum else None
 
 
 def lock_folder(folder: Path, within_s: float = 0.0, name: str = "lock") -> filelock.BaseFileLock | None:

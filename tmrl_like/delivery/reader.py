@@ -16,7 +16,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tmrl_like.delivery.log import packet_pieces
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.segments import (
     BREAK,
@@ -46,6 +45,7 @@ from tmrl_like.delivery.segments import (
 from tmrl_like.types import EpisodeStats, Receipt
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import Compressor, PacketRows
+from tmrl_like.wire.records import packet_pieces
 from tmrl_like.wire.rows import RowColumns, RowFormat, format_for
 
 log = logging.getLogger("tmrl_like.delivery")

@@ -15,11 +15,12 @@ from typing import NamedTuple, Protocol
 
 from tmrl_like.base.budgets import Buckets, Lines
 from tmrl_like.base.text import one_line
-from tmrl_like.delivery.log import Head, PacketLog, Segment, entries_of, unseal
+from tmrl_like.delivery.log import Head, PacketLog, Segment, entries_of
 from tmrl_like.errors import DecodingError, MemoryContractError
 from tmrl_like.types import Buffer, Delivery, EpisodeStats, Receipt
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import SampleBlock, decode_bodies, decode_body
+from tmrl_like.wire.records import unseal
 from tmrl_like.wire.schema import Node
 
 log = logging.getLogger("tmrl_like.delivery")

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tmrl_like.delivery.log import SUFFIX, PacketLog, Segment, lock_folder, sealed_packet, segments_in
+from tmrl_like.delivery.log import SUFFIX, PacketLog, Segment, lock_folder, segments_in
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.errors import CheckpointError, ConfigError
 from tmrl_like.replay.minari import episodes_of, find_minari
 from tmrl_like.types import Buffer, Info, Receipt, StepTiming
 from tmrl_like.wire.messages import WireVersionError
 from tmrl_like.wire.packet import Compressor, PacketWriter
+from tmrl_like.wire.records import sealed_packet
 
 _SEGMENT_BYTES = 64 << 20
 _PACKET_BYTES = 256 << 10

@@ -104,7 +104,7 @@ class Refusal(Message):
 
 
 class SamplePacket(Message):
-    """Samples of one worker, sealed once: the same bytes in every log and on the wire (`delivery.log`).
+    """Samples of one worker, sealed once: the same bytes in every log and on the wire (`wire.records`).
 
     The body holds the columns (`wire.packet`). It travels in a `Bundle`.
     """
@@ -127,7 +127,7 @@ class SamplePacket(Message):
 
 
 class Bundle(Message):
-    """Worker to trainer: packets of one worker process, in order; the body holds their records (`delivery.log`).
+    """Worker to trainer: packets of one worker process, in order; the body holds their records (`wire.records`).
 
     A packet that is missing between two that a bundle names (`previous` and those in it) never comes.
     """

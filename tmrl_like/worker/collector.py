@@ -7,11 +7,11 @@ import threading
 from typing import NamedTuple
 
 from tmrl_like.delivery.folder import open_folder
-from tmrl_like.delivery.log import unseal
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.outbox import Outbox
 from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.wire import messages as m
+from tmrl_like.wire.records import unseal
 from tmrl_like.worker.worker import RolloutWorker
 
 _EVERY_S = 0.01

@@ -1,0 +1,297 @@
+"""One connection to the nodes of an engine, and its asyncio loop, in a thread of its own.
+
+nats-py speaks the protocol; who dials, and when a connection is over, is decided here. Its own way back keeps what was
+not sent and sends it later, behind what its owner has begun again by then; and it waits half a minute for the goodbye
+of a node that is frozen. So each connection is a client of its own, and what belongs to it ends with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import ssl
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tmrl_like.base.budgets import Lines
+from tmrl_like.engine.subjects import inbox
+from tmrl_like.errors import CredentialsError, MissingExtraError, TmrlLikeError
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+
+    from tmrl_like.engine.authority import EngineUser
+
+log = logging.getLogger("tmrl_like.engine")
+
+_DIAL_WITHIN_S = 2.0
+_REDIAL_S, _MAX_REDIAL_S = 0.1, 2.0
+_PING_S = 1.0  # a node that leaves two of them unanswered is given up
+_LOOK_S = 0.1
+_COMPLAIN_AFTER_S = 3.0
+_CLOSE_WITHIN_S = 1.0
+_PENDING_BYTES = 32 << 20  # beyond, `publish` waits until the node has taken them
+_ERRORS, _ERRORS_PER_S = 10, 0.1  # lines of log
+
+
+class EngineConnection:
+    """Dials the nodes in turn, for ever, and has one connection at a time attended to.
+
+    Attributes:
+        closing: set when it is to end; who attends sends what waits, and returns.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[str],
+        user: EngineUser,
+        attend: Callable[[Client], Awaitable[None]],
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Start the thread; does not wait for a node.
+
+        Args:
+            nodes: `tls://host:port` of each.
+            user: who this is.
+            attend: run with each connection, in the thread's loop, and cancelled when that one breaks. A client is used
+                for one connection, and nothing that was given to an earlier one is sent. When it returns, all is over.
+                What it raises because the connection broke is passed over; all else ends this one, and surfaces in
+                `check`.
+            wake: called when this one has failed. Any thread.
+
+        Raises:
+            MissingExtraError: nats-py is not installed.
+        """
+        try:
+            import nats.aio.client
+        except ImportError:
+            raise MissingExtraError('an engine needs the extra "engine": pip install "tmrl_like[engine]"') from None
+        self._new_client = nats.aio.client.Client
+        self._user = user
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._tls.minimum_version = ssl.TLSVersion.TLSv1_3
+        self._tls.load_verify_locations(cadata=user.ca_certificate)
+        self._nodes = random.sample(list(nodes), len(nodes))
+        self._attend = attend
+        self._wake = wake
+        self._client: Client | None = None
+        self._failure: BaseException | None = None
+        self._say = Lines(log, _ERRORS, _ERRORS_PER_S)
+        self._away_since = time.monotonic()
+        self._complained = False
+        self._goodbyes: set[asyncio.Task[None]] = set()
+        self.closing = asyncio.Event()
+        self._flush_s = 0.0
+        logging.getLogger("asyncio").addFilter(_is_no_goodbye)
+        started = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run(started)), name="tmrl-engine", daemon=True)
+        self._thread.start()
+        started.wait()
+
+    @property
+    def connected(self) -> bool:
+        """Whether a node let this user in, and answers."""
+        return self._client is not None and self._client.is_connected
+
+    def check(self) -> None:
+        """Raise what ended this connection for good, if anything did.
+
+        Raises:
+            CredentialsError: each node refuses this user, or is one of another engine.
+            Exception: what else `attend`, or what it subscribed to, raised.
+        """
+        if self._failure is not None:
+            raise self._failure
+
+    def call(self, function: Callable[..., object], *args: object) -> None:
+        """Have a function called in the loop, soon; never, if that has ended. Any thread."""
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function, *args)
+
+    def close(self, flush_s: float = 1.0) -> None:
+        """Give who attends so long to end, and hang up. Twice is fine."""
+        self._flush_s = flush_s
+        self.call(self.closing.set)
+        self._thread.join(flush_s + _DIAL_WITHIN_S + 2 * _CLOSE_WITHIN_S)
+
+    # -- the thread ----------------------------------------------------------------------------------
+
+    async def _run(self, started: threading.Event) -> None:
+        self._loop = asyncio.get_running_loop()
+        started.set()
+        refusals: dict[str, CredentialsError] = {}
+        wait_s, turn = _REDIAL_S, 0
+        try:
+            while not self.closing.is_set() and self._failure is None:
+                node = self._nodes[turn % len(self._nodes)]
+                turn += 1
+                try:
+                    client = await self._dial(node)
+                except CredentialsError as error:
+                    refusals[node] = error
+                    if len(refusals) == len(self._nodes):
+                        raise
+                except (TimeoutError, OSError) as error:
+                    refusals.pop(node, None)
+                    self._complain(node, error)
+                else:
+                    refusals.clear()
+                    wait_s = _REDIAL_S
+                    await self._stay(client, node)
+                    continue
+                if turn % len(self._nodes) == 0:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(self.closing.wait(), wait_s)
+                    wait_s = min(2 * wait_s, _MAX_REDIAL_S)
+        except BaseException as error:
+            self._fail(error)
+        if self._goodbyes:
+            await asyncio.wait(self._goodbyes, timeout=_CLOSE_WITHIN_S)
+
+    async def _dial(self, node: str) -> Client:
+        """A client that is connected to this node.
+
+        Raises:
+            CredentialsError: it refuses this user, or is none of the engine's.
+            TimeoutError, OSError: there is no connection.
+        """
+        import nats.errors
+
+        client, reasons = self._new_client(), []
+
+        async def note(error: Exception) -> None:
+            if client.is_connected:
+                self._on_error(error)
+            else:
+                reasons.append(error)
+
+        try:
+            await asyncio.wait_for(
+                client.connect(
+                    [node],
+                    error_cb=note,
+                    name=self._user.name,
+                    allow_reconnect=False,
+                    max_reconnect_attempts=1,
+                    reconnect_time_wait=0,
+                    connect_timeout=_DIAL_WITHIN_S,  # type: ignore[arg-type]
+                    ping_interval=_PING_S,  # type: ignore[arg-type]
+                    pending_size=_PENDING_BYTES,
+                    inbox_prefix=inbox(self._user.name),
+                    tls=self._tls,
+                    tls_handshake_first=True,  # else a node's first line, in the clear, would say whether to encrypt
+                    user_jwt_cb=self._user.jwt.encode,
+                    signature_cb=self._user.sign,
+                ),
+                _DIAL_WITHIN_S,
+            )
+            if not client.is_connected:
+                raise ConnectionResetError("it hangs up")
+            return client
+        except (nats.errors.Error, OSError, TimeoutError) as error:
+            self._hang_up(client)
+            why = [error, *reasons]
+            if any(isinstance(e, ssl.SSLCertVerificationError) for e in why):
+                raise CredentialsError(
+                    f"what listens at {node} is no node of the engine that this machine's user is for: check the "
+                    "address, or join that engine with a line from its `tmrl-like keys invite NAME`"
+                ) from None
+            if any("auth" in str(e).lower() for e in why if isinstance(e, nats.errors.Error)):
+                raise CredentialsError(
+                    f"the engine at {node} refuses this machine's user {self._user.name}: it was revoked, or is of "
+                    "another engine; where that was set up run `tmrl-like keys invite NAME`, then here `tmrl-like keys "
+                    "join -`"
+                ) from None
+            raise OSError(str(reasons[-1] if reasons else error) or "it does not answer") from None
+
+    async def _stay(self, client: Client, node: str) -> None:
+        """Have a connection attended to for as long as it lasts."""
+        import nats.errors
+
+        self._client = client
+        log.info("connected to the engine at %s%s", node, " again" if self._complained else "")
+        self._complained = False
+        attending = asyncio.ensure_future(self._attend(client))
+        until: float | None = None
+        try:
+            while client.is_connected and not attending.done() and self._failure is None:
+                await asyncio.wait({attending}, timeout=_LOOK_S)
+                if self.closing.is_set():
+                    until = until or time.monotonic() + self._flush_s
+                    if time.monotonic() > until:
+                        break
+            self._client = None
+            self._away_since = time.monotonic()
+            attending.cancel()
+            try:
+                await attending
+                self.closing.set()  # it has done what it was for
+            except asyncio.CancelledError:
+                pass
+            except (nats.errors.Error, OSError, TimeoutError) as error:
+                if client.is_connected:
+                    self._on_error(error)
+                    await asyncio.sleep(_REDIAL_S)
+        finally:
+            self._client = None
+            self._hang_up(client)
+
+    def _hang_up(self, client: Client) -> None:
+        """Close it beside all else: a node that is frozen does not say goodbye."""
+
+        async def close() -> None:
+            with contextlib.suppress(Exception):  # it is given up, whatever it says
+                await asyncio.wait_for(client.close(), _CLOSE_WITHIN_S)
+
+        task = asyncio.ensure_future(close())
+        self._goodbyes.add(task)
+        task.add_done_callback(self._goodbyes.discard)
+
+    def _complain(self, node: str, error: BaseException) -> None:
+        if not self._complained and time.monotonic() - self._away_since > _COMPLAIN_AFTER_S:
+            self._complained = True
+            log.warning("no node of the engine answers, the last one asked is %s: %s; trying on", node, error)
+
+    def _on_error(self, error: Exception) -> None:
+        """What a connection reports: a request that was not allowed, a function that raised."""
+        import nats.errors
+
+        if isinstance(error, nats.errors.Error | OSError):
+            if not isinstance(error, nats.errors.UnexpectedEOF):  # it is away, which is said where that lasts
+                self._say(str(error)[:100], logging.WARNING, "the engine says: %s", error)
+        else:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is None:
+            self._failure = error
+            if isinstance(error, TmrlLikeError):
+                log.error("the connection to the engine ends: %s", error)
+            else:
+                log.error("the engine's thread failed", exc_info=error)
+            self._wake()
+
+
+async def hear(client: Client, subject: str, take: Callable[[Msg], None]) -> None:
+    """Subscribe: `take` is called in the loop with each message; however many wait, none is dropped."""
+
+    async def take_soon(message: Msg) -> None:
+        take(message)
+
+    await client.subscribe(subject, cb=take_soon, pending_msgs_limit=0, pending_bytes_limit=0)
+
+
+def domain_of(client: Client) -> str:
+    """The JetStream domain of the node that it is connected to: that of a leaf; empty: none."""
+    info: dict[str, Any] = client._server_info
+    return str(info.get("domain", ""))
+
+
+def _is_no_goodbye(line: logging.LogRecord) -> bool:
+    """False for what asyncio says of each TLS connection that the other side closes."""
+    return not str(line.msg).startswith("returning true from eof_received")

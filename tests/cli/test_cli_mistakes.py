@@ -22,7 +22,7 @@ def module_path(monkeypatch: pytest.MonkeyPatch) -> None:
         (["server"], "the following arguments are required: EXPERIMENT"),
         (["server", "no_such_file.yaml"], "no_such_file.yaml: there is no such file"),
         (["server", TINY, "--log-lvel", "debug"], "there is no option --log-lvel; did you mean --log-level?"),
-        (["server", TINY, "--minutes", "3"], "there is no option --minutes; see tmrl-like server --help"),
+        (["server", TINY, "--frost", "3"], "there is no option --frost; see tmrl-like server --help"),
         (["server", TINY, "--log-level", "inf"], "there is no 'inf'; did you mean info?"),
         (["server", TINY, "more"], "'more' is one argument too many"),
         (["server", TINY, "--server.prt", "3"], "command line: server.prt: there is no such key; did you mean port?"),
@@ -73,12 +73,14 @@ def test_a_syntax_error_names_file_and_line(broken: str, tmp_path: Path, capsys:
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", ["", "run", "server", "worker", "trainer", "test", "benchmark", "check", "keys"])
+@pytest.mark.parametrize(
+    "command", ["", "run", "server", "worker", "trainer", "test", "benchmark", "check", "keys", "engine"]
+)
 def test_every_command_helps(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command.split(), "--help"]) == 0
     out = capsys.readouterr().out
     assert f"usage: tmrl-like {command}".strip() in out
-    if command not in ("", "keys"):
+    if command not in ("", "keys", "engine"):
         assert "--trainer.epochs (a number; 10)\n        a checkpoint is written after each" in out
 
 

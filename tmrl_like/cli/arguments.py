@@ -22,7 +22,7 @@ from tmrl_like.errors import ConfigError
 
 Arguments = argparse.Namespace
 
-WITHOUT_EXPERIMENT = ("log", "policies", "replay", "keys")
+WITHOUT_EXPERIMENT = ("log", "policies", "replay", "keys", "engine")
 LEVELS = ("debug", "info", "warning", "error")
 
 _ABOUT = """\
@@ -83,6 +83,7 @@ def _parser() -> _Parser:
     _add_policies(commands)
     _add_replay(commands)
     _add_keys(commands)
+    _add_engine(commands)
     for command in commands.choices.values():
         command.add_argument("--log-level", choices=LEVELS, default="info", help="which log lines to show (info)")
         options = [o for a in command._actions for o in a.option_strings if a.help != argparse.SUPPRESS]
@@ -116,14 +117,18 @@ def _add_number(
     fits: Callable[[float], bool] = lambda n: n >= 1,
 ) -> None:
     """An option whose value is a number of the default's type, in a range."""
+    kind = _number_of(default, expected, fits)
+    parser.add_argument(name, type=kind, default=default, metavar="N", help=f"{about} ({default:g})")
 
+
+def _number_of(like: float, expected: str, fits: Callable[[float], bool]) -> Callable[[str], float]:
     def number(text: str) -> float:
-        value = type(default)(text)
+        value = type(like)(text)
         if not fits(value):
             raise argparse.ArgumentTypeError(f"{text} is not {expected}")
         return value
 
-    parser.add_argument(name, type=number, default=default, metavar="N", help=f"{about} ({default:g})")
+    return number
 
 
 def _add_roles(commands: Any) -> None:
@@ -267,6 +272,36 @@ def _add_keys(commands: Any) -> None:
     actions.add_parser("list", help="show the keys that may connect")
     revoke = actions.add_parser("revoke", help="refuse a key from now on; what it has open is closed")
     revoke.add_argument("name", metavar="NAME")
+    for action in actions.choices.values():
+        action.add_argument("--keys-dir", "--keys_dir", metavar="FOLDER", help="where the keys are")
+
+
+def _add_engine(commands: Any) -> None:
+    more = (
+        "On one machine:\n\n"
+        "  tmrl-like engine init --nodes localhost\n"
+        "  tmrl-like engine start localhost\n"
+        "  tmrl-like server EXPERIMENT --engine tls://localhost\n"
+        "  tmrl-like trainer EXPERIMENT --engine tls://localhost"
+    )
+    about = "NATS JetStream between servers and trainers, where one server is not enough (the extra engine)"
+    parser = _command(commands, "engine", about, more)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)
+    init = actions.add_parser("init", help="make an engine's keys, in this machine's key folder")
+    about = "where its nodes will run: one host[:port], or three or five with commas"
+    init.add_argument("--nodes", required=True, metavar="HOSTS", help=about)
+    start = actions.add_parser("start", help="run a node: writes its configuration, then becomes nats-server")
+    start.add_argument("name", metavar="NODE", help="as `init --nodes` named it")
+    is_port = ("a port", lambda n: 0 < n < 65536)
+    for name, about in (
+        ("--port", "for servers and trainers (as NODE says, else 4222)"),
+        ("--cluster-port", "for the other nodes (2000 above; they must find it there)"),
+        ("--leaf-port", "for sites' own nodes (3200 above)"),
+        ("--monitor-port", "for nats-server's own statistics, on this machine only (off)"),
+    ):
+        start.add_argument(name, type=_number_of(0, *is_port), metavar="N", help=about)
+    about = "local address to listen on (this machine only if NODE is localhost, else all)"
+    start.add_argument("--bind", metavar="ADDRESS", help=about)
     for action in actions.choices.values():
         action.add_argument("--keys-dir", "--keys_dir", metavar="FOLDER", help="where the keys are")
 

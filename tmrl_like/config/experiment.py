@@ -67,7 +67,7 @@ class ServerSection(ServerOptions):
         """The local address that the server binds."""
         if self.bind is not None:
             return self.bind
-        return "127.0.0.1" if _is_loopback(self.host) else "0.0.0.0"
+        return "127.0.0.1" if is_loopback(self.host) else "0.0.0.0"
 
     @property
     def connection(self) -> dict[str, Any]:
@@ -257,7 +257,8 @@ PARTS: dict[str, tuple[str, ...]] = {
 """Keys of an experiment that name code, and the arguments that the framework supplies to each."""
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a host's name or address is this machine's own, which no other can dial."""
     if host == "localhost":
         return True
     try:

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tmrl_like.base.files import write_atomically
-from tmrl_like.engine.options import address_of
+from tmrl_like.engine.options import DEFAULT_PORT, address_of
 from tmrl_like.engine.subjects import Rights, rights
 from tmrl_like.errors import CredentialsError, MissingExtraError
 from tmrl_like.transport.credentials import KeyFolder, check_name, read_keys
@@ -236,7 +236,7 @@ def engine_user(keys: KeyFolder, role: str) -> EngineUser:
         return Authority(keys).local_user(role)
     how = f"run `tmrl-like keys invite NAME --role {role}` where the engine was made, and here: tmrl-like keys join -"
     if not (keys.path / _USER).exists():
-        raise CredentialsError(f"{keys.path} holds no engine's user; {how}")
+        raise CredentialsError(f"{keys.path} holds no engine's user: {how}")
     user = read_keys(keys.path / _USER, EngineUser, secret=True)
     if user.role != role:
         raise CredentialsError(f"{keys.path} holds {user.name}, which is the engine's {user.role}, no {role}; {how}")
@@ -254,7 +254,7 @@ def engine_node(keys: KeyFolder, name: str) -> Node:
         return Authority(keys).node(name)
     how = f"run `tmrl-like keys invite {name} --role node` where the engine was made, and here: tmrl-like keys join -"
     if not (keys.path / _NODE).exists():
-        raise CredentialsError(f"{keys.path} holds no engine's node; {how}")
+        raise CredentialsError(f"{keys.path} holds no engine's node: make one with `tmrl-like engine init`, or {how}")
     node = read_keys(keys.path / _NODE, Node, secret=True)
     if node.name != name:
         raise CredentialsError(f"{keys.path} holds the node {node.name}, not {name}; {how}")
@@ -269,6 +269,16 @@ def store_user(keys: KeyFolder, user: EngineUser) -> None:
 def store_node(keys: KeyFolder, node: Node) -> None:
     """Keep an invitation's node as this machine's."""
     write_atomically(keys.path / _NODE, msgspec.json.encode(node), private=True)
+
+
+def node_name(text: str) -> str:
+    """What a node is called: its host, with a port where that is not the usual one.
+
+    Raises:
+        ConfigError: that is not the address of one.
+    """
+    host, port = address_of(text)
+    return host if port == DEFAULT_PORT else f"{host}:{port}"
 
 
 def _nkeys() -> Any:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import socket
+import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 
 from tmrl_like.base.files import write_atomically
 from tmrl_like.engine.authority import Node
 from tmrl_like.engine.options import address_of
-from tmrl_like.errors import MissingExtraError
+from tmrl_like.errors import AddressInUseError, MissingExtraError
 
 CLUSTER_ABOVE = 2000
 """A node listens for other nodes on this many ports above its own,"""
@@ -97,6 +101,36 @@ def write_config(
     config = folder / "nats-server.conf"
     write_atomically(config, ("\n".join(lines) + "\n" + _LIMITS).encode(), private=True)
     return config
+
+
+def become_nats_server(config: Path) -> int:
+    """Run nats-server in this process's place; where a process cannot be replaced, as its child, until that ends.
+
+    Raises:
+        AddressInUseError: its port is taken: two nodes must not write to one store.
+        MissingExtraError: it is not installed.
+    """
+    listen = next(line for line in config.read_text().splitlines() if line.startswith("listen: "))
+    host, _, port = json.loads(listen.removeprefix("listen: ")).rpartition(":")
+    with socket.socket() as probe:
+        if os.name == "posix":
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, int(port)))
+        except OSError as error:
+            raise AddressInUseError(
+                f"cannot listen on {host}:{port}: {error.strerror}; choose another --port"
+            ) from None
+    command = [str(nats_server()), "-c", str(config)]
+    sys.stdout.flush()
+    if os.name == "posix":
+        os.execv(command[0], command)
+    with subprocess.Popen(command) as process:
+        while True:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:  # which it has had, too
+                pass
 
 
 def _room(folder: Path) -> int:

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from cli_commands import Command
+
+from tmrl_like.cli import main
+
+
+@pytest.mark.skipif(os.name != "posix", reason="elsewhere nats-server is a child")
+def test_a_node_becomes_nats_server_and_its_store_is_its_own(
+    start: Callable[..., Command], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        name = f"localhost:{probe.getsockname()[1]}"
+    assert main(["engine", "init", "--nodes", f"tls://{name}/"]) == 0
+    assert f"tmrl-like engine start {name}\n" in capsys.readouterr().out
+    node = start("engine", "start", name, "--leaf-port", "0x")
+    assert node.ends() == 2
+    node = start("engine", "start", name)
+    node.wait_for("Server is ready")
+    assert psutil.Process(node.process.pid).name() == "nats-server"
+    second = start("engine", "start", name)
+    assert second.ends() == 1
+    assert f"cannot listen on 127.0.0.1:{name[10:]}: " in second.output
+    node.process.terminate()
+    node.ends()
+    assert "Server Exiting" in node.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["start", "localhost"], "tmrl-like engine init"),
+        (["init", "--nodes", "a,b"], "--nodes is 'a,b'; expected one node, or three or five different ones"),
+        (["init", "--nodes", "a,b,a:4222"], "--nodes is 'a,b,a:4222'; expected one node, or three"),
+        (["init", "--nodes", "a b"], "engine is 'a b'; expected tls://host[:port]"),
+        (["init"], "the following arguments are required: --nodes"),
+    ],
+)
+def test_a_users_mistake_is_one_line(arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["engine", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert problem in err
+    assert err.count("\n") == 1
+
+
+def test_an_engine_is_made_once_and_says_what_comes_next(capsys: pytest.CaptureFixture[str], own_home: Path) -> None:
+    assert main(["engine", "init", "--nodes", "a.example,b.example,c.example:4300"]) == 0
+    out = capsys.readouterr().out
+    for node in ("a.example", "b.example", "c.example:4300"):
+        assert f"tmrl-like engine start {node}\n" in out
+    assert "tmrl-like keys invite NODE --role node" in out
+    secret = (own_home / ".tmrl_like" / "keys" / "engine.json").read_bytes()
+    assert main(["engine", "init", "--nodes", "a.example"]) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert (own_home / ".tmrl_like" / "keys" / "engine.json").read_bytes() == secret
+    assert main(["engine", "start", "d.example"]) == 2
+    assert "has no node 'd.example'; its nodes are a.example, b.example, c.example:4300" in capsys.readouterr().err

@@ -14,8 +14,10 @@ from tmrl_like.engine.subjects import (
     PARTS,
     GatewayState,
     acks_subject,
+    beats_subject,
     gateway_subject,
     inbox,
+    leaf_inbox,
     part_of,
     policy_subject,
     rights,
@@ -80,6 +82,25 @@ def test_a_trainers_rights_cover_no_samples_and_no_end_of_a_stream() -> None:
     assert covers(allowed.publish, "$JS.arena.API.STREAM.PURGE.tmrl-run")
     for subject in (samples_subject("run", "arena", "w"), "$JS.API.STREAM.DELETE.tmrl-run", "$JS.API.STREAM.UPDATE.x"):
         assert not covers(allowed.publish, subject)
+
+
+@given(names, names, names)
+def test_a_leafs_rights_cover_no_samples_and_no_other_sites_leaf(site: str, other: str, worker: str) -> None:
+    allowed = rights("leaf", site)
+    assert covers(allowed.publish, beats_subject("run", site, worker))
+    assert covers(allowed.publish, f"{leaf_inbox('gpu', token(site))}.x")
+    assert covers(allowed.hear, f"$JS.{token(site)}.API.STREAM.CREATE.tmrl-run")
+    for subject in (
+        samples_subject("run", site, worker),
+        policy_subject("run"),
+        acks_subject("run", site),
+        "_INBOX.gpu.x",
+    ):
+        assert not covers(allowed.publish, subject)
+    if other != site:
+        assert not covers(allowed.publish, f"{leaf_inbox('gpu', token(other))}.x")
+        assert not covers(allowed.publish, beats_subject("run", other, worker))
+        assert not covers(allowed.hear, f"$JS.{token(other)}.API.STREAM.CREATE.tmrl-run")
 
 
 def test_a_gateways_state_names_no_domain_that_is_more_than_a_token() -> None:

@@ -32,7 +32,7 @@ import msgspec
 
 from tmrl_like.base.files import write_atomically
 from tmrl_like.engine.options import DEFAULT_PORT, address_of
-from tmrl_like.engine.subjects import Rights, rights
+from tmrl_like.engine.subjects import rights
 from tmrl_like.errors import CredentialsError, MissingExtraError
 from tmrl_like.transport.credentials import KeyFolder, check_name, read_keys
 
@@ -45,21 +45,6 @@ _USER, _NODE = "engine_user.json", "engine_node.json"
 _UNLIMITED = {"subs": -1, "data": -1, "payload": -1}
 _ACCOUNT = {**_UNLIMITED, "imports": -1, "exports": -1, "wildcards": True, "conn": -1, "leaf": -1}
 _STORAGE = {"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1}
-
-
-class EngineUser(msgspec.Struct, frozen=True):
-    """Who this machine is to an engine, and how it knows the brokers."""
-
-    name: str
-    role: str
-    jwt: str
-    seed: str
-    ca_certificate: str  # PEM: what signs the brokers' certificates
-    nodes: tuple[str, ...]  # host or host:port of each
-
-    def sign(self, nonce: str) -> bytes:
-        """The answer to a broker's challenge, in base64."""
-        return base64.b64encode(_nkeys().from_seed(self.seed.encode()).sign(nonce.encode()))
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -75,6 +60,29 @@ class Node(msgspec.Struct, frozen=True):
     system: str
     account_jwt: str
     system_jwt: str
+
+
+class Leaf(msgspec.Struct, frozen=True):
+    """What a site's own node is made of."""
+
+    node: Node  # named after the site; its certificate is for this machine and for a host of that name
+    credentials: str  # who it is to the engine's nodes: JWT and seed, as nats-server reads them
+
+
+class EngineUser(msgspec.Struct, frozen=True):
+    """Who this machine is to an engine, and how it knows the brokers."""
+
+    name: str
+    role: str
+    jwt: str
+    seed: str
+    ca_certificate: str  # PEM: what signs the brokers' certificates
+    nodes: tuple[str, ...]  # host or host:port of each
+    leaf: Leaf | None = None  # a site's
+
+    def sign(self, nonce: str) -> bytes:
+        """The answer to a broker's challenge, in base64."""
+        return base64.b64encode(_nkeys().from_seed(self.seed.encode()).sign(nonce.encode()))
 
 
 class EngineRecord(msgspec.Struct, frozen=True):
@@ -165,7 +173,10 @@ class Authority:
         """
         if name not in self.nodes:
             raise CredentialsError(f"this engine has no node {name!r}; its nodes are {', '.join(self.nodes)}")
-        key, certificate = _certificate(address_of(name)[0], self._secrets.ca_key, self._secrets.ca_certificate)
+        return self._node(name, address_of(name)[0])
+
+    def _node(self, name: str, host: str) -> Node:
+        key, certificate = _certificate(host, self._secrets.ca_key, self._secrets.ca_certificate)
         account, system = self._account.public_key.decode(), self._system.public_key.decode()
         issuer, made_at = self._operator, self._secrets.made_at
         claims = {"type": "operator", "system_account": system}
@@ -204,16 +215,15 @@ class Authority:
         return self._sign(LOCAL, "system", _pair(_nkeys().PREFIX_BYTE_USER), self._system)
 
     def _sign(self, name: str, role: str, pair: KeyPair, account: KeyPair | None = None) -> EngineUser:
-        allowed: Rights = rights(role, name)
-        claims = {
-            "type": "user",
-            **_UNLIMITED,
-            "pub": {"allow": list(allowed.publish)},
-            "sub": {"allow": list(allowed.hear)},
-            "allowed_connection_types": list(allowed.connections),
-        }
-        jwt = _jwt(account or self._account, pair.public_key.decode(), name, claims, int(time.time()))
-        return EngineUser(name, role, jwt, pair.seed.decode(), self._secrets.ca_certificate, self.nodes)
+        seed, jwt = pair.seed.decode(), _user_jwt(account or self._account, name, role, pair)
+        leaf = None
+        if role == "site":  # a revocation is of the key, so of both JWTs
+            parts = {"NATS USER JWT": _user_jwt(self._account, name, "leaf", pair), "USER NKEY SEED": seed}
+            text = "".join(
+                f"-----BEGIN {part}-----\n{value}\n------END {part}------\n" for part, value in parts.items()
+            )
+            leaf = Leaf(self._node(name, name), text)
+        return EngineUser(name, role, jwt, seed, self._secrets.ca_certificate, self.nodes, leaf)
 
     def _revoked(self) -> dict[str, int]:
         file = self.folder / _REVOKED
@@ -298,6 +308,18 @@ def _pair_of(seed: str, keys: KeyFolder) -> KeyPair:
         return _nkeys().from_seed(seed.encode())
     except _nkeys().NkeysError:
         raise CredentialsError(f"{keys.path / _AUTHORITY} is damaged; restore it, or make another engine") from None
+
+
+def _user_jwt(account: KeyPair, name: str, role: str, pair: KeyPair) -> str:
+    allowed = rights(role, name)
+    claims = {
+        "type": "user",
+        **_UNLIMITED,
+        "pub": {"allow": list(allowed.publish)},
+        "sub": {"allow": list(allowed.hear)},
+        "allowed_connection_types": list(allowed.connections),
+    }
+    return _jwt(account, pair.public_key.decode(), name, claims, int(time.time()))
 
 
 def _jwt(issuer: KeyPair, subject: str, name: str, claims: Mapping[str, Any], issued_at: int) -> str:

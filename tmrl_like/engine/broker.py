@@ -9,11 +9,13 @@ import socket
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 
 from tmrl_like.base.files import write_atomically
-from tmrl_like.engine.authority import Node
-from tmrl_like.engine.options import address_of
+from tmrl_like.engine.authority import Leaf, Node
+from tmrl_like.engine.options import DEFAULT_PORT, address_of
+from tmrl_like.engine.subjects import token
 from tmrl_like.errors import AddressInUseError, MissingExtraError
 
 CLUSTER_ABOVE = 2000
@@ -21,6 +23,7 @@ CLUSTER_ABOVE = 2000
 LEAF_ABOVE = 3200
 """and for leaves on this many."""
 
+_TLS_FILES = ("node.crt", "node.key", "ca.crt")
 _LIMITS = """\
 max_payload: 8MB
 max_pending: 256MB
@@ -73,34 +76,81 @@ def write_config(
     """
     port = port or address_of(node.name)[1]
     several = len(node.nodes) > 1
-    files = {"node.crt": node.tls_certificate, "node.key": node.tls_key, "ca.crt": node.ca_certificate}
-    for name, content in files.items():
-        write_atomically(folder / name, content.encode(), private=True)
-    tls = "cert_file: {}, key_file: {}, ca_file: {}, timeout: 10".format(*(_quoted(folder / name) for name in files))
-    lines = [
-        f"server_name: {json.dumps(node.name)}",
-        f"listen: {json.dumps(f'{bind}:{port}')}",
-        f"tls {{ {tls}, handshake_first: true }}",  # no line in the clear, in which others could ask for none
-        f"operator: {node.operator_jwt}",
-        f"system_account: {node.system}",
-        f'resolver {{ type: full, dir: {_quoted(folder / "accounts")}, allow_delete: false, interval: "2s" }}',
-        f"resolver_preload {{ {node.account}: {node.account_jwt}, {node.system}: {node.system_jwt} }}",
-        f"jetstream {{ store_dir: {_quoted(folder / 'streams')}, max_file_store: {_room(folder)}, strict: true"
-        f"{', sync_interval: always' if (several if sync is None else sync) else ''} }}",
-        f"leafnodes {{ listen: {json.dumps(f'{bind}:{leaf_port or port + LEAF_ABOVE}')}, tls {{ {tls} }} }}",
-    ]
+    tls = _tls(folder)
+    leaves = json.dumps(f"{bind}:{leaf_port or port + LEAF_ABOVE}")
+    more = [f"leafnodes {{ listen: {leaves}, tls {{ {tls} }} }}"]
     if several:
         others = [address_of(other) for other in node.nodes if other != node.name]
         routes = json.dumps([f"tls://{host}:{above + CLUSTER_ABOVE}" for host, above in others])
         listen = json.dumps(f"{bind}:{cluster_port or port + CLUSTER_ABOVE}")
-        lines.append(
-            f"cluster {{ name: tmrl_like, listen: {listen}, routes: {routes}, tls {{ {tls}, verify: true }} }}"
-        )
+        more.append(f"cluster {{ name: tmrl_like, listen: {listen}, routes: {routes}, tls {{ {tls}, verify: true }} }}")
+    store = ", sync_interval: always" if (several if sync is None else sync) else ""
+    return _write(folder, node, f"{bind}:{port}", store, more, monitor_port)
+
+
+def write_leaf_config(
+    folder: Path,
+    leaf: Leaf,
+    hub: Sequence[str],
+    port: int = DEFAULT_PORT,
+    bind: str = "127.0.0.1",
+    monitor_port: int | None = None,
+) -> Path:
+    """Write what nats-server needs to be a site's own node: a JetStream domain, and a connection to one of the hub's.
+
+    What may cross that connection is in the rights of its user, which the hub's nodes check.
+
+    Args:
+        folder: the leaf's own.
+        leaf: what the site's invitation holds.
+        hub: host or host:port of the engine's nodes, where they listen for clients.
+        port: for clients.
+        bind: the address to listen on.
+        monitor_port: for nats-server's own statistics, on this machine only; None: off.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    write_atomically(folder / "leaf.creds", leaf.credentials.encode(), private=True)
+    remote = {
+        "urls": json.dumps([f"tls://{host}:{above + LEAF_ABOVE}" for host, above in map(address_of, hub)]),
+        "account": leaf.node.account,
+        "credentials": _quoted(folder / "leaf.creds"),
+        "tls": f"{{ ca_file: {_quoted(folder / 'ca.crt')}, timeout: 10 }}",
+    }
+    parts = ", ".join(f"{key}: {value}" for key, value in remote.items())
+    more = [f'leafnodes {{ reconnect: "1s", remotes: [{{ {parts} }}] }}']
+    return _write(
+        folder, leaf.node, f"{bind}:{port}", f", domain: {json.dumps(token(leaf.node.name))}", more, monitor_port
+    )
+
+
+def _write(folder: Path, node: Node, listen: str, store: str, more: Sequence[str], monitor_port: int | None) -> Path:
+    for name, content in zip(_TLS_FILES, (node.tls_certificate, node.tls_key, node.ca_certificate), strict=True):
+        write_atomically(folder / name, content.encode(), private=True)
+    streams = f"store_dir: {_quoted(folder / 'streams')}, max_file_store: {_room(folder)}, strict: true{store}"
+    lines = [
+        f"server_name: {json.dumps(node.name)}",
+        f"listen: {json.dumps(listen)}",
+        f"tls {{ {_tls(folder)}, handshake_first: true }}",  # no line in the clear, in which others could ask for none
+        f"operator: {node.operator_jwt}",
+        f"system_account: {node.system}",
+        f'resolver {{ type: full, dir: {_quoted(folder / "accounts")}, allow_delete: false, interval: "2s" }}',
+        f"resolver_preload {{ {node.account}: {node.account_jwt}, {node.system}: {node.system_jwt} }}",
+        f"jetstream {{ {streams} }}",
+        *more,
+    ]
     if monitor_port is not None:
         lines.append(f'http: "127.0.0.1:{monitor_port}"')
     config = folder / "nats-server.conf"
     write_atomically(config, ("\n".join(lines) + "\n" + _LIMITS).encode(), private=True)
     return config
+
+
+def _tls(folder: Path) -> str:
+    names = ("cert_file", "key_file", "ca_file")
+    files = (f"{name}: {_quoted(folder / file)}" for name, file in zip(names, _TLS_FILES, strict=True))
+    return f"{', '.join(files)}, timeout: 10"
 
 
 def become_nats_server(config: Path) -> int:

@@ -39,6 +39,7 @@ class GatewayState(msgspec.Struct, frozen=True):
     samples: int = 0  # since its start
     packets: int = 0
     policy_wanted: bool = False
+    gateway: int = 0  # random: tells the gateways of a site apart
 
 
 @functools.lru_cache(10_000)
@@ -75,8 +76,8 @@ def samples_of_part(run: str, part: int | None = None) -> str:
 
 
 def beats_of_part(run: str, part: int | None = None) -> str:
-    """All signs of life of a part, or of all parts."""
-    return f"tmrl.{token(run)}.b.{'>' if part is None else f'{part}.>'}"
+    """All signs of life of a part, or of all parts; a leaf passes nothing on to who subscribes `>` instead."""
+    return f"tmrl.{token(run)}.b.{'*' if part is None else part}.*.*"
 
 
 def acks_subject(run: str, site: str) -> str:
@@ -102,6 +103,11 @@ def stream_name(run: str) -> str:
 def inbox(name: str) -> str:
     """Where the brokers answer a user of that name: the prefix of its inboxes."""
     return f"_INBOX.{token(name)}"
+
+
+def leaf_inbox(name: str, site: str) -> str:
+    """Where the leaf of a site (a token) answers a user of that name; it has a right to no other inbox."""
+    return f"{inbox(name)}.leaf.{site}"
 
 
 @dataclass(frozen=True)
@@ -140,6 +146,10 @@ def rights(role: str, name: str) -> Rights:
         site = token(name)
         up = (f"tmrl.*.s.*.{site}.*", f"tmrl.*.b.*.{site}.*", f"tmrl.*.g.{site}")
         return Rights(up, (f"tmrl.*.a.{site}", "tmrl.*.p", own))
+    if role == "leaf":  # a site's own node, across the long link: no samples, which the trainer asks its stream for
+        site = token(name)
+        up = (f"tmrl.*.b.*.{site}.>", f"tmrl.*.g.{site}", f"_INBOX.*.leaf.{site}.>")
+        return Rights(up, (f"tmrl.*.a.{site}", "tmrl.*.p", f"$JS.{site}.API.>"), ("LEAFNODE",))
     if role == "trainer":
         requests = (f"$JS.{api}.{request}" for api in ("API", "*.API") for request in _STREAM_REQUESTS)
         publish = ("tmrl.*.a.*", "tmrl.*.p", f"$KV.{SEATS}.*", *requests)

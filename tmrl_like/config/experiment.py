@@ -21,6 +21,7 @@ from tmrl_like.errors import ConfigError, expect
 from tmrl_like.server.options import ServerOptions
 from tmrl_like.trainer.options import Schedule, TrainerOptions
 from tmrl_like.transport.base import TransportOptions
+from tmrl_like.transport.ring import addresses_of, host_and_port
 from tmrl_like.worker.options import WorkerOptions
 
 Factory: TypeAlias = Callable[..., Any]
@@ -34,10 +35,11 @@ class ServerSection(ServerOptions):
     """Where the server is, and how it works.
 
     Attributes:
-        host: address that workers and trainer dial.
+        host: address that workers and trainer dial; of several (a list, or text with commas) workers dial one, and the
+            next one when that is away. Each may have a port of its own, a.example:7791.
         bind: local address that the server listens on; none: only this machine if `host` is this machine,
             else all addresses.
-        port: TCP port of the server.
+        port: TCP port that the server listens on, and of each host that has none of its own.
         transport: how bytes travel: zmq or tlspyo.
         keys_dir: folder with this machine's keys; none: the one in the data folder.
         engine: addresses of an engine's nodes, with commas: the server gives it the samples, and the trainer takes them
@@ -46,7 +48,7 @@ class ServerSection(ServerOptions):
         limits: of the transport.
     """
 
-    host: str = "127.0.0.1"
+    host: str | tuple[str, ...] = "127.0.0.1"
     bind: str | None = None
     port: int = 7790
     transport: Literal["zmq", "tlspyo"] = "zmq"
@@ -57,8 +59,8 @@ class ServerSection(ServerOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        expect(bool(self.host), "host", self.host, "an address or a name")
         expect(0 <= self.port <= 65535, "port", self.port, "0 to 65535")
+        addresses_of(self.host, self.port)
         at_least(self, 1 << 20, "engine_max_bytes")
         self.engine_options("-")
 
@@ -67,7 +69,8 @@ class ServerSection(ServerOptions):
         """The local address that the server binds."""
         if self.bind is not None:
             return self.bind
-        return "127.0.0.1" if is_loopback(self.host) else "0.0.0.0"
+        hosts = map(host_and_port, addresses_of(self.host, self.port))
+        return "127.0.0.1" if all(is_loopback(host) for host, _ in hosts) else "0.0.0.0"
 
     @property
     def connection(self) -> dict[str, Any]:

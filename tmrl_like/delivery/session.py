@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
+import math
 import platform
 import secrets
 import threading
@@ -21,8 +22,9 @@ from typing import Protocol
 import tmrl_like
 from tmrl_like.base.budgets import Buckets
 from tmrl_like.base.text import one_line
-from tmrl_like.errors import DecodingError, RefusedError, TmrlLikeError, expect
+from tmrl_like.errors import CredentialsError, DecodingError, RefusedError, TmrlLikeError, expect
 from tmrl_like.transport.base import PeerLink
+from tmrl_like.transport.ring import RingLink
 from tmrl_like.wire import messages as m
 
 log = logging.getLogger("tmrl_like.link")
@@ -32,6 +34,9 @@ _BEAT_S = 0.5
 _UNSENT_HELLO_AGAIN_S = 0.05
 _SILENT_AFTER_S = 4.0
 _COMPLAIN_AFTER_S = 3.0
+_PATIENCE_S, _MAX_PATIENCE_S = 2.5, 15.0  # with a server that is silent, where there are others
+_REDIAL_S = 0.5  # at least between two of them
+_FLAPS_WITHIN_S = 60.0
 _REFUSAL_AGAIN_S = 60.0
 _TICK_S = 0.01
 _MESSAGES_PER_TURN = 64
@@ -60,6 +65,9 @@ class Role(Protocol):
 class Session:
     """Keeps one peer connected to one server. All errors that end it surface in `check`.
 
+    Over a `RingLink` it leaves a server whose connection is lost, that is silent, or that refuses it for now, and dials
+    the next one. What a server refuses for good ends it; a key, when all servers have refused it.
+
     Attributes:
         takes_turns: it has no thread of its own, and its owner calls `turn`. Its time passes by turns.
     """
@@ -81,7 +89,7 @@ class Session:
 
         Args:
             link: an open connection; closed by `close`.
-            where: the server's address, for messages to the user.
+            where: the server's address, for messages to the user; a `RingLink` knows it.
             role: what to do with messages.
             role_name: "worker" or "trainer".
             name: unique among live peers of the role.
@@ -99,7 +107,8 @@ class Session:
         self.incarnation = incarnation or secrets.randbits(62) + 1
         self.name = name
         self._link = link
-        self._where = where
+        self._ring = link if isinstance(link, RingLink) else None
+        self._where = self._ring.where if self._ring else where
         self._role = role
         self._hello = m.Hello(
             role_name, name, self.incarnation, tmrl_like.__version__, spaces, _file_id(model_path), takes_over, rank
@@ -110,7 +119,11 @@ class Session:
         self._welcomed = threading.Event()
         self.takes_turns = getattr(link, "takes_turns", False)
         self._turns = itertools.count(1)
-        self._heard_at = self._clock()
+        self._heard_at = self._dialled_at = self._clock()
+        self._patience_s = _PATIENCE_S
+        self._leave_at = math.inf  # the server, which refuses this peer for now
+        self._unanswered = 0  # servers that were dialled in vain
+        self._refused_by: set[str] = set()  # servers that do not take the key
         self._hello_at = -1e9
         self._beat_at = -1e9
         self._refusals = Buckets(1, 1 / _REFUSAL_AGAIN_S)  # by reason: one line each
@@ -203,17 +216,49 @@ class Session:
     def _turn(self, wait_s: float) -> float:
         """Take what has arrived, let the role send; returns how long the next turn may wait."""
         messages = 0
-        data = self._link.receive(wait_s)
+        data = self._receive(wait_s)
         now = self._clock()
         while data is not None:
             self._heard_at = now
             self._dispatch(data, now)
             messages += 1
-            data = self._link.receive(0.0) if messages < _MESSAGES_PER_TURN else None
+            data = self._receive(0.0) if messages < _MESSAGES_PER_TURN else None
         if now - self._beat_at > (_UNSENT_HELLO_AGAIN_S if self._hello_waits else _BEAT_S):
             self._stay_in_touch(now)
         next_s = self._role.on_tick(self._link.send, self._welcomed.is_set())
         return 0.0 if messages == _MESSAGES_PER_TURN else min(next_s, _BEAT_S)
+
+    def _receive(self, wait_s: float) -> bytes | memoryview | None:
+        try:
+            return self._link.receive(wait_s)
+        except CredentialsError as error:
+            self._refused_by.add(self._where)
+            if self._ring is None or len(self._refused_by) == len(self._ring.addresses):
+                raise
+            now = self._clock()
+            if self._refusals.take(str(error), 1, now):
+                log.error("%s; trying the other servers", error)
+            self._move_on(self._ring, now)
+            return None
+
+    def _move_on(self, ring: RingLink, now: float) -> None:
+        """Leave the server, and dial the next one."""
+        left, why = self._where, "is lost" if ring.is_lost else "was left"
+        if now - self._heard_at > self._patience_s:
+            flaps = now - self._dialled_at < _FLAPS_WITHIN_S  # a slow link, perhaps, on which a policy arrives
+            self._patience_s = min(1.5 * self._patience_s, _MAX_PATIENCE_S) if flaps else _PATIENCE_S
+            why = f"has been silent for {now - self._heard_at:.1f} s"
+        self._unanswered = self._unanswered + 1 if self._heard_at == self._dialled_at else 0
+        was_welcome = self._welcomed.is_set()
+        if was_welcome:
+            self._link.send(m.encode(m.Bye()))
+        self._welcomed.clear()
+        ring.move_on()
+        self._where, self._leave_at = ring.where, math.inf
+        self._dialled_at = self._heard_at = now
+        if was_welcome:
+            log.warning("the server at %s %s: dialling the one at %s", left, why, self._where)
+        self._say_hello(now)
 
     def _dispatch(self, data: bytes | memoryview, now: float) -> None:
         try:
@@ -237,7 +282,8 @@ class Session:
         is_new, self._said_hello = self._said_hello, False
         if not self._welcomed.is_set():
             log.info("connected to the server at %s as %s", self._where, self.name)
-        self._complained = False
+        self._complained, self._unanswered, self._leave_at = False, 0, math.inf
+        self._refused_by.clear()
         self._welcomed.set()
         self._role.on_welcome(welcome, is_new)
 
@@ -248,10 +294,16 @@ class Session:
             log.warning("%s; trying again every %.0f s", refusal.reason, refusal.retry_after_s)
         self._welcomed.clear()
         self._hello_at = now + refusal.retry_after_s - _HELLO_EVERY_S
+        self._leave_at = now + refusal.retry_after_s
 
     def _stay_in_touch(self, now: float) -> None:
         self._beat_at = now
         silent_s = now - self._heard_at
+        if self._ring:
+            is_lost = self._ring.is_lost and now - self._dialled_at > _REDIAL_S
+            if is_lost or now >= self._leave_at or silent_s > self._patience_s:
+                self._move_on(self._ring, now)
+                return
         if self._welcomed.is_set() and silent_s > _SILENT_AFTER_S:
             log.warning("the server at %s has been silent for %.0f s; waiting for it", self._where, silent_s)
             self._welcomed.clear()
@@ -260,9 +312,11 @@ class Session:
             return
         if now - self._hello_at > _HELLO_EVERY_S or self._hello_waits:
             self._say_hello(now)
-        if silent_s > _COMPLAIN_AFTER_S and not self._complained:
-            self._complained = True
-            log.warning("no server answers at %s: is `tmrl-like server` running there? Trying on", self._where)
+        all_of_them = self._ring.addresses if self._ring else (self._where,)
+        is_away = self._unanswered >= len(all_of_them) if self._ring else silent_s > _COMPLAIN_AFTER_S
+        if is_away and not self._complained:
+            self._complained, where = True, ", ".join(all_of_them)
+            log.warning("no server answers at %s: is `tmrl-like server` running there? Trying on", where)
 
     def _say_hello(self, now: float) -> None:
         self._hello_at = now

@@ -32,7 +32,7 @@ from tmrl_like.trainer.ranks import Ranks, meet
 from tmrl_like.trainer.sample_check import SampleCheck
 from tmrl_like.trainer.saver import Saver
 from tmrl_like.trainer.schedule import TrainingOffline
-from tmrl_like.transport import KeyFolder, TransportOptions, connect
+from tmrl_like.transport import KeyFolder, TransportOptions, addresses_of, connect_to_one
 from tmrl_like.wire.messages import Rank
 from tmrl_like.wire.spaces import describe_spaces
 
@@ -55,7 +55,7 @@ class Trainer:
     def __init__(
         self,
         training_cls: Callable[[], TrainingOffline],
-        server_ip: str | None = None,
+        server_ip: str | Sequence[str] | None = None,
         model_path: str | Path | RunPath | None = RunPath.OF_RUN,
         checkpoint_path: str | Path | RunPath | None = RunPath.OF_RUN,
         dump_run_instance_fn: Callable[[TrainingOffline, Any], None] | None = None,
@@ -108,6 +108,13 @@ class Trainer:
         """
         self._options = options = with_given(TrainerOptions, options, resume=resume)
         self._training_cls = training_cls
+        port = cfg.PORT if server_port is None else server_port
+        servers = addresses_of(server_ip or cfg.SERVER_IP_FOR_TRAINER, port)
+        if len(servers) > 1 and not offline:
+            raise ConfigError(
+                f"the trainer dials one server, and server.host names {len(servers)}: what workers send to the "
+                "others reaches it over an engine only (--engine); without one name its server (--server.host HOST)"
+            )
         path = cfg.path_of_run(checkpoint_path, "CHECKPOINT_PATH")
         self.ranks = ranks = meet(options.distributed)
         self._checkpoints = Checkpoints(path, dump_run_instance_fn, load_run_instance_fn, ranks)
@@ -133,15 +140,14 @@ class Trainer:
             file = None if ranks.rank else cfg.path_of_run(model_path, "MODEL_PATH_TRAINER")
             newest = max(self._checkpoints.version, *(store.versions() if store is not None else ()), 0)
             newest = ranks.sum(0 if ranks.rank else newest)[0]  # they count alike from here on
-            host, port = server_ip or cfg.SERVER_IP_FOR_TRAINER, cfg.PORT if server_port is None else server_port
             keys = KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER))
-            wire = None if offline else connect(transport, host, port, keys, limits)
+            wire = None if offline else connect_to_one(transport, servers, "", keys, limits)
             self._saver = self._make_saver(file, store)
             self.link: Any = NoLink(self._saver, newest)
             if wire is not None:
                 self.link = TrainerLink(
                     wire,
-                    f"{host}:{port}",
+                    servers[0],
                     name or new_name(),
                     describe_spaces(training.observation_space, training.action_space),
                     receiver,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from tmrl_like.errors import ConfigError
 from tmrl_like.transport.base import (
     DEFAULT_PORT,
     LOCALHOST,
+    DialledLink,
     Identity,
     Incoming,
     PeerLink,
@@ -17,6 +18,7 @@ from tmrl_like.transport.base import (
     raise_descriptor_limit,
 )
 from tmrl_like.transport.credentials import KeyFolder
+from tmrl_like.transport.ring import RingLink, addresses_of, host_and_port, in_turn
 
 __all__ = [
     "DEFAULT_PORT",
@@ -29,7 +31,9 @@ __all__ = [
     "PeerLink",
     "ServerLink",
     "TransportOptions",
+    "addresses_of",
     "connect",
+    "connect_to_one",
     "listen",
 ]
 
@@ -53,7 +57,9 @@ def listen(
     return _sides(transport)[0](host, port, keys, options or TransportOptions())
 
 
-def connect(transport: str, host: str, port: int, keys: KeyFolder, options: TransportOptions | None = None) -> PeerLink:
+def connect(
+    transport: str, host: str, port: int, keys: KeyFolder, options: TransportOptions | None = None
+) -> DialledLink:
     """Open a peer's side. Does not wait for the server.
 
     Raises:
@@ -63,8 +69,19 @@ def connect(transport: str, host: str, port: int, keys: KeyFolder, options: Tran
     return _sides(transport)[1](host, port, keys, options or TransportOptions())
 
 
+def connect_to_one(
+    transport: str, addresses: Sequence[str], name: str, keys: KeyFolder, options: TransportOptions | None = None
+) -> PeerLink:
+    """As `connect`, to the one of several servers (`ring.addresses_of`) whose turn it is; `name` is the peer's."""
+
+    def dial(address: str) -> DialledLink:
+        return connect(transport, *host_and_port(address), keys, options)
+
+    return dial(addresses[0]) if len(addresses) == 1 else RingLink(in_turn(addresses, name), dial)
+
+
 _Server: TypeAlias = Callable[[str, int, KeyFolder, TransportOptions], ServerLink]
-_Peer: TypeAlias = Callable[[str, int, KeyFolder, TransportOptions], PeerLink]
+_Peer: TypeAlias = Callable[[str, int, KeyFolder, TransportOptions], DialledLink]
 
 
 def _sides(transport: str) -> tuple[_Server, _Peer]:

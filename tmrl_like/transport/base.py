@@ -202,3 +202,11 @@ class PeerLink(Protocol):
 
     def close(self) -> None:
         """Close; what was handed over is given a moment to leave. Twice is fine."""
+
+
+class DialledLink(PeerLink, Protocol):
+    """A `PeerLink` over a connection to a server."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the connection is known to be broken, or could not be made."""

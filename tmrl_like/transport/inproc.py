@@ -12,7 +12,7 @@ from tmrl_like.transport.base import LOCALHOST, Identity, Incoming, TransportOpt
 _EVERYBODY = Identity("inproc", ("worker", "trainer"))
 _servers: dict[tuple[str, int], InprocServerLink] = {}
 _lock = threading.Lock()
-_ports = itertools.count(100_000)
+_ports = itertools.count(20_000)
 _ids = itertools.count(1)
 
 
@@ -74,6 +74,10 @@ class InprocPeerLink:
         self._inbox: queue.SimpleQueue[bytes | memoryview | None] = queue.SimpleQueue()
         self._id = next(_ids).to_bytes(8, "big")
         self._closed = False
+
+    @property
+    def is_lost(self) -> bool:
+        return self._address not in _servers
 
     def receive(self, timeout_s: float) -> bytes | memoryview | None:
         return next_in(self._inbox, timeout_s)

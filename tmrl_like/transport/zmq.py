@@ -160,6 +160,7 @@ class ZmqPeerLink(_ZmqLink):
             | zmq.EVENT_HANDSHAKE_SUCCEEDED
             | zmq.EVENT_HANDSHAKE_FAILED_AUTH
         )
+        self.is_lost = False
         self._proved = False  # a handshake succeeded: key and server are right, later failures are restarts
         self._broken_handshakes = 0
         self._knock: zmq.Socket[bytes] | None = None
@@ -196,6 +197,7 @@ class ZmqPeerLink(_ZmqLink):
             event = int.from_bytes(self._monitor.recv_multipart()[0][:2], sys.byteorder)  # pyzmq's way loads asyncio
             if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 raise key_refused(self._where)
+            self.is_lost = event in (zmq.EVENT_DISCONNECTED, zmq.EVENT_CONNECT_RETRIED)
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 self._proved = True
                 self._end_knock()

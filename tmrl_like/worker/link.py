@@ -24,7 +24,7 @@ from tmrl_like.errors import RefusedError, TmrlLikeError
 from tmrl_like.policies.gate import PolicyFiles, PolicyGate
 from tmrl_like.policies.network import Network
 from tmrl_like.policies.slots import PolicySlots
-from tmrl_like.transport import KeyFolder, connect
+from tmrl_like.transport import KeyFolder, connect_to_one
 from tmrl_like.wire import messages as m
 from tmrl_like.worker.link_messages import (
     STATUS_EVERY_S,
@@ -166,7 +166,8 @@ class Link:
         gate = PolicyGate(slots, start.actor, start.manifest, network, probes)
         files = PolicyFiles(_path(start.weights), _path(start.history), start.model_history)
         with contextlib.ExitStack() as undo:  # what a failure below must not leave behind
-            link = connect(start.transport, start.host, start.port, KeyFolder(Path(start.keys)), start.limits)
+            keys = KeyFolder(Path(start.keys))
+            link = connect_to_one(start.transport, start.servers, start.worker, keys, start.limits)
             undo.callback(link.close)
             self._outboxes: list[Outbox] = []
             for lane in start.lanes:
@@ -176,7 +177,7 @@ class Link:
             others = [lane.incarnation for lane in start.lanes[1:]]
             self._session = Session(
                 link,
-                f"{start.host}:{start.port}",
+                start.servers[0],
                 self._role,
                 "worker",
                 start.worker,

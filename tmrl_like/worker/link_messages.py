@@ -60,8 +60,7 @@ class Start(_Told):
     shared: str  # folder of the policy slots
     outbox: OutboxOptions  # of each lane
     transport: str
-    host: str
-    port: int
+    servers: tuple[str, ...]  # HOST:PORT
     keys: str
     limits: TransportOptions
     spaces: Spaces

@@ -30,7 +30,7 @@ from tmrl_like.policies.choice import faster
 from tmrl_like.policies.intake import PolicyIntake, TorchIntake
 from tmrl_like.policies.probe import PolicyProbe
 from tmrl_like.rollouts.hooks import Hook, Rollouts
-from tmrl_like.transport import ONE_THREAD, TransportOptions
+from tmrl_like.transport import ONE_THREAD, TransportOptions, addresses_of
 from tmrl_like.types import EpisodeStats, ObsPreprocessor, SampleCompressor
 from tmrl_like.wire.spaces import describe_spaces
 from tmrl_like.worker.control_loop import ControlLoop
@@ -76,7 +76,7 @@ class RolloutWorker:
         actor_module_cls: Callable[..., Any],
         sample_compressor: SampleCompressor | None = None,
         device: str | None = None,
-        server_ip: str | None = None,
+        server_ip: str | Sequence[str] | None = None,
         min_samples_per_worker_packet: int | None = None,
         max_samples_per_episode: float | None = None,
         model_path: str | Path | RunPath | None = RunPath.OF_RUN,
@@ -104,7 +104,9 @@ class RolloutWorker:
             sample_compressor: (act, obs, rew, terminated, truncated, info) -> the same six, reduced; runs
                 before sending. None sends samples as they are.
             device: as in `options`, in place of what is there.
-            server_ip: the server's address; None: `cfg.SERVER_IP_FOR_WORKER`, which is this machine unless set.
+            server_ip: the server's address, or those of several that have one key pair: the worker dials one of them,
+                and the next one when that is away. Each may have a port of its own, "a.example:7791". None:
+                `cfg.SERVER_IP_FOR_WORKER`, which is this machine unless set.
             min_samples_per_worker_packet: as `outbox.min_samples` in `options`: no packet leaves with fewer samples.
             max_samples_per_episode: likewise.
             model_path: weights are loaded from there now, if the file exists, and the newest are kept there; left out:
@@ -234,8 +236,9 @@ class RolloutWorker:
             self._runner: threading.Thread | None = None
             self._awaits = False
             if self._shared is not None:
-                host, port = server_ip or cfg.SERVER_IP_FOR_WORKER, cfg.PORT if server_port is None else server_port
-                self._where = f"{host}:{port}"
+                port = cfg.PORT if server_port is None else server_port
+                servers = addresses_of(server_ip or cfg.SERVER_IP_FOR_WORKER, port)
+                self._where = ", ".join(servers)
                 parts = self._state, self.lanes
                 link = LinkThread(*parts) if process is None else LinkProcess(*parts, process)
                 link.begin(
@@ -243,8 +246,7 @@ class RolloutWorker:
                         **self._shared.for_link,
                         outbox=outbox,
                         transport=transport,
-                        host=host,
-                        port=port,
+                        servers=servers,
                         keys=str(keys_dir or cfg.KEYS_FOLDER),
                         limits=limits or TransportOptions(),
                         spaces=describe_spaces(self.env.observation_space, self.env.action_space),

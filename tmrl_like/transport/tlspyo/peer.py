@@ -54,6 +54,7 @@ class TlspyoPeerLink:
             recon_initial_delay=_REDIAL_INITIAL_S,
         )
         self.where = f"{host}:{port}"
+        self.is_lost = False
         self._connection: PeerConnection | None = None
         self._error: CredentialsError | None = None
         self._ever_proved = False
@@ -79,6 +80,7 @@ class TlspyoPeerLink:
 
     def proved(self) -> None:
         self._ever_proved = True
+        self.is_lost = False
         self._dialler.delay = _REDIAL_INITIAL_S
 
     def gone(self, reason: Any) -> None:
@@ -88,6 +90,7 @@ class TlspyoPeerLink:
         before the server ever did; a server that is away, and a forwarder before it, say nothing.
         """
         self._connection = None
+        self.is_lost = True
         if isinstance(reason.value, OpenSSL.SSL.Error) and not self._ever_proved:
             self._strange_answers += 1
             certificate = "certificate verify failed" in str(reason.value)

@@ -1,0 +1,68 @@
+"""A worker that knows two servers."""
+
+import contextlib
+
+import pytest
+from house import House
+
+from tmrl_like.base.functional import partial
+from tmrl_like.config.paths import default_keys_folder
+from tmrl_like.delivery.options import OutboxOptions
+from tmrl_like.errors import ConfigError
+from tmrl_like.networking import RolloutWorker, Server, Trainer
+from tmrl_like.testing.fakes import CountingEnv, LinearActor
+from tmrl_like.transport import KeyFolder
+from tmrl_like.transport.ring import in_turn
+from tmrl_like.worker.options import WorkerOptions
+
+
+@pytest.mark.parametrize("transport", ["zmq", "tlspyo", "inproc"])
+def test_a_worker_whose_server_is_gone_takes_all_that_it_has_to_the_next_one(transport, until, caplog):
+    with contextlib.ExitStack() as stack:
+        house = House(transport, stack)
+        servers = [house.server(port=0) for _ in range(2)]  # in one key folder
+        addresses = [f"127.0.0.1:{server.address[1]}" for server in servers]
+        first, second = (servers[addresses.index(address)] for address in in_turn(addresses, "arm"))
+        house.port = second.address[1]
+        trainer = house.trainer()
+        options = WorkerOptions(link_process=transport == "zmq", outbox=OutboxOptions(max_age_s=0.0))
+        where = {"server_ip": addresses, "transport": transport, "name": "arm", "model_path": None}
+        worker = stack.enter_context(
+            RolloutWorker(partial(CountingEnv, step_s=0.001), LinearActor, options=options, **where)
+        )
+        until(lambda: first.workers() == ["arm"])
+        driving = house.start(worker.run, nb_episodes=20)
+        until(lambda: worker.loop.env_steps > 20)
+        first.close()
+        samples = []
+        driving.join()
+
+        def retrieved():
+            deliveries = trainer.link.retrieve(0.05)
+            samples.extend(s for d in deliveries for s in d.buffer.memory)
+            trainer.link.confirm(deliveries)
+            return len(samples) >= worker.loop.env_steps + 20
+
+        until(retrieved)
+        assert second.workers() == ["arm"]
+        steps = [tuple(int(n) for n in s.obs) for s in samples]
+        assert len(set(steps)) == len(steps) == worker.loop.env_steps + 20  # one of each reset
+        assert steps == sorted(steps)
+
+
+def test_a_key_that_is_revoked_in_the_folder_of_two_servers_is_refused_by_both(until, tmp_path):
+    keys, robot = KeyFolder(default_keys_folder()), KeyFolder(tmp_path / "robot")
+    with Server(0, host="127.0.0.1") as a, Server(0, host="127.0.0.1") as b:
+        robot.join(keys.invite("robot"))
+        addresses = [f"127.0.0.1:{server.address[1]}" for server in (a, b)]
+        where = {"server_ip": addresses, "keys_dir": robot.path, "name": "arm", "model_path": None}
+        with RolloutWorker(CountingEnv, LinearActor, options=WorkerOptions(link_process=False), **where) as worker:
+            until(lambda: a.workers() + b.workers() == ["arm"])
+            keys.revoke("robot")
+            until(lambda: worker.link._failure is not None)
+            assert a.workers() == b.workers() == []
+
+
+def test_a_trainer_takes_several_servers_with_an_engine_only():
+    with pytest.raises(ConfigError, match=r"the trainer dials one server, and server\.host names 2: .* \(--engine\)"):
+        Trainer(lambda: None, ["a", "b"], checkpoint_path=None)

@@ -33,7 +33,7 @@ MAY_IMPORT = {  # each room, from the ground floor up; no room is missing, and n
     "rollouts": _GROUND,
     "transport": ("errors", "base"),
     "delivery": (*_GROUND, "wire", "transport"),
-    "engine": ("errors", "base", "wire", "transport"),
+    "engine": (*_GROUND, "wire", "transport"),
     "envs": ("errors", "base"),
     "policies": ("errors", "base", "config", "wire"),
     "agents": (*_GROUND, "policies"),
@@ -42,6 +42,7 @@ MAY_IMPORT = {  # each room, from the ground floor up; no room is missing, and n
     "worker": (*_GROUND, "config", "wire", "transport", "delivery", "delivery.options", "envs", "policies", "rollouts"),
     "trainer": (
         *(*_GROUND, "config", "metrics", "wire", "transport", "delivery", "policies", "agents", "replay", "rollouts"),
+        *("engine", "engine.options"),
     ),
     "in_process": ("types", "transport", "server", "trainer", "worker", "worker.options"),
 }
@@ -49,7 +50,7 @@ EVERY_ROOM = ("cli", "testing")  # may import all of them
 DOORS = {  # paths that users import from: they lead to a room, and no room uses them
     "actor": "policies",
     "memory_dataloading": "replay",
-    "networking": "base in_process server worker trainer",
+    "networking": "base engine in_process server worker trainer",
     "nn": "agents",
     "training": "agents",
     "training_offline": "trainer",
@@ -185,6 +186,13 @@ def test_a_server_and_a_supervisor_start_without_torch_gymnasium_and_numpy(way: 
     loaded = _run(f"{way}\nimport sys, json; print(json.dumps(sorted(sys.modules)))", tmp_path)
     heavy = {"torch", "gymnasium", "numpy", "cv2", "rtgym", "wandb", "matplotlib", "asyncio"}
     assert heavy.isdisjoint(json.loads(loaded))
+
+
+def test_a_trainer_without_an_engine_imports_nothing_of_one(tmp_path: Path) -> None:
+    code = "import sys, json, tmrl_like.cli.trainer; print(json.dumps(sorted(sys.modules)))"
+    loaded = json.loads(_run(code, tmp_path))
+    assert {"nats", "nkeys"}.isdisjoint(loaded)
+    assert {m for m in loaded if _is_in(m, "tmrl_like.engine")} == {"tmrl_like.engine", "tmrl_like.engine.options"}
 
 
 DRIVE = """

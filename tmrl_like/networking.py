@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tmrl_like.base.lazy import names_from
 
 if TYPE_CHECKING:
+    from tmrl_like.engine.options import EngineOptions as EngineOptions
     from tmrl_like.in_process import run_in_process as run_in_process
     from tmrl_like.server.options import ServerOptions as ServerOptions
     from tmrl_like.server.server import Server as Server
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from tmrl_like.worker.worker import RolloutWorker as RolloutWorker
 
 _HOME_OF = {
+    "EngineOptions": "tmrl_like.engine.options",
     "RolloutWorker": "tmrl_like.worker.worker",
     "Server": "tmrl_like.server.server",
     "ServerOptions": "tmrl_like.server.options",

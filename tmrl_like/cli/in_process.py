@@ -36,7 +36,7 @@ def _connected(arguments: Arguments, experiment: Experiment, sinks: list[Sink]) 
     with ExitStack() as closing:
         yield connected(
             closing,
-            partial(make_trainer, experiment, sinks),
+            partial(make_trainer, experiment, sinks, engine=None),
             partial(make_worker, experiment, name="worker", on_rollout=hooks_of(arguments, experiment)),
             dataclasses.replace(experiment.worker, spool=False),  # there is nothing that it could outlive
             experiment.worker.test_episode_interval,

@@ -88,6 +88,7 @@ def make_trainer(experiment: Experiment, sinks: list[Sink], **more: Any) -> Trai
         "policies_path": paths.policies,
         "sinks": sinks,
         "options": section,
+        "engine": experiment.engine,
     }
     trainer = Trainer(training_factory(experiment), **experiment.server.dialled | usual | more)
     if experiment.seed is not None and trainer.training.total_updates == 0:

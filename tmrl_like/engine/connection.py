@@ -24,6 +24,7 @@ from tmrl_like.errors import CredentialsError, MissingExtraError, TmrlLikeError
 if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
 
     from tmrl_like.engine.authority import EngineUser
 
@@ -277,13 +278,13 @@ class EngineConnection:
             self._wake()
 
 
-async def hear(client: Client, subject: str, take: Callable[[Msg], None]) -> None:
+async def hear(client: Client, subject: str, take: Callable[[Msg], None]) -> Subscription:
     """Subscribe: `take` is called in the loop with each message; however many wait, none is dropped."""
 
     async def take_soon(message: Msg) -> None:
         take(message)
 
-    await client.subscribe(subject, cb=take_soon, pending_msgs_limit=0, pending_bytes_limit=0)
+    return await client.subscribe(subject, cb=take_soon, pending_msgs_limit=0, pending_bytes_limit=0)
 
 
 def domain_of(client: Client) -> str:

@@ -20,6 +20,7 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
+from tmrl_like.types import Count
 from tmrl_like.wire.messages import Name
 
 PARTS = 16
@@ -42,6 +43,14 @@ class GatewayState(msgspec.Struct, frozen=True):
     gateway: int = 0  # random: tells the gateways of a site apart
 
 
+class TrainerSeat(msgspec.Struct, frozen=True):
+    """Who has the trainer's seat of a run: the value in the bucket, as msgpack."""
+
+    name: Name
+    incarnation: Count
+    group: Count = 0  # names the ranks that have it together; 0: one trainer
+
+
 @functools.lru_cache(10_000)
 def token(name: str) -> str:
     """A name as one part of a subject: letters, digits, `_` and `-` as they are, other bytes of its UTF-8 as =XX.
@@ -52,6 +61,7 @@ def token(name: str) -> str:
     return text if 0 < len(text) <= _LONGEST_TOKEN else f"=={blake2b(name.encode(), digest_size=16).hexdigest()}"
 
 
+@functools.lru_cache(10_000)
 def part_of(worker: str) -> int:
     """Which of the `PARTS` a worker's samples belong to; names that differ in a number at the end take turns."""
     digits = re.search(r"[0-9]*\Z", worker)

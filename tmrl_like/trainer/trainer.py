@@ -13,13 +13,17 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 import tmrl_like.config.config_constants as cfg
 from tmrl_like.base.options import with_given
 from tmrl_like.base.script import close_at_exit
 from tmrl_like.base.text import name_of
 from tmrl_like.config.paths import RunPath
 from tmrl_like.delivery.folder import new_name
-from tmrl_like.errors import ConfigError, PolicyError
+from tmrl_like.delivery.receiver import Receiver
+from tmrl_like.engine.options import EngineOptions
+from tmrl_like.errors import ConfigError, PolicyError, expect
 from tmrl_like.metrics.sinks import ConsoleSink, JsonLinesSink, Sink, WandbSink
 from tmrl_like.policies.policy_file import describe, read_policy
 from tmrl_like.policies.store import PolicyStore, find_policy
@@ -28,11 +32,12 @@ from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.link import TrainerLink
 from tmrl_like.trainer.offline import NoLink, expect_no_worker
 from tmrl_like.trainer.options import Resume, TrainerOptions
-from tmrl_like.trainer.ranks import Ranks, meet
+from tmrl_like.trainer.ranks import Alone, Ranks, meet
 from tmrl_like.trainer.sample_check import SampleCheck
 from tmrl_like.trainer.saver import Saver
 from tmrl_like.trainer.schedule import TrainingOffline
-from tmrl_like.transport import KeyFolder, TransportOptions, addresses_of, connect_to_one
+from tmrl_like.transport import KeyFolder, PeerLink, TransportOptions, addresses_of, connect_to_one
+from tmrl_like.types import Receipt
 from tmrl_like.wire.messages import Rank
 from tmrl_like.wire.spaces import describe_spaces
 
@@ -72,6 +77,7 @@ class Trainer:
         resume: Resume | None = None,
         options: TrainerOptions | None = None,
         limits: TransportOptions | None = None,
+        engine: EngineOptions | None = None,
         offline: bool = False,
     ) -> None:
         """Build the training and, unless it is `offline`, connect.
@@ -98,6 +104,7 @@ class Trainer:
             resume: as in `options`, in place of what is there.
             options: how it runs the training.
             limits: of the transport.
+            engine: take samples from it, and give it the policies, in place of a server.
             offline: train from what the memory holds, a data set or what an earlier process of this run has kept,
                 without server and worker: nothing is connected, and no limit of the pace holds.
 
@@ -105,12 +112,13 @@ class Trainer:
             CheckpointError: the checkpoint is damaged or of another training.
             CredentialsError: this machine's key cannot be read.
             ConfigError: an argument is wrong, or there is nothing to train from offline.
+            MissingExtraError: an engine is given, and what speaks to it is not installed.
         """
         self._options = options = with_given(TrainerOptions, options, resume=resume)
         self._training_cls = training_cls
         port = cfg.PORT if server_port is None else server_port
         servers = addresses_of(server_ip or cfg.SERVER_IP_FOR_TRAINER, port)
-        if len(servers) > 1 and not offline:
+        if len(servers) > 1 and engine is None and not offline:
             raise ConfigError(
                 f"the trainer dials one server, and server.host names {len(servers)}: what workers send to the "
                 "others reaches it over an engine only (--engine); without one name its server (--server.host HOST)"
@@ -141,13 +149,17 @@ class Trainer:
             newest = max(self._checkpoints.version, *(store.versions() if store is not None else ()), 0)
             newest = ranks.sum(0 if ranks.rank else newest)[0]  # they count alike from here on
             keys = KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER))
-            wire = None if offline else connect_to_one(transport, servers, "", keys, limits)
+            wire: PeerLink | None = None
+            if engine is not None and not offline:
+                wire = _engine_link(engine, keys, ranks, receiver, options)
+            elif not offline:
+                wire = connect_to_one(transport, servers, "", keys, limits)
             self._saver = self._make_saver(file, store)
             self.link: Any = NoLink(self._saver, newest)
             if wire is not None:
                 self.link = TrainerLink(
                     wire,
-                    servers[0],
+                    servers[0] if engine is None else ", ".join(engine.nodes),
                     name or new_name(),
                     describe_spaces(training.observation_space, training.action_space),
                     receiver,
@@ -291,6 +303,24 @@ class Trainer:
         A full disk is logged, and does not stop training.
         """
         self._checkpoints.save(self.training, self.link.newest_version, wait=True)
+
+
+def _engine_link(
+    engine: EngineOptions, keys: KeyFolder, ranks: Alone, receiver: Receiver, options: TrainerOptions
+) -> PeerLink:
+    """A connection to an engine. Of what each rank reads there it takes over what others have stored."""
+    from tmrl_like.engine.authority import engine_user
+    from tmrl_like.engine.link import EngineLink
+    from tmrl_like.engine.subjects import PARTS, part_of
+
+    deals = options.distributed.samples == "deal"
+    expect(deals, "trainer.distributed.samples", options.distributed.samples, "deal, which an engine does")
+    expect(ranks.size <= PARTS, "the number of trainers", ranks.size, f"at most {PARTS}, where there is an engine")
+    user = engine_user(keys, "trainer")
+    for said in ranks.gather(msgspec.msgpack.encode(receiver.receipts)):
+        receipts = msgspec.msgpack.decode(said, type=list[Receipt])
+        receiver.note_stored([r for r in receipts if part_of(r.worker) % ranks.size == ranks.rank])
+    return EngineLink(engine, user)
 
 
 def _start_from(training: TrainingOffline, init_policy: str) -> None:

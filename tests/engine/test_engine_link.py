@@ -1,0 +1,187 @@
+"""From the stream to the trainer's memory, through real nodes."""
+
+import asyncio
+import contextlib
+import queue
+import time
+
+import numpy as np
+import pytest
+
+from tmrl_like.delivery.receiver import Receiver
+from tmrl_like.engine.connection import EngineConnection, hear
+from tmrl_like.engine.jetstream import JetStream
+from tmrl_like.engine.link import EngineLink
+from tmrl_like.engine.options import EngineOptions
+from tmrl_like.engine.subjects import acks_subject, samples_subject, stream_name
+from tmrl_like.trainer.link import TrainerLink
+from tmrl_like.types import Receipt, StepTiming
+from tmrl_like.wire import messages as m
+from tmrl_like.wire.packet import Compressor, PacketWriter
+from tmrl_like.wire.records import sealed_packet
+
+PATIENCE_S = 30.0
+RUN = "r 1"
+
+
+def bundle(worker, sequence, previous=None, incarnation=7):
+    """One packet with one sample."""
+    writer = PacketWriter()
+    writer.append((None, np.float32(sequence), 0.0, False, False, {}), StepTiming(1e9, 0.0, 0.0, 1))
+    record = sealed_packet(Receipt(worker, incarnation, sequence), 0, writer, (), Compressor())
+    return m.encode(m.Bundle(worker, incarnation, 1, sequence - 1 if previous is None else previous), record)
+
+
+class Site:
+    """What a gateway is to an engine, without its workers."""
+
+    def __init__(self, nodes, name="arena"):
+        self.name = name
+        self.heard = queue.SimpleQueue()
+        self._client = None
+        self._connection = EngineConnection(nodes.urls, nodes.user(name, "site"), self._attend)
+
+    async def _attend(self, client):
+        await hear(client, acks_subject(RUN, self.name), lambda message: self.heard.put(m.decode(message.data)[0]))
+        self._stream = JetStream(client, self.name)
+        await self._stream.open()
+        self._client = client
+        await self._connection.closing.wait()
+
+    def publish(self, *bundles, worker="w1"):
+        """Have the stream keep them; each is tried until it is there."""
+        until = time.monotonic() + PATIENCE_S
+        for data in bundles:
+            while True:
+                with contextlib.suppress(Exception):
+                    subject = samples_subject(RUN, self.name, worker)
+                    work = self._stream.publish(subject, data, 1.0)
+                    asyncio.run_coroutine_threadsafe(work, self._connection._loop).result(2.0)
+                    break
+                assert time.monotonic() < until
+                time.sleep(0.05)
+
+    def acked(self, process, sequence):
+        """Wait for the acknowledgement of it."""
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            ack = self.heard.get(timeout=max(0.01, until - time.monotonic()))
+            if (ack.worker, ack.incarnation) == process and ack.stored >= sequence:
+                return
+
+    def close(self):
+        self._connection.close(0.1)
+
+
+class Rig:
+    """Sites and trainers at some nodes."""
+
+    def __init__(self, nodes):
+        self.nodes = nodes
+        self.user = nodes.user("gpu", "trainer")
+        self.parts = []
+
+    def site(self, name="arena"):
+        return self._keep(Site(self.nodes, name))
+
+    def trainer(self, receiver=None, name="t", rank=m.ALONE, **options):
+        link = EngineLink(EngineOptions(nodes=tuple(self.nodes.urls), run=RUN, **options), self.user)
+        return self._keep(TrainerLink(link, "the engine", name, m.Spaces("o", "a"), receiver or Receiver(), rank=rank))
+
+    def _keep(self, part):
+        self.parts.append(part)
+        return part
+
+
+@pytest.fixture
+def rig(node):
+    rig = Rig(node)
+    yield rig
+    for part in rig.parts:
+        part.close()
+
+
+def taken(trainer, count, confirm=True):
+    """The receipts of what comes until so many packets are there."""
+    receipts, until = [], time.monotonic() + PATIENCE_S
+    while len(receipts) < count:
+        assert time.monotonic() < until, receipts
+        deliveries = trainer.retrieve(0.2)
+        receipts += [s for d in deliveries for s in sequences(d)]
+        if confirm:
+            trainer.confirm(deliveries)
+    return receipts
+
+
+def sequences(delivery):
+    worker, _, last = delivery.receipt
+    return [(worker, n) for n in range(last - len(delivery.buffer) + 1, last + 1)]
+
+
+def of(worker, *numbers):
+    return [(worker, n) for n in numbers]
+
+
+def left_in_stream(nodes):
+    details = nodes.monitor(0, "jsz?streams=true&accounts=true").get("account_details", [])
+    streams = {s["name"]: s["state"]["messages"] for account in details for s in account["stream_detail"]}
+    return streams.get(stream_name(RUN))
+
+
+def until(holds):
+    for _ in range(int(PATIENCE_S / 0.05)):
+        if holds():
+            return
+        time.sleep(0.05)
+    pytest.fail("in vain")
+
+
+def test_samples_come_from_the_stream_are_acknowledged_and_leave_it(rig):
+    site, trainer = rig.site(), rig.trainer()
+    site.publish(*(bundle("w1", n) for n in range(1, 21)))
+    assert taken(trainer, 20) == of("w1", *range(1, 21))
+    site.acked(("w1", 7), 20)
+    until(lambda: left_in_stream(rig.nodes) == 0)
+
+
+def test_what_a_worker_left_before_any_trainer_came_is_taken(rig):
+    trainer = rig.trainer()
+    until(lambda: left_in_stream(rig.nodes) == 0)
+    trainer.close()
+    rig.site().publish(*(bundle("w1", n) for n in range(1, 6)))
+    assert taken(rig.trainer(name="next"), 5) == of("w1", 1, 2, 3, 4, 5)
+
+
+def test_what_a_trainer_had_not_stored_comes_to_its_successor_and_the_rest_does_not(rig):
+    site, first = rig.site(), rig.trainer()
+    site.publish(*(bundle("w1", n) for n in range(1, 11)))
+    taken(first, 10)
+    site.acked(("w1", 7), 10)
+    site.publish(*(bundle("w1", n) for n in range(11, 21)))
+    taken(first, 10, confirm=False)
+    first._receiver.confirm([Receipt("w1", 7, 15)])
+    site.acked(("w1", 7), 15)
+    first.session._link.close()  # gone, and the rest is not stored
+    receiver = Receiver()
+    receiver.note_stored([Receipt("w1", 7, 15)])
+    assert taken(rig.trainer(receiver, "second"), 5) == of("w1", 16, 17, 18, 19, 20)
+    site.acked(("w1", 7), 20)
+    until(lambda: left_in_stream(rig.nodes) == 0)
+
+
+def test_a_second_trainer_waits_for_the_seat_and_takes_over(rig, caplog):
+    site, first = rig.site(), rig.trainer(name="first")
+    assert first.session.wait_connected(PATIENCE_S)
+    receiver = Receiver()
+    second = rig.trainer(receiver, name="second")
+    until(lambda: "a trainer is connected already (first)" in caplog.text)
+    site.publish(bundle("w1", 1))
+    assert taken(first, 1) == of("w1", 1)
+    site.acked(("w1", 7), 1)
+    assert not second.session.connected
+    assert not second.retrieve()
+    receiver.note_stored([Receipt("w1", 7, 1)])
+    first.close()
+    assert second.session.wait_connected(PATIENCE_S)
+    site.publish(bundle("w1", 2))
+    assert taken(second, 1) == of("w1", 2)

@@ -1,0 +1,565 @@
+"""The trainer's way to an engine: what the session takes for the link to a server.
+
+A thread of its own (`EngineConnection`) holds the seat, reads the streams and publishes; the session's thread takes and
+hands over whole messages. What was taken and what may be purged is counted in `progress`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import queue
+import secrets
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tmrl_like.base.budgets import Lines
+from tmrl_like.engine import jetstream
+from tmrl_like.engine.connection import EngineConnection, hear
+from tmrl_like.engine.jetstream import JetStream, JetStreamError
+from tmrl_like.engine.progress import Progress, StreamProgress
+from tmrl_like.engine.subjects import (
+    PARTS,
+    SEATS,
+    GatewayState,
+    TrainerSeat,
+    gateway_subject,
+    part_of,
+    samples_of_part,
+    stream_name,
+    token,
+)
+from tmrl_like.errors import DecodingError
+from tmrl_like.transport.base import next_in
+from tmrl_like.wire import messages as m
+from tmrl_like.wire.records import newest_in
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
+
+    from tmrl_like.engine.authority import EngineUser
+    from tmrl_like.engine.options import EngineOptions
+
+log = logging.getLogger("tmrl_like.engine")
+
+_TURN_S = 0.1
+_SEAT_TTL_S = 5
+_SEAT_S = 1.0  # between two looks at it
+_SEAT_KEPT_S = 15.0  # unconfirmed: nobody else can take it while its stream has no leader
+_REFUSED_FOR_S = 1.0
+_OUTGOING_BYTES = 16 << 20
+_BATCH, _LOW = 256, 128  # messages asked for at a time, and below which more are
+_SILENT_AFTER_S = 1.5
+_AGAIN_S = 0.2
+_READ_AGAIN_S = 5.0
+_PURGE_S = 1.0
+_REPEAT_AFTER_S = 3.0
+_SITE_AWAY_S = 2.5
+_POLICY_AGAIN_S = 2.0
+_MAX_WORKERS = 4096
+_MAX_BEATS = 10_000  # that may wait
+_NS = 1_000_000_000
+
+_PULL = msgspec.json.encode(  # bytes: one message alone may have 8 MiB
+    {"batch": _BATCH, "max_bytes": 9 << 20, "expires": 30 * _NS, "idle_heartbeat": _NS // 2}
+)
+_state_decoder = msgspec.msgpack.Decoder(GatewayState)
+
+
+@dataclass(eq=False, slots=True)
+class _Answer:
+    """The newest that is to be said to a worker process."""
+
+    data: bytes
+    said_at: float = 0.0
+    times: int = 0
+
+
+class _Stream(StreamProgress):
+    """A stream that is read: the hub's, or that of a site's leaf.
+
+    Attributes:
+        domain: the leaf's; empty: the hub's.
+    """
+
+    def __init__(self, domain: str, parts: list[int] | None) -> None:
+        super().__init__(parts)
+        self.domain = domain
+        self.api: JetStream | None = None  # of the connection that lasts
+        self.task: asyncio.Task[None] | None = None
+        self.is_made = False
+        self.heard_at = -1e9
+        self.read_again_at = -1e9
+        self.begin_consumer()
+
+    def begin_consumer(self) -> None:
+        """Nothing has come of the newest consumer."""
+        self.asked = 0  # messages that may still come of what was asked for
+        self.consumed = 0
+        self.is_broken = False
+        self.wanted = asyncio.Event()
+
+    def hear(self, message: Msg) -> tuple[int, int] | None:
+        """(sequence, how many follow) of a message that is the next one; None: it is none, or one is missing."""
+        self.heard_at, self.is_silent = time.monotonic(), False
+        if message.headers is not None and (status := message.headers.get("Status")) is not None:
+            left = message.headers.get("Nats-Pending-Messages", "")
+            if status != "100":  # a heartbeat; all else ends a request, or the consumer
+                self.is_broken |= not left.isdecimal()
+                self.asked -= int(left) if left.isdecimal() else 0
+                self.wanted.set()
+            return None
+        numbers = message.reply.split(".")[5:]  # $JS.ACK.STREAM.CONSUMER.DELIVERED.SEQUENCE.CONSUMED.TIME.LEFT
+        self.is_broken |= len(numbers) != 4 or not all(map(str.isdecimal, numbers))
+        self.asked -= 1
+        self.consumed += 1
+        if self.asked < _LOW:
+            self.wanted.set()
+        if self.is_broken or int(numbers[1]) != self.consumed:
+            self.is_broken = True
+            return None
+        return int(numbers[0]), int(numbers[3])
+
+
+class EngineLink:
+    """A trainer's connection to an engine. Implements `PeerLink`.
+
+    The first message, `Hello`, says which rank it is. Rank 0 takes the trainer's seat of the run, makes the streams and
+    publishes. A rank reads the parts whose number is its own modulo the number of ranks, once its group has the seat.
+    """
+
+    def __init__(self, options: EngineOptions, user: EngineUser) -> None:
+        """Start the thread; does not wait for a node.
+
+        Raises:
+            MissingExtraError: nats-py is not installed.
+            CredentialsError: the user's certificate or key is damaged.
+        """
+        self._options = options
+        self._user = user.name
+        self._subject = f"tmrl.{token(options.run)}"
+        self._inbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._outgoing: deque[tuple[m.Ack | m.Dismissal | m.PolicyFrame, bytes]] = deque()
+        self._taken_bytes = self._said_bytes = 0  # each is changed by one thread
+        self._hello: m.Hello | None = None
+        self._answered: m.Hello | None = None
+        self._feed = secrets.randbits(62) + 1
+        self._is_seated = self._had_seat = False
+        self._revision = 0  # of the seat, where this one wrote it last
+        self._seat_at = -1e9
+        self._progress = Progress()
+        self._streams: dict[str, _Stream] = {}  # by domain
+        self._direct: list[Subscription] = []
+        self._sites: dict[str, str] = {}  # of each worker, as a token
+        self._answers: dict[str, dict[int, _Answer]] = {}  # by worker and incarnation
+        self._heard_of: dict[str, float] = {}  # when each site's gateway was
+        self._rank = 0
+        self._parts: list[int] | None = None  # of the samples; None: all
+        self._policy_at = -1e9  # when one went out, or was asked for
+        self._replicas = 3
+        self._lines = Lines(log, 1, 0.1)
+        self._closing, self._woken, self._seat_wanted = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._connection = EngineConnection(options.nodes, user, self._attend, self.wake)
+
+    # -- the session's thread ------------------------------------------------------------------------
+
+    def receive(self, timeout_s: float) -> bytes | None:
+        self._connection.check()
+        return next_in(self._inbox, timeout_s)
+
+    def send(self, data: bytes) -> bool:
+        message, _ = m.decode(data)
+        if isinstance(message, m.Hello):
+            self._hello = message
+            self._connection.call(self._seat_wanted.set)
+        elif isinstance(message, m.Ack | m.Dismissal | m.PolicyFrame):
+            waiting_bytes = self._taken_bytes - self._said_bytes
+            if not (self._is_seated and self._connection.connected) or waiting_bytes > _OUTGOING_BYTES:
+                return False
+            self._outgoing.append((message, data))
+            self._taken_bytes += len(data)
+            self._connection.call(self._woken.set)
+        return True  # all else is for a server
+
+    def wake(self) -> None:
+        self._inbox.put(None)
+
+    def close(self) -> None:
+        self._connection.call(self._closing.set)
+        self._connection.close()
+
+    # -- the connection's thread ---------------------------------------------------------------------
+
+    async def _attend(self, client: Client) -> None:
+        """What is done for as long as a connection lasts."""
+        for answers in self._answers.values():
+            for answer in answers.values():
+                answer.times = 0  # the last ones may not have arrived
+        hub = JetStream(client, self._user)
+        await hub.open()
+        work = (self._closing.wait(), self._say(client), self._sit(hub), self._work(client), self._tend(client))
+        tasks = [asyncio.ensure_future(part) for part in work]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+            await self._say_what_waits(client)
+            await self._stand_up(hub)
+            await client.flush(1)
+        finally:
+            tasks += [stream.task for stream in self._streams.values() if stream.task is not None]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._direct.clear()
+            for stream in self._streams.values():
+                stream.task, stream.api, stream.is_silent = None, None, True
+
+    # -- the seat
+
+    async def _sit(self, hub: JetStream) -> None:
+        """Take the seat, and keep it; of ranks other than 0, see that their group has it."""
+        has_bucket = False
+        while True:
+            try:
+                if self._hello is not None and self._hello.rank.number:
+                    self._answer(self._hello, await self._sitting(hub))
+                elif self._hello is not None:
+                    if not has_bucket:
+                        await self._make_bucket(hub)
+                        has_bucket = True
+                    await self._take_seat(hub, self._hello)
+            except (JetStreamError, TimeoutError) as error:
+                has_bucket = False
+                self._complain("the trainer's seat", error)
+            self._is_seated &= time.monotonic() - self._seat_at < _SEAT_KEPT_S
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._seat_wanted.wait(), _SEAT_S)
+            self._seat_wanted.clear()
+
+    async def _make_bucket(self, hub: JetStream) -> None:
+        await self._make(
+            hub,
+            f"KV_{SEATS}",
+            subjects=[f"$KV.{SEATS}.>"],
+            max_msgs_per_subject=1,
+            max_age=_SEAT_TTL_S * _NS,
+            allow_rollup_hdrs=True,
+        )
+
+    async def _take_seat(self, hub: JetStream, hello: m.Hello) -> None:
+        value = msgspec.msgpack.encode(TrainerSeat(hello.name, hello.incarnation, hello.rank.group))
+        expected = {"Nats-Expected-Last-Subject-Sequence": str(self._revision)}
+        try:
+            written = await hub.publish(f"$KV.{SEATS}.{token(self._options.run)}", value, headers=expected)
+            self._revision = written.seq
+            self._answer(hello, TrainerSeat(hello.name, hello.incarnation, hello.rank.group))
+        except JetStreamError as refused:
+            if refused.code != jetstream.WRONG_LAST_SEQUENCE:
+                raise
+            sitting = await self._sitting(hub)
+            if sitting is None:
+                self._revision = 0  # nobody has it any more
+                self._seat_wanted.set()
+            elif sitting.incarnation != hello.incarnation:
+                self._answer(
+                    hello, sitting
+                )  # else the answer to the last attempt was lost, and `_revision` is right now
+
+    async def _sitting(self, hub: JetStream) -> TrainerSeat | None:
+        """Who has the seat."""
+        try:
+            answer = await hub.ask(f"STREAM.MSG.GET.KV_{SEATS}", last_by_subj=f"$KV.{SEATS}.{token(self._options.run)}")
+            assert answer.message is not None
+            seat = msgspec.msgpack.decode(answer.message.data, type=TrainerSeat)
+        except JetStreamError as refused:
+            if refused.code in (jetstream.NO_MESSAGE, jetstream.NO_STREAM):
+                return None
+            raise
+        if self._hello is not None and seat.incarnation == self._hello.incarnation:
+            self._revision = answer.message.seq
+        return seat
+
+    def _answer(self, hello: m.Hello, seat: TrainerSeat | None) -> None:
+        """Tell the session who has the seat, where it asked or that is new."""
+        rank = hello.rank
+        is_own = seat is not None and (
+            seat.incarnation == hello.incarnation or (rank.number > 0 and seat.group == rank.group)
+        )
+        answer: m.Welcome | m.Refusal
+        if is_own:
+            self._is_seated = self._had_seat = True
+            self._seat_at = time.monotonic()
+            answer = m.Welcome(self._feed)
+        elif seat is None or rank.number:
+            return
+        elif self._had_seat:
+            answer = m.Refusal(f"another trainer ({seat.name}) has taken this one's seat: stop one of them")
+        else:
+            reason = f"a trainer is connected already ({seat.name}): stop it, or give this one another run_name"
+            answer = m.Refusal(reason, _REFUSED_FOR_S)
+        if self._answered is not hello or (self._had_seat and not is_own):
+            self._answered = hello
+            self._inbox.put(m.encode(answer))
+
+    async def _stand_up(self, hub: JetStream) -> None:
+        if self._is_seated and self._revision:
+            subject = f"$KV.{SEATS}.{token(self._options.run)}"
+            with contextlib.suppress(JetStreamError, TimeoutError):
+                await hub.ask(f"STREAM.PURGE.KV_{SEATS}", 0.5, filter=subject, seq=self._revision + 1)
+
+    async def _make(self, api: JetStream, name: str, **config: Any) -> None:
+        """Make a stream where there is none; one that differs is used as it is, and a line says so."""
+        replicas = 1 if api.domain else self._replicas
+        wanted = config | {"retention": "limits", "discard": "new", "storage": "file", "num_replicas": replicas}
+        try:
+            await api.ask(f"STREAM.CREATE.{name}", name=name, duplicate_window=_NS // 10, **wanted)
+        except JetStreamError as error:
+            if error.code == jetstream.NO_CLUSTER and replicas > 1:
+                self._replicas = 1
+                await self._make(api, name, **config)
+                return
+            if error.code != jetstream.STREAM_DIFFERS:
+                raise
+            found = (await api.ask(f"STREAM.INFO.{name}")).config
+            pairs = ((key, found.get(key), value) for key, value in wanted.items())
+            differ = [f"{key} is {there}, expected {value}" for key, there, value in pairs if there != value]
+            self._lines(name, logging.WARNING, "the stream %s is used as it is: %s", name, "; ".join(differ))
+
+    # -- what goes out
+
+    async def _say(self, client: Client) -> None:
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            await self._say_what_waits(client)
+
+    async def _say_what_waits(self, client: Client) -> None:
+        while self._outgoing:
+            message, data = self._outgoing[0]
+            if isinstance(message, m.PolicyFrame):
+                self._policy_at = time.monotonic()
+                await client.publish(f"{self._subject}.p", data)
+            else:
+                if isinstance(message, m.Ack):
+                    said = m.encode(self._progress.on_ack(message, time.monotonic()))
+                else:
+                    said = data
+                    self._progress.on_dismissal((message.worker, message.incarnation))
+                answers = self._answers[message.worker] = self._answers.pop(message.worker, {})
+                answers[message.incarnation] = answer = _Answer(said)
+                if len(self._answers) > _MAX_WORKERS:
+                    del self._answers[next(iter(self._answers))]
+                await self._tell(client, message.worker, answer)
+            self._outgoing.popleft()
+            self._said_bytes += len(data)
+
+    async def _tell(self, client: Client, worker: str, answer: _Answer) -> None:
+        """Say it where the worker is; it waits where that is not known."""
+        if (site := self._sites.get(worker)) is not None:
+            answer.said_at = time.monotonic()
+            answer.times += 1
+            await client.publish(f"{self._subject}.a.{site}", answer.data)
+
+    def _note_site(self, worker: str, site: str) -> None:
+        if self._sites.get(worker) != site:
+            self._sites.pop(worker, None)
+            self._sites[worker] = site
+            if len(self._sites) > _MAX_WORKERS:
+                del self._sites[next(iter(self._sites))]
+            self._say_again(worker)
+
+    def _say_again(self, worker: str) -> None:
+        for answer in self._answers.get(worker, {}).values():
+            answer.times = 0
+
+    async def _tend(self, client: Client) -> None:
+        """What is due by the clock."""
+        looked_at = -1e9
+        while True:
+            await asyncio.sleep(_TURN_S)
+            now = time.monotonic()
+            for ack in self._progress.asks(now):
+                await self._tell(client, ack.worker, _Answer(m.encode(ack)))
+            if now - looked_at > _PURGE_S:
+                looked_at = now
+                if self._is_seated:
+                    self._inbox.put(m.encode(m.Beat()))
+                for worker, answers in list(self._answers.items()):
+                    for answer in answers.values():  # once more: nobody says that he heard it
+                        if answer.times == 0 or (answer.times == 1 and now - answer.said_at > _REPEAT_AFTER_S):
+                            await self._tell(client, worker, answer)
+                for stream in list(self._streams.values()):
+                    await self._purge(stream)
+
+    async def _purge(self, stream: _Stream) -> None:
+        for part, below in list(stream.purges(self._progress.stored_at)):
+            if stream.api is not None:
+                which = {} if part is None else {"filter": samples_of_part(self._options.run, part)}
+                try:
+                    await stream.api.ask(f"STREAM.PURGE.{stream_name(self._options.run)}", 1.0, seq=below, **which)
+                except (JetStreamError, TimeoutError):
+                    return  # with the next look
+                stream.note_purged(part, below)
+
+    # -- what comes in
+
+    async def _work(self, client: Client) -> None:
+        """Once this one has its seat, read."""
+        while not self._is_seated:
+            await asyncio.sleep(_TURN_S)
+        assert self._hello is not None
+        rank = self._hello.rank
+        self._rank = rank.number
+        self._parts = None if rank.size == 1 else [part for part in range(PARTS) if part % rank.size == rank.number]
+        self._add_stream("")
+        for part in (self._parts or []) if rank.number else ["*"]:
+            await hear(client, f"{self._subject}.b.{part}.*.*", self._on_beat)  # leaves do not hear of "b.>"
+        await hear(client, gateway_subject(self._options.run), self._on_state)
+        while True:
+            for stream in list(self._streams.values()):
+                if stream.task is None:
+                    stream.task = asyncio.ensure_future(self._read(client, stream))
+                elif stream.task.done():
+                    stream.task.result()
+            await asyncio.sleep(_TURN_S)
+
+    def _add_stream(self, domain: str) -> None:
+        if domain not in self._streams:
+            stream = self._streams[domain] = _Stream(domain, self._parts)
+            self._progress.streams.append(stream)
+
+    async def _read(self, client: Client, stream: _Stream) -> None:
+        """Read a stream from its first message on, with one consumer after the other."""
+        stream.api = JetStream(client, self._user, stream.domain)
+        await stream.api.open()
+        while True:
+            try:
+                if not (stream.is_made or self._rank):
+                    limits = {"subjects": [samples_of_part(self._options.run)], "max_bytes": self._options.max_bytes}
+                    await self._make(stream.api, stream_name(self._options.run), **limits)
+                    stream.is_made = True
+                await self._consume(client, stream.api, stream)
+            except (JetStreamError, TimeoutError) as error:
+                stream.is_made &= getattr(error, "code", 0) != jetstream.NO_STREAM
+                self._complain(f"the stream {stream_name(self._options.run)} of {stream.domain or 'the hub'}", error)
+            is_silent = time.monotonic() - stream.heard_at > _SILENT_AFTER_S
+            stream.is_silent = is_silent
+            if is_silent and not stream.domain and not self._direct:
+                parts = [None] if self._parts is None else self._parts
+                for part in parts:
+                    subject = samples_of_part(self._options.run, part)
+                    self._direct.append(await hear(client, subject, self._on_sample))
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _consume(self, client: Client, api: JetStream, stream: _Stream) -> None:
+        """Read with a new consumer until that is silent, or has left something out."""
+        consumer = f"{stream_name(self._options.run)}.{secrets.token_hex(8)}"
+        stream.begin_consumer()
+
+        def take(message: Msg) -> None:
+            found = stream.hear(message)
+            if found is not None:
+                self._on_sample(message, stream, *found)
+
+        inbox = f"{api.inbox}.d.{consumer.rpartition('.')[2]}"
+        subscription = await hear(client, inbox, take)
+        config = {
+            "name": consumer.rpartition(".")[2],
+            "deliver_policy": "all",
+            "ack_policy": "none",
+            "replay_policy": "instant",
+            "mem_storage": True,
+            "num_replicas": 1,
+            "inactive_threshold": 10 * _NS,
+            "filter_subjects": [samples_of_part(self._options.run, part) for part in self._parts or ()],
+        }
+        try:
+            name = stream_name(self._options.run)
+            made = await api.ask(f"CONSUMER.CREATE.{consumer}", 1.0, stream_name=name, config=config)
+            self._progress.begin(stream, made.num_pending)
+            asked_at = time.monotonic()
+            while not stream.is_broken:
+                now = time.monotonic()
+                if stream.asked < _LOW and self._progress.has_room(now):
+                    asked_at = asked_at if stream.asked else now
+                    stream.asked += _BATCH
+                    await client.publish(api.subject(f"CONSUMER.MSG.NEXT.{consumer}"), _PULL, inbox)
+                elif stream.asked and now - max(asked_at, stream.heard_at) > _SILENT_AFTER_S:
+                    return
+                if stream in self._progress.read_again and now - stream.read_again_at > _READ_AGAIN_S:
+                    stream.read_again_at = now
+                    return
+                if not stream.domain and self._direct and stream.heard_at > asked_at:
+                    for direct in self._direct:
+                        await direct.unsubscribe()
+                    self._direct.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stream.wanted.wait(), _TURN_S)
+                stream.wanted.clear()
+        finally:
+            with contextlib.suppress(Exception):  # the connection may be gone
+                await subscription.unsubscribe()
+                await client.publish(api.subject(f"CONSUMER.DELETE.{consumer}"))
+
+    def _on_sample(self, message: Msg, stream: _Stream | None = None, sequence: int = 0, left: int = 0) -> None:
+        """Pass a bundle on, if it is one of the site that sent it, and the next of its process."""
+        subject = message.subject.split(".")
+        *_, part, site, worker = subject if len(subject) == 6 else ("", "", "")
+        if stream is not None:
+            stream.note(sequence, int(part) if part.isdecimal() else 0, left)
+        try:
+            if stream is not None and stream.domain not in ("", site):
+                raise DecodingError(f"it comes from the node of site {stream.domain}")
+            bundle, body = m.decode(message.data)
+            if not isinstance(bundle, m.Bundle):
+                raise DecodingError("it is no bundle")
+            last = newest_in(body)[1]
+            if token(bundle.worker) != worker or str(part_of(bundle.worker)) != part:
+                raise DecodingError("it is of another worker")
+        except DecodingError as error:
+            self._lines(site, logging.WARNING, "a message of site %s is passed over: %s", site, error)
+            return
+        self._note_site(bundle.worker, site)
+        size_bytes = len(message.data)
+        if self._progress.offer(bundle, last, size_bytes, time.monotonic(), stream, sequence):
+            self._inbox.put(message.data)
+        elif self._progress.has_stored((bundle.worker, bundle.incarnation), last):
+            self._say_again(bundle.worker)
+
+    def _on_beat(self, message: Msg) -> None:
+        site, worker = message.subject.split(".")[4:]
+        try:
+            beat, _ = m.decode(message.data)
+        except DecodingError:
+            return
+        if isinstance(beat, m.Beat) and token(beat.worker) == worker and self._inbox.qsize() < _MAX_BEATS:
+            self._note_site(beat.worker, site)
+            self._inbox.put(message.data)
+
+    def _on_state(self, message: Msg) -> None:
+        """What a site's gateway says of itself."""
+        site, now = message.subject.rpartition(".")[2], time.monotonic()
+        try:
+            state = _state_decoder.decode(message.data)
+        except msgspec.MsgspecError:
+            return
+        if now - self._heard_of.get(site, now) > _SITE_AWAY_S:
+            for worker in [worker for worker, there in self._sites.items() if there == site]:
+                self._say_again(worker)
+        self._heard_of[site] = now
+        if state.domain == site:
+            self._add_stream(site)
+        if state.policy_wanted and now - self._policy_at > _POLICY_AGAIN_S and not self._rank:
+            self._policy_at = now
+            self._inbox.put(m.encode(m.Welcome(self._feed, policy_wanted=True)))
+
+    def _complain(self, what: str, error: Exception) -> None:
+        self._lines(what, logging.WARNING, "%s cannot be had now: %s; trying on", what, error or "no answer")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Callable
@@ -34,10 +35,40 @@ def test_a_node_becomes_nats_server_and_its_store_is_its_own(
     assert "Server Exiting" in node.output
 
 
+@pytest.mark.skipif(os.name != "posix", reason="elsewhere nats-server is a child")
+def test_a_leaf_dials_the_hub_and_status_says_what_is_there(
+    start: Callable[..., Command], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tmrl_like.engine.status._LISTEN_S", 0.1)
+    monkeypatch.setattr("tmrl_like.engine.status._REACH_S", 1.0)
+    ports = []
+    with contextlib.ExitStack() as stack:
+        for _ in range(2):
+            probe = stack.enter_context(socket.socket())
+            probe.bind(("127.0.0.1", 0))
+            ports.append(probe.getsockname()[1])
+    name = f"localhost:{ports[0]}"
+    main(["engine", "init", "--nodes", name])
+    node = start("engine", "start", name)
+    node.wait_for("Server is ready")
+    leaf = start("engine", "leaf", "--hub", name, "--port", str(ports[1]))
+    leaf.wait_for("JetStream using domains")
+    capsys.readouterr()
+    assert main(["engine", "status"]) == 0
+    assert capsys.readouterr().out == f"{'tls://' + name:<32} answers\n\nall is well\n"
+    node.process.terminate()
+    node.ends()
+    assert main(["engine", "status", "--engine", name]) == 1
+    assert f"wrong: tls://{name}: does not answer" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
         (["start", "localhost"], "tmrl-like engine init"),
+        (["leaf"], "tmrl-like keys invite NAME --role site"),
+        (["status"], "tmrl-like keys invite NAME --role trainer"),
+        (["status", "--engine", "a b"], "engine is 'a b'; expected tls://host[:port]"),
         (["init", "--nodes", "a,b"], "--nodes is 'a,b'; expected one node, or three or five different ones"),
         (["init", "--nodes", "a,b,a:4222"], "--nodes is 'a,b,a:4222'; expected one node, or three"),
         (["init", "--nodes", "a b"], "engine is 'a b'; expected tls://host[:port]"),

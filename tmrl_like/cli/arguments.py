@@ -292,16 +292,26 @@ def _add_engine(commands: Any) -> None:
     init.add_argument("--nodes", required=True, metavar="HOSTS", help=about)
     start = actions.add_parser("start", help="run a node: writes its configuration, then becomes nats-server")
     start.add_argument("name", metavar="NODE", help="as `init --nodes` named it")
+    leaf = actions.add_parser("leaf", help="run a site's own node, which dials the others")
+    about = "the engine's nodes, host[:port] each, with commas (those of the site's invitation)"
+    leaf.add_argument("--hub", metavar="HOSTS", help=about)
     is_port = ("a port", lambda n: 0 < n < 65536)
-    for name, about in (
-        ("--port", "for servers and trainers (as NODE says, else 4222)"),
-        ("--cluster-port", "for the other nodes (2000 above; they must find it there)"),
-        ("--leaf-port", "for sites' own nodes (3200 above)"),
-        ("--monitor-port", "for nats-server's own statistics, on this machine only (off)"),
+    of_both = (start, leaf)
+    for name, about, parsers in (
+        ("--port", "for servers and trainers (as NODE says, else 4222)", of_both),
+        ("--cluster-port", "for the other nodes (2000 above; they must find it there)", (start,)),
+        ("--leaf-port", "for sites' own nodes (3200 above)", (start,)),
+        ("--monitor-port", "for nats-server's own statistics, on this machine only (off)", of_both),
     ):
-        start.add_argument(name, type=_number_of(0, *is_port), metavar="N", help=about)
+        for action in parsers:
+            action.add_argument(name, type=_number_of(0, *is_port), metavar="N", help=about)
     about = "local address to listen on (this machine only if NODE is localhost, else all)"
     start.add_argument("--bind", metavar="ADDRESS", help=about)
+    leaf.add_argument("--bind", metavar="ADDRESS", help="local address to listen on (this machine only)")
+    about = "what is in the streams, who is connected, what is wrong; exit code 1 if something is"
+    status = actions.add_parser("status", help=about)
+    about = "the engine's nodes, tls://host[:port][,…] (those of this machine's key)"
+    status.add_argument("--engine", metavar="NODES", help=about)
     for action in actions.choices.values():
         action.add_argument("--keys-dir", "--keys_dir", metavar="FOLDER", help="where the keys are")
 

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tmrl_like.base.text import counted, duration
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.config.experiment import is_loopback
 from tmrl_like.config.paths import data_folder, default_keys_folder
-from tmrl_like.engine.authority import Authority, engine_node, node_name
-from tmrl_like.engine.broker import become_nats_server, write_config
-from tmrl_like.engine.options import address_of
+from tmrl_like.engine.authority import Authority, engine_node, engine_user, node_name
+from tmrl_like.engine.broker import become_nats_server, write_config, write_leaf_config
+from tmrl_like.engine.options import DEFAULT_PORT, address_of, node_url
+from tmrl_like.engine.status import Stream, look, place
 from tmrl_like.errors import ConfigError, CredentialsError, expect
 from tmrl_like.transport import KeyFolder
 
 
 def main(arguments: Arguments) -> int:
-    """Do one action; `start` returns when the node has ended."""
+    """Do one action; `start` and `leaf` return when the node has ended."""
     keys = KeyFolder(Path(arguments.keys_dir).expanduser() if arguments.keys_dir else default_keys_folder())
     try:
-        return {"init": _init, "start": _start}[arguments.action](arguments, keys)
+        return {"init": _init, "start": _start, "leaf": _leaf, "status": _status}[arguments.action](arguments, keys)
     except CredentialsError as error:  # here always something that the user asked for
         raise ConfigError(str(error)) from None
 
@@ -51,3 +53,51 @@ def _start(arguments: Arguments, keys: KeyFolder) -> int:
         monitor_port=arguments.monitor_port,
     )
     return become_nats_server(config)
+
+
+def _leaf(arguments: Arguments, keys: KeyFolder) -> int:
+    site = engine_user(keys, "site")
+    assert site.leaf is not None
+    hub = tuple(node_name(node) for node in arguments.hub.split(",")) if arguments.hub else site.nodes
+    config = write_leaf_config(
+        data_folder() / "engine" / f"leaf-{site.name}",
+        site.leaf,
+        hub,
+        port=arguments.port or DEFAULT_PORT,
+        bind=arguments.bind or "127.0.0.1",
+        monitor_port=arguments.monitor_port,
+    )
+    return become_nats_server(config)
+
+
+def _status(arguments: Arguments, keys: KeyFolder) -> int:
+    asked = tuple(map(node_url, arguments.engine.split(","))) if arguments.engine else ()
+    user = engine_user(keys, "trainer")
+    status = look(asked or tuple(map(node_url, user.nodes)), user)
+    for node, problem in status.nodes.items():
+        print(f"{node:<32} {problem or 'answers'}")
+    for run in status.runs():
+        print(f"\nrun {run}: {'trainer ' + status.trainers[run] if run in status.trainers else 'no trainer'}")
+        for (of, site), stream in status.streams.items():
+            if of == run:
+                print(f"  {place(site):<24} {_stream(stream)}")
+        for gateway in status.gateways:
+            if gateway.run == run:
+                wants = ", waits for a policy" if gateway.state.policy_wanted else ""
+                workers = counted(gateway.state.workers, "worker")
+                print(f"  {'gateway of ' + gateway.site:<24} {workers}, {gateway.samples_per_s:,.0f} samples/s{wants}")
+    problems = list(status.problems())
+    print("\n" + "\n".join(f"wrong: {problem}" for problem in problems) if problems else "\nall is well")
+    return int(bool(problems))
+
+
+def _stream(stream: Stream | None) -> str:
+    if stream is None:
+        return "no leader"
+    state, limit = stream.state, stream.config.max_bytes
+    waits = f"{counted(state.messages, 'message')}, {state.bytes / 2**20:,.1f} of {limit / 2**20:,.0f} MiB"
+    oldest = f", the oldest {duration(stream.oldest_s)} old" if state.messages else ""
+    copies = [f"{r.name} ({'away' if r.offline else f'{r.lag:,} behind'})" for r in stream.cluster.replicas]
+    if stream.config.num_replicas == 1:
+        return f"{waits}{oldest}"
+    return f"{waits}{oldest}; {', '.join(['leader ' + (stream.cluster.leader or 'none'), *copies])}"

@@ -17,9 +17,11 @@ import re
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Annotated, TypeAlias
+from urllib.parse import unquote
 
 import msgspec
 
+from tmrl_like.base.text import one_line
 from tmrl_like.types import Count
 from tmrl_like.wire.messages import Name
 
@@ -59,6 +61,11 @@ def token(name: str) -> str:
     """
     text = re.sub(rb"[^A-Za-z0-9_-]", lambda found: b"=%02X" % found[0][0], name.encode()).decode()
     return text if 0 < len(text) <= _LONGEST_TOKEN else f"=={blake2b(name.encode(), digest_size=16).hexdigest()}"
+
+
+def name_of_token(text: str) -> str:
+    """The name that `token` wrote; a hash stays one."""
+    return text if text.startswith("==") else one_line(unquote(text.replace("=", "%")))
 
 
 @functools.lru_cache(10_000)

@@ -1,0 +1,251 @@
+"""What an engine holds and who is connected to it, asked of its nodes, its leaves and its gateways."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import secrets
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tmrl_like.engine.connection import EngineConnection, hear
+from tmrl_like.engine.subjects import SEATS, GatewayState, TrainerSeat, inbox, leaf_inbox, name_of_token
+from tmrl_like.errors import CredentialsError
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+
+    from tmrl_like.engine.authority import EngineUser
+
+_REACH_S = 2.5
+_ASK_S = 5.0  # a cluster waits four seconds for those of its nodes that do not answer
+_GATHER_S = 30.0
+_LISTEN_S = 2.2  # gateways speak once a second
+_MAX_GATEWAYS = 1000
+_FULL_SHARE = 0.95
+
+
+class Replica(msgspec.Struct, frozen=True):
+    """A copy of a stream beside its leader's."""
+
+    name: str
+    current: bool = False
+    offline: bool = False
+    lag: int = 0  # entries of the log that it has not got
+
+
+class _Cluster(msgspec.Struct, frozen=True):
+    leader: str = ""
+    replicas: tuple[Replica, ...] = ()
+
+
+class _State(msgspec.Struct, frozen=True):
+    messages: int = 0
+    bytes: int = 0
+    first_ts: datetime.datetime | None = None
+
+
+class _Config(msgspec.Struct, frozen=True):
+    name: str
+    max_bytes: int = -1
+    num_replicas: int = 1
+
+
+class Stream(msgspec.Struct, frozen=True):
+    """A run's stream, as a broker describes it."""
+
+    config: _Config
+    state: _State
+    cluster: _Cluster = _Cluster()
+
+    @property
+    def oldest_s(self) -> float:
+        """How long its first message has been waiting; 0: none is."""
+        if not self.state.messages or self.state.first_ts is None:
+            return 0.0
+        return max(0.0, time.time() - self.state.first_ts.timestamp())
+
+
+class _Message(msgspec.Struct, frozen=True):
+    data: bytes = b""
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    total: int = 0
+    streams: tuple[Stream, ...] | None = None
+    missing: tuple[str, ...] | None = None
+    message: _Message | None = None
+
+
+@dataclass
+class Gateway:
+    """One of a site's, from what it said while we listened."""
+
+    run: str
+    site: str
+    state: GatewayState
+    samples_per_s: float = 0.0
+    _first: tuple[float, int] | None = None
+
+    def say(self, state: GatewayState, now: float) -> None:
+        """Take what it says at a time."""
+        if self._first is None:
+            self._first = now, state.samples
+        elif now > self._first[0]:
+            self.samples_per_s = (state.samples - self._first[1]) / (now - self._first[0])
+        self.state = state
+
+
+@dataclass
+class EngineStatus:
+    """An engine at a moment. Runs and sites are by their names; the hub's streams are of the site ""."""
+
+    nodes: dict[str, str] = field(default_factory=dict)
+    """Why a node cannot be asked, by address; empty: it can."""
+    streams: dict[tuple[str, str], Stream | None] = field(default_factory=dict)
+    """By run and site; None: it has no leader now."""
+    silent: list[str] = field(default_factory=list)
+    """Whose JetStream answers nothing: sites with a leaf, or the hub ("")."""
+    gateways: list[Gateway] = field(default_factory=list)
+    trainers: dict[str, str] = field(default_factory=dict)
+    """Who is in a run's seat."""
+
+    def runs(self) -> list[str]:
+        """All that there is a stream or a gateway of."""
+        return sorted({run for run, _ in self.streams} | {gateway.run for gateway in self.gateways})
+
+    def problems(self) -> Iterator[str]:
+        """What is wrong, a line each."""
+        yield from (f"{node}: {problem}" for node, problem in self.nodes.items() if problem)
+        for site in self.silent:
+            yield f"JetStream at {place(site)} does not answer"
+        for (run, site), stream in self.streams.items():
+            what = f"the stream of run {run} at {place(site)}"
+            if stream is None or (stream.config.num_replicas > 1 and not stream.cluster.leader):
+                yield f"{what} has no leader: more than half of its nodes must be there"
+                continue
+            for replica in stream.cluster.replicas:
+                if replica.offline or not replica.current:
+                    yield f"{what}: the copy on {replica.name} is {'away' if replica.offline else 'behind'}"
+            if 0 < stream.config.max_bytes * _FULL_SHARE < stream.state.bytes:
+                yield f"{what} is full: start its trainer, or give it more room (server.engine_max_bytes)"
+
+
+def look(nodes: Sequence[str], user: EngineUser) -> EngineStatus:
+    """Ask everybody; takes some seconds.
+
+    Args:
+        nodes: `tls://host:port` of each.
+        user: of the role "trainer".
+
+    Raises:
+        MissingExtraError: the extra `engine` is not installed.
+    """
+    status = EngineStatus()
+    until = time.monotonic() + _REACH_S
+    visits = {node: _Visit([node], user, _nothing) for node in nodes}
+    for node, visit in visits.items():
+        status.nodes[node] = visit.end(until)
+    if reached := [node for node, problem in status.nodes.items() if not problem]:
+        visit = _Visit(reached, user, lambda client: _gather(client, user, status))
+        problem = visit.end(time.monotonic() + _GATHER_S)
+        status.nodes.update(dict.fromkeys(reached, problem))
+    return status
+
+
+class _Visit:
+    """Connects to one of some nodes, and does something there, once."""
+
+    def __init__(self, nodes: Sequence[str], user: EngineUser, do: Callable[[Client], Awaitable[None]]) -> None:
+        self._is_done = threading.Event()
+
+        async def attend(client: Client) -> None:
+            await do(client)
+            self._is_done.set()
+
+        self._connection = EngineConnection(nodes, user, attend)
+
+    def end(self, until: float) -> str:
+        """What kept it from being done in time; empty: nothing did."""
+        try:
+            while not self._is_done.wait(0.02):
+                self._connection.check()
+                if time.monotonic() > until:
+                    return "does not answer"
+        except CredentialsError as error:
+            return str(error)
+        finally:
+            self._connection.close(0)
+        return ""
+
+
+async def _nothing(client: Client) -> None: ...
+
+
+async def _gather(client: Client, user: EngineUser, status: EngineStatus) -> None:
+    heard: dict[tuple[str, str, int], Gateway] = {}
+
+    def note(message: Msg) -> None:
+        _, run, _, site = message.subject.split(".")
+        with contextlib.suppress(msgspec.DecodeError):
+            state = msgspec.msgpack.decode(message.data, type=GatewayState)
+            if len(heard) < _MAX_GATEWAYS:
+                new = Gateway(name_of_token(run), name_of_token(site), state)
+                heard.setdefault((run, site, state.gateway), new).say(state, time.monotonic())
+
+    await hear(client, "tmrl.*.g.*", note)
+    listened = time.monotonic() + _LISTEN_S
+    runs = await _add_streams(client, user, "", status)
+    await asyncio.sleep(listened - time.monotonic())
+    leaves = {site for (_, site, _), gateway in heard.items() if gateway.state.domain == site}
+    found = await asyncio.gather(*(_add_streams(client, user, site, status) for site in sorted(leaves)))
+    for run in runs.union(*found, (run for run, _, _ in heard)):
+        asked = {"last_by_subj": f"$KV.{SEATS}.{run}"}
+        answer = await _ask(client, f"$JS.API.STREAM.MSG.GET.KV_{SEATS}", asked, inbox(user.name))
+        if answer is not None and answer.message is not None and answer.message.data:
+            status.trainers[name_of_token(run)] = msgspec.msgpack.decode(answer.message.data, type=TrainerSeat).name
+    status.gateways = [gateway for _, gateway in sorted(heard.items(), key=lambda item: item[0])]
+
+
+async def _add_streams(client: Client, user: EngineUser, site: str, status: EngineStatus) -> set[str]:
+    """Ask the hub, or a site's leaf, for its streams; returns their runs, as tokens."""
+    api, replies = (f"$JS.{site}.API", leaf_inbox(user.name, site)) if site else ("$JS.API", inbox(user.name))
+    runs: dict[str, Stream | None] = {}
+    while True:
+        asked = {"offset": len(runs), "subject": "tmrl.*.s.>"}
+        answer = await _ask(client, f"{api}.STREAM.LIST", asked, replies)
+        if answer is None:
+            status.silent.append(name_of_token(site))
+            return set()
+        page = {stream.config.name: stream for stream in answer.streams or ()}
+        known = len(runs)
+        for name, stream in {**dict.fromkeys(answer.missing or ()), **page}.items():
+            runs[name.removeprefix("tmrl-")] = stream
+        if len(runs) == known or len(runs) >= answer.total:
+            break
+    status.streams.update({(name_of_token(run), name_of_token(site)): stream for run, stream in runs.items()})
+    return set(runs)
+
+
+async def _ask(client: Client, subject: str, body: dict[str, Any], replies: str) -> _Answer | None:
+    """The answer to a request, which a leaf may give only below its own inbox; None: there is none."""
+    reply = f"{replies}.{secrets.token_hex(8)}"
+    data: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    await hear(client, reply, lambda message: None if data.done() else data.set_result(message.data))
+    await client.publish(subject, msgspec.json.encode(body), reply=reply)
+    try:
+        return msgspec.json.decode(await asyncio.wait_for(data, _ASK_S), type=_Answer)
+    except (TimeoutError, msgspec.DecodeError):
+        return None
+
+
+def place(site: str) -> str:
+    """Where a stream is."""
+    return f"the leaf of {site}" if site else "the hub"

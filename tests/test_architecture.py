@@ -38,7 +38,7 @@ MAY_IMPORT = {  # each room, from the ground floor up; no room is missing, and n
     "policies": ("errors", "base", "config", "wire"),
     "agents": (*_GROUND, "policies"),
     "replay": (*_GROUND, "wire", "delivery"),
-    "server": ("errors", "base", "config", "wire", "transport"),
+    "server": ("errors", "base", "config", "wire", "transport", "engine", "engine.options"),
     "worker": (*_GROUND, "config", "wire", "transport", "delivery", "delivery.options", "envs", "policies", "rollouts"),
     "trainer": (
         *(*_GROUND, "config", "metrics", "wire", "transport", "delivery", "policies", "agents", "replay", "rollouts"),
@@ -188,9 +188,9 @@ def test_a_server_and_a_supervisor_start_without_torch_gymnasium_and_numpy(way: 
     assert heavy.isdisjoint(json.loads(loaded))
 
 
-def test_a_trainer_without_an_engine_imports_nothing_of_one(tmp_path: Path) -> None:
-    code = "import sys, json, tmrl_like.cli.trainer; print(json.dumps(sorted(sys.modules)))"
-    loaded = json.loads(_run(code, tmp_path))
+@pytest.mark.parametrize("way", ["import tmrl_like.cli.trainer", SERVE])
+def test_a_trainer_and_a_server_without_an_engine_import_nothing_of_one(way: str, tmp_path: Path) -> None:
+    loaded = json.loads(_run(f"{way}\nimport sys, json; print(json.dumps(sorted(sys.modules)))", tmp_path))
     assert {"nats", "nkeys"}.isdisjoint(loaded)
     assert {m for m in loaded if _is_in(m, "tmrl_like.engine")} == {"tmrl_like.engine", "tmrl_like.engine.options"}
 

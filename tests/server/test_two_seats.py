@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from tmrl_like.delivery.log import PacketLog, lock_folder, packet_pieces
+from tmrl_like.delivery.log import PacketLog, lock_folder
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.delivery.sender import Sender
@@ -14,6 +14,7 @@ from tmrl_like.transport.base import Identity, Incoming
 from tmrl_like.types import Receipt, StepTiming
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import Compressor, PacketWriter
+from tmrl_like.wire.records import packet_pieces
 
 LOCAL = Identity("local", ("worker", "trainer"))
 

@@ -27,4 +27,4 @@ def main(arguments: Arguments) -> int:
 def make_server(settings: Settings) -> Server:
     """The server of an experiment; it listens when this returns."""
     section = settings.server
-    return Server(section.port, host=section.listens_on, options=section, **section.connection)
+    return Server(section.port, host=section.listens_on, options=section, engine=settings.engine, **section.connection)

@@ -71,7 +71,7 @@ class EngineConnection:
         try:
             import nats.aio.client
         except ImportError:
-            raise MissingExtraError('an engine needs the extra "engine": pip install "tmrl_like[engine]"') from None
+            raise MissingExtraError("an engine needs more packages: pip install 'tmrl_like[engine]'") from None
         self._new_client = nats.aio.client.Client
         self._user = user
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -536,6 +536,9 @@ class Relay:
             self._refuse_malformed_from(seat, f"it is rank {seat.rank}, and rank 0 publishes")
             return
         if message.index == 0:
+            if message.version < self._policy.version:  # another trainer, behind an engine, counts from 1 again
+                for worker in self.workers:
+                    worker.policies_on_their_way.clear()
             self._policy = _Policy(message.version, [], message.frames)
             for worker in self.workers:
                 worker.policy_cursor = 0

@@ -10,9 +10,10 @@ from pathlib import Path
 import tmrl_like.config.config_constants as cfg
 from tmrl_like.base.options import with_given
 from tmrl_like.base.script import close_at_exit
+from tmrl_like.engine.options import EngineOptions
 from tmrl_like.server.options import ServerOptions
 from tmrl_like.server.relay import Counters, Relay
-from tmrl_like.transport import KeyFolder, TransportOptions, listen
+from tmrl_like.transport import KeyFolder, ServerLink, TransportOptions, listen
 
 log = logging.getLogger("tmrl_like.server")
 
@@ -41,6 +42,7 @@ class Server:
         keys_dir: str | Path | None = None,
         options: ServerOptions | None = None,
         limits: TransportOptions | None = None,
+        engine: EngineOptions | None = None,
     ) -> None:
         """Start listening.
 
@@ -53,10 +55,12 @@ class Server:
             keys_dir: where the keys are; None: `cfg.KEYS_FOLDER`. Keys are made there when there are none.
             options: how it works.
             limits: of the transport.
+            engine: give it the samples, and take the policies from it, in place of a trainer that connects here.
 
         Raises:
             AddressInUseError: the port is taken.
-            CredentialsError: the keys cannot be read or made.
+            CredentialsError: the keys cannot be read or made, or hold none for the engine.
+            MissingExtraError: an engine is given, and what speaks to it is not installed.
             ConfigError: an argument is out of range.
         """
         options = with_given(
@@ -67,7 +71,7 @@ class Server:
         )
         limits = limits or TransportOptions()
         port = cfg.PORT if port is None else port
-        self._link = listen(transport, host, port, KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER)), limits)
+        self._link = _listen(transport, host, port, KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER)), limits, engine)
         self._relay = Relay(
             self._link,
             options.min_samples_per_server_packet,
@@ -100,7 +104,7 @@ class Server:
         return [seat.hello.name for seat in self._relay.workers]
 
     def has_trainer(self) -> bool:
-        """Whether a trainer is connected."""
+        """Whether a trainer is connected, or an engine in its place."""
         return self._relay.trainer is not None
 
     def turn(self) -> None:
@@ -159,3 +163,16 @@ class Server:
             if now >= next_beat:
                 next_beat = now + _BEAT_S
                 self._relay.beat()
+
+
+def _listen(
+    transport: str, host: str, port: int, keys: KeyFolder, limits: TransportOptions, engine: EngineOptions | None
+) -> ServerLink:
+    """The server's side of a transport, and in the trainer's seat the engine, if there is one."""
+    if engine is None:
+        return listen(transport, host, port, keys, limits)
+    from tmrl_like.engine.authority import engine_user
+    from tmrl_like.engine.seat import EngineSeat
+
+    user = engine_user(keys, "site")
+    return EngineSeat(listen(transport, host, port, keys, limits), engine, user)

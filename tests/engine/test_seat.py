@@ -1,0 +1,281 @@
+"""Workers at a server, whose samples go to a real node's stream and from there to a trainer."""
+
+import contextlib
+import shutil
+import threading
+import time
+
+import numpy as np
+import pytest
+from engine_nodes import Nodes
+
+from tmrl_like.delivery.log import PacketLog, lock_folder
+from tmrl_like.delivery.options import OutboxOptions
+from tmrl_like.delivery.receiver import Receiver
+from tmrl_like.delivery.sender import Sender
+from tmrl_like.delivery.session import Session
+from tmrl_like.engine import seat as seat_module
+from tmrl_like.engine.link import EngineLink
+from tmrl_like.engine.options import EngineOptions
+from tmrl_like.engine.seat import ENGINE, EngineSeat
+from tmrl_like.errors import CredentialsError
+from tmrl_like.server.server import Server
+from tmrl_like.trainer.link import TrainerLink
+from tmrl_like.transport import KeyFolder, TransportOptions, connect, listen
+from tmrl_like.types import Receipt, StepTiming
+from tmrl_like.wire import messages as m
+from tmrl_like.wire.packet import Compressor, PacketWriter
+from tmrl_like.wire.policy import split_policy
+from tmrl_like.wire.records import packet_pieces
+
+PATIENCE_S = 30.0
+RUN = "run 1"
+
+
+def until(holds, within_s=PATIENCE_S):
+    deadline = time.monotonic() + within_s
+    while not (found := holds()):
+        assert time.monotonic() < deadline, "in vain"
+        time.sleep(0.01)
+    return found
+
+
+class Worker:
+    """A worker's delivery alone: a session, and the sender of the packets that a test makes."""
+
+    def __init__(self, folder, name, address):
+        self.name, self.made, self.feed, self.feeds = name, 0, 0, []
+        self.policies, self.last_ack = [], m.Ack(name, 1, 0, 0)
+        self._log = PacketLog(folder / f"tmrl_like.{name}", lock_folder(folder / f"tmrl_like.{name}"))
+        self._sender = Sender(name, 1, OutboxOptions(), self._log, time.monotonic())
+        self._lock = threading.Lock()
+        link = connect("inproc", *address, KeyFolder(folder))
+        self.session = Session(link, "server", self, "worker", name, m.Spaces("o", "a"), incarnation=1)
+
+    def make(self, count):
+        with self._lock:
+            for _ in range(count):
+                self.made += 1
+                writer = PacketWriter()
+                writer.append((None, np.float32(self.made), 0.0, False, False, {}), StepTiming(1e9, 0.0, 0.0, 1))
+                record = packet_pieces(Receipt(self.name, 1, self.made), 0, writer.rows(), (), Compressor())
+                self._sender.add(self.made, 1, record, time.monotonic())
+        self.session.wake()
+
+    @property
+    def kept(self):
+        return self._sender.samples
+
+    def on_welcome(self, welcome, is_new):
+        if welcome.feed != self.feed or is_new:
+            self._sender.retransmit(from_the_start=welcome.feed != self.feed)
+        self.feed = welcome.feed
+        self.feeds.append(welcome.feed)
+
+    def on_message(self, message, body):
+        if isinstance(message, m.Ack):
+            self.last_ack = message
+            with self._lock:
+                self._sender.on_ack(message, time.monotonic())
+        elif isinstance(message, m.PolicyFrame) and message.index == message.frames - 1:
+            self.policies.append(message.version)
+
+    def on_tick(self, send, connected):
+        if connected and self.feed:
+            with self._lock:
+                self._sender.send(send, time.monotonic())
+        return 0.01
+
+    def pending(self):
+        return self._sender.pending
+
+    def beat(self):
+        return m.Beat(worker=self.name, policy_received=max(self.policies, default=0))
+
+    def close(self):
+        self.session.close()
+        self._log.close()
+
+
+class Rig:
+    """Servers, workers and trainers of one run at some nodes."""
+
+    def __init__(self, nodes, folder):
+        self.nodes, self.folder, self.parts = nodes, folder, []
+        self.options = EngineOptions(nodes=tuple(nodes.urls), run=RUN)
+
+    def server(self):
+        return self.keep(Server(0, transport="inproc", keys_dir=self.nodes.keys.path, engine=self.options))
+
+    def worker(self, server, name="w1"):
+        return self.keep(Worker(self.folder, name, server.address))
+
+    def trainer(self, receiver=None):
+        if not hasattr(self, "user"):
+            self.user = self.nodes.user("gpu", "trainer")
+        link = EngineLink(self.options, self.user)
+        return self.keep(Trainer(link, receiver or Receiver()))
+
+    def keep(self, part):
+        self.parts.append(part)
+        return part
+
+
+class Trainer:
+    """Stores what comes, in a thread."""
+
+    def __init__(self, link, receiver):
+        self.memory = {}
+        self.receiver = receiver
+        self.link = TrainerLink(link, "the engine", "t", m.Spaces("o", "a"), receiver)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self):
+        while not self._stopping.is_set():
+            deliveries = self.link.retrieve(0.05)
+            for delivery in deliveries:
+                taken = self.memory.setdefault(delivery.receipt.worker, [])
+                taken += [int(sample.obs) for sample in delivery.buffer]
+            self.link.confirm(deliveries)
+
+    def close(self):
+        self._stopping.set()
+        self._thread.join()
+        self.link.close()
+
+
+@pytest.fixture
+def rig(node, tmp_path):
+    rig = Rig(node, tmp_path)
+    yield rig
+    for part in reversed(rig.parts):
+        part.close()
+
+
+def test_the_stream_has_it_received_and_the_trainer_has_it_stored(rig):
+    first = rig.trainer()  # it makes the stream
+    until(lambda: first.link.session.connected)
+    server = rig.server()
+    workers = [rig.worker(server, f"w{i}") for i in range(3)]
+    for worker in workers:
+        worker.make(50)
+    until(lambda: not any(worker.kept for worker in workers))
+    assert first.memory == {f"w{i}": list(range(1, 51)) for i in range(3)}
+    first.close()
+    for worker in workers:
+        worker.make(50)
+    until(lambda: all(worker.last_ack.received == 100 for worker in workers))
+    assert not any(worker.pending() for worker in workers), "a worker may leave"
+    assert [worker.kept for worker in workers] == [50, 50, 50]
+    assert [worker.last_ack.stored for worker in workers] == [50, 50, 50]
+    assert (server.counters.samples, server.has_trainer()) == (300, True)
+    second = rig.trainer(first.receiver)
+    until(lambda: not any(worker.kept for worker in workers))
+    assert second.memory == {f"w{i}": list(range(51, 101)) for i in range(3)}
+    assert all(len(set(worker.feeds)) == 1 for worker in workers), "another trainer is no reason to send it all again"
+
+
+def test_a_node_that_is_killed_and_started_again_loses_and_doubles_nothing(rig):
+    trainer, server = rig.trainer(), rig.server()
+    workers = [rig.worker(server, f"w{i}") for i in range(3)]
+
+    def make(turns):
+        for _ in range(turns):
+            for worker in workers:
+                worker.make(5)
+            time.sleep(0.01)
+
+    make(20)
+    for _ in range(2):
+        rig.nodes.kill(0)
+        make(20)
+        rig.nodes.start(0)
+        make(20)
+    until(lambda: not any(worker.kept for worker in workers))
+    assert trainer.memory == {f"w{i}": list(range(1, 501)) for i in range(3)}
+    assert all(len(set(worker.feeds)) == 1 for worker in workers)
+
+
+def test_a_stream_that_is_lost_with_its_disk_is_filled_again(rig, caplog):
+    trainer, server = rig.trainer(), rig.server()
+    worker = rig.worker(server)
+    worker.make(20)
+    until(lambda: worker.kept == 0)
+    trainer.close()
+    worker.make(20)
+    until(lambda: worker.last_ack.received == 40)
+    rig.nodes.kill(0)
+    shutil.rmtree(rig.nodes.home(0) / "streams")
+    rig.nodes.start(0)
+    trainer = rig.trainer(trainer.receiver)
+    worker.make(1)
+    until(lambda: worker.kept == 0)
+    assert trainer.memory == {"w1": list(range(21, 42))}
+    assert "has lost samples that it had confirmed" in caplog.text
+    assert len(set(worker.feeds) - {0}) == 2
+
+
+def test_a_policy_comes_to_each_server_once_and_to_one_that_comes_later(rig):
+    trainer, first = rig.trainer(), rig.server()
+    worker = rig.worker(first)
+    until(lambda: trainer.link.session.connected)
+    publication = split_policy([memoryview(bytes(3 << 20))], 7, 1e9)
+    frames = [bytes(frame) for frame in publication]
+    trainer.link._frames_of = lambda policy: iter(frames)
+    trainer.link._next_publication = object()
+    trainer.link.session.wake()
+    until(lambda: worker.policies == [7])
+    later = rig.worker(rig.server(), "w2")
+    until(lambda: later.policies == [7])
+    rig.nodes.kill(0)
+    rig.nodes.start(0)
+    until(lambda: trainer.link.session.connected)
+    trainer.link._next_publication = object()
+    worker.make(1)
+    until(lambda: worker.kept == 0)
+    assert worker.policies == later.policies == [7]
+
+
+def test_a_trainer_that_dials_the_server_reads_what_to_do(rig, caplog):
+    server = rig.server()
+    trainer = rig.keep(
+        TrainerLink(connect("inproc", *server.address, rig.nodes.keys), "server", "t", m.Spaces("o", "a"))
+    )
+    until(lambda: "start the trainer with --engine tls://localhost:" in caplog.text)
+    assert not trainer.session.connected
+
+
+def test_without_a_node_workers_are_served_and_what_is_kept_is_bounded(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(seat_module, "_MAX_BUNDLES", 5)
+    nodes = Nodes(tmp_path / "engine")  # which do not run
+    options = EngineOptions(nodes=tuple(nodes.urls), run=RUN)
+    inner = listen("inproc", "127.0.0.1", 0, nodes.keys, TransportOptions())
+    seat = EngineSeat(inner, options, nodes.user("arena", "site"))
+    bundle = m.encode(m.Bundle("w", 1, 0), b"")
+    assert [seat.send(ENGINE, bundle) for _ in range(8)] == 6 * [True] + 2 * [False]
+    assert seat.send(ENGINE, m.encode(m.Beat("w")))
+    assert isinstance(m.decode(seat.receive(0.0).data)[0], m.Hello)
+    peer = connect("inproc", *seat.address, nodes.keys)
+    peer.send(b"hello")
+    until(lambda: (incoming := seat.receive(0.1)) and incoming.data == b"hello")
+    started = time.monotonic()
+    seat.close()
+    assert time.monotonic() - started < 20.0
+
+
+def test_a_server_without_an_engines_user_says_what_to_run(tmp_path):
+    options = EngineOptions(nodes=("localhost",), run=RUN)
+    with pytest.raises(CredentialsError, match="keys invite NAME --role site"):
+        Server(0, transport="inproc", keys_dir=tmp_path / "keys", engine=options)
+
+
+def test_a_site_that_was_revoked_ends_its_server(rig):
+    server = rig.server()
+    user = rig.nodes.user("arena", "site")
+    damaged = type(user)(**{name: getattr(user, name) for name in user.__struct_fields__} | {"jwt": user.jwt[:-4]})
+    inner = listen("inproc", "127.0.0.1", 0, rig.nodes.keys, TransportOptions())
+    with contextlib.closing(EngineSeat(inner, rig.options, damaged)) as seat, pytest.raises(CredentialsError):
+        until(lambda: seat.receive(0.05) and False)
+    assert server.has_trainer()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import socket
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import pytest
 from cli_commands import Command
 
 from tmrl_like.cli import main
+from tmrl_like.engine import revocation
 
 
 @pytest.mark.skipif(os.name != "posix", reason="elsewhere nats-server is a child")
@@ -95,3 +97,35 @@ def test_an_engine_is_made_once_and_says_what_comes_next(capsys: pytest.CaptureF
     assert (own_home / ".tmrl_like" / "keys" / "engine.json").read_bytes() == secret
     assert main(["engine", "start", "d.example"]) == 2
     assert "has no node 'd.example'; its nodes are a.example, b.example, c.example:4300" in capsys.readouterr().err
+
+
+def test_sites_trainers_and_nodes_are_invited_listed_joined_and_revoked(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient = functools.partial(revocation.push_revocations, within_s=0.1)
+    monkeypatch.setattr(revocation, "push_revocations", impatient)
+    here, there = str(tmp_path / "here"), str(tmp_path / "there")
+    assert main(["keys", "invite", "arena", "--role", "site", "--keys-dir", here]) == 2
+    assert "holds no engine: run this where it was made" in capsys.readouterr().err
+    assert main(["engine", "init", "--nodes", "localhost:1", "--keys-dir", here]) == 0
+    for name, role in (("arena", "site"), ("gpu", "trainer"), ("localhost:1", "node")):
+        capsys.readouterr()
+        assert main(["keys", "invite", name, "--role", role, "--keys-dir", here]) == 0
+        line = capsys.readouterr().out.strip()
+        assert main(["keys", "join", line, "--keys-dir", there]) == 0
+        assert capsys.readouterr().out == f"this machine is the engine's {role} {name}\n"
+    assert main(["keys", "invite", "robot", "--keys-dir", there]) == 0
+    capsys.readouterr()
+    assert main(["keys", "list", "--keys-dir", here]) == 0
+    assert [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()] == [
+        ["arena", "the engine's site"],
+        ["gpu", "trainer, the engine's trainer"],
+        ["local", "worker, trainer"],
+        ["localhost:1", "the engine's node"],
+    ]
+    for _ in range(2):  # until a node has heard of it
+        assert main(["keys", "revoke", "gpu", "--keys-dir", here]) == 1
+        err = capsys.readouterr().err
+        assert "gpu is revoked, but no node of the engine answers (localhost:1): say it again when one runs" in err
+    assert main(["keys", "list", "--keys-dir", here]) == 0
+    assert "gpu" not in capsys.readouterr().out

@@ -265,7 +265,9 @@ def _add_keys(commands: Any) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)
     invite = actions.add_parser("invite", help="make a key for another machine; prints one line to paste there")
     invite.add_argument("name", metavar="NAME", help="what to call that machine")
-    invite.add_argument("--role", choices=("worker", "trainer", "both"), default="worker", help="(worker)")
+    roles = ("worker", "trainer", "both", "site", "node")
+    about = "what it may be (worker); of an engine: site, trainer or node"
+    invite.add_argument("--role", choices=roles, default="worker", help=about)
     about = "- reads the line that `invite` printed from standard input; an argument would stay in the history"
     join = actions.add_parser("join", help="take over a key that `invite` made")
     join.add_argument("line", metavar="LINE", help=about)

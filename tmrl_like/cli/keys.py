@@ -7,31 +7,76 @@ from pathlib import Path
 
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.config.paths import default_keys_folder
-from tmrl_like.errors import ConfigError, CredentialsError
+from tmrl_like.engine import invitation
+from tmrl_like.engine.authority import Authority, is_authority
+from tmrl_like.errors import ConfigError, CredentialsError, TransportError
 from tmrl_like.transport.credentials import ROLES, AuthorizedKeys, KeyFolder
 
 
 def main(arguments: Arguments) -> int:
     """Do one action on this machine's keys."""
     folder = KeyFolder(Path(arguments.keys_dir).expanduser() if arguments.keys_dir else default_keys_folder())
+    actions = {"invite": _invite, "join": _join, "revoke": _revoke, "list": _list}
     try:
-        if arguments.action == "invite":
-            line = folder.invite(arguments.name, ROLES if arguments.role == "both" else (arguments.role,))
-            about = f"on {arguments.name} run  tmrl-like keys join -  and paste this line, a secret:"
-            print(about, file=sys.stderr, flush=True)
-            print(line)
-        elif arguments.action == "join":
-            keys = folder.join(sys.stdin.readline() if arguments.line == "-" else arguments.line)
-            print(f"this machine may connect as {keys.name} ({', '.join(keys.roles)})")
-        elif arguments.action == "revoke":
-            folder.revoke(arguments.name)
-            print(f"{arguments.name} may no longer connect")
-        else:
-            identities = sorted(AuthorizedKeys(folder).identities.values(), key=lambda identity: identity.name)
-            if not identities:
-                print(f"no keys in {folder.path}: the first server that starts here makes them")
-            for identity in identities:
-                print(f"{identity.name:<24} {', '.join(identity.roles)}")
+        return actions[arguments.action](arguments, folder)
     except CredentialsError as error:  # here always something that the user asked for
         raise ConfigError(str(error)) from None
+
+
+def _invite(arguments: Arguments, folder: KeyFolder) -> int:
+    name, role = arguments.name, arguments.role
+    if role in ("site", "node") or (role == "trainer" and is_authority(folder)):
+        line = invitation.invite(folder, name, role)
+    else:
+        line = folder.invite(name, ROLES if role == "both" else (role,))
+    print(f"on {name} run  tmrl-like keys join -  and paste this line, a secret:", file=sys.stderr, flush=True)
+    print(line)
+    return 0
+
+
+def _join(arguments: Arguments, folder: KeyFolder) -> int:
+    line = sys.stdin.readline() if arguments.line == "-" else arguments.line
+    if line.strip().startswith(invitation.LINE_PREFIX):
+        print(f"this machine is the engine's {invitation.join(folder, line)}")
+    else:
+        keys = folder.join(line)
+        print(f"this machine may connect as {keys.name} ({', '.join(keys.roles)})")
+    return 0
+
+
+def _revoke(arguments: Arguments, folder: KeyFolder) -> int:
+    name = arguments.name
+    if not is_authority(folder) or name not in Authority(folder).names():
+        folder.revoke(name)
+        print(f"{name} may no longer connect")
+        return 0
+    from tmrl_like.engine.revocation import push_revocations
+
+    authority = Authority(folder)
+    authority.revoke(name)
+    if (folder.path / "authorized" / f"{name}.json").exists():
+        folder.revoke(name)
+    silent = push_revocations(authority)
+    if not silent:
+        print(f"{name} may no longer connect")
+    elif len(silent) < len(authority.nodes):
+        print(f"{name} may no longer connect; {', '.join(silent)} did not answer, and learns it from the others later")
+    else:
+        raise TransportError(
+            f"{name} is revoked, but no node of the engine answers ({', '.join(silent)}): say it again when one runs"
+        )
+    return 0
+
+
+def _list(arguments: Arguments, folder: KeyFolder) -> int:
+    roles = {identity.name: list(identity.roles) for identity in AuthorizedKeys(folder).identities.values()}
+    if is_authority(folder):
+        authority = Authority(folder)
+        for name, user in authority.users().items():
+            roles[name] = [*roles.get(name, ()), f"the engine's {user.role}"]
+        roles |= {node: ["the engine's node"] for node in authority.nodes}
+    if not roles:
+        print(f"no keys in {folder.path}: the first server that starts here makes them")
+    for name, played in sorted(roles.items()):
+        print(f"{name:<24} {', '.join(played)}")
     return 0

@@ -5,11 +5,11 @@ The machine where `tmrl-like engine init` ran holds the authority, in its key fo
     keys/
       engine.json              secret: the keys that sign (operator, account, system account, certificates)
       engine_users/NAME.json   per user: its role and public key
-      engine_revoked.json      public keys of the users that were revoked, and when
+      engine_revoked.json      the users that were revoked, and when
 
 and other machines what an invitation's line gave them::
 
-      engine_user.json         secret: this machine's signed user
+      engine_site.json         secret: this machine's signed user as a site; engine_trainer.json: as a trainer
       engine_node.json         secret: a node's certificate and key, and the public parts of the authority
 
 A user's rights are in its JWT, which the account signs. The brokers hold public keys only, so that inviting changes
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 LOCAL = "local"
 _AUTHORITY, _REVOKED, _USERS = "engine.json", "engine_revoked.json", "engine_users"
-_USER, _NODE = "engine_user.json", "engine_node.json"
+_USER, _NODE = "engine_{}.json", "engine_node.json"
 _UNLIMITED = {"subs": -1, "data": -1, "payload": -1}
 _ACCOUNT = {**_UNLIMITED, "imports": -1, "exports": -1, "wildcards": True, "conn": -1, "leaf": -1}
 _STORAGE = {"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1}
@@ -92,6 +92,14 @@ class EngineRecord(msgspec.Struct, frozen=True):
     public_key: str
 
 
+class Revoked(msgspec.Struct, frozen=True):
+    """A user whose JWTs count no more where they were made at this time, in Unix seconds, or before."""
+
+    name: str
+    public_key: str
+    at: int
+
+
 class _Secrets(msgspec.Struct, frozen=True):
     nodes: tuple[str, ...]
     made_at: int
@@ -113,7 +121,10 @@ class Authority:
             MissingExtraError: the extra `engine` is not installed.
         """
         if not is_authority(keys):
-            raise CredentialsError(f"{keys.path} holds no engine; make one with: tmrl-like engine init --nodes HOST")
+            raise CredentialsError(
+                f"{keys.path} holds no engine: run this where it was made, or make one with: "
+                "tmrl-like engine init --nodes HOST"
+            )
         self.folder = keys.path
         self._secrets = read_keys(keys.path / _AUTHORITY, _Secrets, secret=True)
         self._operator, self._account, self._system = (
@@ -121,6 +132,7 @@ class Authority:
             for seed in (self._secrets.operator_seed, self._secrets.account_seed, self._secrets.system_seed)
         )
         self.nodes = self._secrets.nodes
+        self.account = self._account.public_key.decode()
 
     @classmethod
     def create(cls, keys: KeyFolder, nodes: tuple[str, ...]) -> Authority:
@@ -129,12 +141,11 @@ class Authority:
         Raises:
             CredentialsError: there is one already, this machine joined another's, or the folder cannot be written.
         """
-        for name in (_AUTHORITY, _USER, _NODE):
-            if (keys.path / name).exists():
-                raise CredentialsError(
-                    f"{keys.path / name} is there already: take another key folder (--keys-dir), or remove it, and "
-                    "whoever was invited by it must be invited again"
-                )
+        if found := next(keys.path.glob("engine*.json"), None):
+            raise CredentialsError(
+                f"{found} is there already: take another key folder (--keys-dir), or remove it, and whoever was "
+                "invited by it must be invited again"
+            )
         keys.server_keys()  # its gateways' pair, too
         operator = _pair(_nkeys().PREFIX_BYTE_OPERATOR).seed.decode()
         account, system = (_pair(_nkeys().PREFIX_BYTE_ACCOUNT).seed.decode() for _ in range(2))
@@ -146,6 +157,10 @@ class Authority:
         """The users that were invited, by name."""
         files = sorted((self.folder / _USERS).glob("*.json"))
         return {file.stem: read_keys(file, EngineRecord, secret=False) for file in files}
+
+    def names(self) -> set[str]:
+        """Of all users that ever were invited: those that were revoked since, too."""
+        return {*self.users(), *(user.name for user in self._revoked())}
 
     def local_user(self, role: str) -> EngineUser:
         """A user of a part on this machine, signed now."""
@@ -159,6 +174,8 @@ class Authority:
         """
         check_name(name)
         file = self.folder / _USERS / f"{name}.json"
+        if name.lower() in {address_of(node)[0].lower() for node in self.nodes}:
+            raise CredentialsError(f"{name!r} is a node of this engine; take another name")
         if file.exists() or name == LOCAL:
             raise CredentialsError(f"there is a key named {name!r} already; revoke it first or take another name")
         pair = _pair(_nkeys().PREFIX_BYTE_USER)
@@ -173,17 +190,17 @@ class Authority:
         """
         if name not in self.nodes:
             raise CredentialsError(f"this engine has no node {name!r}; its nodes are {', '.join(self.nodes)}")
-        return self._node(name, address_of(name)[0])
+        return self._node(name, address_of(name)[0], in_cluster=True)
 
-    def _node(self, name: str, host: str) -> Node:
-        key, certificate = _certificate(host, self._secrets.ca_key, self._secrets.ca_certificate)
-        account, system = self._account.public_key.decode(), self._system.public_key.decode()
+    def _node(self, name: str, host: str, in_cluster: bool) -> Node:
+        key, certificate = _certificate(host, self._secrets.ca_key, self._secrets.ca_certificate, in_cluster)
+        system = self._system.public_key.decode()
         issuer, made_at = self._operator, self._secrets.made_at
         claims = {"type": "operator", "system_account": system}
         operator = _jwt(issuer, issuer.public_key.decode(), "tmrl_like", claims, made_at)
         system_jwt = _jwt(issuer, system, "system", {"type": "account", "limits": _ACCOUNT}, made_at)
         certificates = (key, certificate, self._secrets.ca_certificate)
-        return Node(name, self.nodes, *certificates, operator, account, system, self.account_jwt(), system_jwt)
+        return Node(name, self.nodes, *certificates, operator, self.account, system, self.account_jwt(), system_jwt)
 
     def account_jwt(self) -> str:
         """What the brokers need to know whom the account has signed: its key, and who was revoked.
@@ -191,24 +208,18 @@ class Authority:
         The same content is the same JWT; a later revocation has a later time, so that brokers keep the newest.
         """
         revoked = self._revoked()
-        claims = {"type": "account", "limits": {**_ACCOUNT, **_STORAGE}, "revocations": revoked}
-        issued_at = max(self._secrets.made_at, *revoked.values(), 0)
-        return _jwt(self._operator, self._account.public_key.decode(), "tmrl_like", claims, issued_at)
+        until = {user.public_key: user.at for user in revoked}
+        claims = {"type": "account", "limits": {**_ACCOUNT, **_STORAGE}, "revocations": until}
+        return _jwt(self._operator, self.account, "tmrl_like", claims, self._newest(revoked))
 
     def revoke(self, name: str) -> None:
-        """Sign no more for that name, and revoke what was signed; `account_jwt` then says so, to whom it is pushed.
-
-        Raises:
-            CredentialsError: no user has that name.
-        """
-        known = self.users()
-        if name not in known:
-            raise CredentialsError(f"no user of the engine is named {name!r}; there are: {', '.join(known) or 'none'}")
-        revoked = self._revoked()
-        newest = max(self._secrets.made_at, *revoked.values(), 0)
-        revoked[known[name].public_key] = max(int(time.time()), newest + 1)
-        write_atomically(self.folder / _REVOKED, msgspec.json.encode(revoked))
-        (self.folder / _USERS / f"{name}.json").unlink()
+        """Revoke what was signed for one of `names`; `account_jwt` says so from then on. Twice is fine."""
+        revoked, known = self._revoked(), self.users()
+        if name in known:
+            at = max(int(time.time()), self._newest(revoked) + 1)
+            revoked.append(Revoked(name, known[name].public_key, at))
+            write_atomically(self.folder / _REVOKED, msgspec.json.encode(revoked))
+            (self.folder / _USERS / f"{name}.json").unlink()
 
     def system_user(self) -> EngineUser:
         """Who may tell the brokers about a revocation, signed now by the brokers' own account."""
@@ -222,12 +233,15 @@ class Authority:
             text = "".join(
                 f"-----BEGIN {part}-----\n{value}\n------END {part}------\n" for part, value in parts.items()
             )
-            leaf = Leaf(self._node(name, name), text)
+            leaf = Leaf(self._node(name, name, in_cluster=False), text)
         return EngineUser(name, role, jwt, seed, self._secrets.ca_certificate, self.nodes, leaf)
 
-    def _revoked(self) -> dict[str, int]:
+    def _revoked(self) -> list[Revoked]:
         file = self.folder / _REVOKED
-        return read_keys(file, dict[str, int], secret=False) if file.exists() else {}
+        return read_keys(file, list[Revoked], secret=False) if file.exists() else []
+
+    def _newest(self, revoked: list[Revoked]) -> int:
+        return max(self._secrets.made_at, *(user.at for user in revoked), 0)
 
 
 def is_authority(keys: KeyFolder) -> bool:
@@ -239,18 +253,18 @@ def engine_user(keys: KeyFolder, role: str) -> EngineUser:
     """Who this machine is to its engine, in that role; where the authority is, a user named "local", signed now.
 
     Raises:
-        CredentialsError: it is nobody, or somebody of another role; or the file is damaged or readable by others.
+        CredentialsError: it is nobody; or the file is damaged or readable by others.
         MissingExtraError: the extra `engine` is not installed.
     """
     if is_authority(keys):
         return Authority(keys).local_user(role)
-    how = f"run `tmrl-like keys invite NAME --role {role}` where the engine was made, and here: tmrl-like keys join -"
-    if not (keys.path / _USER).exists():
-        raise CredentialsError(f"{keys.path} holds no engine's user: {how}")
-    user = read_keys(keys.path / _USER, EngineUser, secret=True)
-    if user.role != role:
-        raise CredentialsError(f"{keys.path} holds {user.name}, which is the engine's {user.role}, no {role}; {how}")
-    return user
+    file = keys.path / _USER.format(role)
+    if not file.exists():
+        raise CredentialsError(
+            f"{keys.path} holds no {role} of an engine: run `tmrl-like keys invite NAME --role {role}` where the "
+            "engine was made, and here: tmrl-like keys join -"
+        )
+    return read_keys(file, EngineUser, secret=True)
 
 
 def engine_node(keys: KeyFolder, name: str) -> Node:
@@ -273,7 +287,7 @@ def engine_node(keys: KeyFolder, name: str) -> Node:
 
 def store_user(keys: KeyFolder, user: EngineUser) -> None:
     """Keep an invitation's user as this machine's."""
-    write_atomically(keys.path / _USER, msgspec.json.encode(user), private=True)
+    write_atomically(keys.path / _USER.format(user.role), msgspec.json.encode(user), private=True)
 
 
 def store_node(keys: KeyFolder, node: Node) -> None:
@@ -343,8 +357,11 @@ def _ca() -> tuple[str, str]:
     return _signed("tmrl_like engine", x509.BasicConstraints(ca=True, path_length=0))
 
 
-def _certificate(host: str, ca_key: str, ca_certificate: str) -> tuple[str, str]:
-    """A P-256 key and a certificate of it for this host and for this machine's own name, in PEM."""
+def _certificate(host: str, ca_key: str, ca_certificate: str, is_client: bool) -> tuple[str, str]:
+    """A P-256 key and a certificate of it for this host and for this machine's own name, in PEM.
+
+    `is_client`: who dials may show it, too. That is how a node is let in by the others, so no site's certificate may.
+    """
     from cryptography import x509
     from cryptography.x509.oid import ExtendedKeyUsageOID
 
@@ -354,8 +371,8 @@ def _certificate(host: str, ca_key: str, ca_certificate: str) -> tuple[str, str]
             names.append(x509.IPAddress(ipaddress.ip_address(name)))
         except ValueError:
             names.append(x509.DNSName(name))
-    both = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]  # nodes dial each other
-    extensions = (x509.SubjectAlternativeName(names), x509.ExtendedKeyUsage(both))
+    usages = [ExtendedKeyUsageOID.SERVER_AUTH, *([ExtendedKeyUsageOID.CLIENT_AUTH] if is_client else [])]
+    extensions = (x509.SubjectAlternativeName(names), x509.ExtendedKeyUsage(usages))
     leaf = x509.BasicConstraints(ca=False, path_length=None)
     return _signed(host[:64], leaf, *extensions, ca=(ca_key, ca_certificate))
 

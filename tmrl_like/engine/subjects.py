@@ -28,6 +28,8 @@ from tmrl_like.wire.messages import Name
 PARTS = 16
 SEATS = "tmrl-seats"
 """The bucket with the trainer's seat of each run."""
+CLAIMS_UPDATE = "$SYS.REQ.CLAIMS.UPDATE"
+"""Where nodes take another JWT of the account, from the brokers' own account."""
 _LONGEST_TOKEN = 64
 
 Token: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_=-]{0,64}\Z")]
@@ -172,4 +174,4 @@ def rights(role: str, name: str) -> Rights:
         publish = ("tmrl.*.a.*", "tmrl.*.p", f"$KV.{SEATS}.*", *requests)
         return Rights(publish, ("tmrl.*.s.>", "tmrl.*.b.>", "tmrl.*.g.*", own))
     assert role == "system", role
-    return Rights(("$SYS.REQ.CLAIMS.UPDATE", "$SYS.REQ.SERVER.PING.>"), (own,))
+    return Rights((CLAIMS_UPDATE,), (own,))

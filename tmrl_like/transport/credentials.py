@@ -114,12 +114,19 @@ class KeyFolder:
         Raises:
             CredentialsError: the name is taken or not usable, or this is not the server's machine.
         """
+        return to_line(_LINE_PREFIX, self.authorize(name, roles))
+
+    def authorize(self, name: str, roles: tuple[str, ...]) -> PeerKeys:
+        """Make a key for another machine.
+
+        Raises:
+            CredentialsError: the name is taken or not usable, or this is not the server's machine.
+        """
         server = self.server_keys()
         check_name(name)
         if (self.path / "authorized" / f"{name}.json").exists():
             raise CredentialsError(f"there is a key named {name!r} already; revoke it first or take another name")
-        keys = self._authorize(server, name, roles)
-        return _LINE_PREFIX + base64.urlsafe_b64encode(msgspec.msgpack.encode(keys)).decode().rstrip("=")
+        return self._authorize(server, name, roles)
 
     def join(self, line: str) -> PeerKeys:
         """Store a line made by `invite` as this machine's key.
@@ -127,22 +134,33 @@ class KeyFolder:
         Raises:
             CredentialsError: not such a line, or this machine has another key already.
         """
-        text = line.strip()
-        if not text.startswith(_LINE_PREFIX):
-            raise CredentialsError(f"expected the line that `tmrl-like keys invite` printed ({_LINE_PREFIX}…)")
-        text = text.removeprefix(_LINE_PREFIX)
-        try:
-            keys = msgspec.msgpack.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=PeerKeys)
-        except (ValueError, msgspec.MsgspecError):
-            raise CredentialsError(
-                "the line is incomplete or damaged; copy all of what `keys invite` printed"
-            ) from None
-        if (self.path / "server.json").exists():
-            raise CredentialsError(
-                f"{self.path} holds a server's keys; join from another folder (--keys_dir) or remove it"
-            )
-        write_atomically(self.path / "peer.json", msgspec.json.encode(keys), private=True)
+        keys = from_line(_LINE_PREFIX, line, PeerKeys)
+        self.store_peer(keys)
         return keys
+
+    def store_peer(self, keys: PeerKeys) -> None:
+        """Keep this as this machine's key, unless the keys of the server that it is for are here.
+
+        Raises:
+            CredentialsError: those of another server are.
+        """
+        if not (self.path / "server.json").exists():
+            write_atomically(self.path / "peer.json", msgspec.json.encode(keys), private=True)
+        elif self.server_keys().curve_public != keys.server_curve_public:
+            raise CredentialsError(
+                f"{self.path} holds a server's keys; join from another folder (--keys-dir) or remove it"
+            )
+
+    def adopt(self, server: ServerKeys) -> None:
+        """Run servers of this machine under another server's keys: peers find the same one at both.
+
+        Raises:
+            CredentialsError: this machine has other keys already.
+        """
+        if not (self.path / "server.json").exists() and not (self.path / "peer.json").exists():
+            self._fill(server)
+        elif self.server_keys() != server:
+            raise CredentialsError(f"{self.path} holds another server's keys; join from another folder (--keys-dir)")
 
     def revoke(self, name: str) -> None:
         """Refuse the key of that name from now on.
@@ -163,16 +181,18 @@ class KeyFolder:
         write_atomically(self.path / "authorized" / f"{name}.json", msgspec.json.encode(entry))
         return PeerKeys(name, roles, public, secret, server.curve_public, server.tls_certificate)
 
+    def _fill(self, server: ServerKeys) -> None:
+        peer = self._authorize(server, _LOCAL, ROLES)
+        write_atomically(self.path / "peer.json", msgspec.json.encode(peer), private=True)
+        write_atomically(self.path / "server.json", msgspec.json.encode(server), private=True)
+
     def _create(self) -> None:
         """Make all keys in a folder beside, then rename: two parts that start at once agree on one set."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         draft = KeyFolder(self.path.with_name(f".{self.path.name}.{os.getpid()}.{secrets.token_hex(4)}"))
         draft.path.mkdir(mode=0o700)
         try:
-            server = ServerKeys(*_curve_pair(), *_tls_pair())
-            write_atomically(draft.path / "server.json", msgspec.json.encode(server), private=True)
-            peer = draft._authorize(server, _LOCAL, ROLES)
-            write_atomically(draft.path / "peer.json", msgspec.json.encode(peer), private=True)
+            draft._fill(ServerKeys(*_curve_pair(), *_tls_pair()))
             if self.path.is_dir() and not any(self.path.iterdir()):
                 self.path.rmdir()
             draft.path.rename(self.path)
@@ -285,6 +305,27 @@ def _tls_pair() -> tuple[str, str]:
     pem = serialization.Encoding.PEM
     private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     return private.decode(), certificate.public_bytes(pem).decode()
+
+
+def to_line(prefix: str, content: msgspec.Struct) -> str:
+    """Secrets as one line that survives being copied and pasted."""
+    return prefix + base64.urlsafe_b64encode(msgspec.msgpack.encode(content)).decode().rstrip("=")
+
+
+def from_line(prefix: str, line: str, kind: type[T]) -> T:
+    """What `to_line` made a line of.
+
+    Raises:
+        CredentialsError: it is another line, or not all of it.
+    """
+    text = line.strip()
+    if not text.startswith(prefix):
+        raise CredentialsError(f"expected the line that `tmrl-like keys invite` printed ({prefix}…)")
+    text = text.removeprefix(prefix)
+    try:
+        return msgspec.msgpack.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=kind)
+    except (ValueError, msgspec.MsgspecError):
+        raise CredentialsError("the line is incomplete or damaged; copy all of what `keys invite` printed") from None
 
 
 def check_name(name: str) -> None:

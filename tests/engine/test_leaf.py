@@ -26,6 +26,7 @@ from tmrl_like.engine.subjects import (
 
 STREAM = stream_name("run")
 SITE, OTHER = "arena=2E1", "lab"
+LARGE = 200_000
 HOSTILE = """
 listen: "127.0.0.1:{port}"
 jetstream {{ store_dir: "{folder}", domain: "{domain}" }}
@@ -34,6 +35,10 @@ leafnodes {{
   remotes: [{{ url: "tls://localhost:{hub}", credentials: "{creds}", tls {{ ca_file: "{ca}" }} }}]
 }}
 """
+
+
+def large(number: int) -> bytes:
+    return b"%d" % number * LARGE
 
 
 async def requested(client: nats.NATS, api: str, body: object, reply: str) -> dict:
@@ -78,7 +83,7 @@ def test_samples_cross_the_long_link_once_and_when_they_are_asked_for(node: Node
 
     async def run(leaf: LeafNode) -> None:
         trainer, hub_gateway = await dial(node.urls[0], gpu), await dial(node.urls[0], other)
-        gateway = await dial(leaf.url, site)
+        gateway, second = await dial(leaf.url, site), await dial(leaf.url, site)
         heard: list[tuple[str, bytes]] = []
 
         async def note(message: nats.aio.msg.Msg) -> None:
@@ -86,28 +91,33 @@ def test_samples_cross_the_long_link_once_and_when_they_are_asked_for(node: Node
 
         for subject in (samples_of_part("run"), beats_of_part("run"), gateway_subject("run")):
             await trainer.subscribe(subject, cb=note)
-        down = [await gateway.subscribe(subject) for subject in (policy_subject("run"), acks_subject("run", "arena.1"))]
+        subjects = (policy_subject("run"), acks_subject("run", "arena.1"))
+        down = [await client.subscribe(subject) for client in (gateway, second) for subject in subjects]
         await with_a_stream(trainer, "gpu")
         await with_a_stream(trainer, "gpu", SITE)
         for i in range(5):
-            said = await gateway.request(samples_subject("run", "arena.1", "w1"), b"%d" % i, timeout=5)
+            said = await gateway.request(samples_subject("run", "arena.1", "w1"), large(i), timeout=5)
             assert json.loads(said.data)["seq"] == i + 1
         await hub_gateway.request(samples_subject("run", OTHER, "w2"), b"of the lab", timeout=5)
         await gateway.publish(beats_subject("run", "arena.1", "w1"), b"beat")
         await gateway.publish(gateway_subject("run", "arena.1"), b"state")
-        await trainer.publish(policy_subject("run"), b"policy")
+        down_before, up_before = leaf.crossed()
+        await trainer.publish(policy_subject("run"), large(9))
         await trainer.publish(acks_subject("run", "arena.1"), b"ack")
-        assert [(await subscription.next_msg(5)).data for subscription in down] == [b"policy", b"ack"]
+        assert [(await subscription.next_msg(5)).data for subscription in down] == 2 * [large(9), b"ack"]
         messages = await read(trainer, "gpu", SITE, 5)
         assert [(m.subject, m.data) for m in messages] == [
-            (samples_subject("run", "arena.1", "w1"), b"%d" % i) for i in range(5)
+            (samples_subject("run", "arena.1", "w1"), large(i)) for i in range(5)
         ]
         assert [int(m.reply.split(".")[5]) for m in messages] == [1, 2, 3, 4, 5]
+        down_after, up_after = leaf.crossed()
+        assert LARGE <= down_after - down_before < 1.5 * LARGE, "a policy crosses once, for two gateways"
+        assert 5 * LARGE <= up_after - up_before < 5.5 * LARGE, "a sample crosses once"
         await until(lambda: len(heard) >= 3)
         assert sorted(data for _, data in heard) == [b"beat", b"of the lab", b"state"]
         info = await requested(trainer, f"$JS.{SITE}.API.STREAM.INFO.{STREAM}", {}, f"{leaf_inbox('gpu', SITE)}.i")
         assert info["state"]["messages"] == 5
-        for client in (trainer, hub_gateway, gateway):
+        for client in (trainer, hub_gateway, gateway, second):
             await client.close()
 
     with LeafNode(tmp_path / "leaf", site, leaf_port(node)) as leaf:

@@ -78,7 +78,7 @@ def write_config(
     several = len(node.nodes) > 1
     tls = _tls(folder)
     leaves = json.dumps(f"{bind}:{leaf_port or port + LEAF_ABOVE}")
-    more = [f"leafnodes {{ listen: {leaves}, tls {{ {tls} }} }}"]
+    more = [f"leafnodes {{ listen: {leaves}, no_advertise: true, tls {{ {tls} }} }}"]
     if several:
         others = [address_of(other) for other in node.nodes if other != node.name]
         routes = json.dumps([f"tls://{host}:{above + CLUSTER_ABOVE}" for host, above in others])

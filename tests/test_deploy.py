@@ -1,0 +1,87 @@
+"""The example files of docs/deploy, and the commands that the guides to them give."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tmrl_like.cli.arguments import Arguments, parse
+from tmrl_like.config.loading import load_settings
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+FILES = sorted((DOCS / "deploy").iterdir())
+GUIDES = [DOCS / "guide" / name for name in ("engine.md", "deploy.md")]
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """The arguments of every `tmrl-like` and `-m tmrl_like` in lines of a shell; a variable is x."""
+    text = re.sub(r"\$(\w+|\(\w+\)|\{[^}]*\})", "x", re.sub(r"\s*\\\n\s*", " ", text))
+    for found in re.findall(r"(?:tmrl-like|-m tmrl_like) ((?:(?!  )[^|;&`\n])+)", text):
+        yield shlex.split(found.replace('"', ""), comments=True)
+
+
+def texts(path: Path) -> Iterator[str]:
+    """Where a file's commands are: in YAML in comments, and in strings, which may go over several lines."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".yaml":
+        yield text
+        return
+    yield from re.findall("#.*", text)
+    waiting = list(yaml.safe_load_all(text))
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, str):
+            yield found
+        elif isinstance(found, dict | list):
+            waiting += found.values() if isinstance(found, dict) else found
+
+
+@pytest.mark.parametrize("path", [*FILES, *GUIDES], ids=lambda path: path.name)
+def test_every_command_is_one(path: Path) -> None:
+    found = [arguments for text in texts(path) for arguments in commands(text)]
+    assert len(found) > 1 or path.name == "Dockerfile"
+    for words in found:
+        arguments = parse(words)
+        assert isinstance(arguments, Arguments), words
+        if "experiment" in arguments:
+            load_settings(ROOT / "config" / "drone.yaml", arguments.overrides)
+
+
+def test_a_wrong_command_would_be_seen() -> None:
+    lines = "exec tmrl-like engine strat $(hostname).engine\na$ tmrl-like keys invite a \\\n    --rol site | cat"
+    assert list(commands(lines)) == [["engine", "strat", "x.engine"], ["keys", "invite", "a", "--rol", "site"]]
+
+
+def test_yaml_is_yaml_and_names_what_is_there() -> None:
+    compose = yaml.safe_load((DOCS / "deploy" / "compose.yaml").read_text(encoding="utf-8"))
+    assert set(compose["services"]) == {"engine", "server", "trainer", "worker"}
+    for service in compose["services"].values():
+        assert set(service.get("depends_on", ())) <= set(compose["services"])
+    objects = list(yaml.safe_load_all((DOCS / "deploy" / "kubernetes.yaml").read_text(encoding="utf-8")))
+    names = {(o["kind"], o["metadata"]["name"]) for o in objects}
+    assert len(names) == len(objects)
+    for o in objects:
+        if o["kind"] in ("StatefulSet", "Deployment", "Job"):
+            pod = o["spec"]["template"]["spec"]
+            volumes = {
+                v["name"]
+                for v in (*pod["volumes"], *(c["metadata"] for c in o["spec"].get("volumeClaimTemplates", ())))
+            }
+            for container in (*pod["initContainers"], *pod["containers"]):
+                assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+        if o["kind"] == "StatefulSet":
+            assert ("Service", o["spec"]["serviceName"]) in names
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+@pytest.mark.parametrize("path", [path for path in FILES if path.suffix == ".sbatch"], ids=lambda path: path.name)
+def test_a_script_for_slurm_is_a_script(path: Path) -> None:
+    subprocess.run(["bash", "-n", path], check=True)

@@ -4,6 +4,9 @@ import contextlib
 import functools
 import os
 import socket
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +16,9 @@ from cli_commands import Command
 
 from tmrl_like.cli import main
 from tmrl_like.engine import revocation
+from tmrl_like.engine.authority import Authority
+from tmrl_like.engine.invitation import invite
+from tmrl_like.transport import KeyFolder
 
 
 @pytest.mark.skipif(os.name != "posix", reason="elsewhere nats-server is a child")
@@ -97,6 +103,32 @@ def test_an_engine_is_made_once_and_says_what_comes_next(capsys: pytest.CaptureF
     assert (own_home / ".tmrl_like" / "keys" / "engine.json").read_bytes() == secret
     assert main(["engine", "start", "d.example"]) == 2
     assert "has no node 'd.example'; its nodes are a.example, b.example, c.example:4300" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.name != "posix", reason="elsewhere a terminal cuts no line")
+def test_a_terminal_takes_a_line_longer_than_it_edits_and_shows_nothing_of_it(tmp_path: Path) -> None:
+    import termios
+
+    keys = KeyFolder(tmp_path / "here")
+    Authority.create(keys, ("localhost",))
+    line = invite(keys, "arena", "site")
+    assert len(line) > 4095
+    outside, inside = os.openpty()
+    before = termios.tcgetattr(inside)
+    command = [sys.executable, "-m", "tmrl_like", "keys", "join", "-", "--keys-dir", str(tmp_path / "there")]
+    process = subprocess.Popen(command, stdin=inside, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert "paste the line" in process.stderr.readline()
+    with open(outside, "r+b", buffering=0) as terminal:
+        while termios.tcgetattr(inside)[3] & termios.ICANON:
+            time.sleep(0.01)
+        terminal.write(line.encode() + b"\n")
+        out, err = process.communicate(timeout=60)
+        assert (out, err, process.returncode) == ("this machine is the engine's site arena\n", "", 0)
+        assert termios.tcgetattr(inside) == before
+        os.set_blocking(outside, False)
+        assert terminal.read(100) is None  # no echo
+    os.close(inside)
 
 
 def test_sites_trainers_and_nodes_are_invited_listed_joined_and_revoked(

@@ -137,6 +137,11 @@ def test_a_site_and_a_trainer_do_what_is_theirs_and_nothing_else(node: Nodes) ->
             assert state.messages == 1
 
     asyncio.run(act())
+    secrets = json.loads((node.keys.path / "engine.json").read_bytes())
+    hidden = [secrets[name].encode() for name in ("operator_seed", "account_seed", "system_seed", "ca_key")]
+    files = [file for file in node.home(0).rglob("*") if file.is_file()]
+    assert {"nats-server.conf", "node.key", "log"} < {file.name for file in files}
+    assert not any(secret in file.read_bytes() for file in files for secret in hidden)
 
 
 def test_a_confirmation_sent_elsewhere_than_to_its_publisher_asks_jetstream_for_nothing(node: Nodes) -> None:

@@ -16,7 +16,7 @@ from leaf_node import LeafNode, dial, leaf_port
 from test_leaf import SITE, with_a_stream
 
 from tmrl_like.engine.authority import EngineUser
-from tmrl_like.engine.status import EngineStatus, Gateway, Stream, look
+from tmrl_like.engine.status import EngineStatus, Gateway, Stream, forget, look
 from tmrl_like.engine.subjects import SEATS, GatewayState, TrainerSeat, gateway_subject, samples_subject
 
 
@@ -113,6 +113,10 @@ def test_all_streams_gateways_and_seats_are_found_those_of_leaves_too(
         with speaking(leaf.url, site, *states):
             away = f"tls://localhost:{free_ports(1)[0]}"
             status = look([node.urls[0], away], gpu)
+            admin = node.authority.local_user("admin")
+            assert forget("other", [""], node.urls, admin) == [""]
+            assert forget("run", ["", "arena.1"], node.urls, admin) == []
+            assert look(node.urls, gpu).streams == {}
     assert status.nodes == {node.urls[0]: "", away: "does not answer"}
     assert {place: stream and stream.state.messages for place, stream in status.streams.items()} == {
         ("run", ""): 0,

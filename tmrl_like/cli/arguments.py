@@ -314,6 +314,11 @@ def _add_engine(commands: Any) -> None:
     status = actions.add_parser("status", help=about)
     about = "the engine's nodes, tls://host[:port][,…] (those of this machine's key)"
     status.add_argument("--engine", metavar="NODES", help=about)
+    about = "delete what the nodes, and leaves that answer, keep of a run; each run's room is kept for it until then"
+    forget = actions.add_parser("forget", help=about)
+    forget.add_argument("run", metavar="RUN", help="its run_name")
+    about = "samples that no trainer has stored, too: workers send theirs again, those of dead ones are lost"
+    forget.add_argument("--lose-samples", action="store_true", help=about)
     for action in actions.choices.values():
         action.add_argument("--keys-dir", "--keys_dir", metavar="FOLDER", help="where the keys are")
 

@@ -11,16 +11,17 @@ from tmrl_like.config.paths import data_folder, default_keys_folder
 from tmrl_like.engine.authority import Authority, engine_node, engine_user, node_name
 from tmrl_like.engine.broker import become_nats_server, write_config, write_leaf_config
 from tmrl_like.engine.options import DEFAULT_PORT, address_of, node_url
-from tmrl_like.engine.status import Stream, look, place
-from tmrl_like.errors import ConfigError, CredentialsError, expect
+from tmrl_like.engine.status import Stream, forget, look, place
+from tmrl_like.errors import ConfigError, CredentialsError, TransportError, expect
 from tmrl_like.transport import KeyFolder
 
 
 def main(arguments: Arguments) -> int:
     """Do one action; `start` and `leaf` return when the node has ended."""
     keys = KeyFolder(Path(arguments.keys_dir).expanduser() if arguments.keys_dir else default_keys_folder())
+    actions = {"init": _init, "start": _start, "leaf": _leaf, "status": _status, "forget": _forget}
     try:
-        return {"init": _init, "start": _start, "leaf": _leaf, "status": _status}[arguments.action](arguments, keys)
+        return actions[arguments.action](arguments, keys)
     except CredentialsError as error:  # here always something that the user asked for
         raise ConfigError(str(error)) from None
 
@@ -68,6 +69,26 @@ def _leaf(arguments: Arguments, keys: KeyFolder) -> int:
         monitor_port=arguments.monitor_port,
     )
     return become_nats_server(config)
+
+
+def _forget(arguments: Arguments, keys: KeyFolder) -> int:
+    authority, run = Authority(keys), arguments.run
+    status = look([node_url(node) for node in authority.nodes], authority.local_user("trainer"))
+    streams = {site: stream for (of, site), stream in status.streams.items() if of == run}
+    reached = [node for node, problem in status.nodes.items() if not problem]
+    if not streams:
+        known = f"there are: {', '.join(status.runs()) or 'none'}" if reached else "no node answers"
+        raise ConfigError(f"no stream of a run {run!r} is found; {known}")
+    if run in status.trainers:
+        raise ConfigError(f"the trainer {status.trainers[run]} reads this run's streams: end it first")
+    waiting = sum(stream.state.messages for stream in streams.values() if stream is not None)
+    if waiting and not arguments.lose_samples:
+        what = counted(waiting, "message")
+        raise ConfigError(f"{what} of this run wait for its trainer: start that, or give --lose-samples")
+    if left := forget(run, list(streams), reached, authority.local_user("admin")):
+        raise TransportError(f"not deleted: the stream of run {run} at {' and '.join(map(place, left))}; try again")
+    print(f"the engine holds nothing of run {run} any more")
+    return 0
 
 
 def _status(arguments: Arguments, keys: KeyFolder) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -35,13 +36,31 @@ def _invite(arguments: Arguments, folder: KeyFolder) -> int:
 
 
 def _join(arguments: Arguments, folder: KeyFolder) -> int:
-    line = sys.stdin.readline() if arguments.line == "-" else arguments.line
+    line = _pasted_line() if arguments.line == "-" else arguments.line
     if line.strip().startswith(invitation.LINE_PREFIX):
         print(f"this machine is the engine's {invitation.join(folder, line)}")
     else:
         keys = folder.join(line)
         print(f"this machine may connect as {keys.name} ({', '.join(keys.roles)})")
     return 0
+
+
+def _pasted_line() -> str:
+    """Standard input's first line. A terminal does not show it, nor cut it as those that can be edited: at 4,095."""
+    if os.name != "posix" or not sys.stdin.isatty():
+        return sys.stdin.readline()
+    import termios
+
+    before = termios.tcgetattr(sys.stdin)
+    changed = termios.tcgetattr(sys.stdin)
+    changed[3] &= ~(termios.ICANON | termios.ECHO)
+    changed[6][termios.VMIN], changed[6][termios.VTIME] = 1, 0
+    print("paste the line and press Enter; it is not shown", file=sys.stderr, flush=True)
+    try:
+        termios.tcsetattr(sys.stdin, termios.TCSANOW, changed)
+        return sys.stdin.readline()
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSANOW, before)
 
 
 def _revoke(arguments: Arguments, folder: KeyFolder) -> int:

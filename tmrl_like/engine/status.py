@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tmrl_like.engine.connection import EngineConnection, hear
-from tmrl_like.engine.subjects import SEATS, GatewayState, TrainerSeat, inbox, leaf_inbox, name_of_token
+from tmrl_like.engine.subjects import (
+    SEATS,
+    GatewayState,
+    TrainerSeat,
+    inbox,
+    leaf_inbox,
+    name_of_token,
+    stream_name,
+    token,
+)
 from tmrl_like.errors import CredentialsError
 
 if TYPE_CHECKING:
@@ -82,6 +91,7 @@ class _Answer(msgspec.Struct, frozen=True):
     streams: tuple[Stream, ...] | None = None
     missing: tuple[str, ...] | None = None
     message: _Message | None = None
+    success: bool = False  # of a stream's deletion
 
 
 @dataclass
@@ -160,6 +170,33 @@ def look(nodes: Sequence[str], user: EngineUser) -> EngineStatus:
     return status
 
 
+def forget(run: str, sites: Sequence[str], nodes: Sequence[str], user: EngineUser) -> list[str]:
+    """Delete a run's streams; returns the sites whose stream is still there.
+
+    Args:
+        run: its name.
+        sites: with a stream of it; "" is the hub.
+        nodes: `tls://host:port` of those that answer.
+        user: of the role "admin".
+    """
+    left = list(sites)
+
+    async def delete(client: Client) -> None:
+        for site in sites:
+            api, replies = _jetstream(user, token(site) if site else "")
+            answer = await _ask(client, f"{api}.STREAM.DELETE.{stream_name(run)}", {}, replies)
+            if answer is not None and answer.success:
+                left.remove(site)
+
+    _Visit(nodes, user, delete).end(time.monotonic() + _GATHER_S)
+    return left
+
+
+def _jetstream(user: EngineUser, site: str) -> tuple[str, str]:
+    """Where the hub's JetStream, or that of a site's leaf (a token), is asked, and where it may answer."""
+    return (f"$JS.{site}.API", leaf_inbox(user.name, site)) if site else ("$JS.API", inbox(user.name))
+
+
 class _Visit:
     """Connects to one of some nodes, and does something there, once."""
 
@@ -210,13 +247,14 @@ async def _gather(client: Client, user: EngineUser, status: EngineStatus) -> Non
         asked = {"last_by_subj": f"$KV.{SEATS}.{run}"}
         answer = await _ask(client, f"$JS.API.STREAM.MSG.GET.KV_{SEATS}", asked, inbox(user.name))
         if answer is not None and answer.message is not None and answer.message.data:
-            status.trainers[name_of_token(run)] = msgspec.msgpack.decode(answer.message.data, type=TrainerSeat).name
+            with contextlib.suppress(msgspec.DecodeError):  # a site can have a broker's answer put there
+                status.trainers[name_of_token(run)] = msgspec.msgpack.decode(answer.message.data, type=TrainerSeat).name
     status.gateways = [gateway for _, gateway in sorted(heard.items(), key=lambda item: item[0])]
 
 
 async def _add_streams(client: Client, user: EngineUser, site: str, status: EngineStatus) -> set[str]:
     """Ask the hub, or a site's leaf, for its streams; returns their runs, as tokens."""
-    api, replies = (f"$JS.{site}.API", leaf_inbox(user.name, site)) if site else ("$JS.API", inbox(user.name))
+    api, replies = _jetstream(user, site)
     runs: dict[str, Stream | None] = {}
     while True:
         asked = {"offset": len(runs), "subject": "tmrl.*.s.>"}

@@ -138,7 +138,7 @@ class Rights:
     connections: tuple[str, ...] = ("STANDARD",)
 
 
-_STREAM_REQUESTS = (  # of the trainer, whose run it is; nobody may delete or update a stream
+_STREAM_REQUESTS = (  # of the trainer, whose run it is; it may neither delete nor update a stream
     "INFO",
     "STREAM.CREATE.*",
     "STREAM.INFO.*",
@@ -156,7 +156,9 @@ _STREAM_REQUESTS = (  # of the trainer, whose run it is; nobody may delete or up
 
 
 def rights(role: str, name: str) -> Rights:
-    """What a user of that role and name may do; of the role "system", tell the brokers about a revocation.
+    """What a user of that role and name may do.
+
+    The roles "system" (tell the brokers about a revocation) and "admin" (delete streams) are the authority's own.
 
     A site cannot make streams, and the trainer can: one that republishes would let a site pass samples off as policies.
     """
@@ -173,5 +175,7 @@ def rights(role: str, name: str) -> Rights:
         requests = (f"$JS.{api}.{request}" for api in ("API", "*.API") for request in _STREAM_REQUESTS)
         publish = ("tmrl.*.a.*", "tmrl.*.p", f"$KV.{SEATS}.*", *requests)
         return Rights(publish, ("tmrl.*.s.>", "tmrl.*.b.>", "tmrl.*.g.*", own))
+    if role == "admin":
+        return Rights(("$JS.API.STREAM.DELETE.*", "$JS.*.API.STREAM.DELETE.*"), (own,))
     assert role == "system", role
     return Rights((CLAIMS_UPDATE,), (own,))

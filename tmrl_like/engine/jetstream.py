@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import secrets
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -65,14 +66,14 @@ class JetStream:
 
     Attributes:
         domain: the leaf's; empty: the hub's.
-        inbox: where it may answer and deliver; a leaf has one of its own, and cannot answer for others.
+        inbox: where it may answer and deliver, of this object alone; a leaf can use no other than those of its site.
     """
 
     def __init__(self, client: Client, name: str, domain: str = "") -> None:
         """Ask as the user of that name; call `open` first."""
         self._client = client
         self.domain = domain
-        self.inbox = inbox(name) + (f".leaf.{domain}" if domain else "")
+        self.inbox = f"{inbox(name)}{f'.leaf.{domain}' if domain else ''}.{secrets.token_hex(8)}"
         self._api = f"$JS.{domain}.API" if domain else "$JS.API"
         self._asked: dict[str, asyncio.Future[Msg]] = {}
         self._numbers = itertools.count()

@@ -57,18 +57,21 @@ _REFUSED_FOR_S = 1.0
 _OUTGOING_BYTES = 16 << 20
 _BATCH, _LOW = 256, 128  # messages asked for at a time, and below which more are
 _SILENT_AFTER_S = 1.5
+_BATCH_BYTES = 9 << 20  # one message alone may have 8 MiB
 _AGAIN_S = 0.2
+_DIRECT_S = 10.0
 _READ_AGAIN_S = 5.0
 _PURGE_S = 1.0
 _REPEAT_AFTER_S = 3.0
+_COMPLAIN_AFTER_S = 3.0
 _SITE_AWAY_S = 2.5
 _POLICY_AGAIN_S = 2.0
 _MAX_WORKERS = 4096
 _MAX_BEATS = 10_000  # that may wait
 _NS = 1_000_000_000
 
-_PULL = msgspec.json.encode(  # bytes: one message alone may have 8 MiB
-    {"batch": _BATCH, "max_bytes": 9 << 20, "expires": 30 * _NS, "idle_heartbeat": _NS // 2}
+_PULL = msgspec.json.encode(
+    {"batch": _BATCH, "max_bytes": _BATCH_BYTES, "expires": 30 * _NS, "idle_heartbeat": _NS // 2}
 )
 _state_decoder = msgspec.msgpack.Decoder(GatewayState)
 
@@ -95,13 +98,12 @@ class _Stream(StreamProgress):
         self.api: JetStream | None = None  # of the connection that lasts
         self.task: asyncio.Task[None] | None = None
         self.is_made = False
-        self.heard_at = -1e9
-        self.read_again_at = -1e9
+        self.heard_at = self.read_again_at = self.direct_until = 0.0
         self.begin_consumer()
 
     def begin_consumer(self) -> None:
         """Nothing has come of the newest consumer."""
-        self.asked = 0  # messages that may still come of what was asked for
+        self.asked = self.asked_bytes = 0  # messages that may still come of what was asked for, and at most their bytes
         self.consumed = 0
         self.is_broken = False
         self.wanted = asyncio.Event()
@@ -116,16 +118,15 @@ class _Stream(StreamProgress):
                 self.asked -= int(left) if left.isdecimal() else 0
                 self.wanted.set()
             return None
-        numbers = message.reply.split(".")[5:]  # $JS.ACK.STREAM.CONSUMER.DELIVERED.SEQUENCE.CONSUMED.TIME.LEFT
-        self.is_broken |= len(numbers) != 4 or not all(map(str.isdecimal, numbers))
         self.asked -= 1
+        self.asked_bytes -= len(message.data)
         self.consumed += 1
+        numbers = message.reply.split(".")[5:]  # $JS.ACK.STREAM.CONSUMER.DELIVERED.SEQUENCE.CONSUMED.TIME.LEFT
+        is_next = len(numbers) == 4 and all(map(str.isdecimal, numbers)) and int(numbers[1]) == self.consumed
+        self.is_broken |= not is_next or min(self.asked, self.asked_bytes) < 0  # a leaf may send what nobody asked for
         if self.asked < _LOW:
             self.wanted.set()
-        if self.is_broken or int(numbers[1]) != self.consumed:
-            self.is_broken = True
-            return None
-        return int(numbers[0]), int(numbers[3])
+        return None if self.is_broken else (int(numbers[0]), int(numbers[3]))
 
 
 class EngineLink:
@@ -145,6 +146,7 @@ class EngineLink:
         self._options = options
         self._user = user.name
         self._subject = f"tmrl.{token(options.run)}"
+        self._seat_subject = f"$KV.{SEATS}.{token(options.run)}"
         self._inbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._outgoing: deque[tuple[m.Ack | m.Dismissal | m.PolicyFrame, bytes]] = deque()
         self._taken_bytes = self._said_bytes = 0  # each is changed by one thread
@@ -153,7 +155,7 @@ class EngineLink:
         self._feed = secrets.randbits(62) + 1
         self._is_seated = self._had_seat = False
         self._revision = 0  # of the seat, where this one wrote it last
-        self._seat_at = -1e9
+        self._seat_at = 0.0
         self._progress = Progress()
         self._streams: dict[str, _Stream] = {}  # by domain
         self._direct: list[Subscription] = []
@@ -162,7 +164,7 @@ class EngineLink:
         self._heard_of: dict[str, float] = {}  # when each site's gateway was
         self._rank = 0
         self._parts: list[int] | None = None  # of the samples; None: all
-        self._policy_at = -1e9  # when one went out, or was asked for
+        self._policy_at = 0.0  # when one went out, or was asked for
         self._replicas = 3
         self._lines = Lines(log, 1, 0.1)
         self._closing, self._woken, self._seat_wanted = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -226,7 +228,7 @@ class EngineLink:
 
     async def _sit(self, hub: JetStream) -> None:
         """Take the seat, and keep it; of ranks other than 0, see that their group has it."""
-        has_bucket = False
+        has_bucket, began_at = False, time.monotonic()
         while True:
             try:
                 if self._hello is not None and self._hello.rank.number:
@@ -238,7 +240,7 @@ class EngineLink:
                     await self._take_seat(hub, self._hello)
             except (JetStreamError, TimeoutError) as error:
                 has_bucket = False
-                self._complain("the trainer's seat", error)
+                self._complain("the trainer's seat", max(self._seat_at, began_at), error)
             self._is_seated &= time.monotonic() - self._seat_at < _SEAT_KEPT_S
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._seat_wanted.wait(), _SEAT_S)
@@ -258,33 +260,35 @@ class EngineLink:
         value = msgspec.msgpack.encode(TrainerSeat(hello.name, hello.incarnation, hello.rank.group))
         expected = {"Nats-Expected-Last-Subject-Sequence": str(self._revision)}
         try:
-            written = await hub.publish(f"$KV.{SEATS}.{token(self._options.run)}", value, headers=expected)
+            written = await hub.publish(self._seat_subject, value, headers=expected)
             self._revision = written.seq
             self._answer(hello, TrainerSeat(hello.name, hello.incarnation, hello.rank.group))
         except JetStreamError as refused:
             if refused.code != jetstream.WRONG_LAST_SEQUENCE:
                 raise
             sitting = await self._sitting(hub)
-            if sitting is None:
-                self._revision = 0  # nobody has it any more
+            if sitting is not None and sitting.incarnation != hello.incarnation:
+                self._answer(hello, sitting)
+            else:  # it was lost, or the answer was, and `_revision` is known now
                 self._seat_wanted.set()
-            elif sitting.incarnation != hello.incarnation:
-                self._answer(
-                    hello, sitting
-                )  # else the answer to the last attempt was lost, and `_revision` is right now
 
     async def _sitting(self, hub: JetStream) -> TrainerSeat | None:
-        """Who has the seat."""
+        """Who has the seat; None: nobody, or somebody who is no trainer."""
+        self._revision = 0
         try:
-            answer = await hub.ask(f"STREAM.MSG.GET.KV_{SEATS}", last_by_subj=f"$KV.{SEATS}.{token(self._options.run)}")
-            assert answer.message is not None
-            seat = msgspec.msgpack.decode(answer.message.data, type=TrainerSeat)
-        except JetStreamError as refused:
-            if refused.code in (jetstream.NO_MESSAGE, jetstream.NO_STREAM):
+            answer = await hub.ask(f"STREAM.MSG.GET.KV_{SEATS}", last_by_subj=self._seat_subject)
+        except JetStreamError as error:
+            if error.code in (jetstream.NO_MESSAGE, jetstream.NO_STREAM):
                 return None
             raise
+        message = answer.message or jetstream.Message(0)
+        try:
+            seat = msgspec.msgpack.decode(message.data, type=TrainerSeat)
+        except msgspec.MsgspecError:  # a site can have the broker's answers written there
+            self._revision = message.seq
+            return None
         if self._hello is not None and seat.incarnation == self._hello.incarnation:
-            self._revision = answer.message.seq
+            self._revision = message.seq
         return seat
 
     def _answer(self, hello: m.Hello, seat: TrainerSeat | None) -> None:
@@ -311,9 +315,8 @@ class EngineLink:
 
     async def _stand_up(self, hub: JetStream) -> None:
         if self._is_seated and self._revision:
-            subject = f"$KV.{SEATS}.{token(self._options.run)}"
             with contextlib.suppress(JetStreamError, TimeoutError):
-                await hub.ask(f"STREAM.PURGE.KV_{SEATS}", 0.5, filter=subject, seq=self._revision + 1)
+                await hub.ask(f"STREAM.PURGE.KV_{SEATS}", 0.5, filter=self._seat_subject, seq=self._revision + 1)
 
     async def _make(self, api: JetStream, name: str, **config: Any) -> None:
         """Make a stream where there is none; one that differs is used as it is, and a line says so."""
@@ -400,7 +403,7 @@ class EngineLink:
                     await self._purge(stream)
 
     async def _purge(self, stream: _Stream) -> None:
-        for part, below in list(stream.purges(self._progress.stored_at)):
+        for part, below in list(self._progress.purges(stream)):
             if stream.api is not None:
                 which = {} if part is None else {"filter": samples_of_part(self._options.run, part)}
                 try:
@@ -440,7 +443,10 @@ class EngineLink:
         """Read a stream from its first message on, with one consumer after the other."""
         stream.api = JetStream(client, self._user, stream.domain)
         await stream.api.open()
+        began_at = time.monotonic()
         while True:
+            if stream.heard_at > 0:  # it was read before: its leader may be gone
+                await self._hear_directly(client, stream)
             try:
                 if not (stream.is_made or self._rank):
                     limits = {"subjects": [samples_of_part(self._options.run)], "max_bytes": self._options.max_bytes}
@@ -449,15 +455,18 @@ class EngineLink:
                 await self._consume(client, stream.api, stream)
             except (JetStreamError, TimeoutError) as error:
                 stream.is_made &= getattr(error, "code", 0) != jetstream.NO_STREAM
-                self._complain(f"the stream {stream_name(self._options.run)} of {stream.domain or 'the hub'}", error)
-            is_silent = time.monotonic() - stream.heard_at > _SILENT_AFTER_S
-            stream.is_silent = is_silent
-            if is_silent and not stream.domain and not self._direct:
-                parts = [None] if self._parts is None else self._parts
-                for part in parts:
-                    subject = samples_of_part(self._options.run, part)
-                    self._direct.append(await hear(client, subject, self._on_sample))
+                what = f"the stream {stream_name(self._options.run)} of {stream.domain or 'the hub'}"
+                self._complain(what, max(stream.heard_at, began_at), error)
+            stream.is_silent = True
             await asyncio.sleep(_AGAIN_S)
+
+    async def _hear_directly(self, client: Client, stream: _Stream) -> None:
+        """Until the stream has been read for a while, hear what gateways publish; those of leaves cannot be heard."""
+        stream.direct_until = time.monotonic() + _DIRECT_S
+        if not stream.domain and not self._direct:
+            for part in self._parts or (None,):
+                subject = samples_of_part(self._options.run, part)
+                self._direct.append(await hear(client, subject, self._on_sample))
 
     async def _consume(self, client: Client, api: JetStream, stream: _Stream) -> None:
         """Read with a new consumer until that is silent, or has left something out."""
@@ -490,6 +499,7 @@ class EngineLink:
                 now = time.monotonic()
                 if stream.asked < _LOW and self._progress.has_room(now):
                     asked_at = asked_at if stream.asked else now
+                    stream.asked_bytes = _BATCH_BYTES + (stream.asked_bytes if stream.asked else 0)
                     stream.asked += _BATCH
                     await client.publish(api.subject(f"CONSUMER.MSG.NEXT.{consumer}"), _PULL, inbox)
                 elif stream.asked and now - max(asked_at, stream.heard_at) > _SILENT_AFTER_S:
@@ -497,7 +507,7 @@ class EngineLink:
                 if stream in self._progress.read_again and now - stream.read_again_at > _READ_AGAIN_S:
                     stream.read_again_at = now
                     return
-                if not stream.domain and self._direct and stream.heard_at > asked_at:
+                if now > stream.direct_until and not stream.domain:
                     for direct in self._direct:
                         await direct.unsubscribe()
                     self._direct.clear()
@@ -561,5 +571,7 @@ class EngineLink:
             self._policy_at = now
             self._inbox.put(m.encode(m.Welcome(self._feed, policy_wanted=True)))
 
-    def _complain(self, what: str, error: Exception) -> None:
-        self._lines(what, logging.WARNING, "%s cannot be had now: %s; trying on", what, error or "no answer")
+    def _complain(self, what: str, since: float, error: Exception) -> None:
+        if (away_s := time.monotonic() - since) > _COMPLAIN_AFTER_S:
+            why = str(error) or "no answer"
+            self._lines(what, logging.WARNING, "%s has been away for %.0f s: %s; trying on", what, away_s, why)

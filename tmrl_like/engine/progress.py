@@ -19,6 +19,7 @@ from tmrl_like.wire import messages as m
 _WINDOW_BYTES = 48 << 20  # passed on and not in the memory; less than the trainer leaves unread of one worker
 _AWAITED_S = 10.0  # for so long what was passed on counts as on its way: no message is sure to be taken
 _OVERTAKEN_S = 20.0  # what was passed on so long before something that is stored now was not taken
+_REREADS = 2
 _ASK_AFTER_S, _MAX_ASK_AFTER_S = 0.5, 30.0
 _MAX_PROCESSES = 4096
 
@@ -30,6 +31,7 @@ class _Message:
     """A bundle in a stream that is not stored as a whole."""
 
     stream: StreamProgress
+    process: _Progress
     sequence: int  # in the stream
     previous: int  # the packet before its first one
     last: int
@@ -45,6 +47,7 @@ class _Progress:
     received: int = 0
     stored: int = 0
     is_dismissed: bool = False
+    rereads: int = 0  # for what was passed on and not taken, since something of it was stored
     waiting: deque[_Message] = field(default_factory=deque)
 
     def settle(self) -> float:
@@ -95,7 +98,10 @@ class StreamProgress:
 
     def note(self, sequence: int, part: int, left: int) -> None:
         """A message was read."""
-        self._newest[part if part in self._newest else None] = sequence
+        key = part if part in self._newest else None
+        if not self._newest[key]:
+            self._purged[key] = sequence - 1
+        self._newest[key] = sequence
         self.read += 1
         self.left = left
 
@@ -103,14 +109,20 @@ class StreamProgress:
         """It may not go yet."""
         self._waiting[part if part in self._waiting else None].append(message)
 
-    def purges(self, stored_at: float) -> Iterator[tuple[int | None, int]]:
-        """(part or None for all, sequence): what lies before it may go. `stored_at`: see `Progress.stored_at`."""
+    def purges(self) -> Iterator[tuple[int | None, int]]:
+        """(part or None for all, sequence): what lies before it may go."""
         for part, queue in self._waiting.items():
-            while queue and (queue[0].is_done or queue[0].passed_at < stored_at - _OVERTAKEN_S):
-                queue.popleft().is_done = True
+            while queue and queue[0].is_done:
+                queue.popleft()
             below = queue[0].sequence if queue else self._newest[part] + 1
             if below > self._purged[part] + 1:
                 yield part, below
+
+    def overtaken(self, stored_at: float) -> Iterator[_Message]:
+        """What holds up the others, and was passed on long before something that is stored."""
+        for queue in self._waiting.values():
+            if queue and not queue[0].is_done and queue[0].passed_at < stored_at - _OVERTAKEN_S:
+                yield queue[0]
 
     def note_purged(self, part: int | None, below: int) -> None:
         """It has gone."""
@@ -122,15 +134,13 @@ class Progress:
 
     Attributes:
         streams: those that are read.
-        stored_at: when the newest message that is stored was passed on. Packets are stored in the order in which they
-            are taken, so what was passed on long before and is not stored was not taken.
         read_again: streams that hold packets which were passed on and not taken.
         on_way_bytes: of what was passed on and is not in the memory yet.
     """
 
     def __init__(self) -> None:
         self.streams: list[StreamProgress] = []
-        self.stored_at = -1e9
+        self._stored_at = -1e9  # when the newest message that is stored was passed on
         self.read_again: set[StreamProgress] = set()
         self.on_way_bytes = 0
         self._processes: dict[Process, _Progress] = {}  # the one heard of longest ago comes first
@@ -152,7 +162,7 @@ class Progress:
         progress = self._progress(process)
         is_behind_a_hole = 0 <= progress.passed < bundle.previous
         if stream is not None and not (is_behind_a_hole or progress.is_dismissed or last <= progress.stored):
-            message = _Message(stream, sequence, bundle.previous, last, now)
+            message = _Message(stream, progress, sequence, bundle.previous, last, now)
             progress.waiting.append(message)
             stream.keep(message, part_of(bundle.worker))
         if is_behind_a_hole:
@@ -184,8 +194,9 @@ class Progress:
         """What the trainer says of a process; returns what is to go on to the worker: it is asked later, if at all."""
         process = (ack.worker, ack.incarnation)
         progress = self._progress(process)
-        progress.stored = max(progress.stored, ack.stored)
-        self.stored_at = max(self.stored_at, progress.settle())
+        if ack.stored > progress.stored:
+            progress.stored, progress.rereads = ack.stored, 0
+            self._stored_at = max(self._stored_at, progress.settle())
         progress.received = max(progress.received, ack.received)
         progress.passed = max(progress.passed, ack.received)
         if not ack.again:
@@ -211,9 +222,27 @@ class Progress:
     def _read_up_to(self) -> dict[StreamProgress, int]:
         return {stream: stream.read + stream.left for stream in self.streams}
 
+    def purges(self, stream: StreamProgress) -> Iterator[tuple[int | None, int]]:
+        """(part or None for all, sequence): what lies before it in a stream may go.
+
+        Packets are stored in the order in which they are taken. What was passed on long before something that is stored
+        was not taken: it is read again, and where that does not help, given up.
+        """
+        for message in () if stream in self.read_again else stream.overtaken(self._stored_at):
+            process = message.process
+            if process.rereads < _REREADS:
+                process.rereads += 1
+                process.passed = message.previous
+                self.read_again.add(stream)
+            else:
+                message.is_done = True
+        return stream.purges()
+
     def begin(self, stream: StreamProgress, left: int) -> None:
         """A stream is read again from its first message; so many lie before it."""
         stream.begin(left)
+        for progress in self._processes.values():
+            progress.settle()
         self.read_again.discard(stream)
         for hole in self._holes.values():
             hole.read_up_to[stream] = stream.read + left

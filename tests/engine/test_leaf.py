@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import subprocess
+import time
 from pathlib import Path
 
 import nats
@@ -12,6 +13,7 @@ from engine_nodes import Nodes, free_ports
 from leaf_node import LeafNode, dial, leaf_port, until
 
 from tmrl_like.engine.broker import nats_server
+from tmrl_like.engine.revocation import push_revocations
 from tmrl_like.engine.subjects import (
     acks_subject,
     beats_of_part,
@@ -194,3 +196,17 @@ def test_a_hostile_leaf_forges_nothing_of_others_and_hears_none_of_it(node: Node
             asyncio.run(asyncio.wait_for(run(), 60))
         finally:
             process.kill()
+
+
+def test_the_leaf_of_a_revoked_site_is_cut_and_stays_out(node: Nodes, tmp_path: Path) -> None:
+    site = node.user("arena.1", "site")
+    with LeafNode(tmp_path / "leaf", site, leaf_port(node)):
+        while not node.monitor(0, "leafz")["leafs"]:
+            time.sleep(0.02)
+        node.authority.revoke("arena.1")
+        assert push_revocations(node.authority) == []
+        while node.monitor(0, "leafz")["leafs"]:
+            time.sleep(0.02)
+        while "Authentication Failure" not in node.log(0).partition("Credentials Revoked")[2]:  # it dialled again
+            time.sleep(0.02)
+        assert not node.monitor(0, "leafz")["leafs"]

@@ -107,6 +107,16 @@ def test_another_engines_user_and_another_engines_node_end_it_in_one_line(node, 
         connection.close(0.0)
 
 
+def test_it_ends_at_once_where_nobody_answers(tmp_path):
+    user = Nodes(tmp_path / "engine").user("arena", "site")
+    with socket.create_server(("localhost", 0)) as mute:
+        connection = EngineConnection([f"tls://localhost:{mute.getsockname()[1]}"], user, publish_a_policy)
+        mute.settimeout(20)
+        with mute.accept()[0]:
+            connection.close(0.0)
+            assert not connection._thread.is_alive()
+
+
 def test_who_answers_in_the_clear_gets_nothing_to_read(node):
     """A node's first line could ask for no encryption, and be somebody else's."""
     with socket.create_server(("localhost", 0)) as listening:

@@ -171,6 +171,14 @@ def test_a_worker_on_a_slow_link_gets_fewer_policies_and_so_newer_ones(relay, li
     assert [f.version for f in link.to(b"w", m.PolicyFrame)] == [1, 2, 3, 19]
 
 
+def test_a_trainer_that_counts_its_policies_from_1_again_gets_them_through(relay, link):
+    give(relay, b"t", hello("trainer", "an engine, and who is behind it"))
+    give(relay, b"w", hello())
+    for version in (100, 101, 102, 1):
+        give(relay, b"t", frame(version))
+    assert [f.version for f in link.to(b"w", m.PolicyFrame)] == [100, 101, 102, 1]
+
+
 def test_a_hello_that_is_repeated_changes_nothing(relay, link):
     give(relay, b"t", hello("trainer", "t1"))
     give(relay, b"t", hello("trainer", "t1"))

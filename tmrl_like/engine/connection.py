@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tmrl_like.engine")
 
-_DIAL_WITHIN_S = 2.0
+_DIAL_WITHIN_S, _MAX_DIAL_WITHIN_S = 2.0, 10.0
 _REDIAL_S, _MAX_REDIAL_S = 0.1, 2.0
 _PING_S = 1.0  # a node that leaves two of them unanswered is given up
 _LOOK_S = 0.1
@@ -86,7 +86,7 @@ class EngineConnection:
         self._away_since = time.monotonic()
         self._complained = False
         self._goodbyes: set[asyncio.Task[None]] = set()
-        self.closing = asyncio.Event()
+        self.closing, self._over = asyncio.Event(), asyncio.Event()
         self._flush_s = 0.0
         logging.getLogger("asyncio").addFilter(_is_no_goodbye)
         started = threading.Event()
@@ -117,22 +117,34 @@ class EngineConnection:
     def close(self, flush_s: float = 1.0) -> None:
         """Give who attends so long to end, and hang up. Twice is fine."""
         self._flush_s = flush_s
-        self.call(self.closing.set)
-        self._thread.join(flush_s + _DIAL_WITHIN_S + 2 * _CLOSE_WITHIN_S)
+        self.call(self._end)
+        self._thread.join(flush_s + 3 * _CLOSE_WITHIN_S)
 
     # -- the thread ----------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        self.closing.set()
+        self._loop.call_later(self._flush_s, self._over.set)
 
     async def _run(self, started: threading.Event) -> None:
         self._loop = asyncio.get_running_loop()
         started.set()
+        over = asyncio.ensure_future(self._over.wait())
         refusals: dict[str, CredentialsError] = {}
-        wait_s, turn = _REDIAL_S, 0
+        wait_s, within_s, turn = _REDIAL_S, _DIAL_WITHIN_S, 0
         try:
             while not self.closing.is_set() and self._failure is None:
                 node = self._nodes[turn % len(self._nodes)]
                 turn += 1
                 try:
-                    client = await self._dial(node)
+                    dialling = asyncio.ensure_future(self._dial(node, within_s))
+                    await asyncio.wait({dialling, over}, return_when=asyncio.FIRST_COMPLETED)
+                    while self._over.is_set() and not dialling.done():
+                        dialling.cancel()  # which Python 3.11 misses where a connection is made at that moment
+                        await asyncio.wait({dialling}, timeout=_LOOK_S)
+                    client = dialling.result()
+                except asyncio.CancelledError:
+                    break
                 except CredentialsError as error:
                     refusals[node] = error
                     if len(refusals) == len(self._nodes):
@@ -142,20 +154,20 @@ class EngineConnection:
                     self._complain(node, error)
                 else:
                     refusals.clear()
-                    wait_s = _REDIAL_S
+                    wait_s, within_s = _REDIAL_S, _DIAL_WITHIN_S
                     await self._stay(client, node)
                     continue
                 if turn % len(self._nodes) == 0:
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self.closing.wait(), wait_s)
-                    wait_s = min(2 * wait_s, _MAX_REDIAL_S)
+                    wait_s, within_s = min(2 * wait_s, _MAX_REDIAL_S), min(2 * within_s, _MAX_DIAL_WITHIN_S)
         except BaseException as error:
             self._fail(error)
         if self._goodbyes:
             await asyncio.wait(self._goodbyes, timeout=_CLOSE_WITHIN_S)
 
-    async def _dial(self, node: str) -> Client:
-        """A client that is connected to this node.
+    async def _dial(self, node: str, within_s: float) -> Client:
+        """A client that is connected to this node; on a long way each step takes a while.
 
         Raises:
             CredentialsError: it refuses this user, or is none of the engine's.
@@ -180,7 +192,7 @@ class EngineConnection:
                     allow_reconnect=False,
                     max_reconnect_attempts=1,
                     reconnect_time_wait=0,
-                    connect_timeout=_DIAL_WITHIN_S,  # type: ignore[arg-type]
+                    connect_timeout=within_s,  # type: ignore[arg-type]
                     ping_interval=_PING_S,  # type: ignore[arg-type]
                     pending_size=_PENDING_BYTES,
                     inbox_prefix=inbox(self._user.name),
@@ -189,11 +201,14 @@ class EngineConnection:
                     user_jwt_cb=self._user.jwt.encode,
                     signature_cb=self._user.sign,
                 ),
-                _DIAL_WITHIN_S,
+                within_s,
             )
             if not client.is_connected:
                 raise ConnectionResetError("it hangs up")
             return client
+        except asyncio.CancelledError:
+            self._hang_up(client)
+            raise
         except (nats.errors.Error, OSError, TimeoutError) as error:
             self._hang_up(client)
             why = [error, *reasons]
@@ -218,14 +233,9 @@ class EngineConnection:
         log.info("connected to the engine at %s%s", node, " again" if self._complained else "")
         self._complained = False
         attending = asyncio.ensure_future(self._attend(client))
-        until: float | None = None
         try:
-            while client.is_connected and not attending.done() and self._failure is None:
+            while client.is_connected and not attending.done() and self._failure is None and not self._over.is_set():
                 await asyncio.wait({attending}, timeout=_LOOK_S)
-                if self.closing.is_set():
-                    until = until or time.monotonic() + self._flush_s
-                    if time.monotonic() > until:
-                        break
             self._client = None
             self._away_since = time.monotonic()
             attending.cancel()

@@ -171,6 +171,7 @@ class EngineSeat:
         state_at = 0.0
         try:
             while True:
+                self._awake.clear()
                 now = time.monotonic()
                 for beat, data in self._take(now):
                     await client.publish(_beats_subject(run, self._site, beat.worker), data)  # type: ignore[arg-type]
@@ -185,7 +186,6 @@ class EngineSeat:
                 self._complain(now)
                 if self._connection.closing.is_set() and not self._ledger.held and not self._up:
                     return
-                self._awake.clear()
                 self._is_idle = True
                 if not self._up:
                     await self._awake.wait()

@@ -11,7 +11,7 @@ import msgspec
 
 from tmrl_like.base.text import one_line
 from tmrl_like.engine.connection import hear
-from tmrl_like.engine.subjects import inbox
+from tmrl_like.engine.subjects import inbox, leaf_inbox
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
@@ -56,6 +56,9 @@ class Answer(msgspec.Struct, frozen=True):
     num_pending: int = 0  # that a consumer has before it
     message: Message | None = None
     config: dict[str, Any] = {}  # of a stream
+    streams: tuple[dict[str, Any], ...] | None = None  # some of a list's `total`
+    missing: tuple[str, ...] | None = None  # in that list: without a leader
+    total: int = 0
 
 
 _decoder = msgspec.json.Decoder(Answer)
@@ -73,7 +76,7 @@ class JetStream:
         """Ask as the user of that name; call `open` first."""
         self._client = client
         self.domain = domain
-        self.inbox = f"{inbox(name)}{f'.leaf.{domain}' if domain else ''}.{secrets.token_hex(8)}"
+        self.inbox = f"{leaf_inbox(name, domain) if domain else inbox(name)}.{secrets.token_hex(8)}"
         self._api = f"$JS.{domain}.API" if domain else "$JS.API"
         self._asked: dict[str, asyncio.Future[Msg]] = {}
         self._numbers = itertools.count()

@@ -5,26 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
-import secrets
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from tmrl_like.engine.connection import EngineConnection, hear
-from tmrl_like.engine.subjects import (
-    SEATS,
-    GatewayState,
-    TrainerSeat,
-    inbox,
-    leaf_inbox,
-    name_of_token,
-    stream_name,
-    token,
-)
+from tmrl_like.engine.jetstream import JetStream, JetStreamError
+from tmrl_like.engine.subjects import SEATS, GatewayState, TrainerSeat, name_of_token, stream_name, token
 from tmrl_like.errors import CredentialsError
 
 if TYPE_CHECKING:
@@ -80,18 +71,6 @@ class Stream(msgspec.Struct, frozen=True):
         if not self.state.messages or self.state.first_ts is None:
             return 0.0
         return max(0.0, time.time() - self.state.first_ts.timestamp())
-
-
-class _Message(msgspec.Struct, frozen=True):
-    data: bytes = b""
-
-
-class _Answer(msgspec.Struct, frozen=True):
-    total: int = 0
-    streams: tuple[Stream, ...] | None = None
-    missing: tuple[str, ...] | None = None
-    message: _Message | None = None
-    success: bool = False  # of a stream's deletion
 
 
 @dataclass
@@ -183,18 +162,13 @@ def forget(run: str, sites: Sequence[str], nodes: Sequence[str], user: EngineUse
 
     async def delete(client: Client) -> None:
         for site in sites:
-            api, replies = _jetstream(user, token(site) if site else "")
-            answer = await _ask(client, f"{api}.STREAM.DELETE.{stream_name(run)}", {}, replies)
-            if answer is not None and answer.success:
+            api = await _jetstream(client, user, token(site) if site else "")
+            with contextlib.suppress(JetStreamError, TimeoutError):
+                await api.ask(f"STREAM.DELETE.{stream_name(run)}", _ASK_S)
                 left.remove(site)
 
     _Visit(nodes, user, delete).end(time.monotonic() + _GATHER_S)
     return left
-
-
-def _jetstream(user: EngineUser, site: str) -> tuple[str, str]:
-    """Where the hub's JetStream, or that of a site's leaf (a token), is asked, and where it may answer."""
-    return (f"$JS.{site}.API", leaf_inbox(user.name, site)) if site else ("$JS.API", inbox(user.name))
 
 
 class _Visit:
@@ -239,49 +213,44 @@ async def _gather(client: Client, user: EngineUser, status: EngineStatus) -> Non
 
     await hear(client, "tmrl.*.g.*", note)
     listened = time.monotonic() + _LISTEN_S
-    runs = await _add_streams(client, user, "", status)
+    hub = await _jetstream(client, user, "")
+    runs = await _add_streams(hub, status)
     await asyncio.sleep(listened - time.monotonic())
     leaves = {site for (_, site, _), gateway in heard.items() if gateway.state.domain == site}
-    found = await asyncio.gather(*(_add_streams(client, user, site, status) for site in sorted(leaves)))
+    apis = [await _jetstream(client, user, site) for site in sorted(leaves)]
+    found = await asyncio.gather(*(_add_streams(api, status) for api in apis))
     for run in runs.union(*found, (run for run, _, _ in heard)):
-        asked = {"last_by_subj": f"$KV.{SEATS}.{run}"}
-        answer = await _ask(client, f"$JS.API.STREAM.MSG.GET.KV_{SEATS}", asked, inbox(user.name))
-        if answer is not None and answer.message is not None and answer.message.data:
-            with contextlib.suppress(msgspec.DecodeError):  # a site can have a broker's answer put there
-                status.trainers[name_of_token(run)] = msgspec.msgpack.decode(answer.message.data, type=TrainerSeat).name
+        with contextlib.suppress(JetStreamError, TimeoutError, msgspec.DecodeError):  # or it holds a broker's answer
+            answer = await hub.ask(f"STREAM.MSG.GET.KV_{SEATS}", _ASK_S, last_by_subj=f"$KV.{SEATS}.{run}")
+            seat = msgspec.msgpack.decode(answer.message.data if answer.message else b"", type=TrainerSeat)
+            status.trainers[name_of_token(run)] = seat.name
     status.gateways = [gateway for _, gateway in sorted(heard.items(), key=lambda item: item[0])]
 
 
-async def _add_streams(client: Client, user: EngineUser, site: str, status: EngineStatus) -> set[str]:
-    """Ask the hub, or a site's leaf, for its streams; returns their runs, as tokens."""
-    api, replies = _jetstream(user, site)
+async def _jetstream(client: Client, user: EngineUser, site: str) -> JetStream:
+    """That of the hub, or of a site's leaf (a token)."""
+    api = JetStream(client, user.name, site)
+    await api.open()
+    return api
+
+
+async def _add_streams(api: JetStream, status: EngineStatus) -> set[str]:
+    """Ask for its streams; returns their runs, as tokens."""
     runs: dict[str, Stream | None] = {}
-    while True:
-        asked = {"offset": len(runs), "subject": "tmrl.*.s.>"}
-        answer = await _ask(client, f"{api}.STREAM.LIST", asked, replies)
-        if answer is None:
-            status.silent.append(name_of_token(site))
-            return set()
-        page = {stream.config.name: stream for stream in answer.streams or ()}
-        known = len(runs)
-        for name, stream in {**dict.fromkeys(answer.missing or ()), **page}.items():
-            runs[name.removeprefix("tmrl-")] = stream
-        if len(runs) == known or len(runs) >= answer.total:
-            break
-    status.streams.update({(name_of_token(run), name_of_token(site)): stream for run, stream in runs.items()})
-    return set(runs)
-
-
-async def _ask(client: Client, subject: str, body: dict[str, Any], replies: str) -> _Answer | None:
-    """The answer to a request, which a leaf may give only below its own inbox; None: there is none."""
-    reply = f"{replies}.{secrets.token_hex(8)}"
-    data: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-    await hear(client, reply, lambda message: None if data.done() else data.set_result(message.data))
-    await client.publish(subject, msgspec.json.encode(body), reply=reply)
+    site = name_of_token(api.domain)
     try:
-        return msgspec.json.decode(await asyncio.wait_for(data, _ASK_S), type=_Answer)
-    except (TimeoutError, msgspec.DecodeError):
-        return None
+        while True:
+            known = len(runs)
+            answer = await api.ask("STREAM.LIST", _ASK_S, offset=known, subject="tmrl.*.s.>")
+            found = [msgspec.convert(stream, Stream) for stream in answer.streams or ()]
+            named = {**dict.fromkeys(answer.missing or ()), **{stream.config.name: stream for stream in found}}
+            runs |= {name.removeprefix("tmrl-"): stream for name, stream in named.items()}
+            if len(runs) == known or len(runs) >= answer.total:
+                break
+    except (JetStreamError, TimeoutError, msgspec.ValidationError):
+        status.silent.append(site)
+    status.streams.update({(name_of_token(run), site): stream for run, stream in runs.items()})
+    return set(runs)
 
 
 def place(site: str) -> str:

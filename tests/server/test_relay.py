@@ -2,7 +2,7 @@
 
 import pytest
 
-from tmrl_like.server.relay import Relay
+from tmrl_like.server.relay import Relay, Seat
 from tmrl_like.transport.base import REVOKED, Identity, Incoming
 from tmrl_like.wire import messages as m
 
@@ -619,3 +619,25 @@ def test_a_worker_that_keeps_its_process_may_connect_again_as_often_as_it_likes(
     for i in range(200):
         give(relay, b"%d" % i, hello(), WORKER_ONLY)
         assert link.to(b"%d" % i, m.Welcome)
+
+
+def test_an_acknowledgement_looks_at_one_worker_however_many_there_are(relay, link, monkeypatch):
+    give(relay, b"t", hello("trainer", "t1"))
+    for i in range(50):
+        give(relay, b"%d" % i, hello(name=f"w{i}", session=i + 1))
+    asked = []
+    sends_for = Seat.sends_for
+    monkeypatch.setattr(Seat, "sends_for", lambda seat, message: asked.append(seat) or sends_for(seat, message))
+    give(relay, b"t", m.Ack("w7", 8, 1, 1))
+    assert [seat.peer for seat in asked] == [b"7"]
+    assert len(link.to(b"7", m.Ack)) == 1
+
+
+def test_a_relay_that_is_full_takes_the_next_process_of_a_worker_that_is_dead(link):
+    relay = Relay(link, max_workers=2)
+    for i in range(2):
+        give(relay, b"%d" % i, hello(name=f"w{i}", session=i + 1))
+    give(relay, b"x", hello(name="w1", session=9, takes_over=(2,)))
+    give(relay, b"y", hello(name="w2", session=10))
+    assert [seat.peer for seat in relay.workers] == [b"0", b"x"]
+    assert "has its 2 workers" in link.to(b"y", m.Refusal)[0].reason

@@ -82,6 +82,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("credentials", "gate", "tlspyo.server"):
         monkeypatch.setattr(f"tmrl_like.transport.{module}.KEYS_CHECK_S", 0.1)
     monkeypatch.setattr("tmrl_like.transport.zmq._REDIAL_AFTER_S", 0.05)
+    monkeypatch.setattr("tmrl_like.transport.zmq._GIVES_UP_AFTER_S", 0.1)
     for time_s in ("_REDIAL_INITIAL_S", "_REDIAL_MAX_S"):
         monkeypatch.setattr(f"tmrl_like.transport.tlspyo.peer.{time_s}", 0.05)
 

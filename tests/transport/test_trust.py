@@ -60,6 +60,7 @@ def test_an_invited_machine_gets_in_with_the_roles_it_was_given(machines: Machin
     assert receive_at(server).identity == Identity("car-7", ("worker",))
 
 
+@pytest.mark.usefixtures("hasty")
 def test_a_key_for_another_server_is_an_error_at_the_peer(machines: Machines) -> None:
     server = machines.listen()
     peer = machines.connect(server, machines.stranger())

@@ -178,6 +178,7 @@ class Relay:
         self._max_policy_bytes = max_policy_bytes
         self._max_waiting_bytes = max_waiting_bytes
         self._seats: dict[bytes, Seat] = {}
+        self._workers: dict[str, Seat] = {}  # those of workers, by name
         self.ranks: dict[int, Seat] = {}
         self._new_seats = Buckets(2 * max_workers + 10, _SEATS_PER_S)
         self._say = Lines(log, _LINES, _LINES_PER_S, lambda: self._now)
@@ -195,7 +196,7 @@ class Relay:
 
     @property
     def workers(self) -> list[Seat]:
-        return [seat for seat in self._seats.values() if seat.hello.role == "worker"]
+        return list(self._workers.values())
 
     def handle(self, incoming: Incoming, now: float) -> None:
         """Act on one message from a peer whose key is, or was, valid."""
@@ -290,6 +291,7 @@ class Relay:
             self._seat_trainer(seat)
             self._welcome(seat)
         else:
+            self._workers[hello.name] = seat
             self._bind_name(hello.name, identity.name)
             self._deal()
             if not seat.deal:
@@ -331,13 +333,12 @@ class Relay:
                 f"{identity.name!r}: give it another name (--name), or restart the server",
                 _RETRY_AFTER_S,
             )
-        namesake = next((w for w in self.workers if w.hello.name == hello.name), None)
+        namesake = self._workers.get(hello.name)
         if self._is_taken(namesake, identity, hello, now):
             return m.Refusal(
                 f"a worker named {hello.name} is connected already: give this one another name (--name)", _RETRY_AFTER_S
             )
-        others = [worker for worker in self.workers if not _same_process(worker.hello, hello)]
-        if len(others) >= self._max_workers:
+        if len(self._workers) - (hello.name in self._workers) >= self._max_workers:
             return m.Refusal(
                 f"the server has its {self._max_workers} workers; raise server.max_workers, or wait until one leaves",
                 _RETRY_AFTER_S,
@@ -459,20 +460,19 @@ class Relay:
         self._flush_samples()
 
     def _on_receipts(self, seat: Seat, message: m.Receipts, data: bytes | memoryview) -> None:
-        for worker in self.workers:
-            is_meant = (worker.hello.name, worker.deal) == (message.worker, message.number)
-            if not is_meant or seat.rank not in worker.asked:
-                continue
-            worker.asked.remove(seat.rank)
-            for incarnation, sequence in message.receipts:
-                worker.receipts[incarnation] = max(sequence, worker.receipts.get(incarnation, 0))
-            if worker.asked:
-                continue
-            if not worker.takes_over:
-                worker.asked, worker.takes_over = set(worker.ranks), True
-                self._ask(worker)
-            else:
-                self._welcome(worker)
+        worker = self._workers.get(message.worker)
+        if worker is None or worker.deal != message.number or seat.rank not in worker.asked:
+            return
+        worker.asked.remove(seat.rank)
+        for incarnation, sequence in message.receipts:
+            worker.receipts[incarnation] = max(sequence, worker.receipts.get(incarnation, 0))
+        if worker.asked:
+            return
+        if not worker.takes_over:
+            worker.asked, worker.takes_over = set(worker.ranks), True
+            self._ask(worker)
+        else:
+            self._welcome(worker)
 
     def _dismiss(self, seat: Seat, refusal: m.Refusal) -> None:
         self._refuse(seat.key, seat.hello, refusal, seat.peer)
@@ -505,6 +505,8 @@ class Relay:
 
     def _forget(self, seat: Seat) -> None:
         self._seats.pop(seat.peer, None)
+        if self._workers.get(seat.hello.name) is seat:
+            del self._workers[seat.hello.name]
         self._link.forget(seat.peer)
 
     def _on_samples(self, seat: Seat, message: m.Bundle, data: bytes | memoryview) -> None:
@@ -571,30 +573,32 @@ class Relay:
         return True
 
     def _on_ack(self, seat: Seat, message: m.Ack, data: bytes | memoryview) -> None:
-        for worker in self.workers:
-            if not worker.sends_for(message):
-                continue
-            if len(worker.ranks) < 2:
-                if seat.rank in worker.ranks or not message.again:  # else it asks for what another one gets
-                    self._link.send(worker.peer, data)
-                continue
-            acks = worker.acks.setdefault(message.incarnation, {})
-            acks[seat.rank] = message
-            if set(acks) == set(worker.ranks):  # a packet is stored where all have it
-                stored, received, trained = (
-                    min(getattr(ack, name) for ack in acks.values()) for name in ("stored", "received", "trained")
-                )
-                ack = m.Ack(message.worker, message.incarnation, stored, received, message.again, trained)
-                self._tell(worker.peer, ack)
-            elif message.again:
-                self._tell(worker.peer, m.Ack(message.worker, message.incarnation, 0, 0, again=True))
+        worker = self._workers.get(message.worker)
+        if worker is None or not worker.sends_for(message):
+            return
+        if len(worker.ranks) < 2:
+            if seat.rank in worker.ranks or not message.again:  # else it asks for what another one gets
+                self._link.send(worker.peer, data)
+            return
+        acks = worker.acks.setdefault(message.incarnation, {})
+        acks[seat.rank] = message
+        if set(acks) == set(worker.ranks):  # a packet is stored where all have it
+            stored, received, trained = (
+                min(getattr(ack, name) for ack in acks.values()) for name in ("stored", "received", "trained")
+            )
+            ack = m.Ack(message.worker, message.incarnation, stored, received, message.again, trained)
+            self._tell(worker.peer, ack)
+        elif message.again:
+            self._tell(worker.peer, m.Ack(message.worker, message.incarnation, 0, 0, again=True))
 
     def _on_dismissal(self, seat: Seat, message: m.Dismissal, data: bytes | memoryview) -> None:
-        for worker in self.workers:
-            if worker.sends_for(message) and worker.hello.incarnation == message.incarnation:
-                self._dismiss(worker, m.Refusal(_MISFIT.format(message.reason)))
-            elif worker.sends_for(message):
-                self._link.send(worker.peer, data)
+        worker = self._workers.get(message.worker)
+        if worker is None or not worker.sends_for(message):
+            return
+        if worker.hello.incarnation == message.incarnation:
+            self._dismiss(worker, m.Refusal(_MISFIT.format(message.reason)))
+        else:
+            self._link.send(worker.peer, data)
 
     def _on_worker_beat(self, seat: Seat, message: m.Beat, data: bytes | memoryview) -> None:
         while seat.policies_on_their_way and seat.policies_on_their_way[0] <= message.policy_received:

@@ -148,14 +148,15 @@ class Server:
             self._ended.set()
 
     def _serve(self) -> None:
-        next_tick = next_beat = time.monotonic()
+        next_tick = next_beat = next_flush = time.monotonic()
         blocked = False
         while not self._stopping.is_set():
             incoming = self._link.receive(_BUSY_S if blocked else _TICK_S)
             now = time.monotonic()
             if incoming is not None:
                 self._relay.handle(incoming, now)
-            if blocked or incoming is None:
+            if incoming is None or (blocked and now >= next_flush):
+                next_flush = now + _BUSY_S
                 blocked = not self._relay.flush()
             if now >= next_tick:
                 next_tick = now + _TICK_S

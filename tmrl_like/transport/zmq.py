@@ -28,6 +28,7 @@ from tmrl_like.transport.gate import Gate
 log = logging.getLogger(__name__)
 
 _BROKEN_HANDSHAKES = 3  # before it is asked whether anybody speaks there; and again as many, before giving up
+_GIVES_UP_AFTER_S = 10.0  # of them: a server that very many dial at once breaks some, see `Gate`
 _REDIAL_AFTER_S = 0.3
 _BACKLOG = 1024
 _PART_BYTES = 1 << 20
@@ -163,6 +164,7 @@ class ZmqPeerLink(_ZmqLink):
         self.is_lost = False
         self._proved = False  # a handshake succeeded: key and server are right, later failures are restarts
         self._broken_handshakes = 0
+        self._broken_since = 0.0
         self._knock: zmq.Socket[bytes] | None = None
         self._somebody_speaks = False
         self._dead_since: float | None = None
@@ -203,12 +205,17 @@ class ZmqPeerLink(_ZmqLink):
                 self._end_knock()
             elif event == zmq.EVENT_DISCONNECTED:
                 self._dead_since = time.monotonic()
-                self._broken_handshakes += not self._proved
+                if not self._proved:
+                    self._broken_since = self._broken_since if self._broken_handshakes else self._dead_since
+                    self._broken_handshakes += 1
             else:  # connected, or trying to
                 self._dead_since = None
-        if self._broken_handshakes >= _BROKEN_HANDSHAKES and self._somebody_speaks:
-            raise other_server(self._where)
-        if self._broken_handshakes >= _BROKEN_HANDSHAKES and self._knock is None:
+        if self._broken_handshakes < _BROKEN_HANDSHAKES:
+            return
+        if self._somebody_speaks:
+            if time.monotonic() - self._broken_since > _GIVES_UP_AFTER_S:
+                raise other_server(self._where)
+        elif self._knock is None:
             self._knock = self._context.socket(zmq.STREAM)
             self._knock.linger = 0
             self._knock.connect(self._endpoint)

@@ -409,6 +409,16 @@ def test_what_the_trainer_has_stored_needs_no_confirmation():
     assert not ledger.on_ack(m.Ack("stranger", 1, 3, 3), 1.0)
 
 
+def test_how_far_training_is_goes_with_every_acknowledgement():
+    ledger = taken(bundle_of("w", [1, 2, 3]))
+    assert ledger.on_ack(m.Ack("w", 1, stored=1, received=1, trained=1), 0.0)
+    assert ledger.words() == [m.Ack("w", 1, 1, 1, trained=1)]
+    ledger.on_stored(ledger.due(0.0)[0].number, 1, 0.0)
+    assert ledger.words() == [m.Ack("w", 1, 1, 3, trained=1)]
+    assert ledger.on_ack(m.Ack("w", 1, stored=2, received=2, trained=0), 0.0)
+    assert ledger.words() == [m.Ack("w", 1, 2, 3, trained=1)]
+
+
 def test_while_the_trainer_alone_answers_nothing_piles_up():
     ledger = taken(bundle_of("w", [1]))
     for i in range(1, 100):

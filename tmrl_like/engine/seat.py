@@ -52,7 +52,7 @@ _STATE_S = 1.0
 _TICK_S = 0.05
 _WORKER_AWAY_S = 3.0
 _POLICY_STUCK_S = 3.0
-_COMPLAIN_AFTER_S = 3.0
+_COMPLAIN_AFTER_S = 10.0
 
 
 class _Answer(msgspec.Struct):

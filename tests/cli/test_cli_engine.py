@@ -48,7 +48,6 @@ def test_a_leaf_dials_the_hub_and_status_says_what_is_there(
     start: Callable[..., Command], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tmrl_like.engine.status._LISTEN_S", 0.1)
-    monkeypatch.setattr("tmrl_like.engine.status._REACH_S", 1.0)
     ports = []
     with contextlib.ExitStack() as stack:
         for _ in range(2):
@@ -66,6 +65,7 @@ def test_a_leaf_dials_the_hub_and_status_says_what_is_there(
     assert capsys.readouterr().out == f"{'tls://' + name:<32} answers\n\nall is well\n"
     node.process.terminate()
     node.ends()
+    monkeypatch.setattr("tmrl_like.engine.status._REACH_S", 0.2)
     assert main(["engine", "status", "--engine", name]) == 1
     assert f"wrong: tls://{name}: does not answer" in capsys.readouterr().out
 

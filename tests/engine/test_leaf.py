@@ -52,10 +52,10 @@ async def requested(client: nats.NATS, api: str, body: object, reply: str) -> di
     return json.loads(answer.data)
 
 
-async def with_a_stream(trainer: nats.NATS, name: str, domain: str = "") -> None:
+async def with_a_stream(trainer: nats.NATS, name: str, domain: str = "", replicas: int = 1) -> None:
     """Make the run's stream at the hub or in a leaf's domain."""
     api, reply = ("$JS.API", f"_INBOX.{name}.made") if not domain else (f"$JS.{domain}.API", leaf_inbox(name, domain))
-    config = {"name": STREAM, "subjects": [samples_of_part("run")], "storage": "file", "num_replicas": 1}
+    config = {"name": STREAM, "subjects": [samples_of_part("run")], "storage": "file", "num_replicas": replicas}
     for _ in range(100):  # until the leaf has dialled
         try:
             answer = await requested(trainer, f"{api}.STREAM.CREATE.{STREAM}", config, f"{reply}.made")

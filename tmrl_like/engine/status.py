@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tmrl_like.engine.authority import EngineUser
 
-_REACH_S = 2.5
+_REACH_S = 4.0
 _ASK_S = 5.0  # a cluster waits four seconds for those of its nodes that do not answer
 _GATHER_S = 30.0
 _LISTEN_S = 2.2  # gateways speak once a second

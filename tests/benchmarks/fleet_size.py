@@ -313,7 +313,7 @@ def measure(workers: int, servers: int, hz: float, seconds: float, kilobytes: in
     packet_s = max(PACKET_S, 1 / hz)
     samples = round(hz * packet_s)
     with tempfile.TemporaryDirectory() as text, contextlib.ExitStack() as stack:
-        folder, nodes = Path(text), ()
+        folder, nodes, brokers = Path(text), (), []
         keys = folder / "keys"
         if has_engine:
             sys.path.insert(0, str(Path(__file__).parents[1] / "engine"))
@@ -321,6 +321,7 @@ def measure(workers: int, servers: int, hz: float, seconds: float, kilobytes: in
 
             engine = stack.enter_context(Nodes(folder))
             keys, nodes = engine.keys.path, tuple(engine.urls)
+            brokers = [psutil.Process(process.pid) for process in engine.processes]
 
         def part(target: Callable[..., None], *args: Any) -> Part:
             made = Part(target, *args)
@@ -349,9 +350,10 @@ def measure(workers: int, servers: int, hz: float, seconds: float, kilobytes: in
             share.ask("collect")
         time.sleep(3)
         before = {name: [p.ask("usage") for p in group] for name, group in groups.items()}
+        engine_s = sum(sum(broker.cpu_times()[:2]) for broker in brokers)
         began = time.monotonic()
         sent = sum(gateway.ask("counters")[0] for gateway in gateways)
-        published, behind = 0, []
+        published = 0
         while (passed := time.monotonic() - began) < seconds:
             time.sleep(min(5.0, seconds - passed))
             published += 1
@@ -360,6 +362,7 @@ def measure(workers: int, servers: int, hz: float, seconds: float, kilobytes: in
         lasted_s = time.monotonic() - began
         sent = sum(gateway.ask("counters")[0] for gateway in gateways) - sent
         after = {name: [p.ask("usage") for p in group] for name, group in groups.items()}
+        engine_s = sum(sum(broker.cpu_times()[:2]) for broker in brokers) - engine_s
         late_s = max(share.ask("late_s") for share in fleet)
         behind = max(share.ask("behind_s") for share in fleet)
         for share in fleet:
@@ -392,6 +395,7 @@ def measure(workers: int, servers: int, hz: float, seconds: float, kilobytes: in
             "dropped_at_server": sum(gateway.ask("counters")[1] for gateway in gateways),
             "server_cpu_ms_per_s": cpu["server"],
             "trainer_cpu_ms_per_s": cpu["trainer"],
+            "engine_cpu_ms_per_s": engine_s / lasted_s * 1e3,
             "generator_cpu_ms_per_s": cpu["workers"],
             "server_mb": sum(u["rss_mb"] for u in after["server"]) - sum(idle),
             "trainer_mb": sum(u["rss_mb"] for u in after["trainer"]) - sum(idle_trainers),

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import queue
 import time
 
 import numpy as np
@@ -13,7 +12,7 @@ from tmrl_like.engine.connection import EngineConnection, hear
 from tmrl_like.engine.jetstream import JetStream
 from tmrl_like.engine.link import EngineLink
 from tmrl_like.engine.options import EngineOptions
-from tmrl_like.engine.subjects import acks_subject, samples_subject, stream_name
+from tmrl_like.engine.subjects import SEATS, acks_subject, part_of, policy_subject, samples_subject, stream_name, token
 from tmrl_like.trainer.link import TrainerLink
 from tmrl_like.types import Receipt, StepTiming
 from tmrl_like.wire import messages as m
@@ -37,12 +36,12 @@ class Site:
 
     def __init__(self, nodes, name="arena"):
         self.name = name
-        self.heard = queue.SimpleQueue()
+        self.stored = {}  # as the trainer says
         self._client = None
         self._connection = EngineConnection(nodes.urls, nodes.user(name, "site"), self._attend)
 
     async def _attend(self, client):
-        await hear(client, acks_subject(RUN, self.name), lambda message: self.heard.put(m.decode(message.data)[0]))
+        await hear(client, acks_subject(RUN, self.name), self._on_ack)
         self._stream = JetStream(client, self.name)
         await self._stream.open()
         self._client = client
@@ -63,11 +62,12 @@ class Site:
 
     def acked(self, process, sequence):
         """Wait for the acknowledgement of it."""
-        until = time.monotonic() + PATIENCE_S
-        while True:
-            ack = self.heard.get(timeout=max(0.01, until - time.monotonic()))
-            if (ack.worker, ack.incarnation) == process and ack.stored >= sequence:
-                return
+        until(lambda: self.stored.get(process, 0) >= sequence)
+
+    def _on_ack(self, message):
+        ack, _ = m.decode(message.data)
+        process = (ack.worker, ack.incarnation)
+        self.stored[process] = max(ack.stored, self.stored.get(process, 0))
 
     def close(self):
         self._connection.close(0.1)
@@ -124,7 +124,7 @@ def of(worker, *numbers):
 
 def left_in_stream(nodes):
     details = nodes.monitor(0, "jsz?streams=true&accounts=true").get("account_details", [])
-    streams = {s["name"]: s["state"]["messages"] for account in details for s in account["stream_detail"]}
+    streams = {s["name"]: s["state"]["messages"] for account in details for s in account.get("stream_detail", [])}
     return streams.get(stream_name(RUN))
 
 
@@ -185,3 +185,49 @@ def test_a_second_trainer_waits_for_the_seat_and_takes_over(rig, caplog):
     assert second.session.wait_connected(PATIENCE_S)
     site.publish(bundle("w1", 2))
     assert taken(second, 1) == of("w1", 2)
+
+
+def test_each_rank_takes_its_parts_once_its_group_has_the_seat(rig):
+    site, parts = rig.site(), {worker: part_of(worker) % 2 for worker in ("w1", "w2", "w3", "w4")}
+    assert sorted(parts.values()) == [0, 0, 1, 1]
+    other = rig.trainer(name="other")
+    assert other.session.wait_connected(PATIENCE_S)
+    second = rig.trainer(name="b", rank=m.Rank(1, 2, 5))
+    assert not second.session.wait_connected(1.0)
+    other.close()
+    ranks = [rig.trainer(name="a", rank=m.Rank(0, 2, 5)), second]
+    for worker in parts:
+        site.publish(bundle(worker, 1), bundle(worker, 2), worker=worker)
+    for number, rank in enumerate(ranks):
+        expected = [(w, n) for w, part in parts.items() if part == number for n in (1, 2)]
+        assert sorted(taken(rank, 4)) == sorted(expected)
+    for worker in parts:
+        site.acked((worker, 7), 2)
+    until(lambda: left_in_stream(rig.nodes) == 0)
+
+
+def test_a_site_cannot_unseat_a_trainer_or_stop_it_with_what_it_has_the_broker_write(rig):
+    site, trainer = rig.site(), rig.trainer()
+    until(lambda: left_in_stream(rig.nodes) == 0)
+    for forged in (f"$KV.{SEATS}.{token(RUN)}", samples_subject(RUN, "lab", "w1"), policy_subject(RUN)):
+        work = site._client.publish(samples_subject(RUN, "arena", "w1"), b"no bundle", forged)
+        asyncio.run_coroutine_threadsafe(work, site._connection._loop).result(5.0)
+    site.publish(bundle("w9", 1))  # as w1
+    time.sleep(2.5)  # two looks at the seat
+    site.publish(bundle("w1", 1))
+    assert taken(trainer, 1) == of("w1", 1)
+    assert trainer.session.connected
+    until(lambda: left_in_stream(rig.nodes) == 0)
+
+
+def test_a_node_that_is_killed_and_comes_back_costs_nothing(rig):
+    site, trainer = rig.site(), rig.trainer()
+    site.publish(*(bundle("w1", n) for n in range(1, 4)))
+    assert taken(trainer, 3) == of("w1", 1, 2, 3)
+    site.publish(*(bundle("w1", n) for n in range(4, 6)))
+    rig.nodes.kill(0)
+    rig.nodes.start(0)
+    site.publish(*(bundle("w1", n) for n in range(6, 8)))
+    assert taken(trainer, 4) == of("w1", 4, 5, 6, 7)
+    site.acked(("w1", 7), 7)
+    until(lambda: left_in_stream(rig.nodes) == 0)

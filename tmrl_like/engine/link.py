@@ -61,7 +61,7 @@ _BATCH_BYTES = 9 << 20  # one message alone may have 8 MiB
 _AGAIN_S = 0.2
 _DIRECT_S = 10.0
 _READ_AGAIN_S = 5.0
-_PURGE_S = 1.0
+_PURGE_S, _LAST_PURGE_S = 1.0, 0.3
 _REPEAT_AFTER_S = 3.0
 _COMPLAIN_AFTER_S = 3.0
 _SITE_AWAY_S = 2.5
@@ -213,6 +213,8 @@ class EngineLink:
             for task in done:
                 task.result()
             await self._say_what_waits(client)
+            for stream in self._streams.values():
+                await self._purge(stream, _LAST_PURGE_S)
             await self._stand_up(hub)
             await client.flush(1)
         finally:
@@ -351,11 +353,11 @@ class EngineLink:
                 self._policy_at = time.monotonic()
                 await client.publish(f"{self._subject}.p", data)
             else:
-                if isinstance(message, m.Ack):
-                    said = m.encode(self._progress.on_ack(message, time.monotonic()))
-                else:
-                    said = data
+                said = data
+                if isinstance(message, m.Dismissal):
                     self._progress.on_dismissal((message.worker, message.incarnation))
+                elif (ack := self._progress.on_ack(message, time.monotonic())) is not message:
+                    said = m.encode(ack)
                 answers = self._answers[message.worker] = self._answers.pop(message.worker, {})
                 answers[message.incarnation] = answer = _Answer(said)
                 if len(self._answers) > _MAX_WORKERS:
@@ -402,12 +404,12 @@ class EngineLink:
                 for stream in list(self._streams.values()):
                     await self._purge(stream)
 
-    async def _purge(self, stream: _Stream) -> None:
+    async def _purge(self, stream: _Stream, within_s: float = 1.0) -> None:
         for part, below in list(self._progress.purges(stream)):
             if stream.api is not None:
                 which = {} if part is None else {"filter": samples_of_part(self._options.run, part)}
                 try:
-                    await stream.api.ask(f"STREAM.PURGE.{stream_name(self._options.run)}", 1.0, seq=below, **which)
+                    await stream.api.ask(f"STREAM.PURGE.{stream_name(self._options.run)}", within_s, seq=below, **which)
                 except (JetStreamError, TimeoutError):
                     return  # with the next look
                 stream.note_purged(part, below)

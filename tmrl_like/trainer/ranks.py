@@ -13,6 +13,7 @@ import os
 import re
 import secrets
 import sys
+import time
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -27,6 +28,7 @@ from tmrl_like.trainer.options import RankOptions
 log = logging.getLogger("tmrl_like.trainer")
 
 _MAX_BYTES = 1 << 31
+_ROUND = datetime.timedelta(seconds=0.1)
 
 
 class Alone:
@@ -93,9 +95,12 @@ class Ranks(Alone):
         if torch.cuda.is_available():
             torch.cuda.set_device(local_rank % torch.cuda.device_count())
         with self._said("to meet"):
+            url = options.address or "env://"
+            store = next(self._dist.rendezvous(url, self.rank, self.size, timeout=self._timeout))[0]
+            prefix = _round_of(store, self.rank, self.size, self._timeout)
             self._dist.init_process_group(
                 "cpu:gloo,cuda:nccl" if backend == "nccl" else backend,
-                init_method=options.address or "env://",
+                store=self._dist.PrefixStore(prefix, store),
                 rank=self.rank,
                 world_size=self.size,
                 timeout=self._timeout,
@@ -204,6 +209,33 @@ class Ranks(Alone):
     def leave(self) -> None:
         if self._dist.is_initialized():  # gloo's threads abort a process that ends without this
             self._dist.destroy_process_group()
+
+
+def _round_of(store: Any, rank: int, size: int, timeout: datetime.timedelta) -> str:
+    """A name that these processes share with none before them.
+
+    torchrun keeps one store for all its restarts. In it lie the addresses of processes that are gone, and whoever reads
+    them before they are replaced waits for minutes. So rank 0 names a round, and says which processes answered.
+    """
+    own, until = secrets.token_hex(8), time.monotonic() + timeout.total_seconds()
+    if rank == 0:
+        answers = [f"tmrl/{own}/{other}" for other in range(1, size)]
+        store.set("tmrl/round", own)
+        store.wait(answers, timeout)
+        store.set(f"tmrl/{own}", b" ".join(store.get(answer) for answer in answers))
+        return own
+    while True:
+        named: str = store.get("tmrl/round").decode()  # maybe by a rank 0 that is gone
+        store.set(f"tmrl/{named}/{rank}", own)
+        try:
+            store.wait([f"tmrl/{named}"], _ROUND)
+        except RuntimeError:
+            if time.monotonic() > until:
+                raise
+            continue
+        if own.encode() in store.get(f"tmrl/{named}").split():
+            return named
+        time.sleep(_ROUND.total_seconds())
 
 
 def meet(options: RankOptions) -> Alone:

@@ -14,7 +14,7 @@ help:
 	@echo "make check      the same without the tests"
 	@echo "make test-long  tests that take minutes of real time"
 	@echo "make learn      agents must solve their tasks (an hour and a half)"
-	@echo "make chaos      parts are killed, frozen and cut hundreds of times (45 minutes)"
+	@echo "make chaos      parts are killed, frozen and cut hundreds of times (an hour)"
 	@echo "make mutants    code is broken on purpose, to find what no test notices (half an hour)"
 	@echo "make docs       the documentation, in docs/_build/html"
 	@echo "make clean      remove what was built; make distclean also removes .venv"

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -23,6 +23,7 @@ from link_proxy import LinkProxy
 from tmrl_like.base.functional import partial
 from tmrl_like.base.processes import is_alive
 from tmrl_like.delivery.options import OutboxOptions
+from tmrl_like.engine.options import EngineOptions
 from tmrl_like.networking import RolloutWorker, Server, Trainer
 from tmrl_like.testing.chaos import NUMBERED_SPACES, Audit, Ledger, NumberedEnv, audit, counter, produced
 from tmrl_like.testing.fakes import CountingAgent, LinearActor, ListMemory
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 
 IMPORTED_ONCE = [f"tmrl_like.{name}" for name in ("worker.worker", "trainer.trainer", "server.server", "testing.fakes")]
 PERIOD_S = 0.01
+RUN = "chaos"
 MANY_S = 1800
 
 
@@ -61,13 +63,15 @@ class Place:
     transport: str
     folder: Path
     port: int
+    keys: Path
+    engine: EngineOptions | None = None
 
     def dial(self, port: int | None = None) -> dict:
         return {
             "server_ip": "127.0.0.1",
             "server_port": port or self.port,
             "transport": self.transport,
-            "keys_dir": self.folder / "keys",
+            "keys_dir": self.keys,
         }
 
     @property
@@ -112,11 +116,14 @@ class Place:
         options.setdefault("checkpoint_path", None)
         options.setdefault("policies_path", None)
         options.setdefault("metrics_path", self.folder / "metrics.jsonl")
-        return Trainer(partial(TrainingOffline, **fields), **self.dial(port), **options)
+        return Trainer(partial(TrainingOffline, **fields), **self.dial(port), engine=self.engine, **options)
+
+    def make_server(self) -> Server:
+        return Server(self.port, host="127.0.0.1", transport=self.transport, keys_dir=self.keys, engine=self.engine)
 
 
 def serve(place: Place) -> None:
-    with Server(place.port, host="127.0.0.1", transport=place.transport, keys_dir=place.folder / "keys") as server:
+    with place.make_server() as server:
         with place.listening.open("a") as file:
             file.write(f"{time.time()}\n")
         server.serve_forever()
@@ -232,22 +239,26 @@ def end_with_parent() -> None:
 class Rig:
     """One pipeline: parts as threads of the test, as processes, or some of each. Everything ends with `stack`."""
 
-    def __init__(self, transport: str, folder: Path, stack: ExitStack) -> None:
+    def __init__(
+        self,
+        transport: str,
+        folder: Path,
+        stack: ExitStack,
+        keys: Path | None = None,
+        engine: EngineOptions | None = None,
+    ) -> None:
         folder.mkdir(exist_ok=True)
-        self.place = Place(transport, folder, free_port())
+        self.place = Place(transport, folder, free_port(), keys or folder / "keys", engine)
         self._stack = stack
         self.workers: list[RolloutWorker] = []
         self._runs: list[threading.Thread] = []
         self._trainings: dict[Trainer, threading.Thread] = {}
-        KeyFolder(folder / "keys").server_keys()  # before several parts want to make them at once
+        KeyFolder(self.place.keys).server_keys()  # before several parts want to make them at once
 
     # threads of the test
 
     def server(self) -> Server:
-        place = self.place
-        return self._stack.enter_context(
-            Server(place.port, host="127.0.0.1", transport=place.transport, keys_dir=place.folder / "keys")
-        )
+        return self._stack.enter_context(self.place.make_server())
 
     def worker(self, number: int, **options) -> RolloutWorker:
         worker = self._stack.enter_context(self.place.make_worker(number, **options))
@@ -270,8 +281,8 @@ class Rig:
 
     # processes
 
-    def server_part(self) -> Part:
-        return self._part(serve, self.place)
+    def server_part(self, port: int | None = None) -> Part:
+        return self._part(serve, replace(self.place, port=port or self.place.port))
 
     def worker_part(self, number: int, **options) -> Part:
         return self._part(work, self.place, number, options)

@@ -1,67 +1,15 @@
 """One of several trainers is killed, at random; torchrun starts all of them again."""
 
-import os
 import random
-import subprocess
-import sys
 import time
-from pathlib import Path
 
-import psutil
 import pytest
-from chaos_rig import MANY_S, Rig, wait_for_checkpoint, wait_until
+from chaos_rig import MANY_S, Rig, wait_for_checkpoint
+from torchrun import Torchrun
 
 from tmrl_like.testing.chaos import Audit
 
-PART = Path(__file__).with_name("rank_part.py")
-RANKS = 2
 WORKERS = 4
-
-
-class Torchrun:
-    """The ranks of one training. Use it as a context manager: on leaving, none is alive."""
-
-    def __init__(self, rig: Rig) -> None:
-        place = rig.place
-        self._log = (place.folder / "torchrun.log").open("ab")
-        self._process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"),
-                *("--max-restarts=1000", PART, place.transport, place.folder, str(place.port)),
-            ],
-            stdout=self._log,
-            stderr=subprocess.STDOUT,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (PART.parent, *PART.parents[1:3])))},
-        )
-
-    def ranks(self) -> list[psutil.Process]:
-        found = []
-        for process in psutil.Process(self._process.pid).children():
-            try:
-                if PART.name in " ".join(process.cmdline()):
-                    found.append(process)
-            except psutil.NoSuchProcess:
-                pass
-        return found
-
-    def kill(self, rng: random.Random) -> float:
-        """Kill one of them; returns how long the others lived on."""
-        wait_until(lambda: len(self.ranks()) == RANKS, 60, "all ranks are there")
-        ranks = self.ranks()
-        rng.choice(ranks).kill()
-        return wait_until(lambda: not any(rank.is_running() for rank in ranks), 60, "the others end")
-
-    def __enter__(self) -> "Torchrun":
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        ranks = self.ranks()
-        self._process.kill()
-        for rank in ranks:
-            rank.kill()
-        psutil.wait_procs(ranks, 5.0)
-        self._process.wait()
-        self._log.close()
 
 
 def kill_ranks(rig: Rig, rng: random.Random, count: int) -> tuple[list[float], Audit]:
@@ -69,7 +17,7 @@ def kill_ranks(rig: Rig, rng: random.Random, count: int) -> tuple[list[float], A
     rig.server()
     for number in range(1, WORKERS + 1):
         rig.worker(number)
-    with Torchrun(rig) as ranks:
+    with Torchrun(rig.place) as ranks:
         wait_for_checkpoint(rig.place)
         survived_s = []
         for _ in range(count):

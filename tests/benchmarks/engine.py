@@ -1,0 +1,314 @@
+"""Samples and policies through the engine (gateway, NATS, trainer) beside the same over zmq alone.
+
+    python tests/benchmarks/engine.py [--engines zmq one three three-sync] [--repeats 3] [--seconds 4] [--kills 4]
+
+40 light workers in two processes, with packets of 2.5 kB, each in a message of its own; the trainer is a real
+`TrainerLink` with its `Receiver`, before a memory that copies the columns. Everything on loopback, encrypted and
+authenticated.
+
+zmq         workers, server, trainer
+one         workers, gateway, one node, trainer
+three       the same with three nodes
+three-sync  and each of them flushes to the disk before it confirms
+
+The engines take turns. What is measured of each: packets/s with all workers as fast as they can; the latency from a
+worker's send to the memory at 10 packets/s of each worker; policies of 0.28 and 10 MB, from their publication to the
+last of all workers; and with three nodes the longest silence at the memory after the stream's leader is killed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import multiprocessing as mp
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from _common import finish, median
+from _flows import SPACES, run_flows
+
+RUN = "bench"
+POLICIES = {"0.28 MB": (280_000, 5), "10 MB": (10_000_000, 3)}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a pipeline is."""
+
+    keys: Path
+    nodes: tuple[str, ...] = ()  # none: zmq alone
+
+    def engine(self) -> Any:
+        if not self.nodes:
+            return None
+        from tmrl_like.engine.options import EngineOptions
+
+        return EngineOptions(nodes=self.nodes, run=RUN)
+
+
+def run_server(place: Place, pipe: Any) -> None:
+    from tmrl_like.networking import Server
+
+    with Server(0, host="127.0.0.1", keys_dir=place.keys, engine=place.engine()) as server:
+        pipe.send(server.address[1])
+        pipe.recv()
+
+
+class Memory:
+    """Copies the columns of what it is given into a ring, and notes how old each packet is then."""
+
+    def __init__(self) -> None:
+        self._ring, self._at = np.empty(64 << 20, np.uint8), 0
+        self._born: dict[tuple[str, int], deque[tuple[int, float]]] = {}
+        self.taken: dict[tuple[str, int], int] = {}
+        self.counted: dict[tuple[str, int], int] = {}
+        self.reset()
+
+    def reset(self) -> None:
+        self.ages_s: list[float] = []
+        self.first_at = self.last_at = self.silence_s = 0.0
+
+    def note(self, packet: Any) -> None:
+        """A packet is on its way to `append`."""
+        born = self._born.setdefault((packet.worker, packet.incarnation), deque())
+        born.append((packet.sequence, packet.observed_at_s))
+
+    def append(self, delivery: Any) -> None:
+        for block in delivery.buffer.blocks:
+            for leaf in (leaf for segment in block.segments for leaf in segment.leaves):
+                if isinstance(leaf, np.ndarray):
+                    data = np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)
+                    self._at = 0 if self._at + len(data) > len(self._ring) else self._at
+                    self._ring[self._at : self._at + len(data)] = data
+                    self._at += len(data)
+        now, process = time.time(), delivery.receipt[:2]
+        born = self._born[process]
+        while born and born[0][0] <= delivery.receipt.sequence:
+            sequence, born_at = born.popleft()
+            self.taken[process] = sequence
+            self.counted[process] = self.counted.get(process, 0) + 1
+            self.ages_s.append(now - born_at)
+        self.silence_s = max(self.silence_s, now - (self.last_at or now))
+        self.first_at, self.last_at = self.first_at or now, now
+
+    def report(self) -> dict[str, Any]:
+        known = {"taken": self.taken, "counted": self.counted, "packets": len(self.ages_s)}
+        ages = np.percentile(self.ages_s, (50, 99)) * 1e3 if self.ages_s else (0.0, 0.0)
+        lasted_s = max(1e-9, self.last_at - self.first_at)
+        return known | {"lasted_s": lasted_s, "ages_ms": tuple(map(float, ages)), "silence_s": self.silence_s}
+
+
+def run_trainer(place: Place, port: int, pipe: Any) -> None:
+    import torch
+
+    from tmrl_like.trainer.freshness import FreshnessLimits
+    from tmrl_like.trainer.link import TrainerLink
+    from tmrl_like.transport import KeyFolder, connect
+
+    class Noted(FreshnessLimits):
+        def admit(self, packet: Any, now_s: float, newest_version: int) -> bool:
+            memory.note(packet)
+            return True
+
+    class Actor:
+        def __init__(self, size_bytes: int) -> None:
+            self._weights = torch.rand(size_bytes // 4)
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"weights": self._weights}
+
+    torch.set_num_threads(1)
+    memory, keys = Memory(), KeyFolder(place.keys)
+    if (options := place.engine()) is None:
+        link: Any = connect("zmq", "127.0.0.1", port, keys)
+    else:
+        from tmrl_like.engine.authority import engine_user
+        from tmrl_like.engine.link import EngineLink
+
+        link = EngineLink(options, engine_user(keys, "trainer"))
+    trainer: Any = TrainerLink(link, "bench", "trainer", SPACES, freshness=Noted())
+    pipe.send(trainer.session.wait_connected(20))
+    while True:
+        deliveries = trainer.retrieve(0.02)
+        for delivery in deliveries:
+            memory.append(delivery)
+        if deliveries:
+            trainer.confirm(deliveries)
+        if not pipe.poll():
+            continue
+        what, *arguments = pipe.recv()
+        if what == "stop":
+            break
+        if what == "reset":
+            pipe.send(memory.reset())
+        elif what == "count":
+            pipe.send(sum(memory.counted.values()))
+        elif what == "report":
+            pipe.send(memory.report())
+        elif what == "publish":
+            actor = Actor(*arguments)
+            started = time.time()
+            pipe.send((trainer.broadcast_model(actor), started))
+    trainer.close()
+
+
+class Rig:
+    """A pipeline in processes of its own; phases by pipes. Everything ends with `stack`."""
+
+    def __init__(self, place: Place, nodes: Any, workers: int, stack: contextlib.ExitStack) -> None:
+        self._stack, self._context, self.nodes = stack, mp.get_context("spawn"), nodes
+        server = self._start(run_server, place)
+        port = hear(server)
+        self._trainer = self._start(run_trainer, place, port)
+        assert hear(self._trainer)
+        names = [f"w-{i}" for i in range(workers)]
+        self._flows = [self._start(run_flows, names[part::2], port, place.keys) for part in range(2)]
+        for pipe in self._flows:
+            assert hear(pipe) == "ready"
+
+    def _start(self, run: Callable[..., None], *arguments: Any) -> Any:
+        ours, child = self._context.Pipe()
+        process = self._context.Process(target=run, args=(*arguments, child), daemon=True)
+        process.start()
+
+        def end() -> None:
+            with contextlib.suppress(OSError):
+                ours.send(("stop",))
+            process.join(5.0)
+            process.kill()
+
+        self._stack.callback(end)
+        return ours
+
+    def ask(self, pipe: Any, *words: Any) -> Any:
+        pipe.send(words)
+        return hear(pipe)
+
+    def load(self, rate: float | None, seconds: float, during: Callable[[], None] | None = None) -> dict[str, Any]:
+        """All workers make packets; returns what came of them, all of them stored."""
+        self.ask(self._trainer, "reset")
+        cpu_s = cpu_of_family()
+        for pipe in self._flows:
+            pipe.send(("load", rate, seconds))
+        if during is not None:
+            during()
+        sent = {process: counts for pipe in self._flows for process, counts in hear(pipe).items()}
+        total, until = sum(counts[0] for counts in sent.values()), time.monotonic() + 60
+        while self.ask(self._trainer, "count") < total and time.monotonic() < until:
+            time.sleep(0.02)
+        found = self.ask(self._trainer, "report")
+        cpu_s = cpu_of_family() - cpu_s
+        lost = sum(count - found["taken"].get(process, 0) for process, (count, _, _) in sent.items())
+        doubled = sum(count - found["taken"][process] for process, count in found["counted"].items())
+        assert (lost, doubled) == (0, 0), f"{lost} packets lost, {doubled} doubled"
+        resent = sum(counts[2] for counts in sent.values())
+        return found | {"cpu_us": cpu_s / max(1, found["packets"]) * 1e6, "resent": resent}
+
+    def publish(self, size_bytes: int) -> float:
+        """Seconds until the last worker has a policy."""
+        version, started = self.ask(self._trainer, "publish", size_bytes)
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            policies = [policies for pipe in self._flows for policies in self.ask(pipe, "policies")]
+            if all(version in known for known in policies):
+                return max(known[version] for known in policies) - started
+            time.sleep(0.02)
+        arrived = sum(version in known for known in policies)
+        raise AssertionError(f"{arrived} of {len(policies)} workers have the policy after 60 s")
+
+    def kill_leaders(self, count: int, every_s: float, down_s: float) -> None:
+        from tmrl_like.engine.subjects import stream_name
+
+        for _ in range(count):
+            time.sleep(every_s - down_s)
+            leader = self.nodes.leader(stream_name(RUN))
+            self.nodes.kill(leader)
+            time.sleep(down_s)
+            self.nodes.start(leader)
+
+
+def hear(pipe: Any, timeout_s: float = 180.0) -> Any:
+    assert pipe.poll(timeout_s), "a process of the rig does not answer"
+    return pipe.recv()
+
+
+def cpu_of_family() -> float:
+    """CPU time of all children, in seconds."""
+    total = 0.0
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            total += sum(process.cpu_times()[:2])
+    return total
+
+
+def measure(engine: str, options: argparse.Namespace) -> dict[str, float]:
+    """One turn of one engine."""
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        nodes, place = None, Place(Path(name) / "keys")
+        if engine != "zmq":
+            sys.path.append(str(Path(__file__).parents[1] / "engine"))
+            from engine_nodes import Nodes
+
+            count = 1 if engine == "one" else 3
+            nodes = stack.enter_context(Nodes(Path(name) / "nodes", count, sync=engine.endswith("sync")))
+            place = Place(nodes.keys.path, tuple(nodes.urls))
+        rig = Rig(place, nodes, options.workers, stack)
+        rig.load(10, 1.0)
+        fast, paced = rig.load(None, options.seconds), rig.load(10, options.seconds)
+        found = {
+            "packets/s": fast["packets"] / fast["lasted_s"],
+            "CPU of all, us a packet": fast["cpu_us"],
+            "latency p50, ms": paced["ages_ms"][0],
+            "latency p99, ms": paced["ages_ms"][1],
+        }
+        for size, (size_bytes, times) in POLICIES.items():
+            found[f"policy of {size}, ms"] = 1e3 * median([rig.publish(size_bytes) for _ in range(times)])
+        if engine.startswith("three") and options.kills:
+            rig.load(10, options.kills * 8.0 + 2.0, lambda: rig.kill_leaders(options.kills, 8.0, 3.0))
+            killed = rig.ask(rig._trainer, "report")
+            found["silence, s"] = killed["silence_s"]
+        return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    engines = ["zmq", "one", "three", "three-sync"]
+    parser.add_argument("--engines", nargs="+", default=engines, choices=engines)
+    parser.add_argument("--workers", type=int, default=40)
+    parser.add_argument("--seconds", type=float, default=4.0, help="of each load")
+    parser.add_argument("--repeats", type=int, default=3, help="turns of each engine")
+    parser.add_argument("--kills", type=int, default=4, help="of the stream's leader in a turn; one in 8 s")
+    options = parser.parse_args()
+    runs: dict[str, list[dict[str, float]]] = {engine: [] for engine in options.engines}
+    for _ in range(options.repeats):
+        for engine in options.engines:
+            runs[engine].append(measure(engine, options))
+    names = dict.fromkeys(name for turns in runs.values() for turn in turns for name in turn)
+    medians = {
+        engine: {name: median([turn[name] for turn in turns]) for name in turns[0]} for engine, turns in runs.items()
+    }
+    first = options.engines[0]
+    print(f"{'medians (smallest to largest; against ' + first + ')':28}" + "".join(f"{e:>38}" for e in options.engines))
+    for name in names:
+        cells = []
+        for engine, turns in runs.items():
+            if name not in turns[0]:
+                cells.append("")
+                continue
+            values, reference = [turn[name] for turn in turns], medians[first].get(name)
+            ratio = f"; {medians[engine][name] / reference:.2f}" if reference and engine != first else ""
+            cells.append(f"{median(values):,.4g} ({min(values):,.4g} to {max(values):,.4g}{ratio})")
+        print(f"{name:28}" + "".join(f"{cell:>38}" for cell in cells))
+    finish({f"{engine}: {name}": value for engine, found in medians.items() for name, value in found.items()})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""Nodes, gateways and trainers of an engine are killed, at random, under load.
+
+The workers are light ones (`light_fleet`), each with two gateways to choose from. How long a kill is felt is measured
+at them: until of each worker a packet is stored that it made after the kill.
+"""
+
+import contextlib
+import random
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from chaos_rig import MANY_S, RUN, Part, Rig, free_port, wait_for_checkpoint, wait_until
+from light_fleet import LightFleet
+from torchrun import Torchrun
+
+from tmrl_like.engine.options import EngineOptions
+from tmrl_like.engine.subjects import stream_name
+from tmrl_like.networking import Trainer
+from tmrl_like.testing.chaos import Audit, audit
+
+sys.path.append(str(Path(__file__).parents[1] / "engine"))
+from engine_nodes import Nodes
+
+WORKERS, HZ = 40, 10.0
+STREAM = stream_name(RUN)
+
+
+class EngineRig:
+    """Nodes, two gateways and light workers; a trainer where the test starts one."""
+
+    def __init__(
+        self, folder: Path, stack: ExitStack, nodes: int, max_bytes: int = 8 << 30, down_s: float = 3.0
+    ) -> None:
+        self._down_s = down_s  # for how long a node is down, at most
+        self.nodes = stack.enter_context(Nodes(folder / "engine", nodes))
+        engine = EngineOptions(nodes=tuple(self.nodes.urls), run=RUN, max_bytes=max_bytes)
+        self.rig = Rig("zmq", folder / "rig", stack, self.nodes.keys.path, engine)
+        self.ports = [self.rig.place.port, free_port()]
+        self.gateways: list[Part] = [self.rig.server_part(port) for port in self.ports]
+        self._stack = stack
+
+    def fleet(self, workers: int, ballast_bytes: int = 0) -> LightFleet:
+        return self._stack.enter_context(LightFleet(workers, self.ports, self.rig.place.keys, HZ, ballast_bytes))
+
+    def waiting_bytes(self) -> int:
+        """What the stream holds, as its leader says."""
+        leader = self.nodes.leader(STREAM)
+        assert leader is not None
+        details = self.nodes.monitor(leader, "jsz?streams=true&accounts=true")["account_details"]
+        return next(s["state"]["bytes"] for a in details for s in a["stream_detail"] if s["name"] == STREAM)
+
+    # what is broken, each of them back by the end of the call or of `mend`
+
+    def kill_leader(self, rng: random.Random) -> None:
+        self._kill(rng, [self._leader(rng)])
+
+    def kill_any_node(self, rng: random.Random) -> None:
+        self._kill(rng, [rng.randrange(3)])
+
+    def kill_leader_and_its_disk(self, rng: random.Random) -> None:
+        self._kill(rng, [self._leader(rng)], with_disk=True)
+
+    def kill_all_nodes(self, rng: random.Random) -> None:
+        self._kill(rng, [0, 1, 2])
+
+    def _leader(self, rng: random.Random) -> int:
+        leader = self.nodes.leader(STREAM)
+        return rng.randrange(3) if leader is None else leader
+
+    def _kill(self, rng: random.Random, victims: list[int], with_disk: bool = False) -> None:
+        for i in victims:
+            self.nodes.kill(i)
+            if with_disk:
+                shutil.rmtree(self.nodes.home(i) / "streams")
+        time.sleep(rng.uniform(0.0, self._down_s))
+        for i in victims:
+            self.nodes.start(i, wait=False)
+
+    def kill_a_gateway(self, rng: random.Random) -> Callable[[], None]:
+        gateway = rng.choice(self.gateways)
+        gateway.kill()
+        return gateway.start
+
+    def settle(self, trainer: Trainer, made: Mapping[tuple[int, int], int]) -> Audit:
+        """Let all that was made arrive; then compare."""
+
+        def compare() -> Audit:
+            return audit(trainer.training.memory.rows(), made)
+
+        with contextlib.suppress(AssertionError):  # the audit says what is missing
+            wait_until(lambda: not compare().lost, 60, "everything arrives", every_s=0.2)
+        time.sleep(0.5)  # what would come twice
+        trainer.link.session.check()
+        return compare()
+
+
+def feel(
+    fleet: LightFleet, rng: random.Random, count: int, act: Callable, within_s: float = 60.0, pause_s: float = 2.0
+) -> list[float]:
+    """Break something `count` times; returns for how long the workers felt each, in seconds."""
+    took = []
+    for _ in range(count):
+        time.sleep(rng.uniform(0.0, pause_s))
+        started, marks = time.monotonic(), fleet.marks()
+        mend = act(rng)
+        wait_until(lambda m=marks: fleet.is_stored(m), within_s, f"samples are stored again after {act.__name__}")
+        took.append(time.monotonic() - started)
+        if mend is not None:
+            mend()
+    return took
+
+
+@pytest.fixture
+def engines(tmp_path: Path) -> Iterator[Callable[..., EngineRig]]:
+    with ExitStack() as stack:
+        yield lambda *args, **kwargs: EngineRig(tmp_path, stack, *args, **kwargs)
+
+
+many = [pytest.mark.chaos, pytest.mark.timeout(MANY_S)]
+
+
+@pytest.mark.parametrize(
+    ("victim", "count", "limit_s"),
+    [
+        pytest.param("kill_leader", 20, 10.0, marks=many),
+        pytest.param("kill_any_node", 20, 10.0, marks=many),
+        pytest.param("kill_leader_and_its_disk", 3, 15.0, marks=many),
+        pytest.param("kill_all_nodes", 3, 20.0, marks=many),
+        pytest.param("kill_a_gateway", 20, 4.0, marks=many),
+    ],
+)
+def test_killed_nodes_and_gateways_cost_no_sample(engines, seed, figure, victim, count, limit_s):
+    engine, rng = engines(3), random.Random(seed)
+    trainer = engine.rig.trainer()
+    fleet = engine.fleet(WORKERS)
+    wait_until(lambda: fleet.is_stored([0] * WORKERS), 60, "samples of all workers are stored")
+    took = feel(fleet, rng, count, getattr(engine, victim))
+    fleet.stop()
+    found = engine.settle(trainer, fleet.produced())
+    figure(f"{count} x {victim}, felt for {statistics.median(took):.1f} s, {max(took):.1f} s at most: {found}")
+    assert found.exactly_once, str(found)
+    assert statistics.median(took) <= limit_s, took
+
+
+def test_a_killed_gateway_and_killed_nodes_cost_no_sample(engines, seed, figure):
+    """A gateway, then all three nodes at once; how long it takes is for the long form."""
+    engine, rng = engines(3, down_s=0.2), random.Random(seed)
+    trainer = engine.rig.trainer()
+    fleet = engine.fleet(8)
+    wait_until(lambda: fleet.is_stored([0] * 8), 60, "samples of all workers are stored")
+    for act in (engine.kill_a_gateway, engine.kill_all_nodes):
+        feel(fleet, rng, 1, act, pause_s=0.1)
+    fleet.stop()
+    found = engine.settle(trainer, fleet.produced())
+    figure(f"a gateway, then all nodes: {found}")
+    assert found.exactly_once, str(found)
+
+
+@pytest.mark.parametrize(
+    "count",
+    [pytest.param(20, marks=many), pytest.param(2, marks=[pytest.mark.long, pytest.mark.timeout(300)])],
+)
+def test_a_killed_rank_costs_no_sample(engines, seed, figure, count):
+    """Two ranks by torchrun; the one trainer that comes after them takes over what both have."""
+    engine, rng = engines(3), random.Random(seed)
+    place = engine.rig.place
+    fleet = engine.fleet(WORKERS)
+    with Torchrun(place) as ranks:
+        wait_for_checkpoint(place)
+        took = feel(fleet, rng, count, lambda rng: ranks.kill(rng) and None, 120.0)
+        wait_for_checkpoint(place)
+    last = engine.rig.trainer(checkpoint_path=place.checkpoint)
+    marks = fleet.marks()
+    wait_until(lambda: fleet.is_stored(marks), 60, "the next trainer has samples of all")
+    fleet.stop()
+    found = engine.settle(last, fleet.produced())
+    figure(f"{count} kills of a rank, felt for {statistics.median(took):.1f} s, {max(took):.1f} s at most: {found}")
+    assert found.exactly_once, str(found)
+    assert statistics.median(took) <= 30.0, took
+
+
+@pytest.mark.parametrize(
+    ("workers", "max_bytes", "ballast_bytes"),
+    [pytest.param(8, 1 << 20, 8000), pytest.param(WORKERS, 5 << 20, 1000, marks=many)],
+)
+def test_a_full_stream_and_dead_workers_cost_no_sample(engines, seed, figure, workers, max_bytes, ballast_bytes):
+    """The trainer is away until the stream is full. What it confirmed of workers that are gone since is not lost."""
+    engine = engines(1, max_bytes)
+    first = engine.rig.trainer(checkpoint_path=engine.rig.place.checkpoint)
+    fleet = engine.fleet(workers, ballast_bytes)
+    wait_until(lambda: fleet.is_stored([0] * workers), 60, "samples of all workers are stored")
+    first.close()
+    wait_until(lambda: all(w.made > w.received + 3 for w in fleet.workers), 60, "the stream takes no more")
+    fleet.stop()
+    held, beyond = engine.waiting_bytes(), sum(w.made - w.received for w in fleet.workers)
+    assert max_bytes - 3 * (ballast_bytes + 1000) < held <= max_bytes
+    dead, living = fleet.workers[: workers // 2], fleet.workers[workers // 2 :]
+    assert any(worker.received > worker.stored for worker in dead)
+    for worker in dead:
+        worker.end()
+    last = engine.rig.trainer(checkpoint_path=engine.rig.place.checkpoint)
+    made = {(w.number, 1): w.received for w in dead} | {(w.number, 1): w.made for w in living}
+    found = engine.settle(last, made)
+    figure(f"a stream of {max_bytes >> 20} MB full with {held} bytes, {beyond} packets beyond: {found}")
+    assert found.exactly_once, str(found)

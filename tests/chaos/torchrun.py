@@ -1,0 +1,59 @@
+"""Trainers that learn as one, in processes that torchrun starts again."""
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+from chaos_rig import Place, wait_until
+
+PART = Path(__file__).with_name("rank_part.py")
+RANKS = 2
+
+
+class Torchrun:
+    """The ranks of one training. Use it as a context manager: on leaving, none is alive."""
+
+    def __init__(self, place: Place) -> None:
+        nodes = () if place.engine is None else place.engine.nodes
+        self._log = (place.folder / "torchrun.log").open("ab")
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"),
+                *("--max-restarts=1000", PART, place.transport, place.folder, str(place.port), place.keys, *nodes),
+            ],
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (PART.parent, *PART.parents[1:3])))},
+        )
+
+    def ranks(self) -> list[psutil.Process]:
+        found = []
+        for process in psutil.Process(self._process.pid).children():
+            try:
+                if PART.name in " ".join(process.cmdline()):
+                    found.append(process)
+            except psutil.NoSuchProcess:
+                pass
+        return found
+
+    def kill(self, rng: random.Random) -> float:
+        """Kill one of them; returns how long the others lived on."""
+        wait_until(lambda: len(self.ranks()) == RANKS, 60, "all ranks are there")
+        ranks = self.ranks()
+        rng.choice(ranks).kill()
+        return wait_until(lambda: not any(rank.is_running() for rank in ranks), 60, "the others end")
+
+    def __enter__(self) -> "Torchrun":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        ranks = self.ranks()
+        self._process.kill()
+        for rank in ranks:
+            rank.kill()
+        psutil.wait_procs(ranks, 5.0)
+        self._process.wait()
+        self._log.close()

@@ -4,15 +4,27 @@ import asyncio
 import contextlib
 import time
 
+import msgspec
 import numpy as np
 import pytest
+from leaf_node import LeafNode, leaf_port
 
 from tmrl_like.delivery.receiver import Receiver
-from tmrl_like.engine.connection import EngineConnection, hear
+from tmrl_like.engine.connection import EngineConnection, domain_of, hear
 from tmrl_like.engine.jetstream import JetStream
 from tmrl_like.engine.link import EngineLink
 from tmrl_like.engine.options import EngineOptions
-from tmrl_like.engine.subjects import SEATS, acks_subject, part_of, policy_subject, samples_subject, stream_name, token
+from tmrl_like.engine.subjects import (
+    SEATS,
+    GatewayState,
+    acks_subject,
+    gateway_subject,
+    part_of,
+    policy_subject,
+    samples_subject,
+    stream_name,
+    token,
+)
 from tmrl_like.trainer.link import TrainerLink
 from tmrl_like.types import Receipt, StepTiming
 from tmrl_like.wire import messages as m
@@ -34,18 +46,21 @@ def bundle(worker, sequence, previous=None, incarnation=7):
 class Site:
     """What a gateway is to an engine, without its workers."""
 
-    def __init__(self, nodes, name="arena"):
-        self.name = name
+    def __init__(self, user, urls):
+        self.name = user.name
         self.stored = {}  # as the trainer says
         self._client = None
-        self._connection = EngineConnection(nodes.urls, nodes.user(name, "site"), self._attend)
+        self._connection = EngineConnection(urls, user, self._attend)
 
     async def _attend(self, client):
         await hear(client, acks_subject(RUN, self.name), self._on_ack)
         self._stream = JetStream(client, self.name)
         await self._stream.open()
         self._client = client
-        await self._connection.closing.wait()
+        state = msgspec.msgpack.encode(GatewayState(self.name, domain_of(client)))
+        while not self._connection.closing.is_set():
+            await client.publish(gateway_subject(RUN, self.name), state)
+            await asyncio.sleep(0.2)
 
     def publish(self, *bundles, worker="w1"):
         """Have the stream keep them; each is tried until it is there."""
@@ -81,8 +96,8 @@ class Rig:
         self.user = nodes.user("gpu", "trainer")
         self.parts = []
 
-    def site(self, name="arena"):
-        return self._keep(Site(self.nodes, name))
+    def site(self):
+        return self._keep(Site(self.nodes.user("arena", "site"), self.nodes.urls))
 
     def trainer(self, receiver=None, name="t", rank=m.ALONE, **options):
         link = EngineLink(EngineOptions(nodes=tuple(self.nodes.urls), run=RUN, **options), self.user)
@@ -231,3 +246,17 @@ def test_a_node_that_is_killed_and_comes_back_costs_nothing(rig):
     assert taken(trainer, 4) == of("w1", 4, 5, 6, 7)
     site.acked(("w1", 7), 7)
     until(lambda: left_in_stream(rig.nodes) == 0)
+
+
+def test_a_leaf_s_stream_is_read_beside_the_hub_s_and_purged(rig, tmp_path):
+    trainer, user = rig.trainer(), rig.nodes.user("farm", "site")
+    with LeafNode(tmp_path / "leaf", user, leaf_port(rig.nodes)) as leaf:
+        farm, site = rig._keep(Site(user, [leaf.url])), rig.site()
+        farm.publish(*(bundle("w1", n) for n in range(1, 6)))
+        site.publish(bundle("w2", 1), worker="w2")
+        assert sorted(taken(trainer, 6)) == [*of("w1", 1, 2, 3, 4, 5), ("w2", 1)]
+        farm.acked(("w1", 7), 5)
+        site.acked(("w2", 7), 1)
+        streams = trainer.session._link._streams
+        assert set(streams) == {"", "farm"}
+        until(lambda: streams["farm"]._purged == {None: 5})

@@ -18,6 +18,7 @@ from tmrl_like.engine import seat as seat_module
 from tmrl_like.engine.link import EngineLink
 from tmrl_like.engine.options import EngineOptions
 from tmrl_like.engine.seat import ENGINE, EngineSeat
+from tmrl_like.engine.subjects import stream_name
 from tmrl_like.errors import CredentialsError
 from tmrl_like.server.server import Server
 from tmrl_like.trainer.link import TrainerLink
@@ -215,6 +216,27 @@ def test_a_stream_that_is_lost_with_its_disk_is_filled_again(rig, caplog):
     assert trainer.memory == {"w1": list(range(21, 42))}
     assert "has lost samples that it had confirmed" in caplog.text
     assert len(set(worker.feeds) - {0}) == 2
+
+
+def test_training_goes_on_while_no_node_leads_the_stream(three_nodes, tmp_path):
+    rig = Rig(three_nodes, tmp_path)
+    try:
+        trainer, server = rig.trainer(), rig.server()
+        worker = rig.worker(server)
+        worker.make(10)
+        until(lambda: worker.kept == 0)
+        leader = until(lambda: three_nodes.leader(stream_name(RUN)) is not None) and three_nodes.leader(
+            stream_name(RUN)
+        )
+        three_nodes.kill(leader)
+        three_nodes.kill((leader + 1) % 3)  # one is not enough to elect another
+        for _ in range(10):
+            worker.make(10)
+            until(lambda: worker.kept == 0)
+        assert trainer.memory == {"w1": list(range(1, 111))}
+    finally:
+        for part in reversed(rig.parts):
+            part.close()
 
 
 def test_a_policy_comes_to_each_server_once_and_to_one_that_comes_later(rig):

@@ -60,6 +60,7 @@ _SILENT_AFTER_S = 1.5
 _BATCH_BYTES = 9 << 20  # one message alone may have 8 MiB
 _AGAIN_S = 0.2
 _DIRECT_S = 10.0
+_UNHEARD_S = 1.5
 _READ_AGAIN_S = 5.0
 _PURGE_S, _LAST_PURGE_S = 1.0, 0.3
 _REPEAT_AFTER_S = 3.0
@@ -159,6 +160,7 @@ class EngineLink:
         self._progress = Progress()
         self._streams: dict[str, _Stream] = {}  # by domain
         self._direct: list[Subscription] = []
+        self._unheard_until = 0.0  # a gateway said that no node leads the hub's stream; a consumer may not notice
         self._sites: dict[str, str] = {}  # of each worker, as a token
         self._answers: dict[str, dict[int, _Answer]] = {}  # by worker and incarnation
         self._heard_of: dict[str, float] = {}  # when each site's gateway was
@@ -509,6 +511,8 @@ class EngineLink:
                 if stream in self._progress.read_again and now - stream.read_again_at > _READ_AGAIN_S:
                     stream.read_again_at = now
                     return
+                if now < self._unheard_until:
+                    await self._hear_directly(client, stream)
                 if now > stream.direct_until and not stream.domain:
                     for direct in self._direct:
                         await direct.unsubscribe()
@@ -569,6 +573,8 @@ class EngineLink:
         self._heard_of[site] = now
         if state.domain == site:
             self._add_stream(site)
+        elif state.unheard:
+            self._unheard_until = now + _UNHEARD_S
         if state.policy_wanted and now - self._policy_at > _POLICY_AGAIN_S and not self._rank:
             self._policy_at = now
             self._inbox.put(m.encode(m.Welcome(self._feed, policy_wanted=True)))

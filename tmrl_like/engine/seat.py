@@ -94,6 +94,7 @@ class EngineSeat:
         self._is_idle = False
         self._is_said = False  # that the stream takes nothing
         self._why_refused = ""
+        self._is_unheard = False  # no node leads the stream; the trainer may listen itself
         self._say = Lines(log, 10, 0.1)
         self._connection = EngineConnection(options.nodes, user, self._attend, self.wake)
 
@@ -168,7 +169,7 @@ class EngineSeat:
         self._ledger.begin(client.max_payload)
         self._policies.is_wanted = True
         ticks = asyncio.ensure_future(self._tick())
-        state_at = 0.0
+        state_at, said_unheard = 0.0, False
         try:
             while True:
                 self._awake.clear()
@@ -180,8 +181,9 @@ class EngineSeat:
                     await client.publish(subject, payload, reply=f"{answers}.{number}")  # type: ignore[arg-type]
                 for word in self._ledger.words():
                     self._deliver(m.encode(word))
-                if now >= state_at:
-                    state_at = now + _STATE_S
+                self._is_unheard &= self._ledger.refused_since is not None
+                if now >= state_at or (self._is_unheard and not said_unheard):
+                    state_at, said_unheard = now + _STATE_S, self._is_unheard
                     await client.publish(gateway_subject(run, self._site), self._state(client, now))
                 self._complain(now)
                 if self._connection.closing.is_set() and not self._ledger.held and not self._up:
@@ -227,6 +229,7 @@ class EngineSeat:
             self._ledger.packets,
             self._policies.is_wanted_now(now),
             self._gateway,
+            self._is_unheard,
         )
         return msgspec.msgpack.encode(state)
 
@@ -252,6 +255,7 @@ class EngineSeat:
                 self._sit_down_again()
         else:
             error = answer.error or {}
+            self._is_unheard = not error
             why = "the run has no stream, or nobody leads it: start a trainer with --engine"
             self._why_refused = str(error.get("description", why))
             self._ledger.on_refused(number, now)

@@ -45,6 +45,7 @@ class GatewayState(msgspec.Struct, frozen=True):
     packets: int = 0
     policy_wanted: bool = False
     gateway: int = 0  # random: tells the gateways of a site apart
+    unheard: bool = False  # nobody leads the stream that it publishes to
 
 
 class TrainerSeat(msgspec.Struct, frozen=True):

@@ -35,9 +35,10 @@ def test_a_node_becomes_nats_server_and_its_store_is_its_own(
     node = start("engine", "start", name)
     node.wait_for("Server is ready")
     assert psutil.Process(node.process.pid).name() == "nats-server"
-    second = start("engine", "start", name)
-    assert second.ends() == 1
-    assert f"cannot listen on 127.0.0.1:{name[10:]}: " in second.output
+    for other in ((), ("--port", "4299")):
+        second = start("engine", "start", name, *other)
+        assert second.ends() == 1
+        assert second.output.endswith("runs already: end that one first\n")
     node.process.terminate()
     node.ends()
     assert "Server Exiting" in node.output
@@ -65,9 +66,12 @@ def test_a_leaf_dials_the_hub_and_status_says_what_is_there(
     assert capsys.readouterr().out == f"{'tls://' + name:<32} answers\n\nall is well\n"
     node.process.terminate()
     node.ends()
-    monkeypatch.setattr("tmrl_like.engine.status._REACH_S", 0.2)
+    monkeypatch.setattr("tmrl_like.engine.status._REACH_S", 0.4)
+    monkeypatch.setattr("tmrl_like.engine.connection._COMPLAIN_AFTER_S", 0.1)
     assert main(["engine", "status", "--engine", name]) == 1
-    assert f"wrong: tls://{name}: does not answer" in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert f"wrong: tls://{name}: does not answer" in out
+    assert err == ""
 
 
 @pytest.mark.parametrize(
@@ -89,6 +93,32 @@ def test_a_users_mistake_is_one_line(arguments: list[str], problem: str, capsys:
     assert out == ""
     assert problem in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("taken", ["--port", "--leaf-port"])
+def test_a_port_that_is_taken_is_one_line(taken: str, capfd: pytest.CaptureFixture[str]) -> None:
+    main(["engine", "init", "--nodes", "localhost"])
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "execv", lambda *_: pytest.fail("it starts"))
+            assert main(["engine", "start", "localhost", "--port", "4299", taken, str(port)]) == 1
+    assert capfd.readouterr().err.startswith(f"tmrl-like: error: cannot listen on 127.0.0.1:{port}: ")
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(own_home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["engine", "init", "--nodes", "localhost"])
+    (own_home / ".tmrl_like" / "engine").touch()
+    assert main(["engine", "start", "localhost"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("tmrl-like: error: cannot write ")
+    assert err.count("\n") == 1
+
+
+def test_a_node_cannot_be_revoked(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["engine", "init", "--nodes", "localhost"])
+    assert main(["keys", "revoke", "localhost"]) == 2
+    assert "localhost is one of the engine's nodes, which cannot be revoked" in capsys.readouterr().err
 
 
 def test_an_engine_is_made_once_and_says_what_comes_next(capsys: pytest.CaptureFixture[str], own_home: Path) -> None:

@@ -202,6 +202,20 @@ def test_a_second_trainer_waits_for_the_seat_and_takes_over(rig, caplog):
     assert taken(second, 1) == of("w1", 2)
 
 
+def test_an_engine_that_is_away_is_not_called_a_server(rig, caplog, monkeypatch):
+    caplog.set_level("INFO")
+    for name in ("engine.connection._COMPLAIN_AFTER_S", "delivery.session._COMPLAIN_AFTER_S"):
+        monkeypatch.setattr(f"tmrl_like.{name}", 0.2)
+    monkeypatch.setattr("tmrl_like.delivery.session._SILENT_AFTER_S", 0.1)
+    trainer = rig.trainer()
+    assert trainer.session.wait_connected(PATIENCE_S)
+    rig.nodes.kill(0)
+    until(lambda: not trainer.session.connected and "no node of the engine answers" in caplog.text)
+    time.sleep(0.5)
+    assert "trainer of the run as t" in caplog.text
+    assert "server" not in caplog.text
+
+
 def test_each_rank_takes_its_parts_once_its_group_has_the_seat(rig):
     site, parts = rig.site(), {worker: part_of(worker) % 2 for worker in ("w1", "w2", "w3", "w4")}
     assert sorted(parts.values()) == [0, 0, 1, 1]

@@ -261,12 +261,14 @@ def test_a_policy_comes_to_each_server_once_and_to_one_that_comes_later(rig):
 
 
 def test_a_trainer_that_dials_the_server_reads_what_to_do(rig, caplog):
+    caplog.set_level("INFO")
     server = rig.server()
     trainer = rig.keep(
         TrainerLink(connect("inproc", *server.address, rig.nodes.keys), "server", "t", m.Spaces("o", "a"))
     )
     until(lambda: "start the trainer with --engine tls://localhost:" in caplog.text)
     assert not trainer.session.connected
+    assert "is here" not in caplog.text  # the seat, which waits for a trainer, is none
 
 
 def test_without_a_node_workers_are_served_and_what_is_kept_is_bounded(tmp_path, monkeypatch, caplog):
@@ -293,7 +295,7 @@ def test_a_server_without_an_engines_user_says_what_to_run(tmp_path):
         Server(0, transport="inproc", keys_dir=tmp_path / "keys", engine=options)
 
 
-def test_a_site_that_was_revoked_ends_its_server(rig):
+def test_a_site_that_was_revoked_ends_its_server(rig, caplog):
     server = rig.server()
     user = rig.nodes.user("arena", "site")
     damaged = type(user)(**{name: getattr(user, name) for name in user.__struct_fields__} | {"jwt": user.jwt[:-4]})
@@ -301,3 +303,8 @@ def test_a_site_that_was_revoked_ends_its_server(rig):
     with contextlib.closing(EngineSeat(inner, rig.options, damaged)) as seat, pytest.raises(CredentialsError):
         until(lambda: seat.receive(0.05) and False)
     assert server.has_trainer()
+    server._link.receive = seat.receive
+    with pytest.raises(CredentialsError):
+        server.serve_forever()
+    assert "Traceback" not in caplog.text
+    assert [r.getMessage()[:34] for r in caplog.records] == ["the connection to the engine ends: "[:34]]

@@ -24,6 +24,8 @@ def main(arguments: Arguments) -> int:
         return actions[arguments.action](arguments, keys)
     except CredentialsError as error:  # here always something that the user asked for
         raise ConfigError(str(error)) from None
+    except OSError as error:
+        raise ConfigError(f"cannot write {error.filename}: {error.strerror}") from None
 
 
 def _init(arguments: Arguments, keys: KeyFolder) -> int:

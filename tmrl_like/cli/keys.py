@@ -65,6 +65,9 @@ def _pasted_line() -> str:
 
 def _revoke(arguments: Arguments, folder: KeyFolder) -> int:
     name = arguments.name
+    is_invited = (folder.path / "authorized" / f"{name}.json").exists()
+    if is_authority(folder) and name in Authority(folder).nodes and not is_invited:
+        raise ConfigError(f"{name} is one of the engine's nodes, which cannot be revoked: make another engine")
     if not is_authority(folder) or name not in Authority(folder).names():
         folder.revoke(name)
         print(f"{name} may no longer connect")
@@ -73,7 +76,7 @@ def _revoke(arguments: Arguments, folder: KeyFolder) -> int:
 
     authority = Authority(folder)
     authority.revoke(name)
-    if (folder.path / "authorized" / f"{name}.json").exists():
+    if is_invited:
         folder.revoke(name)
     silent = push_revocations(authority)
     if not silent:

@@ -118,6 +118,7 @@ class Session:
         self._failure: BaseException | None = None
         self._welcomed = threading.Event()
         self.takes_turns = getattr(link, "takes_turns", False)
+        self._says = not getattr(link, "says_itself", False)
         self._turns = itertools.count(1)
         self._heard_at = self._dialled_at = self._clock()
         self._patience_s = _PATIENCE_S
@@ -209,7 +210,8 @@ class Session:
     def _fail(self, error: BaseException) -> None:
         self._failure = error
         if isinstance(error, TmrlLikeError):
-            log.error("the connection to the server at %s ends: %s", self._where, error)
+            if self._says:
+                log.error("the connection to the server at %s ends: %s", self._where, error)
         else:
             log.error("the connection's thread failed", exc_info=error)
 
@@ -280,7 +282,7 @@ class Session:
 
     def _on_welcome(self, welcome: m.Welcome) -> None:
         is_new, self._said_hello = self._said_hello, False
-        if not self._welcomed.is_set():
+        if not self._welcomed.is_set() and self._says:
             log.info("connected to the server at %s as %s", self._where, self.name)
         self._complained, self._unanswered, self._leave_at = False, 0, math.inf
         self._refused_by.clear()
@@ -305,7 +307,8 @@ class Session:
                 self._move_on(self._ring, now)
                 return
         if self._welcomed.is_set() and silent_s > _SILENT_AFTER_S:
-            log.warning("the server at %s has been silent for %.0f s; waiting for it", self._where, silent_s)
+            if self._says:
+                log.warning("the server at %s has been silent for %.0f s; waiting for it", self._where, silent_s)
             self._welcomed.clear()
         if self._welcomed.is_set():
             self._link.send(m.encode(self._role.beat()))
@@ -314,7 +317,7 @@ class Session:
             self._say_hello(now)
         all_of_them = self._ring.addresses if self._ring else (self._where,)
         is_away = self._unanswered >= len(all_of_them) if self._ring else silent_s > _COMPLAIN_AFTER_S
-        if is_away and not self._complained:
+        if is_away and not self._complained and self._says:
             self._complained, where = True, ", ".join(all_of_them)
             log.warning("no server answers at %s: is `tmrl-like server` running there? Trying on", where)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -157,23 +158,25 @@ def become_nats_server(config: Path) -> int:
     """Run nats-server in this process's place; where a process cannot be replaced, as its child, until that ends.
 
     Raises:
-        AddressInUseError: its port is taken: two nodes must not write to one store.
+        AddressInUseError: this node runs already (two must not write to one store), or one of its ports is taken.
         MissingExtraError: it is not installed.
     """
-    listen = next(line for line in config.read_text().splitlines() if line.startswith("listen: "))
-    host, _, port = json.loads(listen.removeprefix("listen: ")).rpartition(":")
-    with socket.socket() as probe:
-        if os.name == "posix":
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, int(port)))
-        except OSError as error:
-            raise AddressInUseError(
-                f"cannot listen on {host}:{port}: {error.strerror}; choose another --port"
-            ) from None
     command = [str(nats_server()), "-c", str(config)]
+    lock = _lock(config.parent)
+    for address in re.findall(r'listen: "(\S+)"', config.read_text()):
+        host, _, port = address.rpartition(":")
+        with socket.socket() as probe:
+            if os.name == "posix":
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, int(port)))
+            except OSError as error:
+                raise AddressInUseError(
+                    f"cannot listen on {address}: {error.strerror}; end what listens there, or choose another --port"
+                ) from None
     sys.stdout.flush()
     if os.name == "posix":
+        os.set_inheritable(lock, True)
         os.execv(command[0], command)
     with subprocess.Popen(command) as process:
         while True:
@@ -181,6 +184,28 @@ def become_nats_server(config: Path) -> int:
                 return process.wait()
             except KeyboardInterrupt:  # which it has had, too
                 pass
+
+
+def _lock(folder: Path) -> int:
+    """Take a node's folder until this process ends, or what takes its place; the file's descriptor.
+
+    Raises:
+        AddressInUseError: another process has it.
+    """
+    file = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(file)
+        raise AddressInUseError(f"the node of {folder} runs already: end that one first") from None
+    return file
 
 
 def _room(folder: Path) -> int:

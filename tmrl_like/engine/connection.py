@@ -53,6 +53,7 @@ class EngineConnection:
         user: EngineUser,
         attend: Callable[[Client], Awaitable[None]],
         wake: Callable[[], None] = lambda: None,
+        says_itself: bool = True,
     ) -> None:
         """Start the thread; does not wait for a node.
 
@@ -64,6 +65,7 @@ class EngineConnection:
                 What it raises because the connection broke is passed over; all else ends this one, and surfaces in
                 `check`.
             wake: called when this one has failed. Any thread.
+            says_itself: in the log, that no node answers, or all refuse it; else its owner does.
 
         Raises:
             MissingExtraError: nats-py is not installed.
@@ -80,6 +82,7 @@ class EngineConnection:
         self._nodes = random.sample(list(nodes), len(nodes))
         self._attend = attend
         self._wake = wake
+        self._says_itself = says_itself
         self._client: Client | None = None
         self._failure: BaseException | None = None
         self._say = Lines(log, _ERRORS, _ERRORS_PER_S)
@@ -264,7 +267,7 @@ class EngineConnection:
         task.add_done_callback(self._goodbyes.discard)
 
     def _complain(self, node: str, error: BaseException) -> None:
-        if not self._complained and time.monotonic() - self._away_since > _COMPLAIN_AFTER_S:
+        if self._says_itself and not self._complained and time.monotonic() - self._away_since > _COMPLAIN_AFTER_S:
             self._complained = True
             log.warning("no node of the engine answers, the last one asked is %s: %s; trying on", node, error)
 
@@ -281,10 +284,10 @@ class EngineConnection:
     def _fail(self, error: BaseException) -> None:
         if self._failure is None:
             self._failure = error
-            if isinstance(error, TmrlLikeError):
-                log.error("the connection to the engine ends: %s", error)
-            else:
+            if not isinstance(error, TmrlLikeError):
                 log.error("the engine's thread failed", exc_info=error)
+            elif self._says_itself:
+                log.error("the connection to the engine ends: %s", error)
             self._wake()
 
 

@@ -135,7 +135,12 @@ class EngineLink:
 
     The first message, `Hello`, says which rank it is. Rank 0 takes the trainer's seat of the run, makes the streams and
     publishes. A rank reads the parts whose number is its own modulo the number of ranks, once its group has the seat.
+
+    Attributes:
+        says_itself: the log has from here whether there is a connection; the session is silent about it.
     """
+
+    says_itself = True
 
     def __init__(self, options: EngineOptions, user: EngineUser) -> None:
         """Start the thread; does not wait for a node.
@@ -303,6 +308,8 @@ class EngineLink:
         )
         answer: m.Welcome | m.Refusal
         if is_own:
+            if not self._had_seat:
+                log.info("trainer of the run as %s", hello.name)
             self._is_seated = self._had_seat = True
             self._seat_at = time.monotonic()
             answer = m.Welcome(self._feed)

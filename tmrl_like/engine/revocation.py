@@ -56,7 +56,7 @@ def push_revocations(authority: Authority, within_s: float = 3.0) -> list[str]:
         while missing and time.monotonic() < deadline:
             await asyncio.sleep(_LOOK_S)
 
-    connections = [EngineConnection([node_url(node)], user, attend) for node in authority.nodes]
+    connections = [EngineConnection([node_url(node)], user, attend, says_itself=False) for node in authority.nodes]
     while missing and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
     for connection in connections:

@@ -44,7 +44,7 @@ log = logging.getLogger("tmrl_like.engine")
 
 ENGINE = b"the engine"
 """The peer; a transport's ids are shorter or longer."""
-_IDENTITY = Identity("the engine", ("trainer",))
+_IDENTITY = Identity("the engine", ("trainer",), is_inside=True)
 _MAX_BYTES, _MAX_BUNDLES = 64 << 20, 16_384  # kept here; then `send` says no
 _BEAT_S = 1.0
 _HELLO_AGAIN_S = 2.0

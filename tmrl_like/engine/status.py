@@ -181,7 +181,7 @@ class _Visit:
             await do(client)
             self._is_done.set()
 
-        self._connection = EngineConnection(nodes, user, attend)
+        self._connection = EngineConnection(nodes, user, attend, says_itself=False)
 
     def end(self, until: float) -> str:
         """What kept it from being done in time; empty: nothing did."""

@@ -50,6 +50,7 @@ class Seat:
     key: str
     hello: m.Hello
     seen_at: float
+    is_inside: bool = False
     policy_cursor: int = 0  # next policy frame this worker is due
     policies_on_their_way: deque[int] = field(default_factory=deque)  # versions begun, and not known to have arrived
     beats: Bucket = field(default_factory=lambda: Bucket(_BEATS, _BEATS_PER_S))
@@ -286,7 +287,7 @@ class Relay:
             return
         if sitting is not None:
             self._leave(sitting)
-        seat = self._seats[peer] = Seat(peer, identity.name, hello, now, ranks=ranks)
+        seat = self._seats[peer] = Seat(peer, identity.name, hello, now, identity.is_inside, ranks=ranks)
         if hello.role == "trainer":
             self._seat_trainer(seat)
             self._welcome(seat)
@@ -296,7 +297,8 @@ class Relay:
             self._deal()
             if not seat.deal:
                 self._welcome(seat)
-        self._say(identity.name, logging.INFO, "%s %s is here (key %s)", *seat.who, identity.name)
+        if not seat.is_inside:
+            self._say(identity.name, logging.INFO, "%s %s is here (key %s)", *seat.who, identity.name)
 
     def _refuse(self, key: str, hello: m.Hello, refusal: m.Refusal, peer: bytes) -> None:
         self.counters.refused += 1
@@ -610,7 +612,8 @@ class Relay:
                     self._link.send(trainer.peer, data)
 
     def _on_bye(self, seat: Seat, message: m.Bye, data: bytes | memoryview) -> None:
-        self._say(seat.key, logging.INFO, "%s %s leaves", *seat.who)
+        if not seat.is_inside:
+            self._say(seat.key, logging.INFO, "%s %s leaves", *seat.who)
         self._leave(seat)
 
     _HANDLERS: dict[tuple[str, type], Callable[..., None]] = {  # noqa: RUF012

@@ -11,6 +11,7 @@ import tmrl_like.config.config_constants as cfg
 from tmrl_like.base.options import with_given
 from tmrl_like.base.script import close_at_exit
 from tmrl_like.engine.options import EngineOptions
+from tmrl_like.errors import TmrlLikeError
 from tmrl_like.server.options import ServerOptions
 from tmrl_like.server.relay import Counters, Relay
 from tmrl_like.transport import KeyFolder, ServerLink, TransportOptions, listen
@@ -143,7 +144,8 @@ class Server:
             self._serve()
         except BaseException as error:
             self._failure = error
-            log.exception("the server failed")
+            if not isinstance(error, TmrlLikeError):  # else its one line says it all
+                log.exception("the server failed")
         finally:
             self._ended.set()
 

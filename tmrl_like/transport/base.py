@@ -78,10 +78,15 @@ class TransportOptions:
 
 @dataclass(frozen=True)
 class Identity:
-    """What a peer proved: the name of its key and the roles that the key may play."""
+    """What a peer proved: the name of its key and the roles that the key may play.
+
+    Attributes:
+        is_inside: it is a part of the server's own process, and no line of log says that it comes and goes.
+    """
 
     name: str
     roles: tuple[str, ...]
+    is_inside: bool = False
 
 
 REVOKED = Identity("revoked", ())

@@ -1,0 +1,120 @@
+"""The drone learns behind an engine: the commands as they are typed, in fresh folders, everything on loopback."""
+
+import json
+import os
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DRONE = "config/drone.yaml"
+MINUTES = 2
+
+ONE_NODE = """
+    tmrl-like engine init --nodes localhost:{n1}
+    tmrl-like engine start localhost:{n1} &
+    tmrl-like server {drone} --engine tls://localhost:{n1} --server.port {s1} &
+    tmrl-like worker {drone} --name arm-1 --server.port {s1} &
+    tmrl-like trainer {drone} --engine tls://localhost:{n1} --trainer.max_minutes {minutes}
+    tmrl-like engine status
+"""
+
+THREE_NODES = """
+    tmrl-like engine init --nodes localhost:{n1},localhost:{n2},localhost:{n3}
+    tmrl-like engine start localhost:{n1} &
+    tmrl-like engine start localhost:{n2} &
+    tmrl-like engine start localhost:{n3} &
+    tmrl-like server {drone} --engine {nodes} --server.port {s1} &
+    tmrl-like server {drone} --engine {nodes} --server.port {s2} &
+    tmrl-like worker {drone} --name arm-1 --server.host 127.0.0.1:{s1},127.0.0.1:{s2} &
+    tmrl-like worker {drone} --name arm-2 --server.host 127.0.0.1:{s1},127.0.0.1:{s2} &
+    torchrun --nproc-per-node=2 --max-restarts=20 -m tmrl_like trainer {drone} --engine {nodes} \
+        --trainer.max_minutes {minutes}
+    tmrl-like engine status
+"""
+
+
+class Shell:
+    """Runs lines as a shell does: one after the other, those that end with & beside the others."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        programs = Path(sys.executable).parent
+        path = os.pathsep.join((str(programs), os.environ["PATH"]))
+        self._environment = os.environ | {"PATH": path, "TMRL_LIKE_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1"}
+        self._folder, self._programs, self._stack = folder, programs, stack
+        self._lines = 0
+
+    def run(self, script: str) -> str:
+        """Returns what the last line printed."""
+        output = ""
+        for line in script.replace("\\\n", " ").strip().splitlines():
+            words = shlex.split(line.removesuffix("&"))
+            self._lines += 1
+            file = self._folder / f"{self._lines}.txt"
+            with file.open("wb") as out:
+                process = subprocess.Popen(
+                    [str(self._programs / words[0]), *words[1:]],
+                    cwd=ROOT,
+                    env=self._environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                )
+            self._stack.callback(end, process)
+            if line.endswith("&"):
+                time.sleep(1.0)
+                assert process.poll() is None, f"{line}\n{file.read_text()}"
+            else:
+                code = process.wait(60 * (MINUTES + 3))
+                output = file.read_text()
+                assert code == 0, f"{line}\n{output}"
+        return output
+
+
+def end(process: subprocess.Popen) -> None:
+    if process.poll() is None:
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.terminate()
+        try:
+            process.wait(10.0)
+        except subprocess.TimeoutExpired:
+            process.kill()
+        for child in family:
+            if child.is_running():
+                child.kill()
+
+
+@pytest.fixture
+def typed(tmp_path: Path) -> Iterator[Callable[[str], str]]:
+    """Runs a script with free ports in it."""
+    with ExitStack() as stack, ExitStack() as probes:
+        sockets = [probes.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(5)]
+        n1, n2, n3, s1, s2 = (probe.getsockname()[1] for probe in sockets)
+        probes.close()
+        nodes = ",".join(f"tls://localhost:{port}" for port in (n1, n2, n3))
+        names = {"n1": n1, "n2": n2, "n3": n3, "s1": s1, "s2": s2, "nodes": nodes, "drone": DRONE, "minutes": MINUTES}
+        yield lambda script: Shell(tmp_path, stack).run(script.format(**names))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("script", [ONE_NODE, THREE_NODES], ids=["one node", "three nodes, two servers, two ranks"])
+def test_the_drone_learns_behind_an_engine(script: str, typed: Callable[[str], str], tmp_path: Path) -> None:
+    status = typed(script)
+    print(status)
+    records = (tmp_path / "home/runs/drone/metrics.jsonl").read_text().splitlines()
+    rounds = [r for r in map(json.loads, records) if r["kind"] == "round" and r.get("episodes_test")]
+    before, after = rounds[:3], rounds[-5:]
+    returns = [sum(r["return_test_mean"] for r in part) / len(part) for part in (before, after)]
+    arrived = [sum(r["terminated_test_share"] for r in part) / len(part) for part in (before, after)]
+    print(f"mean return {returns[0]:.2f} -> {returns[1]:.2f}, at the target {arrived[0]:.0%} -> {arrived[1]:.0%}")
+    assert returns[1] > returns[0]
+    assert arrived[1] >= 0.6 > arrived[0]

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
 from tmrl_like.transport import TransportOptions
 
 from .conftest import Machines
@@ -23,3 +29,66 @@ def test_what_waits_for_a_slow_peer_is_bounded_in_bytes(machines: Machines) -> N
     for _ in range(taken):
         assert len(receive_of(peer)) == SMALL
     until(lambda: server.send(connection, bytes(SMALL)))
+
+
+_FULL = """
+import sys, time
+from pathlib import Path
+from tmrl_like.transport import KeyFolder, TransportOptions, connect, listen
+
+keys = KeyFolder(Path(sys.argv[1]))
+few = TransportOptions(queue_messages=10, heartbeat_s=0.1, silent_after_s=0.5)
+server = listen("zmq", "127.0.0.1", 0, keys, few)
+port = server.address[1]
+peer = connect("zmq", "127.0.0.1", port, keys, few)
+while not (found := server.receive(0.05)):
+    peer.send(b"here")
+    peer.receive(0.0)
+idle_since = time.monotonic()
+while time.monotonic() < idle_since + 0.5:  # until both queues, and what lies between them, are full
+    if server.send(found.peer, bytes(100_000)):
+        idle_since = time.monotonic()
+if sys.argv[2] == "ends":
+    server.close()
+    server = listen("zmq", "127.0.0.1", port, keys, few)
+time.sleep(1.5)
+while peer.receive(0.2):
+    pass
+while not (found := server.receive(0.05)):
+    peer.send(b"still here")
+    peer.receive(0.0)
+peer.close()
+server.close()
+"""
+
+
+_FULL_SERVER = """
+import sys, time
+from pathlib import Path
+from tmrl_like.transport import KeyFolder, TransportOptions, connect, listen
+
+keys = KeyFolder(Path(sys.argv[1]))
+few = TransportOptions(queue_messages=10, heartbeat_s=0.1)
+server = listen("zmq", "127.0.0.1", 0, keys, few)
+peer = connect("zmq", "127.0.0.1", server.address[1], keys, few)
+while not server.receive(0.05):
+    peer.send(b"here")
+    peer.receive(0.0)
+idle_since = time.monotonic()
+while time.monotonic() < idle_since + 0.5:
+    if peer.send(bytes(100_000)):
+        idle_since = time.monotonic()
+peer.close()
+time.sleep(0.5)
+while server.receive(0.2):
+    pass
+server.close()
+"""
+
+
+@pytest.mark.parametrize(("script", "server"), [(_FULL, "ends"), (_FULL, "waits"), (_FULL_SERVER, "")])
+def test_a_queue_that_is_full_outlives_its_connection(tmp_path: Path, script: str, server: str) -> None:
+    """libzmq would abort the process: see `transport.zmq`."""
+    command = [sys.executable, "-c", script, str(tmp_path / "keys"), server]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

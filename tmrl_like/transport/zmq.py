@@ -3,6 +3,9 @@
 The I/O runs in libzmq's own thread, outside Python's interpreter lock: handing a message over costs
 microseconds whatever the network does. A peer is authenticated before libzmq gives us its first byte.
 
+Signs of life are TCP's, and messages: libzmq's own heartbeats abort the process where they meet a connection whose
+queue is full and whose other end is gone (version 4.3.5). A peer that hears nothing for `silent_after_s` dials again.
+
 libzmq allocates what a frame announces, up to its limit, before the handshake, too. So frames are small here: a
 message of more than `_PART_BYTES` travels as several, which libzmq delivers together or not at all.
 """
@@ -48,10 +51,10 @@ class _ZmqLink:
         sock.maxmsgsize = min(options.max_message_bytes, _PART_BYTES) + _CURVE_BYTES
         sock.sndhwm = sock.rcvhwm = options.queue_messages
         sock.handshake_ivl = int(options.handshake_timeout_s * 1000)
-        sock.heartbeat_ivl = int(options.heartbeat_s * 1000)
-        sock.heartbeat_timeout = sock.heartbeat_ttl = int(options.silent_after_s * 1000)
         sock.ipv6 = True
         sock.tcp_keepalive = 1
+        sock.tcp_keepalive_idle = sock.tcp_keepalive_intvl = math.ceil(options.heartbeat_s)
+        sock.tcp_keepalive_cnt = math.ceil(options.silent_after_s / options.heartbeat_s)
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
         self._waker.setblocking(False)
@@ -149,6 +152,8 @@ class ZmqPeerLink(_ZmqLink):
         keys = folder.peer_keys()
         super().__init__(zmq.DEALER, options)
         self._where = f"{host}:{port}"
+        self._socket.immediate = 1  # else a queue that is full when the connection is another one aborts the process
+        self._heard_at = math.inf
         self._socket.curve_serverkey = keys.server_curve_public.encode()
         self._socket.curve_publickey = keys.curve_public.encode()
         self._socket.curve_secretkey = keys.curve_secret.encode()
@@ -178,7 +183,7 @@ class ZmqPeerLink(_ZmqLink):
 
     def receive(self, timeout_s: float) -> bytes | memoryview | None:
         try:
-            return _whole(self._socket, self._socket.recv(zmq.NOBLOCK, copy=False), self._options)
+            return self._received()
         except zmq.Again:
             pass
         self._redial_if_dead()
@@ -190,9 +195,14 @@ class ZmqPeerLink(_ZmqLink):
             if self._knock in ready:
                 self._listen()
             if self._socket in ready:
-                return _whole(self._socket, self._socket.recv(zmq.NOBLOCK, copy=False), self._options)
+                return self._received()
             if not ready or self._woken.fileno() in ready:
                 return None
+
+    def _received(self) -> bytes | memoryview | None:
+        first = self._socket.recv(zmq.NOBLOCK, copy=False)
+        self._heard_at = time.monotonic()
+        return _whole(self._socket, first, self._options)
 
     def _watch_connection(self) -> None:
         while self._monitor.poll(0):
@@ -201,7 +211,7 @@ class ZmqPeerLink(_ZmqLink):
                 raise key_refused(self._where)
             self.is_lost = event in (zmq.EVENT_DISCONNECTED, zmq.EVENT_CONNECT_RETRIED)
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._proved = True
+                self._proved, self._heard_at = True, time.monotonic()
                 self._end_knock()
             elif event == zmq.EVENT_DISCONNECTED:
                 self._dead_since = time.monotonic()
@@ -240,9 +250,11 @@ class ZmqPeerLink(_ZmqLink):
             self._knock = None
 
     def _redial_if_dead(self) -> None:
-        """Libzmq reconnects after a lost connection, but not after one that broke the protocol."""
-        if self._dead_since is not None and time.monotonic() - self._dead_since > _REDIAL_AFTER_S:
-            self._dead_since = None
+        """Libzmq reconnects after a lost connection, but not after one that broke the protocol, or is silent."""
+        now = time.monotonic()
+        is_silent = now - self._heard_at > self._options.silent_after_s
+        if is_silent or (self._dead_since is not None and now - self._dead_since > _REDIAL_AFTER_S):
+            self._dead_since, self._heard_at, self.is_lost = None, math.inf, True
             with contextlib.suppress(zmq.ZMQError):
                 self._socket.disconnect(self._endpoint)
             self._socket.connect(self._endpoint)

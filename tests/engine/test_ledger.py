@@ -409,6 +409,13 @@ def test_what_the_trainer_has_stored_needs_no_confirmation():
     assert not ledger.on_ack(m.Ack("stranger", 1, 3, 3), 1.0)
 
 
+def test_what_is_in_the_trainers_memory_alone_is_not_received():
+    ledger = taken(bundle_of("w", [1, 2, 3]))
+    ledger.due(0.0)
+    assert ledger.on_ack(m.Ack("w", 1, stored=1, received=3), 0.0)  # it heard what the stream does not have yet
+    assert ledger.words() == [m.Ack("w", 1, stored=1, received=1)]
+
+
 def test_how_far_training_is_goes_with_every_acknowledgement():
     ledger = taken(bundle_of("w", [1, 2, 3]))
     assert ledger.on_ack(m.Ack("w", 1, stored=1, received=1, trained=1), 0.0)
@@ -463,7 +470,12 @@ def test_what_the_trainer_asks_for_again_is_taken_again_once_in_a_while():
     ledger.take(*bundle_of("w", [1, 2, 3]), 1.1)
     assert ledger.on_ack(m.Ack("w", 1, stored=0, received=0, again=True), 1.2)  # it has not seen them yet
     assert ledger.words() == [m.Ack("w", 1, 0, 0)]
-    assert [sequences_of(p.payload) for p in ledger.due(1.2)] == [[1, 2, 3]]
+    (publication,) = ledger.due(1.2)
+    assert sequences_of(publication.payload) == [1, 2, 3]
+    ledger.on_ack(m.Ack("w", 1, stored=0, received=0, again=True), 9.0)  # they come from here
+    assert ledger.words() == [m.Ack("w", 1, 0, 0)]
+    assert ledger.held == 1
+    ledger.on_stored(publication.number, 2, 9.0)
     ledger.on_ack(m.Ack("w", 1, stored=0, received=0, again=True), 9.0)
     assert ledger.words() == [m.Ack("w", 1, 0, 0, again=True)]
 

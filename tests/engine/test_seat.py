@@ -20,6 +20,7 @@ from tmrl_like.engine.options import EngineOptions
 from tmrl_like.engine.seat import ENGINE, EngineSeat
 from tmrl_like.engine.subjects import stream_name
 from tmrl_like.errors import CredentialsError
+from tmrl_like.server.relay import Relay
 from tmrl_like.server.server import Server
 from tmrl_like.trainer.link import TrainerLink
 from tmrl_like.transport import KeyFolder, TransportOptions, connect, listen
@@ -287,6 +288,23 @@ def test_without_a_node_workers_are_served_and_what_is_kept_is_bounded(tmp_path,
     started = time.monotonic()
     seat.close()
     assert time.monotonic() - started < 20.0
+
+
+def test_a_server_that_hung_seats_its_engine_once(node):
+    inner = listen("inproc", "127.0.0.1", 0, node.keys, TransportOptions())
+    options = EngineOptions(nodes=("localhost:1",), run=RUN)
+    with contextlib.closing(EngineSeat(inner, options, node.user("arena", "site"))) as seat:
+        relay = Relay(seat)
+        relay.handle(seat.receive(0.0), 0.0)
+        for _ in range(3):
+            seat._deliver(m.encode(m.Ack("w", 1, 0, 0)))
+        relay.tick(10.0)
+        assert relay.trainer is None
+        for _ in range(10):
+            if incoming := seat.receive(0.0):
+                relay.handle(incoming, 10.0)
+        assert relay.trainer is not None
+        assert relay.counters.refused == 0
 
 
 def test_a_server_without_an_engines_user_says_what_to_run(tmp_path):

@@ -82,8 +82,7 @@ class _Progress:
     process: Process
     taken: int = 0  # up to this one they were taken, in order
     confirmed: int = 0  # … and the stream, or the trainer's log, has them
-    received: int = 0  # as the trainer says
-    stored: int = 0
+    stored: int = 0  # as the trainer says
     trained: int = 0
     waiting: deque[_Taken] = field(default_factory=deque)
     message: _Message | None = None
@@ -338,14 +337,12 @@ class Ledger:
         progress.stored = ack.stored
         progress.trained = max(progress.trained, ack.trained)
         is_on_its_way = progress.reset_to == ack.received and now - progress.reset_at < _RESET_AGAIN_S
-        if ack.again and not is_on_its_way:
+        if ack.again and ack.received < progress.confirmed and not is_on_its_way:  # else it comes from here
             self._drop(progress)
-            progress.taken = progress.confirmed = progress.received = ack.received
+            progress.taken = progress.confirmed = ack.received
             progress.reset_to, progress.reset_at = ack.received, now
             self._acks[progress] = True
             return True
-        if not ack.again:
-            progress.received = ack.received
         message = progress.message
         if message is not None and message.last <= ack.stored:  # the trainer heard it itself
             self._publish_earlier(message.number, now - _ASK_AGAIN_S)
@@ -372,6 +369,5 @@ class Ledger:
         dismissals, self._dismissals = self._dismissals, {}
         words: list[m.Ack | m.Dismissal] = []
         for progress, again in acks.items():
-            received = progress.confirmed if again else max(progress.confirmed, progress.received)
-            words.append(m.Ack(*progress.process, progress.stored, received, again, progress.trained))
+            words.append(m.Ack(*progress.process, progress.stored, progress.confirmed, again, progress.trained))
         return words + [m.Dismissal(*progress.process, progress.rejection) for progress in dismissals]

@@ -120,9 +120,8 @@ class EngineSeat:
         return Incoming(ENGINE, _IDENTITY, self._down.popleft())
 
     def _hello(self) -> bytes:
-        """With another incarnation each time, so that workers send again what is not stored."""
         name = f"the engine: start the trainer with --engine {','.join(self._options.nodes)}"
-        return m.encode(m.Hello("trainer", name[: m.MAX_NAME], secrets.randbits(62) + 1, ""))
+        return m.encode(m.Hello("trainer", name[: m.MAX_NAME], self._gateway, ""))
 
     def send(self, peer: bytes, data: bytes | memoryview) -> bool:
         if peer != ENGINE:
@@ -277,8 +276,8 @@ class EngineSeat:
             self._ledger.on_dismissal(message)
             self._deliver(msg.data)
         elif isinstance(message, m.Ack):
-            if not self._ledger.on_ack(message, time.monotonic()):
-                self._deliver(msg.data)
+            if not self._ledger.on_ack(message, time.monotonic()):  # the stream may not hold what it has received
+                self._deliver(m.encode(msgspec.structs.replace(message, received=message.stored)))
             self._awake.set()
 
     def _on_policy(self, msg: Msg) -> None:

@@ -59,6 +59,17 @@ def test_received_is_not_stored(reading):
     assert reading.purges() == []
 
 
+def test_a_stream_that_is_away_is_purged_once_it_is_read_again_since_its_numbers_may_be_others_messages_then(reading):
+    reading.read("a", 1)
+    reading.ack("a", 1)
+    reading.stream.is_silent = True
+    assert reading.purges() == []
+    reading.progress.begin(reading.stream, 1)  # it has lost message 1, and this is another one
+    reading.sequence = 0
+    reading.read("b", 1)
+    assert reading.purges() == []
+
+
 def test_what_comes_twice_is_passed_on_once_and_goes_with_the_first(reading):
     assert [reading.read("a", 1, 3), reading.read("a", 1, 3), reading.read("a", 2, 4)] == [True, False, True]
     reading.ack("a", 3)

@@ -226,8 +226,11 @@ class Progress:
         """(part or None for all, sequence): what lies before it in a stream may go.
 
         Packets are stored in the order in which they are taken. What was passed on long before something that is stored
-        was not taken: it is read again, and where that does not help, given up.
+        was not taken: it is read again, and where that does not help, given up. While a stream is away its numbers may
+        pass to other messages.
         """
+        if stream.is_silent:
+            return iter(())
         for message in () if stream in self.read_again else stream.overtaken(self._stored_at):
             process = message.process
             if process.rereads < _REREADS:

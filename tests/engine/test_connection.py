@@ -107,6 +107,16 @@ def test_another_engines_user_and_another_engines_node_end_it_in_one_line(node, 
         connection.close(0.0)
 
 
+def test_who_is_refused_while_a_node_is_away_is_not_told_that_none_answers(node, caplog, monkeypatch, until):
+    monkeypatch.setattr("tmrl_like.engine.connection._COMPLAIN_AFTER_S", 0.0)
+    liar = msgspec.structs.replace(node.user("arena", "site"), seed=node.user("other", "site").seed)
+    monkeypatch.setattr("random.sample", lambda nodes, count: nodes)
+    connection = EngineConnection([node.urls[0], "tls://localhost:1"], liar, publish_a_policy)
+    until(lambda: "refuses this machine's user arena" in caplog.text)
+    connection.close(0.0)
+    assert "no node of the engine answers" not in caplog.text
+
+
 def test_it_ends_at_once_where_nobody_answers(tmp_path):
     user = Nodes(tmp_path / "engine").user("arena", "site")
     with socket.create_server(("localhost", 0)) as mute:

@@ -202,6 +202,12 @@ def test_a_second_trainer_waits_for_the_seat_and_takes_over(rig, caplog):
     assert taken(second, 1) == of("w1", 2)
 
 
+def test_a_trainer_that_no_server_gives_samples_to_says_what_to_do(rig, caplog, monkeypatch):
+    monkeypatch.setattr("tmrl_like.engine.link._LONELY_AFTER_S", 0.2)
+    rig.trainer()
+    until(lambda: "no server gives this engine samples of the run" in caplog.text)
+
+
 def test_an_engine_that_is_away_is_not_called_a_server(rig, caplog, monkeypatch):
     caplog.set_level("INFO")
     for name in ("engine.connection._COMPLAIN_AFTER_S", "delivery.session._COMPLAIN_AFTER_S"):

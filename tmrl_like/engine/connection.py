@@ -152,9 +152,10 @@ class EngineConnection:
                     refusals[node] = error
                     if len(refusals) == len(self._nodes):
                         raise
+                    self._complain(node, error)
                 except (TimeoutError, OSError) as error:
                     refusals.pop(node, None)
-                    self._complain(node, error)
+                    self._complain(node, next(iter(refusals.values()), error))
                 else:
                     refusals.clear()
                     wait_s, within_s = _REDIAL_S, _DIAL_WITHIN_S
@@ -269,6 +270,9 @@ class EngineConnection:
     def _complain(self, node: str, error: BaseException) -> None:
         if self._says_itself and not self._complained and time.monotonic() - self._away_since > _COMPLAIN_AFTER_S:
             self._complained = True
+            if isinstance(error, CredentialsError):  # for good, once all nodes say so
+                log.error("%s; trying the other nodes", error)
+                return
             log.warning("no node of the engine answers, the last one asked is %s: %s; trying on", node, error)
 
     def _on_error(self, error: Exception) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import queue
 import secrets
 import time
@@ -66,6 +67,7 @@ _PURGE_S, _LAST_PURGE_S = 1.0, 0.3
 _REPEAT_AFTER_S = 3.0
 _COMPLAIN_AFTER_S = 3.0
 _SITE_AWAY_S = 2.5
+_LONELY_AFTER_S = 10.0
 _POLICY_AGAIN_S = 2.0
 _MAX_WORKERS = 4096
 _MAX_BEATS = 10_000  # that may wait
@@ -308,7 +310,7 @@ class EngineLink:
         )
         answer: m.Welcome | m.Refusal
         if is_own:
-            if not self._had_seat:
+            if not (self._had_seat or rank.number):
                 log.info("trainer of the run as %s", hello.name)
             self._is_seated = self._had_seat = True
             self._seat_at = time.monotonic()
@@ -396,10 +398,13 @@ class EngineLink:
 
     async def _tend(self, client: Client) -> None:
         """What is due by the clock."""
-        looked_at = -1e9
+        looked_at, lonely_at = -1e9, time.monotonic() + _LONELY_AFTER_S
         while True:
             await asyncio.sleep(_TURN_S)
             now = time.monotonic()
+            if now > lonely_at and self._is_seated and not (self._rank or self._heard_of):
+                lonely_at = math.inf
+                log.warning("no server gives this engine samples of the run: start it with --engine, too")
             for ack in self._progress.asks(now):
                 await self._tell(client, ack.worker, _Answer(m.encode(ack)))
             if now - looked_at > _PURGE_S:

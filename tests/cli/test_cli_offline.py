@@ -22,7 +22,7 @@ def no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object, **options: object) -> None:
         raise AssertionError("there is to be no connection")
 
-    monkeypatch.setattr("tmrl_like.trainer.trainer.connect", refuse)
+    monkeypatch.setattr("tmrl_like.trainer.trainer.connect_to_one", refuse)
 
 
 @pytest.mark.usefixtures("no_connection")

@@ -28,7 +28,7 @@ def nothing_is_connected(request, monkeypatch):
     def connect(*arguments):
         raise AssertionError("offline nothing is connected")
 
-    monkeypatch.setattr("tmrl_like.trainer.trainer.connect", connect)
+    monkeypatch.setattr("tmrl_like.trainer.trainer.connect_to_one", connect)
 
 
 def training(path="", agent=CountingAgent, **fields):

@@ -54,7 +54,10 @@ def test_a_run_is_forgotten_when_its_trainer_is_gone_and_nothing_waits(
     code, said = forget("--lose-samples")
     assert (code, "the trainer gpu reads this run's streams: end it first" in said) == (2, True)
     asyncio.run(requested((f"$JS.API.STREAM.PURGE.KV_{SEATS}", {})))
-    assert forget("--lose-samples") == (0, "the engine holds nothing of run run any more\n")
+    assert forget("--lose-samples") == (
+        0,
+        "nothing of run run is left at the hub; a leaf whose gateway does not run keeps what it has\n",
+    )
     assert "no stream of a run 'run' is found" in forget()[1]
     node.kill(0)
     assert "no node answers" in forget()[1]

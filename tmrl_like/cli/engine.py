@@ -89,7 +89,8 @@ def _forget(arguments: Arguments, keys: KeyFolder) -> int:
         raise ConfigError(f"{what} of this run wait for its trainer: start that, or give --lose-samples")
     if left := forget(run, list(streams), reached, authority.local_user("admin")):
         raise TransportError(f"not deleted: the stream of run {run} at {' and '.join(map(place, left))}; try again")
-    print(f"the engine holds nothing of run {run} any more")
+    where = " and ".join(map(place, streams))
+    print(f"nothing of run {run} is left at {where}; a leaf whose gateway does not run keeps what it has")
     return 0
 
 

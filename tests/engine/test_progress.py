@@ -127,7 +127,9 @@ def test_what_it_lacks_and_the_stream_does_not_hold_is_asked_for(reading):
     assert reading.read("a", 5, previous=0)
 
 
-def test_what_the_trainer_did_not_take_though_much_that_came_later_is_stored_is_read_again_and_then_given_up(reading):
+def test_what_the_trainer_did_not_take_though_much_that_came_later_is_stored_is_read_again_and_then_given_up(
+    reading, caplog
+):
     for attempt in (1, 2, 3):
         reading.sequence = 0
         assert reading.read("a", 5, now=100.0 * attempt)
@@ -140,6 +142,7 @@ def test_what_the_trainer_did_not_take_though_much_that_came_later_is_stored_is_
         assert reading.purges() == ([(None, 4)] if attempt == 3 else [])
         assert reading.progress.read_again == (set() if attempt == 3 else {reading.stream})
         reading.progress.begin(reading.stream, 3)
+    assert caplog.messages == ["packets 5 to 5 of worker a are given up: the trainer does not take them"]
 
 
 def test_a_dismissed_process_keeps_nothing_in_the_stream_and_others_of_its_worker_do(reading):

@@ -9,12 +9,15 @@ the hole has sent again all that followed. A message is done, and may go, when a
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tmrl_like.engine.subjects import part_of
 from tmrl_like.wire import messages as m
+
+log = logging.getLogger("tmrl_like.engine")
 
 _WINDOW_BYTES = 48 << 20  # passed on and not in the memory; less than the trainer leaves unread of one worker
 _AWAITED_S = 10.0  # for so long what was passed on counts as on its way: no message is sure to be taken
@@ -31,6 +34,7 @@ class _Message:
     """A bundle in a stream that is not stored as a whole."""
 
     stream: StreamProgress
+    worker: str
     process: _Progress
     sequence: int  # in the stream
     previous: int  # the packet before its first one
@@ -162,7 +166,7 @@ class Progress:
         progress = self._progress(process)
         is_behind_a_hole = 0 <= progress.passed < bundle.previous
         if stream is not None and not (is_behind_a_hole or progress.is_dismissed or last <= progress.stored):
-            message = _Message(stream, progress, sequence, bundle.previous, last, now)
+            message = _Message(stream, bundle.worker, progress, sequence, bundle.previous, last, now)
             progress.waiting.append(message)
             stream.keep(message, part_of(bundle.worker))
         if is_behind_a_hole:
@@ -239,6 +243,8 @@ class Progress:
                 self.read_again.add(stream)
             else:
                 message.is_done = True
+                line = "packets %d to %d of worker %s are given up: the trainer does not take them"
+                log.warning(line, message.previous + 1, message.last, message.worker)
         return stream.purges()
 
     def begin(self, stream: StreamProgress, left: int) -> None:

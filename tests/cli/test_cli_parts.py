@@ -66,7 +66,10 @@ def connection(port: int) -> PeerLink:
 
 
 def say_hello(link: PeerLink, role: str) -> None:
-    link.send(m.encode(m.Hello(role, role, 1, "0")))
+    deadline = time.monotonic() + 60.0
+    while not link.send(m.encode(m.Hello(role, role, 1, "0"))):  # there is no connection yet
+        assert time.monotonic() < deadline
+        link.receive(0.1)
     next_of(link, m.Welcome)
 
 

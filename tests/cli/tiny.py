@@ -55,6 +55,7 @@ class TinyEnv(gymnasium.Env[Any, Any]):
             code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(3600)"
             self.child = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
         self.steps, self.returns = 0, returns
+        self.random = np.random.default_rng(0)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self.steps = 0
@@ -73,11 +74,11 @@ class TinyEnv(gymnasium.Env[Any, Any]):
         if self.steps == 2 and self.returns:
             return STRANGE[self.returns]
         terminated = self.steps >= 3 and float(action[0]) > 0.8
-        noise = float(np.random.uniform(0.0, 0.01))
+        noise = float(self.random.uniform(0.0, 0.01))
         return self._obs(), float(action[0]) - 1.0 - noise, terminated, self.steps >= STEPS, {}
 
     def _obs(self) -> Any:
-        return np.random.uniform(-1.0, 1.0, 2).astype(np.float32)
+        return self.random.uniform(-1.0, 1.0, 2).astype(np.float32)
 
 
 class TinyActor(ActorModule):

@@ -1,17 +1,19 @@
 """From the stream to the trainer's memory, through real nodes."""
 
 import asyncio
+import concurrent.futures
 import contextlib
 import time
 
 import msgspec
+import nats.errors
 import numpy as np
 import pytest
 from leaf_node import LeafNode, leaf_port
 
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.engine.connection import EngineConnection, domain_of, hear
-from tmrl_like.engine.jetstream import JetStream
+from tmrl_like.engine.jetstream import JetStream, JetStreamError
 from tmrl_like.engine.link import EngineLink
 from tmrl_like.engine.options import EngineOptions
 from tmrl_like.engine.subjects import (
@@ -50,6 +52,7 @@ class Site:
         self.name = user.name
         self.stored = {}  # as the trainer says
         self._client = None
+        self._closing, self._tasks = asyncio.Event(), []
         self._connection = EngineConnection(urls, user, self._attend)
 
     async def _attend(self, client):
@@ -58,7 +61,7 @@ class Site:
         await self._stream.open()
         self._client = client
         state = msgspec.msgpack.encode(GatewayState(self.name, domain_of(client)))
-        while not self._connection.closing.is_set():
+        while not self._closing.is_set():
             await client.publish(gateway_subject(RUN, self.name), state)
             await asyncio.sleep(0.2)
 
@@ -67,13 +70,26 @@ class Site:
         until = time.monotonic() + PATIENCE_S
         for data in bundles:
             while True:
-                with contextlib.suppress(Exception):
-                    subject = samples_subject(RUN, self.name, worker)
-                    work = self._stream.publish(subject, data, 1.0)
-                    asyncio.run_coroutine_threadsafe(work, self._connection._loop).result(2.0)
+                self._connection.check()
+                subject = samples_subject(RUN, self.name, worker)
+                with contextlib.suppress(AttributeError, JetStreamError, TimeoutError, nats.errors.Error):  # not there
+                    self.do(self._stream.publish, subject, data, 1.0)
                     break
                 assert time.monotonic() < until
                 time.sleep(0.05)
+
+    def do(self, work, *args):
+        """Have it done in the connection's loop."""
+        done = concurrent.futures.Future()
+
+        async def to_the_end():
+            try:
+                done.set_result(await work(*args))
+            except Exception as error:
+                done.set_exception(error)
+
+        self._connection.call(lambda: self._tasks.append(asyncio.ensure_future(to_the_end())))
+        return done.result(5.0)
 
     def acked(self, process, sequence):
         """Wait for the acknowledgement of it."""
@@ -85,6 +101,7 @@ class Site:
         self.stored[process] = max(ack.stored, self.stored.get(process, 0))
 
     def close(self):
+        self._connection.call(self._closing.set)
         self._connection.close(0.1)
 
 
@@ -245,8 +262,7 @@ def test_a_site_cannot_unseat_a_trainer_or_stop_it_with_what_it_has_the_broker_w
     site, trainer = rig.site(), rig.trainer()
     until(lambda: left_in_stream(rig.nodes) == 0)
     for forged in (f"$KV.{SEATS}.{token(RUN)}", samples_subject(RUN, "lab", "w1"), policy_subject(RUN)):
-        work = site._client.publish(samples_subject(RUN, "arena", "w1"), b"no bundle", forged)
-        asyncio.run_coroutine_threadsafe(work, site._connection._loop).result(5.0)
+        site.do(site._client.publish, samples_subject(RUN, "arena", "w1"), b"no bundle", forged)
     site.publish(bundle("w9", 1))  # as w1
     time.sleep(2.5)  # two looks at the seat
     site.publish(bundle("w1", 1))

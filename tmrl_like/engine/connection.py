@@ -41,11 +41,7 @@ _ERRORS, _ERRORS_PER_S = 10, 0.1  # lines of log
 
 
 class EngineConnection:
-    """Dials the nodes in turn, for ever, and has one connection at a time attended to.
-
-    Attributes:
-        closing: set when it is to end; who attends sends what waits, and returns.
-    """
+    """Dials the nodes in turn, for ever, and has one connection at a time attended to."""
 
     def __init__(
         self,
@@ -55,7 +51,7 @@ class EngineConnection:
         wake: Callable[[], None] = lambda: None,
         says_itself: bool = True,
     ) -> None:
-        """Start the thread; does not wait for a node.
+        """Start the thread, which may attend before this returns; does not wait for a node.
 
         Args:
             nodes: `tls://host:port` of each.
@@ -89,7 +85,7 @@ class EngineConnection:
         self._away_since = time.monotonic()
         self._complained = False
         self._goodbyes: set[asyncio.Task[None]] = set()
-        self.closing, self._over = asyncio.Event(), asyncio.Event()
+        self._closing, self._over = asyncio.Event(), asyncio.Event()
         self._flush_s = 0.0
         logging.getLogger("asyncio").addFilter(_is_no_goodbye)
         started = threading.Event()
@@ -126,7 +122,7 @@ class EngineConnection:
     # -- the thread ----------------------------------------------------------------------------------
 
     def _end(self) -> None:
-        self.closing.set()
+        self._closing.set()
         self._loop.call_later(self._flush_s, self._over.set)
 
     async def _run(self, started: threading.Event) -> None:
@@ -136,7 +132,7 @@ class EngineConnection:
         refusals: dict[str, CredentialsError] = {}
         wait_s, within_s, turn = _REDIAL_S, _DIAL_WITHIN_S, 0
         try:
-            while not self.closing.is_set() and self._failure is None:
+            while not self._closing.is_set() and self._failure is None:
                 node = self._nodes[turn % len(self._nodes)]
                 turn += 1
                 try:
@@ -163,7 +159,7 @@ class EngineConnection:
                     continue
                 if turn % len(self._nodes) == 0:
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(self.closing.wait(), wait_s)
+                        await asyncio.wait_for(self._closing.wait(), wait_s)
                     wait_s, within_s = min(2 * wait_s, _MAX_REDIAL_S), min(2 * within_s, _MAX_DIAL_WITHIN_S)
         except BaseException as error:
             self._fail(error)
@@ -245,7 +241,7 @@ class EngineConnection:
             attending.cancel()
             try:
                 await attending
-                self.closing.set()  # it has done what it was for
+                self._closing.set()  # it has done what it was for
             except asyncio.CancelledError:
                 pass
             except (nats.errors.Error, OSError, TimeoutError) as error:

@@ -96,6 +96,7 @@ class EngineSeat:
         self._why_refused = ""
         self._is_unheard = False  # no node leads the stream; the trainer may listen itself
         self._say = Lines(log, 10, 0.1)
+        self._closing = asyncio.Event()
         self._connection = EngineConnection(options.nodes, user, self._attend, self.wake)
 
     # -- the server's thread -------------------------------------------------------------------------
@@ -153,6 +154,7 @@ class EngineSeat:
         return True
 
     def close(self) -> None:
+        self._connection.call(self._closing.set)
         self._connection.close(flush_s=1.0)
         self._inner.close()
 
@@ -185,7 +187,7 @@ class EngineSeat:
                     state_at, said_unheard = now + _STATE_S, self._is_unheard
                     await client.publish(gateway_subject(run, self._site), self._state(client, now))
                 self._complain(now)
-                if self._connection.closing.is_set() and not self._ledger.held and not self._up:
+                if self._closing.is_set() and not self._ledger.held and not self._up:
                     return
                 self._is_idle = True
                 if not self._up:

@@ -54,11 +54,10 @@ def log_handlers_stay() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def what_was_imported_is_not_searched() -> Iterator[None]:
+def what_was_imported_is_not_searched() -> None:
     """A control loop that begins collects garbage: a tenth of a second, where pytest and torch are searched, too."""
+    gc.collect()  # what the test before left, and hardly more: all else is frozen
     gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

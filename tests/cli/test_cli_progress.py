@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tmrl_like.cli import proof
-from tmrl_like.cli.progress import EpisodePoint, Progress, Tail, sparkline
+from tmrl_like.cli.progress import EpisodePoint, Progress, sparkline
 from tmrl_like.cli.tables import mean_and_std, summary_row
 from tmrl_like.cli.views import LiveView, PlainView
 from tmrl_like.config.experiment import ProofSection, Settings, TrainerSection
@@ -35,21 +35,6 @@ def episode(return_: float, terminated: bool = False, test: bool = True) -> Epis
 
 def record(return_: float, terminated: bool = False, test: bool = True) -> dict[str, Any]:
     return {"kind": "episode", "time_s": 5.0, "test": test, "return": return_, "terminated": terminated}
-
-
-def test_the_tail_of_a_file_gives_whole_lines_once_and_passes_over_what_was_there(tmp_path: Path) -> None:
-    path = tmp_path / "m.jsonl"
-    assert list(Tail(path).records()) == []
-    path.write_text('{"a": 0}\n')
-    tail = Tail(path)
-    with path.open("a") as file:
-        file.write('{"a": 1}\n{"a"')
-        file.flush()
-        assert list(tail.records()) == [{"a": 1}]
-        assert list(tail.records()) == []
-        file.write(": 2}\n")
-        file.flush()
-        assert list(tail.records()) == [{"a": 2}]
 
 
 def test_progress_shows_returns_rates_ages_and_overruns() -> None:

@@ -3,46 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
 
 from tmrl_like.base.text import clock, duration
 from tmrl_like.config.experiment import Settings
+from tmrl_like.metrics.reading import Record
 from tmrl_like.metrics.sinks import loss_in_words
-
-Record = dict[str, Any]
 
 _RECENT_TESTS = 10
 _RECENT_ROUNDS = 5
 _BARS = "▁▂▃▄▅▆▇█"
-
-
-class Tail:
-    """Reads what is appended to a file of JSON lines; what is there already is passed over."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._position = path.stat().st_size if path.exists() else 0
-
-    def records(self) -> Iterator[Record]:
-        """The whole lines written since the last call."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._position)
-                data = file.read()
-        except FileNotFoundError:
-            return
-        whole, _, _ = data.rpartition(b"\n")
-        if not whole:
-            return
-        self._position += len(whole) + 1
-        for line in whole.split(b"\n"):
-            yield json.loads(line)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from tmrl_like.cli import proof
 from tmrl_like.cli.app import INTERRUPTED
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.logs import set_up_logging
-from tmrl_like.cli.progress import Progress, Tail
+from tmrl_like.cli.progress import Progress
 from tmrl_like.cli.run_lock import use_run
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.supervise import ERROR_PREFIX, Child, Family, Line
@@ -27,6 +27,7 @@ from tmrl_like.cli.views import View, make_view
 from tmrl_like.config.experiment import Settings
 from tmrl_like.config.loading import load_settings
 from tmrl_like.errors import ConfigError, TmrlLikeError
+from tmrl_like.metrics.reading import Tail
 from tmrl_like.types import EpisodeStats
 
 _TURN_S = 0.1

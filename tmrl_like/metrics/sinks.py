@@ -13,10 +13,9 @@ from typing import Any, Protocol
 
 from tmrl_like.base.text import clock
 from tmrl_like.errors import MissingExtraError
+from tmrl_like.metrics.reading import Record
 
 log = logging.getLogger("tmrl_like.metrics")
-
-Record = dict[str, Any]
 
 _SHOWN = {
     "return_test_mean": "[green]test {:.2f}[/green]",

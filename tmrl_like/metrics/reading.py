@@ -1,0 +1,46 @@
+"""What a trainer has written to its metrics.jsonl, read back: whole, or as it grows."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+Record = dict[str, Any]
+"""A flat dictionary with a "kind" ("round" or "episode"); docs/metrics.md says what is in it."""
+
+
+def read_records(path: Path, last_bytes: float = math.inf) -> Iterator[Record]:
+    """The records of a file, or of its end, oldest first; none where there is no file.
+
+    An unfinished last line is left out.
+    """
+    return Tail(path, last_bytes).records()
+
+
+class Tail:
+    """Reads what is appended to a file of JSON lines."""
+
+    def __init__(self, path: Path, last_bytes: float = 0) -> None:
+        """Begin so many bytes before the file's end; it need not exist yet."""
+        self._path = path
+        size = path.stat().st_size if path.exists() else 0
+        self._position = size - int(min(last_bytes, size))
+
+    def records(self) -> Iterator[Record]:
+        """The whole lines written since the last call; what of a line is left that was cut off is left out."""
+        with contextlib.suppress(FileNotFoundError), self._path.open("rb") as file:
+            file.seek(self._position)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                self._position += len(line)
+                try:
+                    record = msgspec.json.decode(line)
+                except msgspec.DecodeError:
+                    continue
+                yield record

@@ -152,6 +152,10 @@ class ActionSource(IntEnum):
     EXPERT = 3  # an actor that ignores policies, in all samples of its episodes: a demonstration
 
 
+LATENESS_EDGES_S = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+"""Borders of the bins in which a worker counts how late its steps were: up to the first, between two, later."""
+
+
 class StepTiming(NamedTuple):
     """How one step went in time, and what drove. It travels with every sample."""
 

@@ -250,6 +250,21 @@ def test_what_is_missing_before_anything_came_is_the_server_and_every_worker(lin
     assert link.who_is_missing() == expected
 
 
+def test_records_go_to_the_server_and_what_the_connection_does_not_take_is_not_sent_again(link):
+    sent = []
+    for number in range(600):
+        link.report({"kind": "round", "loss": float("nan"), "round": number})
+    link.on_tick(lambda data: False, connected=False)
+    link.on_tick(lambda data: sent.append(m.decode(data)) or True, connected=True)
+    assert len(sent) == 500
+    assert sent[-1] == (m.Report(), b'{"kind":"round","loss":null,"round":599}')
+    link.report({"kind": "round"})
+    link.on_tick(lambda data: False, connected=True)
+    sent.clear()
+    link.on_tick(lambda data: sent.append(data) or True, connected=True)
+    assert sent == []
+
+
 class TellingLink(DeadLink):
     """Keeps what was sent."""
 

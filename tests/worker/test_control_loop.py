@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections import deque
 from types import SimpleNamespace
 
 import numpy as np
@@ -103,6 +104,9 @@ def test_timing_of_each_sample_is_the_duration_of_the_decision_and_what_the_peri
     ends = [1e9 + 1000.0 + sum(PERIODS_S[:k]) for k in range(4)]
     assert [t.observed_at_s for t in taken] == pytest.approx(ends, abs=1e-6)
     assert worker.loop.overruns == 0
+    assert worker.loop.late_steps == [2, 0, 0, 0, 0, 1, 0, 0]
+    assert worker.loop.action_delay_s == pytest.approx(INFERENCE_S[-1])
+    assert worker.lanes[0].returns == deque([(ends[-1], stats.return_)])
     assert stats.duration_s == pytest.approx(sum(PERIODS_S))
 
 

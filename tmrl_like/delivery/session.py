@@ -91,7 +91,7 @@ class Session:
             link: an open connection; closed by `close`.
             where: the server's address, for messages to the user; a `RingLink` knows it.
             role: what to do with messages.
-            role_name: "worker" or "trainer".
+            role_name: "worker", "trainer" or "watcher".
             name: unique among live peers of the role.
             spaces: compared between worker and trainer.
             model_path: where this peer keeps its weights; two peers of one machine must not share it.

@@ -60,8 +60,7 @@ class JsonLinesSink:
 
     def write(self, record: Record) -> None:
         try:
-            finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
-            self._file.write(json.dumps(finite, separators=(",", ":")) + "\n")
+            self._file.write(as_line(record) + "\n")
             self._file.flush()
             self._failed = False
         except OSError as error:
@@ -74,6 +73,12 @@ class JsonLinesSink:
             self._file.close()
         except OSError:
             log.error("the last metrics could not be written to %s", self.path)
+
+
+def as_line(record: Record) -> str:
+    """A record as a JSON object; values that are not finite become null."""
+    finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
+    return json.dumps(finite, separators=(",", ":"))
 
 
 class ConsoleSink:

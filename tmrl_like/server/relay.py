@@ -9,16 +9,22 @@ The relay holds no samples while there is no trainer: workers keep theirs until 
 While there is one, what waits for it is bounded twice: each worker limits what it has on its way, and
 above `max_waiting_bytes` packets of the key that has most of them are dropped here (the trainer sees the gap
 and has them sent again). Keys take turns: what one sends holds up no other.
+
+Watchers look, and do nothing else. Each is answered when it asks, a few times a second at most, with what is here
+anyway: the workers' newest beats, and the newest reports of the trainer.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import logging
 import secrets
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+
+import msgspec
 
 from tmrl_like.base.budgets import Bucket, Buckets, Lines
 from tmrl_like.errors import DecodingError
@@ -35,6 +41,10 @@ _LINES, _LINES_PER_S = 200, 1.0  # of log about one key, at first, and then
 _SEATS_PER_S = 10.0  # new ones of one key, when it has taken twice `max_workers`
 _ASK_AGAIN_S = 2.0
 _BEATS, _BEATS_PER_S = 100, 20.0  # of one worker that are passed on, at first, and then
+_MAX_WATCHERS = 8
+_LOOKS, _LOOKS_PER_S = 10, 4.0  # of one watcher that are answered, at first, and then
+_VIEWS_ON_THEIR_WAY = 3  # to one watcher
+_SHOWN_BEAT_BYTES, _SHOWN_TEXT = 1000, 200  # of a longer beat so many characters of each text
 _SHARED_FILE = "this {0} and the {1} keep their weights in one file of one machine: give each its own model_path"
 _MISFIT = (
     "this worker's samples do not fit those in the trainer's memory: {0}; start both with the same environment and "
@@ -54,6 +64,11 @@ class Seat:
     policy_cursor: int = 0  # next policy frame this worker is due
     policies_on_their_way: deque[int] = field(default_factory=deque)  # versions begun, and not known to have arrived
     beats: Bucket = field(default_factory=lambda: Bucket(_BEATS, _BEATS_PER_S))
+    newest_beat: m.Beat | None = None  # as it is shown to watchers
+    beat_at: float = 0.0
+    # of a watcher
+    looks: Bucket = field(default_factory=lambda: Bucket(_LOOKS, _LOOKS_PER_S))
+    views_on_their_way: deque[int] = field(default_factory=deque)
     # of a trainer
     waiting: _Waiting = field(default_factory=lambda: _Waiting(0))
     feed: int = 0
@@ -188,6 +203,8 @@ class Relay:
         self._malformed = Buckets(_MALFORMED_BEFORE_REFUSAL - 1, 0.0)  # by connection
         self._unsaid = Buckets(1, 0.0)  # what the log has not got yet: refusals, and whose message was malformed
         self._names: dict[str, str] = {}  # worker -> key that used this name first; the oldest first
+        self._views = self._report = self._report_bytes = 0  # numbers of the newest; size of those that are kept
+        self._reports: deque[bytes] = deque()
         self.counters = Counters()
 
     @property
@@ -222,7 +239,10 @@ class Relay:
                 handle(self, seat, message, incoming.data)
             else:
                 what = f"a {seat.hello.role} does not send {type(message).__name__}"
-                self._refuse_malformed(incoming, DecodingError(what))
+                if seat.hello.role == "watcher":
+                    self._refuse_malformed_from(seat, what)
+                else:
+                    self._refuse_malformed(incoming, DecodingError(what))
 
     def _seat_of(self, incoming: Incoming) -> Seat | None:
         """The seat of this connection, if it is still the same key's and the key may still play the role."""
@@ -232,7 +252,7 @@ class Relay:
         if seat.key != incoming.identity.name:
             self._leave(seat)
             return None
-        if seat.hello.role not in incoming.identity.roles:
+        if not _may_be(incoming.identity, seat.hello.role):
             self._dismiss(seat, _not_for(incoming.identity, seat.hello.role))
             return None
         return seat
@@ -291,6 +311,8 @@ class Relay:
         if hello.role == "trainer":
             self._seat_trainer(seat)
             self._welcome(seat)
+        elif hello.role == "watcher":
+            self._welcome(seat)
         else:
             self._workers[hello.name] = seat
             self._bind_name(hello.name, identity.name)
@@ -320,10 +342,14 @@ class Relay:
         self._names[name] = key
 
     def _reason_to_refuse(self, identity: Identity, hello: m.Hello, now: float) -> m.Refusal | None:
-        if hello.role not in ("worker", "trainer"):
-            return m.Refusal(f"there is no role {hello.role!r:.40}; expected worker or trainer")
-        if hello.role not in identity.roles:
+        if hello.role not in ("worker", "trainer", "watcher"):
+            return m.Refusal(f"there is no role {hello.role!r:.40}; expected worker, trainer or watcher")
+        if not _may_be(identity, hello.role):
             return _not_for(identity, hello.role)
+        if hello.role == "watcher":
+            watchers = sum(seat.hello.role == "watcher" for seat in self._seats.values())
+            is_full = watchers >= _MAX_WATCHERS
+            return m.Refusal(f"the server has its {_MAX_WATCHERS} watchers", _RETRY_AFTER_S) if is_full else None
         if hello.role == "trainer":
             return self._reason_to_refuse_trainer(identity, hello, now)
         if _share_file(self.trainer, hello):
@@ -607,9 +633,39 @@ class Relay:
             seat.policies_on_their_way.popleft()
         is_due = seat.beats.take(1, self._now)
         if is_due and message.worker == seat.hello.name:
+            if len(data) > _SHOWN_BEAT_BYTES:
+                texts = {"alarm": message.alarm[:_SHOWN_TEXT], "ended": message.ended[:_SHOWN_TEXT]}
+                message = msgspec.structs.replace(message, **texts)
+            seat.newest_beat, seat.beat_at = message, self._now
             for rank, trainer in self.ranks.items():
                 if rank == 0 or (message.awaits and rank in seat.ranks):
                     self._link.send(trainer.peer, data)
+
+    def _on_report(self, seat: Seat, message: m.Report, data: bytes | memoryview) -> None:
+        _, record = m.decode(data)
+        if len(record) > m.MAX_REPORT_BYTES:
+            return
+        self._report += 1
+        self._report_bytes += len(record)
+        self._reports.append(bytes(record))
+        while self._report_bytes > m.MAX_REPORTS_BYTES:
+            self._report_bytes -= len(self._reports.popleft())
+
+    def _on_look(self, seat: Seat, message: m.Look, data: bytes | memoryview) -> None:
+        """Answer, unless it asks too often, or has not got the last answers yet."""
+        while seat.views_on_their_way and seat.views_on_their_way[0] <= message.view:
+            seat.views_on_their_way.popleft()
+        if len(seat.views_on_their_way) >= _VIEWS_ON_THEIR_WAY or not seat.looks.take(1, self._now):
+            return
+        workers = [(self._now - w.beat_at, w.newest_beat) for w in self._workers.values() if w.newest_beat]
+        before = self._report - len(self._reports)
+        reports = list(itertools.islice(self._reports, max(0, message.report - before), None))
+        trainers = [trainer.hello.name for trainer in self.ranks.values()]
+        sight = m.Sight(trainers, asdict(self.counters), workers, reports)
+        view = m.View(self._views + 1, self._report)
+        if self._link.send(seat.peer, m.encode(view, msgspec.msgpack.encode(sight))):
+            self._views += 1
+            seat.views_on_their_way.append(self._views)
 
     def _on_bye(self, seat: Seat, message: m.Bye, data: bytes | memoryview) -> None:
         if not seat.is_inside:
@@ -625,7 +681,11 @@ class Relay:
         ("trainer", m.Dismissal): _on_dismissal,
         ("trainer", m.Receipts): _on_receipts,
         ("trainer", m.Beat): lambda *_: None,  # a trainer's sign of life is for the server alone
+        ("trainer", m.Report): _on_report,
         ("trainer", m.Bye): _on_bye,
+        ("watcher", m.Look): _on_look,
+        ("watcher", m.Beat): lambda *_: None,
+        ("watcher", m.Bye): _on_bye,
     }
 
     def _refuse_malformed(self, incoming: Incoming, error: DecodingError) -> None:
@@ -659,6 +719,11 @@ class Relay:
 
     def _tell(self, peer: bytes, message: m.AnyMessage) -> bool:
         return self._link.send(peer, m.encode(message))
+
+
+def _may_be(identity: Identity, role: str) -> bool:
+    """Whether a key may play a role; who may be a trainer sees everything anyway."""
+    return role in identity.roles or (role == "watcher" and "trainer" in identity.roles)
 
 
 def _not_for(identity: Identity, role: str) -> m.Refusal:

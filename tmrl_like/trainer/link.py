@@ -6,13 +6,16 @@ import logging
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from tmrl_like.base import script
 from tmrl_like.base.budgets import Turns
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.delivery.session import Session
 from tmrl_like.errors import DivergedError, NoWorkerError
+from tmrl_like.metrics.sinks import as_line
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.weights import Form, WeightsCopy, form_of, refuse_diverged
 from tmrl_like.trainer.fleet import Fleet
@@ -27,6 +30,7 @@ log = logging.getLogger("tmrl_like.trainer")
 
 _TICK_S = 0.05
 _VERSIONS_KEPT = 10_000
+_REPORTS_KEPT = 500
 
 
 class TrainerLink:
@@ -75,6 +79,7 @@ class TrainerLink:
         self._publishes = rank.number == 0
         self._answers: list[m.Receipts] = []
         self._asked: dict[str, m.ReceiptsWanted] = {}  # by worker
+        self._reports: deque[dict[str, Any]] = deque(maxlen=_REPORTS_KEPT)
         self._next_publication: Publication | None = None
         self._publication: Publication | None = None  # being sent, or sent last
         self._frames: Iterator[bytes] | None = None  # of the publication, that are not sent yet; None: all are
@@ -120,6 +125,11 @@ class TrainerLink:
     def note_trained(self, receipt: Receipt) -> None:
         self._receiver.note_trained(receipt)
         self.session.wake()
+
+    def report(self, record: dict[str, Any]) -> None:
+        """Let watchers have a record of the metrics; what the connection does not take is not sent again."""
+        if self._publishes:
+            self._reports.append(record)
 
     def broadcast_model(self, model: ActorModule) -> int:
         """Publish the weights: copy them, the connection's thread does the rest. Of those that wait the newest is sent.
@@ -238,6 +248,8 @@ class TrainerLink:
             if not send(m.encode(message)):
                 self._receiver.not_said(message)
         self._answer(send)
+        while self._reports:
+            send(m.encode(m.Report(), as_line(self._reports.popleft()).encode()))
         return 0.0 if self._unread else _TICK_S if is_sent else 0.001
 
     def _answer(self, send: Callable[[bytes], bool]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from tmrl_like.errors import ConfigError
 from tmrl_like.policies.actor import ActorModule
@@ -39,6 +40,9 @@ class NoLink:
         pass
 
     def note_trained(self, receipt: Receipt) -> None:
+        pass
+
+    def report(self, record: dict[str, Any]) -> None:
         pass
 
     def broadcast_model(self, model: ActorModule) -> int:

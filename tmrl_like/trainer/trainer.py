@@ -266,6 +266,7 @@ class Trainer:
                 self._saver.add_return(record["policy_version"], record["return"])
             for sink in sinks:
                 sink.write(record)
+            self.link.report(record)
 
         self.training.observer = write
         self._runner = threading.current_thread()

@@ -5,7 +5,7 @@ A message on the wire::
     1 byte   wire version
     4 bytes  length of the header, little-endian
     header   one of the structures below (msgpack)
-    body     raw bytes that the structure describes; only SamplePacket, Bundle and PolicyFrame have one
+    body     raw bytes that the structure describes; only SamplePacket, Bundle, PolicyFrame, Report and View have one
 
 The server reads headers and passes bodies on unread. A message that does not decode to one of these
 types is refused; no length is used before it was compared with its limit. Names and texts come out as one line
@@ -20,15 +20,18 @@ import msgspec
 
 from tmrl_like.base.text import CONTROLS, one_line
 from tmrl_like.errors import DecodingError, OversizeError
-from tmrl_like.types import Count, EpisodeStats, Receipt
+from tmrl_like.types import LATENESS_EDGES_S, Count, EpisodeStats, Receipt
 
-WIRE_VERSION = 8
+WIRE_VERSION = 9
 MAX_HEADER_BYTES = 1 << 16
 MAX_TAKEN_OVER = 1000
 MAX_RANKS = 1024
 MAX_BODY_BYTES = 256 << 20  # of a packet, before compression
 MAX_EPISODES = 50  # in a packet
 MAX_BUNDLE_PACKETS = 64
+MAX_REPORT_BYTES = 64 << 10
+MAX_REPORTS_BYTES = 1 << 20  # of reports in a view
+RETURNS_KEPT = 5  # in a beat
 
 MAX_NAME = 200
 
@@ -66,7 +69,7 @@ ALONE = Rank()
 class Hello(Message):
     """Peer to server: who I am, what I speak, which spaces I have. The first message on a connection."""
 
-    role: Name  # "worker" or "trainer"
+    role: Name  # "worker", "trainer" or "watcher"
     name: Name  # unique among live peers of that role
     incarnation: Count  # random per process; a restarted process has another
     software: Name  # version of tmrl_like, for error messages
@@ -232,9 +235,44 @@ class Beat(Message):
     env_rebuilds: Count = 0  # how often it was rebuilt
     ended: Text = ""  # why the worker no longer drives; empty: it does, or will
     awaits: bool = False  # it is in lockstep with training, see `Bundle`
+    time_step_s: float = 0.0  # nominal; 0: the environment does not run in real time
+    late_steps: Annotated[tuple[Count, ...], msgspec.Meta(max_length=len(LATENESS_EDGES_S) + 1)] = ()  # steps since
+    # the start by how late they were, in the bins of `LATENESS_EDGES_S`
+    action_delay_s: float = 0.0  # from the newest observation to the action that was chosen on it
+    returns: Annotated[tuple[float, ...], msgspec.Meta(max_length=RETURNS_KEPT)] = ()  # of the last episodes
 
     def __post_init__(self) -> None:
         self.alarm, self.ended = one_line(self.alarm), one_line(self.ended)
+
+
+class Report(Message):
+    """Trainer to server: a record of its metrics, for watchers. The body is the record, a JSON object.
+
+    It may be lost.
+    """
+
+
+class Look(Message):
+    """Watcher to server: what is there to see?"""
+
+    view: Count = 0  # number of the newest view that arrived
+    report: Count = 0  # number of the newest report among them; 0: none
+
+
+class View(Message):
+    """Server to watcher: the answer. The body is a `Sight`, as msgpack."""
+
+    number: Count  # 1, 2, 3, … in this server's life
+    report: Count  # number of the newest report that is in this view or an earlier one
+
+
+class Sight(msgspec.Struct, array_like=True):
+    """What a server shows to a watcher."""
+
+    trainers: list[str]
+    counters: dict[str, int]  # of the server since its start
+    workers: list[tuple[float, Beat]]  # of each the seconds since its newest beat came, and that
+    reports: list[bytes]  # records that the trainer has sent since the last view, oldest first, as JSON
 
 
 class Bye(Message):
@@ -255,6 +293,9 @@ AnyMessage: TypeAlias = (
     | Takeover
     | PolicyFrame
     | Beat
+    | Report
+    | Look
+    | View
     | Bye
 )
 

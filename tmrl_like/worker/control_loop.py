@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import inspect
 import logging
 import math
@@ -19,7 +20,7 @@ from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 from tmrl_like.errors import EnvironmentFaultError, MemoryContractError
 from tmrl_like.policies.actions import finite_check, is_finite
 from tmrl_like.policies.intake import PolicyIntake
-from tmrl_like.types import ActionSource, EpisodeStats, ObsPreprocessor, SampleCompressor
+from tmrl_like.types import LATENESS_EDGES_S, ActionSource, EpisodeStats, ObsPreprocessor, SampleCompressor
 from tmrl_like.wire.rows import EPISODES, RESET
 from tmrl_like.worker.dead_man import DeadMan
 from tmrl_like.worker.realtime import collect_garbage
@@ -58,7 +59,9 @@ class ControlLoop:
         env_steps: steps since the start.
         collected_steps: those of them that became samples.
         overruns: time-steps that missed their deadline since the start.
+        late_steps: steps since the start by how late they were, in the bins of `LATENESS_EDGES_S`; only in real time.
         inference_s: duration of the newest decision.
+        action_delay_s: from the newest observation to the action that was chosen on it.
         env_s: duration of the newest `env.step`.
         observed_at: `time.perf_counter()` of the newest observation.
         ended: why it no longer drives; empty: it does, or will.
@@ -97,7 +100,8 @@ class ControlLoop:
         self.env_steps = self.collected_steps = 0
         self._number = -1  # of the newest episode whose samples are collected, as it travels with them
         self.overruns = 0
-        self.inference_s = self.env_s = self.observed_at = 0.0
+        self.late_steps = [0] * (len(LATENESS_EDGES_S) + 1)
+        self.inference_s = self.action_delay_s = self.env_s = self.observed_at = 0.0
         self.ended = ""
         self._intake = intake
         self._worker = worker
@@ -194,8 +198,11 @@ class ControlLoop:
         observed = clock()
         if last_step and not terminated:
             truncated = True
+        self.action_delay_s = acted - self.observed_at
         period_s, self.observed_at = observed - self.observed_at, observed
         self.inference_s, self.env_s = acted - started, observed - acted
+        if env.time_step_s:
+            self.late_steps[bisect.bisect_left(LATENESS_EDGES_S, period_s - env.time_step_s)] += 1
         if not self._is_finite_obs(new_obs):
             raise not_finite("observation", new_obs)
         is_float = type(rew) in _REWARD_TYPES

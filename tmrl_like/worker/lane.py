@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 from tmrl_like.errors import EnvironmentFaultError
 from tmrl_like.types import EpisodeStats
+from tmrl_like.wire.messages import RETURNS_KEPT
 
 if TYPE_CHECKING:
     from tmrl_like.delivery.sample_log import SampleLog
@@ -46,12 +48,14 @@ class Lane:
         env: the environment, supervised.
         loop: drives it.
         intake: where policies come from.
+        returns: of the last episodes, tests among them, with the time at which each ended.
     """
 
     def __init__(self, env: SupervisedEnv, loop: ControlLoop, intake: PolicyIntake) -> None:
         self.env = env
         self.loop = loop
         self.intake = intake
+        self.returns: deque[tuple[float, float]] = deque(maxlen=RETURNS_KEPT)
         self._trained = 0  # samples whose training steps are made
         self._changed = threading.Condition()
         self._marks = 0, 0  # samples up to the step before the newest, and up to that
@@ -128,6 +132,7 @@ class Lane:
                 self.env.rebuild(error)
 
     def _end(self, order: Order, stats: EpisodeStats, on_episode: Callable[[EpisodeStats], None] | None = None) -> None:
+        self.returns.append((stats.finished_at_s, stats.return_))
         if order.verbose:
             kind = "test" if stats.test else "training"
             how = ", terminated" if stats.terminated else ", fault" if stats.fault else ""

@@ -145,6 +145,10 @@ class WorkerRole:
             env_rebuilds=state.env_rebuilds,
             ended=state.ended,
             awaits=state.awaits,
+            time_step_s=state.time_step_s,
+            late_steps=state.late_steps,
+            action_delay_s=state.action_delay_s,
+            returns=state.returns,
         )
 
 

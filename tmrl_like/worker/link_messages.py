@@ -42,6 +42,10 @@ class State(_Told):
     env_rebuilds: int = 0
     ended: str = ""
     awaits: bool = False  # lockstep: what is sent is to be trained on before the loops go on
+    time_step_s: float = 0.0
+    late_steps: tuple[int, ...] = ()
+    action_delay_s: float = 0.0
+    returns: tuple[float, ...] = ()
 
 
 class Lane(_Told):

@@ -32,6 +32,7 @@ from tmrl_like.policies.probe import PolicyProbe
 from tmrl_like.rollouts.hooks import Hook, Rollouts
 from tmrl_like.transport import ONE_THREAD, TransportOptions, addresses_of
 from tmrl_like.types import EpisodeStats, ObsPreprocessor, SampleCompressor
+from tmrl_like.wire.messages import RETURNS_KEPT
 from tmrl_like.wire.spaces import describe_spaces
 from tmrl_like.worker.control_loop import ControlLoop
 from tmrl_like.worker.dead_man import DeadMan, to_action
@@ -267,6 +268,7 @@ class RolloutWorker:
         for lane in self.lanes:
             log_alarm = lane.samples.alarm if lane.samples is not None else ""
             alarms |= dict.fromkeys((lane.intake.verdicts.alarm, lane.loop.dead_man.alarm, log_alarm))
+        ended = sorted(itertools.chain.from_iterable(list(lane.returns) for lane in self.lanes))
         return State(
             policy_version=min(loop.policy_version for loop in loops),
             policy_published_at_s=min(loop.policy_published_at_s for loop in loops),
@@ -279,6 +281,10 @@ class RolloutWorker:
             env_rebuilds=sum(loop.env.rebuilds for loop in loops),
             ended=first.ended,
             awaits=self._awaits,
+            time_step_s=self._env.time_step_s,
+            late_steps=tuple(map(sum, zip(*(loop.late_steps for loop in loops), strict=True))),
+            action_delay_s=max(loop.action_delay_s for loop in loops),
+            returns=tuple(return_ for _, return_ in ended[-RETURNS_KEPT:]),
         )
 
     @property

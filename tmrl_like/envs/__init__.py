@@ -1,6 +1,9 @@
-"""Environments: any Gymnasium environment, rtgym's among them, and those that ship."""
+"""Environments: any Gymnasium environment, rtgym's among them, and those that ship, registered with Gymnasium."""
 
 from tmrl_like.envs.action_table import ActionTable
 from tmrl_like.envs.generic import GenericGymEnv
+from tmrl_like.envs.registration import register_all
 
 __all__ = ["ActionTable", "GenericGymEnv"]
+
+register_all()

@@ -8,6 +8,7 @@ import math
 import warnings
 from collections import deque
 from collections.abc import Callable
+from copy import copy
 from typing import Any, TypeVar
 
 import gymnasium
@@ -152,6 +153,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         With `last_act_on_reset` and without `reset_act_buf` it begins with the last action of the episode before.
         """
         self._note("start_reset_time")
+        super().reset(seed=seed)
         self.running = False
         self._end_time_step()
         self._note("end_reset_join_time")
@@ -161,7 +163,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         elif not self.last_act_on_reset:
             self.act_buf[-1] = self.default_action
         obs, info = self.interface.reset(seed=seed, options=options)
-        obs = [*obs, *self.act_buf] if self.act_in_obs else obs
+        obs = [*obs, *map(copy, self.act_buf)] if self.act_in_obs else obs
         if self.obs_prepro_func:
             obs = self.obs_prepro_func(obs)
         if math.isnan(self._end_at):
@@ -195,7 +197,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         elif self.wait_on_done:
             self.wait()
         if self.act_in_obs:
-            obs = (*obs, *self.act_buf)
+            obs = (*obs, *map(copy, self.act_buf))
         self._note("end_step_time")
         return obs, rew, terminated, truncated, info
 

@@ -20,7 +20,7 @@ from rtgym import RealTimeGymInterface
 
 from tmrl_like.envs.display import has_display
 from tmrl_like.envs.real_time import RealTimeEnv, also_takes
-from tmrl_like.envs.vision import History, Shrink
+from tmrl_like.envs.vision import Frame, History, Shrink
 from tmrl_like.errors import ConfigError, MissingExtraError
 
 TIC_S = 1 / 35
@@ -93,6 +93,7 @@ class VizDoomInterface(RealTimeGymInterface):  # type: ignore[misc]
         self._most = np.array(list(variables.values()), np.float32)
         self._shrink = Shrink(size, grey=grey)
         self._history = History(frames)
+        self._picture: Frame
         self._variables = np.zeros(len(variables), np.float32)
         self._rewarded = 0.0
         self._reward_scale = reward_scale
@@ -145,6 +146,10 @@ class VizDoomInterface(RealTimeGymInterface):  # type: ignore[misc]
         rew, self._rewarded = np.float32(self._reward_scale * (rewarded - self._rewarded)), rewarded
         return self._observation(), rew, terminated, {}
 
+    def render(self) -> Frame:
+        """The game's newest frame that the agent saw, uint8 [120, 160, 3] RGB."""
+        return self._picture
+
     def wait(self) -> None:
         """Between two episodes nobody is at the controls."""
 
@@ -153,7 +158,8 @@ class VizDoomInterface(RealTimeGymInterface):  # type: ignore[misc]
 
     def _look(self) -> None:
         state = self.game.get_state()
-        self._frame = self._shrink(state.screen_buffer)
+        self._picture = state.screen_buffer
+        self._frame = self._shrink(self._picture)
         if len(self._most):
             assert state.game_variables is not None
             self._variables = np.clip(state.game_variables, 0.0, self._most).astype(np.float32)

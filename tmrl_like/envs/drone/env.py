@@ -35,6 +35,7 @@ class DroneInterface(RealTimeGymInterface):  # type: ignore[misc]
     def __init__(self, render: bool = False) -> None:
         """Prepare; the drone starts with the first reset. `render` shows it in a window, which needs a display."""
         self._drone: Any = None
+        self._random = np.random.default_rng()
         self._target = np.zeros(2, np.float32)
         if render and not has_display():
             raise ConfigError("render: true needs a display, and there is none here; leave it off")
@@ -56,9 +57,11 @@ class DroneInterface(RealTimeGymInterface):  # type: ignore[misc]
             self._drone.send_control(control[0], control[1])
 
     def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[list[Any], dict[str, Any]]:
+        if seed is not None:
+            self._random = np.random.default_rng(seed)
         if self._drone is None:
             self._drone = DummyRCDrone()
-        self._target = np.random.uniform(-0.5, 0.5, 2).astype(np.float32)
+        self._target = self._random.uniform(-0.5, 0.5, 2).astype(np.float32)
         return self._observation(self._drone.get_observation()), {}
 
     def get_obs_rew_terminated_info(self) -> tuple[list[Any], np.float32, bool, dict[str, Any]]:

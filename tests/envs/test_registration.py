@@ -1,0 +1,74 @@
+"""The environments that ship, as Gymnasium's registry has them."""
+
+import subprocess
+import sys
+import textwrap
+from importlib.util import find_spec
+
+import gymnasium
+import pytest
+
+from tmrl_like import GenericGymEnv
+from tmrl_like.envs.registration import IDS, register_all
+
+CHECK = """
+import warnings
+import gymnasium
+from gymnasium.utils.env_checker import check_env
+{before}
+env = gymnasium.make("tmrl_like.envs:tmrl_like/{name}-v0", render_mode="rgb_array")
+with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    for usual in (".*Time-step timed out", ".*symmetric and normalized space"):
+        warnings.filterwarnings("ignore", usual)
+    check_env(env.unwrapped)
+first, _ = env.reset(seed=7)
+others = [env.reset()[0] for _ in range(2)]
+again, _ = env.reset(seed=7)
+{after}
+env.close()
+"""
+SAME_TARGETS = """
+then = [env.reset()[0] for _ in range(2)]
+targets = [target_of(obs) for obs in (first, *others)]
+assert targets == [target_of(obs) for obs in (again, *then)]
+assert len({tuple(target) for target in targets}) == 3
+"""
+DRONE = "target_of = lambda obs: [float(obs[2][0]), float(obs[3][0])]"
+ROBOT = """
+import numpy as np
+def target_of(obs):
+    angle = float(obs[0].sum())
+    turned = np.array(((np.cos(angle), -np.sin(angle)), (np.sin(angle), np.cos(angle))))
+    return np.round(obs[2] + turned @ obs[3], 4).tolist()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "needs"),
+    [
+        ("Drone", DRONE, SAME_TARGETS, "rtgym"),
+        pytest.param("Robot", ROBOT, SAME_TARGETS, "mujoco", marks=pytest.mark.long),
+        pytest.param("Racing", "", "", "Box2D", marks=pytest.mark.long),
+        pytest.param("RacingImage", "", "", "Box2D", marks=pytest.mark.long),
+        pytest.param("VizDoom", "", "", "vizdoom", marks=pytest.mark.long),
+    ],
+)
+def test_an_environment_that_ships_passes_gymnasiums_checks_and_a_seed_says_its_episodes(
+    name: str, before: str, after: str, needs: str
+) -> None:
+    """In a process of its own: the drone's threads never end."""
+    if find_spec(needs) is None:
+        pytest.skip(f"needs {needs}")
+    code = textwrap.dedent(CHECK).format(name=name, before=before, after=after)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_id_is_known_and_takes_the_arguments_of_its_class() -> None:
+    register_all()  # twice is fine
+    assert {f"tmrl_like/{name}-v0" for name in IDS} <= set(gymnasium.registry)
+    env = gymnasium.make("tmrl_like/Drone-v0", act_buf_len=2, ep_max_length=7)
+    assert len(env.observation_space) == 4 + 2
+    assert env.metadata == {"render_modes": ["rgb_array"], "render_fps": 20}
+    assert GenericGymEnv("tmrl_like/Drone-v0").time_step_s == 0.05

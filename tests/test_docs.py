@@ -8,6 +8,7 @@ import json
 import math
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -20,6 +21,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from gymnasium import spaces
 
 import tmrl_like.errors
@@ -27,8 +29,11 @@ from tmrl_like import RolloutWorker, Server, Trainer, TrainingOffline, partial
 from tmrl_like.agents import IQNActor, IQNAgent, SACAgent, SquashedGaussianActor
 from tmrl_like.base.options import sentences
 from tmrl_like.cli import main
+from tmrl_like.cli.arguments import parse
 from tmrl_like.config.components import type_name
 from tmrl_like.config.experiment import PARTS, SECTIONS, Settings
+from tmrl_like.config.loading import load_experiment
+from tmrl_like.metrics.sinks import tag_of
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.testing.fakes import CountingEnv
 from tmrl_like.types import Batch
@@ -275,6 +280,44 @@ def test_every_metric_of_quantiles_is_explained_and_no_other():
 def test_every_field_of_an_episode_record_is_explained_and_no_other(records):
     produced = {name for record in records if record["kind"] == "episode" for name in record}
     assert produced == table_names(page("metrics.md"), "Episode records")
+
+
+def test_every_metric_is_in_its_group_in_tensorboard():
+    text = page("metrics.md")
+    groups = {
+        "The schedule": "schedule",
+        "Freshness and timing": "timing",
+        "Episodes": "episodes",
+        "The fleet": "fleet",
+    }
+    for heading, group in groups.items():
+        assert {tag_of(name).partition("/")[0] for name in table_names(text, heading)} == {group}
+    assert {tag_of(name).partition("/")[0] for name in table_names(text, "Of the agent")} == {"losses", "agent"}
+
+
+def test_the_sweep_of_the_guide_changes_keys_of_its_experiment_and_compares_a_metric():
+    (text,) = fences(page("guide/sweeps.md"), "yaml")
+    sweep = yaml.safe_load(text)
+    assert sweep["metric"]["name"] in table_names(page("metrics.md"), "Episodes")
+    (line,) = [words for words in sweep["command"] if "tmrl-like" in words]
+    chosen = {key: spec.get("values", [spec.get("min")])[-1] for key, spec in sweep["parameters"].items()}
+    words = shlex.split(line.replace("$WANDB_RUN_ID", "x").replace('"$@"', ""))[1:]
+    arguments = parse([*words, *(f"--{key}={value}" for key, value in chosen.items())])
+    (loop,) = fences(page("guide/sweeps.md"), "bash")
+    (command,) = re.findall("tmrl-like (.*)", loop)
+    for given in (arguments, parse(shlex.split(command.replace("$lr", "1e-3").replace("$seed", "1")))):
+        experiment = load_experiment(ROOT / given.experiment, given.overrides)
+        assert experiment.run_name != "drone"
+    assert load_experiment(ROOT / arguments.experiment, arguments.overrides).agent.keywords["gamma"] == 0.98
+
+
+def test_the_hooks_before_a_commit_check_what_make_checks():
+    (own,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
+    checked = (ROOT / "Makefile").read_text(encoding="utf-8").partition("\ncheck:")[2].partition("\ntest:")[0]
+    programs = re.findall(r"\$\(BIN\)/(ruff check|ruff format|mypy)", checked)
+    assert [hook["entry"].partition(" --")[0] for hook in own["hooks"]] == programs
+    for name in re.findall(r"make ([\w-]+)", page("CONTRIBUTING.md")):
+        assert f"\n{name}:" in (ROOT / "Makefile").read_text(encoding="utf-8"), name
 
 
 # -- errors ------------------------------------------------------------------------------------------

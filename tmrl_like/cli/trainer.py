@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
+
+import yaml
 
 from tmrl_like.agents.process import tune_process
 from tmrl_like.base.files import write_atomically
@@ -18,7 +20,7 @@ from tmrl_like.cli.run_lock import use_run
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.worker import prepare
 from tmrl_like.config.config_objects import training_factory
-from tmrl_like.config.experiment import Experiment
+from tmrl_like.config.experiment import PARTS, Experiment
 from tmrl_like.config.loading import dump_experiment, open_experiment
 from tmrl_like.errors import ConfigError
 from tmrl_like.metrics.sinks import ConsoleSink, Sink, TensorBoardSink
@@ -49,7 +51,9 @@ def train(
     is_first = os.environ.get("RANK", "0") == "0"
     sinks: list[Sink] = [] if arguments.supervised else [ConsoleSink()]
     if section.tensorboard and is_first:
-        sinks.append(TensorBoardSink(paths.folder / "tensorboard"))
+        whole = yaml.safe_load(dump_experiment(arguments.experiment, arguments.overrides, parts))
+        named = dict(_hyper_parameters({name: whole.get(name) for name in (*PARTS, "trainer", "seed")}))
+        sinks.append(TensorBoardSink(paths.folder / "tensorboard", named))
     with (
         use_run(paths, "trainer" if is_first else "rank", supervised=arguments.supervised),
         make(experiment, sinks) as trainer,
@@ -76,6 +80,16 @@ def train(
             )
     is_restarted = "TORCHELASTIC_RUN_ID" in os.environ  # by torchrun, if it ends with anything but 0
     return INTERRUPTED if stopper.requested and not is_restarted else 0
+
+
+def _hyper_parameters(data: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Numbers, bools and texts of an experiment by their key: `agent.lr_actor`; a part's class by the part's."""
+    if isinstance(data, dict):
+        for key, value in data.items():
+            below = name if key in ("class_path", "init_args") else f"{name}.{key}".lstrip(".")
+            yield from _hyper_parameters(value, below)
+    elif isinstance(data, bool | int | float | str):
+        yield name, data
 
 
 def make_trainer(experiment: Experiment, sinks: list[Sink], **more: Any) -> Trainer:

@@ -36,6 +36,22 @@ _SHOWN_IF_ANY = {
 }
 
 
+_GROUPS = {  # of TensorBoard's tags, by how a metric's name begins; what an agent returns and is no loss: agent
+    group: tuple(begins.split())
+    for group, begins in {
+        "episodes": "episode return_test_ return_train_ reward_recent_ terminated_ faults_",
+        "timing": "sample_age_ policy_age_ policy_staleness_ memory_age_ inference_ period_error_ safe_action_ "
+        "action_change_",
+        "schedule": "epoch round idle_s time_s training_steps_ env_steps_ dropped_stale_ memory_transitions",
+        "fleet": "workers deadline_miss_ safe_steps_ overruns_ env_faults_ env_rebuilds_ lost_samples_ unacknowledged_ "
+        "policy_lag_ refused_packets_ rejected_workers_ log_fails",
+        "losses": "loss_",
+        "in_force": "agent. memory. trainer.",
+    }.items()
+}
+_COMPARED = ("return_test_mean", "return_train_mean", "env_steps_total")  # beside the hyper-parameters of each run
+
+
 class Sink(Protocol):
     """Takes records: flat dictionaries with a "kind" ("round" or "episode")."""
 
@@ -98,22 +114,33 @@ class ConsoleSink:
 
 
 class TensorBoardSink:
-    """Scalars for TensorBoard, over training steps."""
+    """Scalars for TensorBoard, over training steps, in groups: `episodes/return_test_mean`, `losses/loss_critic`, …."""
 
-    def __init__(self, folder: Path) -> None:
-        """Write to `folder`; raises MissingExtraError where TensorBoard is not installed."""
+    def __init__(self, folder: Path, hyper_parameters: dict[str, Any] | None = None) -> None:
+        """Write to `folder`.
+
+        Args:
+            folder: made if it is not there.
+            hyper_parameters: numbers, bools and texts by name, for the tab HPARAMS, where runs are compared.
+
+        Raises:
+            MissingExtraError: TensorBoard is not installed.
+        """
         try:
             from torch.utils.tensorboard import SummaryWriter
+            from torch.utils.tensorboard.summary import hparams
         except ImportError:
             raise MissingExtraError("TensorBoard is not installed: pip install 'tmrl_like[tensorboard]'") from None
         self._writer: Any = SummaryWriter(str(folder))
+        for summary in hparams(hyper_parameters or {}, dict.fromkeys(map(tag_of, _COMPARED), 0.0)):
+            self._writer.file_writer.add_summary(summary)
 
     def write(self, record: Record) -> None:
         if record.get("kind") != "round":
             return
         try:
             for name, value in _numbers(record).items():
-                self._writer.add_scalar(name, value, record["training_steps_total"])
+                self._writer.add_scalar(tag_of(name), value, record["training_steps_total"])
         except Exception as error:
             log.error("TensorBoard: %s", error)
 
@@ -206,6 +233,11 @@ def loss_in_words(record: Record) -> str:
         if name.endswith("_held_out") and held_out is not None and trained is not None:
             return f"{trained:.3g}, held out {held_out:.3g}"
     return ""
+
+
+def tag_of(name: str) -> str:
+    """A metric's name with its group before it, as TensorBoard shows it."""
+    return f"{next((group for group, begins in _GROUPS.items() if name.startswith(begins)), 'agent')}/{name}"
 
 
 def _numbers(record: Record) -> dict[str, float]:

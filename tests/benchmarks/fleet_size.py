@@ -37,6 +37,7 @@ from _common import finish
 PACKET_S = 0.1  # the outbox's `max_age_s`
 PROCESSES = 4  # that the light workers live in
 ARRIVES_EVERY_S = 0.01  # one in each of them
+CONNECTING_S = 0.1  # between two looks at a connection that is being made; who proves no key for long is cut
 SPACES = ("o", "a")
 _PROGRAM = psutil.Process()
 
@@ -268,7 +269,8 @@ def run_workers(keys_folder: Path, names: dict[str, int], samples: int, packet_s
             continue
         lateness.append(now - at)
         workers[i].session.turn()
-        heapq.heapreplace(due, (max(at + packet_s, now), i))  # one that is late skips what it cannot make
+        turn_s = packet_s if workers[i].session.connected else min(packet_s, CONNECTING_S)
+        heapq.heapreplace(due, (max(at + turn_s, now), i))  # one that is late skips what it cannot make
         turns += 1
         if turns % 50 == 0 and pipe.poll():
             if (question := pipe.recv()) == "stop":

@@ -660,14 +660,16 @@ def test_a_worker_can_run_again_after_stop():
     assert len(worker.run_episodes(nb_episodes=1)) == 1
 
 
-def test_a_wrong_key_is_an_error_that_says_what_to_do(zmq_house, tmp_path):
+def test_a_wrong_key_is_an_error_that_says_what_to_do(zmq_house, tmp_path, monkeypatch, caplog):
     from tmrl_like.transport import KeyFolder
 
+    monkeypatch.setattr("tmrl_like.transport.zmq._GIVES_UP_AFTER_S", 1.0)
     zmq_house.server()
     KeyFolder(tmp_path / "other").server_keys()
     worker = zmq_house.worker(keys_dir=tmp_path / "other")
     with pytest.raises(CredentialsError, match="keys invite"):
         worker.wait_connected(240)  # a busy machine takes handshakes, and greetings, slowly
+    assert "breaks off each handshake: is it the server that this machine's key is for?" in caplog.text
 
 
 def test_a_server_that_does_not_answer_is_named(zmq_house, caplog, until, monkeypatch):

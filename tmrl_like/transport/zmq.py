@@ -30,8 +30,8 @@ from tmrl_like.transport.gate import Gate
 
 log = logging.getLogger(__name__)
 
-_BROKEN_HANDSHAKES = 3  # before it is asked whether anybody speaks there; and again as many, before giving up
-_GIVES_UP_AFTER_S = 10.0  # of them: a server that very many dial at once breaks some, see `Gate`
+_BROKEN_HANDSHAKES = 3  # before it is asked whether anybody speaks there; and again as many, before a line says so
+_GIVES_UP_AFTER_S = 60.0  # of them: a server that very many dial at once breaks some, see `Gate`
 _REDIAL_AFTER_S = 0.3
 _BACKLOG = 1024
 _PART_BYTES = 1 << 20
@@ -171,7 +171,7 @@ class ZmqPeerLink(_ZmqLink):
         self._broken_handshakes = 0
         self._broken_since = 0.0
         self._knock: zmq.Socket[bytes] | None = None
-        self._somebody_speaks = False
+        self._somebody_speaks = self._is_doubted = False
         self._dead_since: float | None = None
         self._poller.register(self._monitor, zmq.POLLIN)
         try:
@@ -225,6 +225,10 @@ class ZmqPeerLink(_ZmqLink):
         if self._somebody_speaks:
             if time.monotonic() - self._broken_since > _GIVES_UP_AFTER_S:
                 raise other_server(self._where)
+            if not self._is_doubted:
+                self._is_doubted = True
+                line = "what listens at %s breaks off each handshake: is it the server that this machine's key is for? "
+                log.warning(line + "Trying on", self._where)
         elif self._knock is None:
             self._knock = self._context.socket(zmq.STREAM)
             self._knock.linger = 0

@@ -64,7 +64,7 @@ ENVIRONMENTS = {  # whose parts each is made of, other than its own and the mach
 
 
 def _modules() -> Iterator[tuple[str, Path]]:
-    for file in sorted(PACKAGE.rglob("*.py")):
+    for file in sorted(file for file in PACKAGE.rglob("*.py") if file.parts[len(PACKAGE.parts)] != "templates"):
         name = ".".join(file.relative_to(PACKAGE).with_suffix("").parts)
         yield name.removesuffix(".__init__"), file
 

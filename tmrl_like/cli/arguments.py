@@ -15,14 +15,14 @@ import tmrl_like
 from tmrl_like.base.options import sentences
 from tmrl_like.base.text import nearest, suggestion
 from tmrl_like.config.components import type_name
-from tmrl_like.config.document import split_overrides
+from tmrl_like.config.document import shipped, split_overrides
 from tmrl_like.config.experiment import PARTS, SECTIONS, Experiment, Settings
 from tmrl_like.config.loading import TOP_LEVEL
 from tmrl_like.errors import ConfigError
 
 Arguments = argparse.Namespace
 
-WITHOUT_EXPERIMENT = ("log", "policies", "replay", "keys", "engine")
+WITHOUT_EXPERIMENT = ("log", "policies", "replay", "init", "keys", "engine")
 LEVELS = ("debug", "info", "warning", "error")
 
 _ABOUT = """\
@@ -30,10 +30,14 @@ Train robots, games and simulators in real time, over a network.
 
 An experiment is one YAML file that every command reads:
 
-  tmrl-like run config/drone.yaml                 everything on this machine
-  tmrl-like server config/drone.yaml              or three terminals, or three machines
-  tmrl-like trainer config/drone.yaml
-  tmrl-like worker config/drone.yaml
+  tmrl-like run my_arm.yaml                 everything on this machine
+  tmrl-like server my_arm.yaml              or three terminals, or three machines
+  tmrl-like trainer my_arm.yaml
+  tmrl-like worker my_arm.yaml
+
+`tmrl-like init my_arm --kind robot` writes one of your own, beside its environment. These ship, and are found by name:
+
+  {shipped}
 
 Any value of the file can be given on the command line: --trainer.epochs 3, --agent.lr_actor 1e-4.
 """
@@ -75,13 +79,14 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> _Parser:
-    parser = _Parser(prog="tmrl-like", description=_ABOUT, epilog=_EXITS)
+    parser = _Parser(prog="tmrl-like", description=_ABOUT.format(shipped=" ".join(shipped())), epilog=_EXITS)
     parser.add_argument("--version", action="version", version=f"tmrl_like {tmrl_like.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
     _add_roles(commands)
     _add_tools(commands)
     _add_policies(commands)
     _add_replay(commands)
+    _add_init(commands)
     _add_keys(commands)
     _add_engine(commands)
     for command in commands.choices.values():
@@ -100,7 +105,7 @@ def _command(commands: Any, name: str, about: str, more: str = "") -> argparse.A
         epilog=f"{_describe_keys()}\n\n{_EXITS}" if reads_experiment else _EXITS,
     )
     if reads_experiment:
-        parser.add_argument("experiment", metavar="EXPERIMENT", help="the experiment, a YAML file")
+        parser.add_argument("experiment", metavar="EXPERIMENT", help="a YAML file, or the name of one that ships")
         parser.add_argument(
             "--print_config", action="store_true", help="print the whole experiment, defaults included, and end"
         )
@@ -253,6 +258,17 @@ def _add_policies(commands: Any) -> None:
     export.add_argument("--allow", metavar="PACKAGE", action="append", default=[], help=about)
     _add_number(prune, "--keep", 1, "how many of the newest stay")
     prune.add_argument("--untag", metavar="TAG", action="append", default=[], help="remove a tag as well")
+
+
+def _add_init(commands: Any) -> None:
+    more = (
+        "The folder NAME then holds NAME.py, NAME.yaml and test_NAME.py, with a simulated device in the place of yours."
+    )
+    about = "write an environment, an experiment and a test of your own, which run as they are"
+    init = _command(commands, "init", about, more)
+    init.add_argument("name", metavar="NAME", help="of the folder, and of what is in it: my_arm")
+    about = "robot: a device behind a driver, in real time; game: pictures, in real time; gym: a simulator that waits"
+    init.add_argument("--kind", choices=("robot", "game", "gym"), required=True, help=about)
 
 
 def _add_keys(commands: Any) -> None:

@@ -22,6 +22,7 @@ from tmrl_like.base.files import link_atomically
 from tmrl_like.base.text import one_line
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.tables import new_figure
+from tmrl_like.config.document import find_experiment
 from tmrl_like.config.experiment import Experiment
 from tmrl_like.config.loading import dump_experiment
 from tmrl_like.errors import ConfigError
@@ -41,7 +42,7 @@ def hooks_of(arguments: Arguments, experiment: Experiment) -> list[Hook]:
     hooks: list[Hook] = []
     if experiment.worker.keep_best:
         text = dump_experiment(arguments.experiment, arguments.overrides, ())
-        hooks.append(BestRun(experiment.paths.best, text, str(Path(arguments.experiment).resolve())))
+        hooks.append(BestRun(experiment.paths.best, text, str(Path(find_experiment(arguments.experiment)).resolve())))
     return hooks + ([experiment.on_worker_rollout] if experiment.on_worker_rollout is not None else [])
 
 

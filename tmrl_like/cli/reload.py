@@ -13,7 +13,7 @@ from tmrl_like.base.files import write_atomically
 from tmrl_like.base.schedules import as_plain, value_at
 from tmrl_like.base.text import one_line
 from tmrl_like.config.components import argument_at, arguments_written, is_component
-from tmrl_like.config.document import Document, read_document
+from tmrl_like.config.document import Document, find_experiment, read_document
 from tmrl_like.config.experiment import PARTS, SECTIONS
 from tmrl_like.config.loading import Overrides, as_yaml, open_experiment, settings_of
 from tmrl_like.trainer.tuning import Tuning
@@ -37,14 +37,14 @@ class Reloading:
         """Read the file as it is now; ConfigError: it is wrong.
 
         Args:
-            path: of the file.
+            path: of the file, or the name of an experiment.
             overrides: what the command line says.
             tuning: of the training, which may be set later, before the first look.
             kept: the run's experiment.yaml, which is to say what is in force; likewise.
         """
-        self._path, self._overrides = path, overrides
-        self._stamp, self._is_new = _stamp_of(path), False  # before it is read
-        document = open_experiment(path, overrides)
+        self._path, self._overrides = find_experiment(path), overrides
+        self._stamp, self._is_new = _stamp_of(self._path), False  # before it is read
+        document = open_experiment(self._path, overrides)
         settings_of(document)  # which refuses sections without keys
         self._in_force = _flat(document)
         self._asked: tuple[Future[None], dict[str, Any], dict[str, Any]] | None = None

@@ -66,6 +66,22 @@ class Document:
         self.origins[keys] = _COMMAND_LINE
 
 
+def shipped() -> dict[str, Path]:
+    """The experiments that come with the package, by name; in a working copy they are in its folder `config`."""
+    package = Path(__file__).parents[1]
+    installed = package / "experiments"
+    folder = installed if installed.is_dir() else package.parent / "config"
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def find_experiment(given: str) -> str:
+    """The file that is meant: the one given; of a NAME, NAME.yaml of the working folder, else the one that ships."""
+    if not re.fullmatch(r"\w+", given) or Path(given).is_file():
+        return given
+    own = f"{given}.yaml"
+    return own if Path(own).is_file() else str(shipped().get(given, given))
+
+
 def read_document(path: Path) -> Document:
     """Read a YAML file; ConfigError, with line and problem: it cannot be read, or is no YAML mapping."""
     try:
@@ -190,5 +206,6 @@ def _suggest_file(path: Path) -> str:
         names = sorted(p.name for p in path.parent.iterdir() if p.suffix in (".yaml", ".yml"))
     except OSError:
         return ""
+    names += [] if path.suffix else list(shipped())
     near = nearest(path.name, names)
     return f"; did you mean {path.parent / near}?" if near else ""

@@ -15,7 +15,7 @@ from tmrl_like.base.factories import signature_of
 from tmrl_like.base.text import suggestion
 from tmrl_like.config.components import holds_component, instantiate, is_component, make_page, resolve_component
 from tmrl_like.config.derived import complete_memory
-from tmrl_like.config.document import Document, Keys, parse_document, parse_value, read_document
+from tmrl_like.config.document import Document, Keys, find_experiment, parse_document, parse_value, read_document
 from tmrl_like.config.experiment import PARTS, SECTIONS, Experiment, Settings
 from tmrl_like.errors import ConfigError
 
@@ -44,7 +44,7 @@ def load_experiment(
     Modules beside the file can be named: its folder is put first where Python looks for modules.
 
     Args:
-        path: the YAML file.
+        path: the YAML file, or the name of an experiment that ships.
         overrides: keys and values (as text) that replace the file's.
         parts: what to import; the rest is None. A robot need not have the agent's packages, nor
             the trainer's machine the robot's.
@@ -99,7 +99,7 @@ def settings_of(document: Document) -> Settings:
 
 def open_experiment(path: str | Path, overrides: Overrides = ()) -> Document:
     """Read the file, lay the overrides over it, and refuse keys that do not exist; raises as `load_experiment`."""
-    return _opened(read_document(Path(path)), overrides)
+    return _opened(read_document(Path(find_experiment(str(path)))), overrides)
 
 
 def _opened(document: Document, overrides: Overrides) -> Document:

@@ -1,0 +1,93 @@
+"""A robot in real time. `Driver` speaks to it, `MyTask` says what the policy sees, does, and what that is worth."""
+
+import time
+
+import numpy as np
+from gymnasium import spaces
+from rtgym import RealTimeGymInterface
+
+JOINTS = 2
+MAX_ANGLE, MAX_SPEED = 1.5, 2.0  # rad, rad/s
+REACHED = 0.1  # rad
+
+
+class Driver:
+    """Simulates two joints that follow the ordered speed with a lag. Write your device into these methods."""
+
+    moves_hardware = False  # with a device True: a worker warns before an untrained policy moves it
+
+    def __init__(self):
+        self._angle, self._speed, self._ordered = np.zeros((3, JOINTS))
+        self._at = time.monotonic()
+
+    def connect(self):
+        """Called at each reset; the first one opens the connection."""
+
+    def read(self):
+        """Angles in rad and speeds in rad/s, float [JOINTS] each, as they are now."""
+        now, lag = time.monotonic(), 0.05
+        passed, self._at = now - self._at, now
+        kept, ahead = np.exp(-passed / lag), self._speed - self._ordered
+        self._speed = self._ordered + kept * ahead
+        self._angle = self._angle + self._ordered * passed + ahead * lag * (1 - kept)
+        self._angle = np.clip(self._angle, -MAX_ANGLE, MAX_ANGLE)
+        return self._angle, self._speed
+
+    def order(self, speed):
+        """Let the joints move at these speeds, rad/s [JOINTS], from now on; does not wait until they do."""
+        self.read()
+        self._ordered = np.array(speed, float)
+
+    def close(self):
+        """Disconnect; the joints stand."""
+
+
+class MyTask(RealTimeGymInterface):
+    """Bring the joints to angles that each reset draws.
+
+    Observation, each float32 [JOINTS]: angles, speeds, the way to the target in rad. Action: speeds, float32 [JOINTS].
+    """
+
+    def __init__(self):
+        """Touches no device: a trainer makes one, too, to see the spaces."""
+        self._driver = Driver()
+        self.moves_hardware = self._driver.moves_hardware
+        self._random = np.random.default_rng()
+        self._target = np.zeros(JOINTS)
+
+    def get_observation_space(self):
+        return spaces.Tuple([spaces.Box(-b, b, (JOINTS,)) for b in (MAX_ANGLE, MAX_SPEED, 2 * MAX_ANGLE)])
+
+    def get_action_space(self):
+        return spaces.Box(-MAX_SPEED, MAX_SPEED, (JOINTS,))
+
+    def get_default_action(self):
+        return np.zeros(JOINTS, np.float32)
+
+    def reset(self, seed=None, options=None):
+        if seed is not None:
+            self._random = np.random.default_rng(seed)
+        self._driver.connect()
+        self._target = self._random.uniform(-1.0, 1.0, JOINTS)
+        return self._observe(), {}
+
+    def send_control(self, control):
+        """Order it and return: what it does shows in later observations."""
+        if control is not None:
+            self._driver.order(control)
+
+    def get_obs_rew_terminated_info(self):
+        obs = self._observe()
+        distance = np.abs(obs[2]).max()
+        return obs, np.float32(-distance), bool(distance < REACHED), {}
+
+    def wait(self):
+        """Between two episodes the joints stand."""
+        self._driver.order(np.zeros(JOINTS))
+
+    def close(self):
+        self._driver.close()
+
+    def _observe(self):
+        angle, speed = self._driver.read()
+        return [np.array(values, np.float32) for values in (angle, speed, self._target - angle)]

@@ -148,8 +148,14 @@ class ActionSource(IntEnum):
 
     POLICY = 0  # the actor; also of the first sample of its episodes, whose action nobody chose
     SAFE = 1  # the safe action, because the policy was too old, missing, or not finite
-    HUMAN = 2
+    HUMAN = 2  # a person who took over beside the worker: keys, a gamepad
     EXPERT = 3  # an actor that ignores policies, in all samples of its episodes: a demonstration
+    PROGRAM = 4  # a program that took over
+    REMOTE = 5  # a person who took over from the page
+
+
+TAKEN_OVER = (ActionSource.HUMAN, ActionSource.PROGRAM, ActionSource.REMOTE)
+"""Sources of actions that somebody chose who took over from the policy."""
 
 
 LATENESS_EDGES_S = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
@@ -326,6 +332,22 @@ class SampleCompressor(Protocol):
         /,
     ) -> Sequence[Any]:
         """Return (act, obs, rew, terminated, truncated, info), each possibly reduced."""
+
+
+class Driver(Protocol):
+    """Takes over from the policy when it wants to, and gives back: keys, a gamepad, a program.
+
+    It is made with the keyword arguments `action_space` and `default_action` (that of the environment's resets), and
+    called a hundred times a second in a thread of its own beside the control loop, which takes the newest answer and
+    waits for none. One that raises, or does not answer for half a second, drives no more until it answers again.
+    An attribute `is_program = True` says that its actions are no person's.
+    """
+
+    def __call__(self, obs: Observation, /) -> Action | None:
+        """Return the action to send from now on, or None: the policy drives. `obs`: the newest, to be left as it is."""
+
+    def close(self) -> None:
+        """Let go of what it holds, from another thread. Twice is fine."""
 
 
 class ObsPreprocessor(Protocol):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -10,7 +11,7 @@ from list_memory import ListMemory
 from tmrl_like.errors import ConfigError, MemoryContractError
 from tmrl_like.replay import DropHistory, Prioritised, ReplayMemory, WithDemonstrations, compressor_of
 from tmrl_like.replay.data_sets import write_data_set
-from tmrl_like.testing.memories import ActionBufferEnv, packed
+from tmrl_like.testing.memories import ActionBufferEnv, cut, packed
 from tmrl_like.types import ActionSource, Buffer, Info, Sample, StepTiming
 
 OWN, EXPERT = 1, 2
@@ -149,3 +150,42 @@ def test_what_may_change_while_training_changes_in_both():
     with pytest.raises(ConfigError, match="batch_size is 0"):
         memory.tune(gamma=0.25, batch_size=0)
     assert (memory.gamma, memory.own.gamma, memory.demonstrations.gamma) == (0.5, 0.5, 0.5)
+
+
+def taken_over(by_whom, sizes=(100,)):
+    """A stream of 100 steps in packets of these sizes; `by_whom` says who took over in which of them."""
+    sources = np.zeros(100, np.uint8)
+    for source, (first, end) in by_whom.items():
+        sources[first:end] = source
+    start = 0
+    for steps in cut(steps_of(OWN), sizes):
+        (block,) = packed(steps, "w", compress).blocks
+        timing = replace(block.timing, source=sources[start : start + len(steps)])
+        yield Buffer(stream="w", blocks=[replace(block, timing=timing)])
+        start += len(steps)
+
+
+@pytest.mark.parametrize("inner", [ReplayMemory, ListMemory])
+@pytest.mark.parametrize("sizes", [(100,), (3,), (25,)])
+def test_steps_of_who_takes_over_are_demonstrations_as_well(sizes, inner):
+    options = {"act_buf_len": 4} if inner is ReplayMemory else {}
+    memory = WithDemonstrations(partial(inner, batch_size=10, **options), crc_debug=inner is ReplayMemory)
+    for buffer in taken_over({ActionSource.HUMAN: (20, 30), ActionSource.REMOTE: (50, 53)}, sizes):
+        memory.append(buffer)
+    memory.flush()
+    steps = steps_of(OWN)
+    driven = [k for k in (*range(20, 30), *range(50, 53)) if not steps[k].is_reset]
+    if inner is ReplayMemory:
+        assert len(memory.own) == sum(not step.is_reset for step in steps)
+    found = map(memory.demonstrations.get_transition, range(len(memory.demonstrations)))
+    found = [t for t in found if memory.demonstrations._is_trainable(t)]
+    assert sorted(int(t[3][0][1]) for t in found) == sorted(int(steps[k].sample.obs[0][1]) for k in driven)
+    for item in range(len(memory) if memory.crc_debug else 0):
+        memory[item]
+
+
+def test_who_takes_over_is_none_of_the_demonstrations_where_that_is_switched_off():
+    memory = make(takeovers=False)
+    for buffer in taken_over({ActionSource.HUMAN: (20, 30)}):
+        memory.append(buffer)
+    assert len(memory.demonstrations) == 0

@@ -28,7 +28,7 @@ from tmrl_like.config.loading import dump_experiment
 from tmrl_like.errors import ConfigError
 from tmrl_like.rollouts import Rollout, time_gained
 from tmrl_like.rollouts.hooks import Hook
-from tmrl_like.types import ActionSource
+from tmrl_like.types import TAKEN_OVER, ActionSource
 
 log = logging.getLogger("tmrl_like.worker")
 
@@ -49,7 +49,7 @@ def hooks_of(arguments: Arguments, experiment: Experiment) -> list[Hook]:
 class BestRun:
     """Keeps a rollout that is better than the one that is kept; several processes may share one. A worker's hook.
 
-    Episodes that ended in a fault, and demonstrations, do not count.
+    Episodes that ended in a fault, in which somebody took over, and demonstrations, do not count.
     """
 
     def __init__(self, file: Path, experiment: str, experiment_file: str, draw: Callable[[Path], None] | None = None):
@@ -70,7 +70,11 @@ class BestRun:
 
     def __call__(self, rollout: Rollout) -> None:
         """Take a rollout; OSError: it cannot be kept."""
-        if rollout.fault or ActionSource.EXPERT in rollout.sources or rollout.rank <= self._known:
+        if (
+            rollout.fault
+            or np.isin(rollout.sources, (ActionSource.EXPERT, *TAKEN_OVER)).any()
+            or rollout.rank <= self._known
+        ):
             return
         if np.isnan(rollout.rank).any():
             raise ValueError("the environment's `progress` is not a number")

@@ -27,7 +27,7 @@ PARTS = ("env", "actor", "sample_compressor", "obs_preprocessor")
 def main(arguments: Arguments) -> int:
     """Collect until a stop is requested."""
     stopper = Stopper(arguments.supervised)
-    experiment = prepare(arguments, "worker", (*PARTS, "on_worker_rollout"))
+    experiment = prepare(arguments, "worker", (*PARTS, "on_worker_rollout", "takeover"))
     more = {
         "name": arguments.name,
         "policy": None if arguments.policy is None else find_policy(experiment, arguments.policy),
@@ -84,6 +84,7 @@ def make_worker(experiment: Experiment, **more: Any) -> RolloutWorker:
         "obs_preprocessor": experiment.obs_preprocessor,
         "crc_debug": experiment.crc_debug,
         "seed": experiment.seed,
+        "takeover": experiment.takeover,
         "options": dataclasses.replace(section, spool=paths.spool) if section.spool is True else section,
     }
     return RolloutWorker(experiment.env, experiment.actor, **experiment.server.dialled | usual | more)

@@ -226,6 +226,8 @@ class Experiment(Settings):
         agent_scheduler: called as f(agent, epoch) at the start of each epoch.
         on_worker_rollout: called on a worker with each finished episode, as a `Rollout`.
         on_trainer_rollout: called on the trainer with each training episode that arrived as a whole, likewise.
+        takeover: makes who may drive a worker's first environment in place of the policy, from action_space and
+            default_action: keys, a gamepad, a program.
         spaces: returns (observation_space, action_space), for a trainer's machine that cannot make the
             environment.
     """
@@ -239,6 +241,7 @@ class Experiment(Settings):
     agent_scheduler: Factory | None = None
     on_worker_rollout: Factory | None = None
     on_trainer_rollout: Factory | None = None
+    takeover: Factory | None = None
     spaces: Factory | None = None
 
 
@@ -255,6 +258,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "agent_scheduler": (),
     "on_worker_rollout": (),
     "on_trainer_rollout": (),
+    "takeover": ("action_space", "default_action"),
     "spaces": (),
 }
 """Keys of an experiment that name code, and the arguments that the framework supplies to each."""

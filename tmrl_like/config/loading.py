@@ -24,7 +24,7 @@ TOP_LEVEL = ("run_name", *PARTS, "crc_debug", "seed", *SECTIONS)
 
 Overrides = Sequence[tuple[Keys, str]]
 
-_FACTORIES = ("env", "actor", "agent", "memory", "spaces")
+_FACTORIES = ("env", "actor", "agent", "memory", "takeover", "spaces")
 _NEEDED_METHODS = {
     "agent": ("train", "get_actor"),
     "actor": ("act",),

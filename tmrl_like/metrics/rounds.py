@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tmrl_like.types import ActionSource, Buffer, EpisodeStats
+from tmrl_like.types import TAKEN_OVER, ActionSource, Buffer, EpisodeStats
 
 _SHOWN_AS_PERCENTILES = {
     "sample_age": "s",
@@ -74,6 +74,7 @@ class RoundMetrics:
             add["inference"].append(timing.inference_s[is_step])
             add["period_error"].append(timing.period_error_s[is_step])
             add["safe"].append(timing.source[is_step] == ActionSource.SAFE)
+            add["taken_over"].append(np.isin(timing.source[is_step], TAKEN_OVER))
             published = timing.policy_version[timing.policy_version > 0]
             add["policy_staleness"].append(np.maximum(newest_version - published, 0))
             for version in np.unique(timing.policy_version):
@@ -116,6 +117,7 @@ class RoundMetrics:
                 record |= {f"{name}_{p}_{unit}": value for p, value in zip(("p50", "p99", "p999"), shown, strict=True)}
         if len(values.get("safe", ())):
             record["safe_action_share"] = float(values["safe"].mean())
+            record["takeover_share"] = float(values["taken_over"].mean())
         if len(values.get("action_change", ())):
             record["action_change_mean"] = float(values["action_change"].mean())
         record |= _episode_summary("test", [e for e in self.episodes if e.test])

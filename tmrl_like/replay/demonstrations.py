@@ -8,7 +8,10 @@ does, and their share does not fade as that grows.
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -17,13 +20,19 @@ from tmrl_like.base.factories import completed
 from tmrl_like.errors import ConfigError
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.replay.layout import compressor_of
-from tmrl_like.types import ActionSource, Batch, Buffer, SampleCompressor, Transition
+from tmrl_like.replay.streams import as_context
+from tmrl_like.types import TAKEN_OVER, ActionSource, Batch, Buffer, SampleCompressor, Transition
+
+_IS_TAKEN_OVER = np.isin(list(ActionSource), TAKEN_OVER)  # by the number of a source
+_REMEMBERED_STREAMS = 256
 
 
 class WithDemonstrations(MemoryDataloading):
     """Two memories of one kind: one for what the policy does, one for demonstrations.
 
-    Demonstrations are the samples of workers that run as experts (`run(expert=True)`, `--expert`), and a data set.
+    Demonstrations are the samples of workers that run as experts (`run(expert=True)`, `--expert`), and a data set; and
+    the steps that somebody drove who took over. These are among what the policy does as well: Luo et al., "Precise and
+    Dexterous Robotic Manipulation via Human-in-the-Loop Reinforcement Learning" (HIL-SERL), 2024 (arXiv:2410.21845).
     Each batch holds both, the policy's first. While one memory is empty, batches come from the other alone.
 
     Attributes:
@@ -42,6 +51,7 @@ class WithDemonstrations(MemoryDataloading):
         demonstrations_path: str | os.PathLike[str] = "",
         demonstrations_size: int | None = None,
         held_out: float = 0.0,
+        takeovers: bool = True,
         **options: Any,
     ) -> None:
         """Make both memories.
@@ -53,6 +63,7 @@ class WithDemonstrations(MemoryDataloading):
             demonstrations_path: a data set (see `MemoryDataloading`); "": none.
             demonstrations_size: samples to keep of demonstrations; None: as many as of the others.
             held_out: share of the policy's episodes that training never draws from (see `ReplayMemory`).
+            takeovers: whether steps of whoever took over from a policy are demonstrations.
             options: the other arguments of `MemoryDataloading`, given to both, but `dataset_path` to the first alone.
 
         Raises:
@@ -71,6 +82,10 @@ class WithDemonstrations(MemoryDataloading):
         self.columns, self.mini_races, self.held_out = own.columns, own.mini_races, own.held_out
         self.handles_resets = own.handles_resets
         self._experts: set[str] = set()
+        self._takeovers = takeovers
+        self._past: dict[str, deque[Buffer]] = {}  # the newest of each stream: what leads to a takeover
+        self._taken_over: dict[str, str] = {}  # streams that are taken over now, and their names there
+        self._takeovers_so_far = 0
         preprocessors = own.obs_preprocessor, own.sample_preprocessor
         super().__init__(own.device, own.nb_steps, *preprocessors, own.memory_size, own.batch_size, "", own.crc_debug)
 
@@ -85,7 +100,40 @@ class WithDemonstrations(MemoryDataloading):
         """Put the samples into the memory that they are for."""
         if _is_expert(buffer):
             self._experts.add(buffer.stream)
-        (self.demonstrations if buffer.stream in self._experts else self.own).append(buffer)
+        if buffer.stream in self._experts:
+            self.demonstrations.append(buffer)
+        else:
+            self.own.append(buffer)
+            if self._takeovers:
+                self._append_takeovers(buffer)
+
+    def _append_takeovers(self, buffer: Buffer) -> None:
+        """Give what somebody drove who took over to the demonstrations, behind as much of its past as they look at.
+
+        Each takeover is a stream there, and its past so short that no whole transition ends in it.
+        """
+        stream, context_length = buffer.stream, self.demonstrations.context_length + 1
+        past = self._past.pop(stream, deque())
+        if stream in self._taken_over or any(_IS_TAKEN_OVER[of_block].any() for of_block in _sources_in(buffer)):
+            is_taken = _IS_TAKEN_OVER[np.concatenate(_sources_in(buffer))].tolist()
+            samples = [sample for one in past for sample in one.memory][-context_length:]
+            for taken, run in groupby(zip(is_taken, buffer.memory, strict=True), itemgetter(0)):
+                driven = [sample for _, sample in run]
+                if taken and stream not in self._taken_over:
+                    self._takeovers_so_far += 1
+                    name = self._taken_over[stream] = f"{stream}, takeover {self._takeovers_so_far}"
+                    self.demonstrations.append(Buffer(list(map(as_context, samples[-context_length:])), name))
+                if taken:
+                    self.demonstrations.append(Buffer(driven, self._taken_over[stream]))
+                elif stream in self._taken_over:
+                    self.demonstrations.flush(self._taken_over.pop(stream))
+                samples += driven
+        past.append(buffer)
+        while sum(map(len, past)) - len(past[0]) >= context_length:
+            past.popleft()
+        self._past[stream] = past
+        if len(self._past) > _REMEMBERED_STREAMS:
+            del self._past[next(iter(self._past))]
 
     def flush(self, stream: str | None = None) -> None:
         self.own.flush(stream)
@@ -147,8 +195,12 @@ class WithDemonstrations(MemoryDataloading):
 
 
 def _is_expert(buffer: Buffer) -> bool:
+    return any(bool((sources == ActionSource.EXPERT).any()) for sources in _sources_in(buffer))
+
+
+def _sources_in(buffer: Buffer) -> list[Any]:
+    """What chose the actions, [samples] of each block."""
     if buffer.blocks:
-        timings = [block.timing for block in buffer.blocks if block.timing is not None]
-        return any(bool(np.any(timing.source == ActionSource.EXPERT)) for timing in timings)
+        return [block.timing.source for block in buffer.blocks]
     timings = [getattr(sample.info, "timing", None) for sample in buffer]
-    return any(timing is not None and timing.source == ActionSource.EXPERT for timing in timings)
+    return [np.array([ActionSource.POLICY if timing is None else timing.source for timing in timings], np.uint8)]

@@ -148,6 +148,7 @@ class ReplayMemory(MemoryDataloading):
             raise ConfigError(f"there is no folder {scratch_dir}, which scratch_dir names")
         capacity = max(1, int(memory_size))
         histories = [History(self.act_buf_len, reset_fills=False)]
+        self.context_length = max(1, self.act_buf_len, largest_stack(frame_stack)) - 1
         if largest_stack(frame_stack) > 1:
             histories.append(History(largest_stack(frame_stack), reset_fills=True))
         self._priorities = None if prioritised is None else Priorities(capacity, prioritised)

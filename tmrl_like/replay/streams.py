@@ -71,7 +71,7 @@ class StreamSorter:
         del self._waiting[stream]
         held = [self._marked(buffer, context_length) for buffer in self._held.pop(stream)]
         if history:
-            self._append(Buffer([_as_context(sample) for sample in history], stream))
+            self._append(Buffer([as_context(sample) for sample in history], stream))
         for buffer in held:
             self._append(buffer)
 
@@ -85,9 +85,10 @@ class StreamSorter:
         marked = min(self._to_mark, len(buffer))
         self._to_mark -= marked
         samples = buffer.memory
-        return Buffer([*map(_as_context, samples[:marked]), *samples[marked:]], buffer.stream)
+        return Buffer([*map(as_context, samples[:marked]), *samples[marked:]], buffer.stream)
 
 
-def _as_context(sample: Sample) -> Sample:
+def as_context(sample: Sample) -> Sample:
+    """A copy that no transition ends in."""
     info = sample.info if isinstance(sample.info, Info) else Info()
     return sample._replace(info=Info(info, info.is_reset, True, info.timing, info.original, info.episode))

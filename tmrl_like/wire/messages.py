@@ -240,9 +240,10 @@ class Beat(Message):
     # the start by how late they were, in the bins of `LATENESS_EDGES_S`
     action_delay_s: float = 0.0  # from the newest observation to the action that was chosen on it
     returns: Annotated[tuple[float, ...], msgspec.Meta(max_length=RETURNS_KEPT)] = ()  # of the last episodes
+    driver: Text = ""  # who drives: "policy", "expert", "safe" (the safe action), or who took over
 
     def __post_init__(self) -> None:
-        self.alarm, self.ended = one_line(self.alarm), one_line(self.ended)
+        self.alarm, self.ended, self.driver = one_line(self.alarm), one_line(self.ended), one_line(self.driver)
 
 
 class Report(Message):

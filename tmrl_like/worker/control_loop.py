@@ -25,6 +25,7 @@ from tmrl_like.wire.rows import EPISODES, RESET
 from tmrl_like.worker.dead_man import DeadMan
 from tmrl_like.worker.realtime import collect_garbage
 from tmrl_like.worker.returned import is_number, not_finite, outline
+from tmrl_like.worker.takeover import Takeover
 
 if TYPE_CHECKING:
     from tmrl_like.policies.actor import ActorModule
@@ -53,6 +54,8 @@ class ControlLoop:
         env: the environment, supervised.
         actor: the instance that acts now; `PolicyIntake` has the other one.
         dead_man: what drives when the policy must not.
+        takeover: who may drive in place of the policy; None: nobody.
+        drove: what chose the newest action.
         samples: where samples are appended to; None: nobody takes them.
         rollouts: where episodes go as a whole; None: nobody takes them.
         policy_version: of the weights that act now; 0: never updated.
@@ -108,6 +111,8 @@ class ControlLoop:
         self.samples: SampleLog | None = None
         self.rollouts: Rollouts | None = None
         self.dead_man = dead_man
+        self.takeover: Takeover | None = None
+        self.drove = ActionSource.POLICY
         self.check = check
         self._episode = _Episode(False, 0.0)
         self._reward: Any = 0.0  # the newest
@@ -135,7 +140,9 @@ class ControlLoop:
         return self.actor.act_(obs, test)
 
     def _choose(self, obs: Any, test: bool, now: float) -> tuple[Any, ActionSource]:
-        """The action to send: the policy's, or the safe one."""
+        """The action to send: that of whoever took over, the policy's, or the safe one."""
+        if self.takeover is not None and (taken := self.takeover.choose(obs, test, now)) is not None:
+            return taken
         dead_man = self.dead_man
         if now > dead_man.expires_at and not self.expert:
             return dead_man.take_over(), ActionSource.SAFE
@@ -193,6 +200,7 @@ class ControlLoop:
         env, clock = self.env, time.perf_counter
         started = clock()
         act, source = self._choose(obs, test, started)
+        self.drove = source
         acted = clock()
         new_obs, rew, terminated, truncated, info = env.step(act)
         observed = clock()
@@ -211,7 +219,7 @@ class ControlLoop:
         if not (math.isfinite(rew) if is_float else is_finite(rew)):
             raise not_finite("reward", rew)
         if self._no_extras:
-            info = {**info, **(self._no_extras if source is ActionSource.SAFE else self.actor.extras)}
+            info = {**info, **(self.actor.extras if source is self._source else self._no_extras)}
         self._reward = rew
         self.env_steps += 1
         if period_s >= env.overrun_after_s:

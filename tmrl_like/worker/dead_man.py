@@ -87,12 +87,12 @@ class DeadMan:
             self.alarm = ""
 
 
-def to_action(value: Any, space: gymnasium.Space[Any]) -> Any:
-    """A configured value (numbers, lists) -> an action of the space; raises ConfigError where it is not one."""
+def to_action(value: Any, space: gymnasium.Space[Any], name: str = "safe_action") -> Any:
+    """A value (numbers, lists) -> an action of the space; raises ConfigError where it is not one."""
     action = tree.map_leaves(_converted, space, value)
     problem = action_problem(action, space)
     if problem:
-        raise ConfigError(f"safe_action is {value!r:.80}, which is not an action of {space}: {problem}")
+        raise ConfigError(f"{name} is {value!r:.80}, which is not an action of {space}: {problem}")
     return action
 
 

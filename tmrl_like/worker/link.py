@@ -149,6 +149,7 @@ class WorkerRole:
             late_steps=state.late_steps,
             action_delay_s=state.action_delay_s,
             returns=state.returns,
+            driver=state.driver,
         )
 
 

@@ -46,6 +46,7 @@ class State(_Told):
     late_steps: tuple[int, ...] = ()
     action_delay_s: float = 0.0
     returns: tuple[float, ...] = ()
+    driver: str = ""  # who drives
 
 
 class Lane(_Told):

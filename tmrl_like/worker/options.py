@@ -36,6 +36,7 @@ class WorkerOptions:
             until a policy comes. Neither experts nor standalone workers have a limit.
         safe_action: drives instead of a policy that is too old or missing, and of an action that is not finite;
             none: the environment's default action.
+        takeover_in_tests: let test episodes be taken over as well.
         realtime_priority: of the real-time class, 1 to 99, for the thread that steps the environment; none: the
             ordinary class. Needs a permission; without it, the log says so, and the worker runs all the same.
         cpu_affinity: numbers of the processors for that thread, from 0; none: all.
@@ -55,6 +56,7 @@ class WorkerOptions:
     wait_for_policy: bool = False
     max_policy_age_s: float = math.inf
     safe_action: Any = None
+    takeover_in_tests: bool = False
     realtime_priority: int | None = None
     cpu_affinity: Sequence[int] | None = None
     spool: bool | str | Path = False

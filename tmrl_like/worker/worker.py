@@ -31,7 +31,7 @@ from tmrl_like.policies.intake import PolicyIntake, TorchIntake
 from tmrl_like.policies.probe import PolicyProbe
 from tmrl_like.rollouts.hooks import Hook, Rollouts
 from tmrl_like.transport import ONE_THREAD, TransportOptions, addresses_of
-from tmrl_like.types import EpisodeStats, ObsPreprocessor, SampleCompressor
+from tmrl_like.types import Driver, EpisodeStats, ObsPreprocessor, SampleCompressor
 from tmrl_like.wire.messages import RETURNS_KEPT
 from tmrl_like.wire.spaces import describe_spaces
 from tmrl_like.worker.control_loop import ControlLoop
@@ -42,6 +42,7 @@ from tmrl_like.worker.link_messages import Start, State
 from tmrl_like.worker.options import WorkerOptions
 from tmrl_like.worker.realtime import real_time, refuse_missing_cores
 from tmrl_like.worker.shared import Shared
+from tmrl_like.worker.takeover import Takeover
 from tmrl_like.worker.timing import StepTimes, measure, percentiles
 
 log = logging.getLogger("tmrl_like.worker")
@@ -94,6 +95,7 @@ class RolloutWorker:
         policy: str | Path | None = None,
         seed: int | None = None,
         on_rollout: Hook | Sequence[Hook] | None = None,
+        takeover: Callable[..., Driver] | None = None,
         options: WorkerOptions | None = None,
         limits: TransportOptions | None = None,
     ) -> None:
@@ -130,6 +132,8 @@ class RolloutWorker:
             on_rollout: called with each finished episode, as a `Rollout`, in a thread of its own; several are called in
                 turn. At most four episodes wait for it, further ones are dropped and counted. The arrays of actions,
                 `info` and observations must not be changed after the step that made them.
+            takeover: makes, from `action_space` and `default_action`, who may drive the first environment in place of
+                the policy (see `types.Driver`), e.g. `envs.drivers.KeyDriver`; None: nobody.
             options: how it runs; None: the defaults, and `cfg.MODEL_HISTORY`.
             limits: of the transport.
 
@@ -227,6 +231,9 @@ class RolloutWorker:
                 loop.samples = self._shared.samples[number] if self._shared is not None else None
                 self.lanes.append(Lane(env, loop, intakes[number]))
             self.loop, self._env = self.lanes[0].loop, envs[0]
+            if takeover is not None:
+                self.loop.takeover = Takeover(takeover, envs[0], options.takeover_in_tests)
+                undo.callback(self.loop.takeover.close)
             if self.loop.dead_man.has_policy:
                 log.info("loaded weights from %s", start)
             self._waits_for_policy = options.wait_for_policy and not standalone
@@ -285,7 +292,14 @@ class RolloutWorker:
             late_steps=tuple(map(sum, zip(*(loop.late_steps for loop in loops), strict=True))),
             action_delay_s=max(loop.action_delay_s for loop in loops),
             returns=tuple(return_ for _, return_ in ended[-RETURNS_KEPT:]),
+            driver=self._driver,
         )
+
+    @property
+    def _driver(self) -> str:
+        """Who drives the first environment: "policy", "expert", "safe", or who took over."""
+        took_over = "" if self.loop.takeover is None else self.loop.takeover.name
+        return took_over or self.loop.drove.name.lower()
 
     @property
     def env(self) -> Any:
@@ -671,6 +685,8 @@ class RolloutWorker:
             self.link.close()
         for lane in self.lanes:
             lane.env.close()
+        if self.loop.takeover is not None:
+            self.loop.takeover.close()
         if self.rollouts is not None:
             self.rollouts.close()
         if self._shared is not None:

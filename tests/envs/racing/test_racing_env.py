@@ -425,7 +425,7 @@ def test_the_script_drives_a_lap_that_the_reward_accepts():
 # -- the experiments that ship -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["racing_lidar", "racing_image", "racing_iqn"])
+@pytest.mark.parametrize("name", ["racing_lidar", "racing_image", "racing_iqn", "racing_takeover"])
 def test_an_experiment_that_ships_describes_its_memory_as_its_environment_is(name):
     pytest.importorskip("Box2D")
     from tmrl_like.config.loading import load_experiment
@@ -433,6 +433,7 @@ def test_an_experiment_that_ships_describes_its_memory_as_its_environment_is(nam
     experiment = load_experiment(Path(__file__).parents[3] / "config" / f"{name}.yaml")
     env, memory = experiment.env(), experiment.memory.keywords
     history = env.observation_space[1].shape[0]
+    memory = memory["memory"].keywords if "memory" in memory else memory
     assert memory["act_buf_len"] == len(env.observation_space) - 2
     assert memory["frame_stack"] == ({1: history} if history > 1 else 0)
     env.close()

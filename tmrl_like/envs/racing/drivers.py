@@ -33,11 +33,14 @@ class FollowTheRoad:
         self._ahead = np.abs(ANGLES) <= 20.0
 
     def __call__(self, state: Any) -> Controls:
-        ranges = self._measure(state["frame"])
+        return self.controls(self._measure(state["frame"]), state["speed"])
+
+    def controls(self, ranges: NDArray[Any], speed: float) -> Controls:
+        """From a scan of `LidarView` and the speed ahead, in units per second."""
         weights = ranges**3
         heading = np.arctan2(weights @ np.sin(self._angles), weights @ np.cos(self._angles))
         steering = float(np.clip(1.5 * heading, -1.0, 1.0))
-        too_slow_by = 10.0 + _PACE * ranges[self._ahead].max() - state["speed"]
+        too_slow_by = 10.0 + _PACE * ranges[self._ahead].max() - speed
         gas = np.clip(0.1 * too_slow_by, 0.0, 0.6) * (1.0 - 0.5 * abs(steering))
         return steering, float(gas), float(np.clip(-0.05 * too_slow_by, 0.0, 0.6))
 

@@ -7,6 +7,7 @@ An environment to copy: `RacingInterface` says what an agent sees of the game, w
 from __future__ import annotations
 
 import contextlib
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -140,6 +141,34 @@ class RacingInterface(RealTimeGymInterface):  # type: ignore[misc]
         self._frame = state["frame"]
         instruments = np.array([state[name] / full for name, full in _INSTRUMENTS.items()], np.float32)
         return [instruments.clip(-1.0, 1.0), self._history(self._view(self._frame))]
+
+
+class RoadDriver:
+    """A program that takes over from a policy at intervals, and follows the road; for `observation: lidar`."""
+
+    is_program = True
+
+    def __init__(
+        self, action_space: spaces.Space[Any], default_action: Any, every_s: float = 20.0, for_s: float = 5.0
+    ) -> None:
+        """Prepare; `every_s` seconds it takes over, for `for_s` seconds. ConfigError: actions are numbers of rows."""
+        if not isinstance(action_space, spaces.Box):
+            raise ConfigError(f"RoadDriver steers and pedals, and actions are {action_space}: leave out env's inputs")
+        self._follow = FollowTheRoad()
+        self._every_s, self._for_s = every_s, for_s
+        self._started_at = time.monotonic()
+
+    def __call__(self, obs: tuple[Any, ...]) -> NDArray[np.float32] | None:
+        """Steering and pedal, float32 [2]; None: the policy drives."""
+        if (time.monotonic() - self._started_at) % self._every_s < self._every_s - self._for_s:
+            return None
+        instruments, seen, *_ = obs
+        steering, gas, brake = self._follow.controls(seen[-1], instruments[0] * _INSTRUMENTS["speed"])
+        pedal = _COASTING + (1.0 - _COASTING) * gas / _FULL_GAS - (1.0 + _COASTING) * brake / _FULL_BRAKE
+        return np.clip((steering, pedal), -1.0, 1.0).astype(np.float32)
+
+    def close(self) -> None:
+        """Nothing to close."""
 
 
 class MirroredLaps:

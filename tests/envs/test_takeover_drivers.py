@@ -1,0 +1,188 @@
+"""A person at the keyboard, on a screen of the tests, and at a gamepad that there is not."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from tmrl_like.envs import drivers
+from tmrl_like.envs.drivers import GamepadDriver, KeyDriver, deflected
+from tmrl_like.errors import ConfigError, EnvironmentAwayError
+
+BOX = spaces.Box(np.array([-1.0, -2.0], np.float32), np.array([3.0, 2.0], np.float32))
+REST = np.array([1.0, -1.0], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("deflection", "action"),
+    [((), [1, -1]), ([1], [3, -1]), ([-0.5, 0.5], [0, 0.5]), ([7, -7], [3, -2]), ([0, 0, 1], [1, -1])],
+)
+def test_a_deflection_leads_from_the_default_action_to_the_bounds(deflection, action):
+    found = deflected(deflection, BOX, REST)
+    assert found.tolist() == action
+    assert BOX.contains(found)
+
+
+class Keys:
+    """A keyboard without a screen."""
+
+    def __init__(self):
+        self.held = set()
+
+    def key(self, name):
+        return name
+
+    def is_down(self, key):
+        return key in self.held
+
+    def close(self):
+        self.held = None
+
+
+@pytest.fixture
+def keys(monkeypatch):
+    keys = Keys()
+    monkeypatch.setattr(drivers, "open_keyboard", lambda: keys)
+    return keys
+
+
+def test_keys_that_are_held_add_up_and_the_person_gives_back_a_little_later(keys, monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(drivers, "time", SimpleNamespace(monotonic=lambda: now))
+    driver = KeyDriver(BOX, REST)
+    assert driver(None) is None
+    keys.held = {"left", "up"}
+    assert driver(None).tolist() == [-1, 2]
+    keys.held = {"left", "right"}
+    assert driver(None).tolist() == [1, -1]
+    keys.held, now = set(), now + 0.4
+    assert driver(None).tolist() == [1, -1]
+    now += 0.2
+    assert driver(None) is None
+    driver.close()
+    assert keys.held is None
+
+
+def test_one_key_takes_over_and_gives_back_and_numbers_are_actions(keys):
+    driver = KeyDriver(spaces.Discrete(3), np.int64(0), {"a": 1, "b": 2}, toggle="f8")
+    answers = []
+    for held in ({"a"}, {"f8"}, {"f8", "a"}, {"a", "b"}, {"b"}, set(), {"f8"}, {"b"}):
+        keys.held = held
+        answers.append(driver(None))
+    assert answers == [None, 0, 1, 1, 2, 0, None, None]
+
+
+@pytest.mark.parametrize(
+    ("space", "keys", "problem"),
+    [
+        (spaces.Discrete(3), drivers.ARROWS, "expected of each key the number of an action"),
+        (BOX, {"a": 1}, "expected of each key a list"),
+        (spaces.Box(-np.inf, np.inf, (2,)), drivers.ARROWS, "give each key an action|no deflections"),
+    ],
+)
+def test_keys_that_say_no_action_are_refused_before_anything_is_opened(space, keys, problem):
+    with pytest.raises(ConfigError, match=problem):
+        KeyDriver(space, 0, keys)
+
+
+DRIVE = """
+import json, time
+import numpy as np
+from gymnasium import spaces
+from tmrl_like.envs.drivers import KeyDriver
+from tmrl_like.envs.keyboards import Keyboard
+
+driver, fingers = KeyDriver(spaces.Box(-1.0, 1.0, (2,)), np.zeros(2)), Keyboard()
+
+def until(expected):
+    deadline = time.monotonic() + 10
+    while (now := driver(None)) is None or now.tolist() != expected:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
+    return None if now is None else now.tolist()
+
+seen = [driver(None)]
+fingers.hold(["up", "left"])
+seen.append(until([-1.0, 1.0]))
+fingers.hold([])
+while driver(None) is not None:
+    time.sleep(0.01)
+fingers.close()
+driver.close()
+print(json.dumps(seen))
+"""
+
+
+@pytest.mark.usefixtures("screen")
+def test_the_arrow_keys_of_a_screen_take_over() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVE], cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [None, [-1.0, 1.0]]
+
+
+class Pad:
+    """A gamepad, and the pygame that reads it."""
+
+    def __init__(self):
+        self.axes, self.button, self.is_plugged_in = [0.0, 0.0], False, True
+        nothing = SimpleNamespace(init=lambda: None, pump=lambda: None)
+        self.display = self.event = nothing
+        count = lambda: int(self.is_plugged_in)  # noqa: E731
+        self.joystick = SimpleNamespace(init=lambda: None, get_count=count, Joystick=lambda number: self)
+
+    def get_axis(self, axis):
+        return self.axes[axis]
+
+    def get_button(self, button):
+        return self.button
+
+
+def test_the_sticks_of_a_gamepad_take_over(monkeypatch):
+    pad = Pad()
+    monkeypatch.setitem(sys.modules, "pygame", pad)
+    driver = GamepadDriver(BOX, REST, give_back_after_s=0.0)
+    assert driver(None) is None
+    driver = GamepadDriver(BOX, REST)
+    pad.axes = [0.05, -0.5]  # within the dead zone, and half up
+    assert driver(None).tolist() == [1, 0.5]
+    pad.axes, pad.button = [0.0, 0.0], True
+    assert driver(None).tolist() == [1, -1]
+    pad.is_plugged_in = False
+    with pytest.raises(EnvironmentAwayError, match="no gamepad"):
+        driver(None)
+    pad.is_plugged_in = True
+    assert driver(None).tolist() == [1, -1]
+    with pytest.raises(ConfigError, match="no deflections"):
+        GamepadDriver(spaces.Discrete(2), 0)
+
+
+def test_the_road_driver_follows_the_road_for_a_while(monkeypatch):
+    pytest.importorskip("Box2D")
+    from tmrl_like.envs.racing import RoadDriver
+    from tmrl_like.envs.racing import env as racing
+
+    now = 0.0
+    monkeypatch.setattr(racing, "time", SimpleNamespace(monotonic=lambda: now))
+    driver = RoadDriver(spaces.Box(-1.0, 1.0, (2,)), np.array([0.0, -0.5], np.float32))
+    scan = np.full((1, 19), 0.1, np.float32)
+    scan[0, 13:] = 1.0  # the road goes to the right
+    obs = (np.zeros(4, np.float32), scan)
+    assert driver(obs) is None
+    now = 16.0
+    steering, pedal = driver(obs).tolist()
+    assert steering > 0.5
+    assert pedal > -0.5
+    fast = (np.array([1.0, 0, 0, 0], np.float32), scan)
+    assert driver(fast)[1] < -0.5
+    now = 20.0
+    assert driver(obs) is None
+    with pytest.raises(ConfigError, match="leave out env's inputs"):
+        RoadDriver(spaces.Discrete(9), 0)

@@ -1,0 +1,182 @@
+"""Somebody drives in place of the policy: who asks him never waits, and each step says whose it was."""
+
+import logging
+import threading
+
+import numpy as np
+import pytest
+from house import collected
+
+from tmrl_like.base.functional import partial
+from tmrl_like.errors import ConfigError
+from tmrl_like.networking import RolloutWorker
+from tmrl_like.testing.fakes import CountingEnv, LinearActor
+from tmrl_like.types import ActionSource
+from tmrl_like.worker import takeover
+from tmrl_like.worker.collector import Collector
+from tmrl_like.worker.options import WorkerOptions
+
+POLICY, HUMAN = ActionSource.POLICY, ActionSource.HUMAN
+
+
+class Hand:
+    """Drives as the test says."""
+
+    wants = None
+    made_with = None
+    is_closed = False
+
+    def __init__(self, **made_with):
+        self.made_with = made_with
+        self.calls = threading.Semaphore(0)
+        self.may_answer = threading.Event()
+        self.may_answer.set()
+
+    def __call__(self, obs):
+        self.calls.release()
+        self.may_answer.wait(30)
+        if isinstance(self.wants, Exception):
+            raise self.wants
+        return self.wants
+
+    def close(self):
+        self.is_closed = True
+        self.may_answer.set()
+
+    def was_asked(self):
+        """Return when it has been asked, and has answered, what it wants now."""
+        while self.calls.acquire(blocking=False):
+            pass
+        for _ in range(2):
+            assert self.calls.acquire(timeout=30)
+
+
+class Scripted(CountingEnv):
+    """In these steps, counted over all episodes, something happens, which the driver has heard of before it goes on."""
+
+    def __init__(self, script, hand_of):
+        super().__init__()
+        self.script, self.hand_of, self.sent = script, hand_of, []
+
+    def step(self, action):
+        self.sent.append(float(action[0]))
+        if (happens := self.script.get(self.total_steps + 1)) is not None:
+            happens(self.hand_of())
+        return super().step(action)
+
+
+class Zero(LinearActor):
+    """Says something beside its action."""
+
+    def __init__(self, observation_space, action_space):
+        super().__init__(observation_space, action_space)
+        self.extras = {"greedy": np.bool_(True)}
+
+    def act(self, obs, test=False):
+        return np.zeros(1, np.float32)
+
+
+def wants(value):
+    def happens(hand):
+        hand.wants = value
+        hand.was_asked()
+
+    return happens
+
+
+@pytest.fixture
+def make():
+    """Make a worker whose episodes have ten steps."""
+    opened = []
+
+    def worker(script, **options):
+        env = partial(Scripted, script, lambda: opened[0].loop.takeover._driver)
+        options = WorkerOptions(**options)
+        opened.append(RolloutWorker(env, Zero, standalone=True, model_path=None, takeover=Hand, options=options))
+        return opened[0]
+
+    yield worker
+    opened[0].close()
+    assert opened[0].loop.takeover._driver.is_closed
+
+
+def collect(worker):
+    """The samples of an episode, but for its reset's."""
+    with Collector(worker) as taken:
+        worker.collect_train_episode()
+        return [s for buffer in collected(taken) for s in buffer if not s.info.is_reset]
+
+
+def test_who_takes_over_drives_from_the_next_step_on_until_he_gives_back(make, caplog):
+    caplog.set_level(logging.INFO)
+    worker = make({3: wants([0.5]), 5: wants([-0.25]), 7: wants(None)})
+    samples = collect(worker)
+    assert worker.env.sent == [0, 0, 0, 0.5, 0.5, -0.25, -0.25, 0, 0, 0]
+    assert [s.act.tolist()[0] for s in samples] == worker.env.sent
+    assert [s.info.timing.source for s in samples] == [POLICY] * 3 + [HUMAN] * 4 + [POLICY] * 3
+    assert [bool(s.info["greedy"]) for s in samples] == [True] * 3 + [False] * 4 + [True] * 3
+    assert [line for line in caplog.messages if "takeover" in line] == [
+        "takeover: human drives",
+        "takeover: human gives back after 4 steps",
+    ]
+    made_with = worker.loop.takeover._driver.made_with
+    assert made_with["action_space"] == worker.env.action_space
+    assert made_with["default_action"].tolist() == [0.0]
+    assert worker.loop.takeover.steps == 4
+
+
+def test_a_program_says_that_it_is_one_and_the_worker_says_who_drives(make, monkeypatch):
+    monkeypatch.setattr(Hand, "is_program", True, raising=False)
+    said = []
+    worker = make({2: wants([0.5])} | {k: lambda hand: said.append(worker._state().driver) for k in (1, 5)})
+    samples = collect(worker)
+    assert said == ["policy", "program"]
+    assert {s.info.timing.source for s in samples} == {POLICY, ActionSource.PROGRAM}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [(OSError("unplugged"), "Hand failed, the policy drives: OSError: unplugged"), ([2.0], "its action is [2.0]")],
+)
+def test_for_a_driver_that_raises_or_gives_no_action_the_policy_drives(make, caplog, wrong, line):
+    worker = make({2: wants([0.5]), 4: wants(wrong), 6: wants([0.25])})
+    collect(worker)
+    assert worker.env.sent == [0, 0, 0.5, 0.5, 0, 0, 0.25, 0.25, 0.25, 0.25]
+    (said,) = [r for r in caplog.records if r.levelno == logging.ERROR]
+    assert line in said.message
+
+
+def test_for_a_driver_that_hangs_the_policy_drives(make, caplog, monkeypatch):
+    monkeypatch.setattr(takeover, "_SILENT_S", 0.05)
+
+    def hangs(hand):
+        hand.may_answer.clear()
+        while hand.calls.acquire(blocking=False):
+            pass
+        assert hand.calls.acquire(timeout=30)
+        threading.Event().wait(0.06)
+
+    def answers(hand):
+        hand.may_answer.set()
+        hand.was_asked()
+
+    worker = make({2: wants([0.5]), 4: hangs, 6: answers})
+    collect(worker)
+    assert worker.env.sent == [0, 0, 0.5, 0.5, 0, 0, 0.5, 0.5, 0.5, 0.5]
+    (said,) = [r.message for r in caplog.records if r.levelno == logging.ERROR]
+    assert said == "takeover: Hand has not answered for 0.05 s: the policy drives"
+
+
+@pytest.mark.parametrize("in_tests", [False, True])
+def test_test_episodes_are_taken_over_only_where_that_is_asked_for(make, in_tests):
+    worker = make({2: wants([0.5])}, takeover_in_tests=in_tests)
+    worker.run_episode()
+    assert worker.env.sent[2:] == [0.5 * in_tests] * 8
+
+
+def test_a_driver_that_cannot_be_made_is_the_users_mistake():
+    def no_screen(**made_with):
+        raise ConfigError("there is no screen")
+
+    with pytest.raises(ConfigError, match="there is no screen"):
+        RolloutWorker(CountingEnv, LinearActor, standalone=True, model_path=None, takeover=no_screen)

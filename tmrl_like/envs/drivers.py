@@ -1,0 +1,170 @@
+"""Who takes over from a policy, in any environment: a person at the keyboard, or at a gamepad (see `types.Driver`)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from tmrl_like.envs.keyboards import open_keyboard
+from tmrl_like.errors import ConfigError, EnvironmentAwayError, MissingExtraError
+
+ARROWS: Mapping[str, Sequence[float]] = {"left": [-1], "right": [1], "up": [0, 1], "down": [0, -1]}
+
+
+def deflected(deflection: Sequence[float], space: gymnasium.Space[Any], rest: Any) -> Any:
+    """The action of a stick in each component of a Box: at 0 that of `rest`, at -1 and 1 the bounds.
+
+    `deflection` is cut off beyond 1, and 0 in components that it does not have. ConfigError: no bounded Box.
+    """
+    if not isinstance(space, spaces.Box) or not space.is_bounded():
+        raise ConfigError(f"actions of {space} are no deflections: give each key an action, as in keys: {{left: 0}}")
+    ways = np.zeros(int(np.prod(space.shape)))
+    given = np.clip(deflection, -1.0, 1.0)[: len(ways)]
+    ways[: len(given)] = given
+    ways, rest = ways.reshape(space.shape), np.asarray(rest, np.float64)
+    return (rest + np.where(ways > 0, ways * (space.high - rest), ways * (rest - space.low))).astype(space.dtype)
+
+
+class _Person:
+    """Drives while something is touched, and a little longer."""
+
+    def __init__(self, action_space: gymnasium.Space[Any], default_action: Any, give_back_after_s: float) -> None:
+        self._space, self._rest = action_space, default_action
+        self._give_back_after_s, self._drives_until = give_back_after_s, 0.0
+
+    def _drives(self, touched: bool) -> bool:
+        now = time.monotonic()
+        if touched:
+            self._drives_until = now + self._give_back_after_s
+        return now < self._drives_until
+
+
+class KeyDriver(_Person):
+    """Keys drive, while they are held down, or between two presses of one key; whatever window has the focus."""
+
+    def __init__(
+        self,
+        action_space: gymnasium.Space[Any],
+        default_action: Any,
+        keys: Mapping[str, Any] = ARROWS,
+        toggle: str | None = None,
+        give_back_after_s: float = 0.5,
+    ) -> None:
+        """Open the keyboard.
+
+        Args:
+            action_space: of the environment.
+            default_action: sent where no key is down.
+            keys: what each key does: to a bounded Box deflections of its components, -1 to 1, which are added up
+                (the arrow keys steer the first two); or the whole action, where actions are no Box, the first one's.
+            toggle: this key takes over and gives back; None: so does holding any of `keys`.
+            give_back_after_s: without `toggle`: after so long with no key held.
+
+        Raises:
+            ConfigError: there is no such key, no screen, or no action of a key.
+            MissingExtraError: what reads keys is not installed.
+        """
+        super().__init__(action_space, default_action, give_back_after_s)
+        is_box = isinstance(action_space, spaces.Box)
+        if any(isinstance(value, Sequence) != is_box for value in keys.values()) and (
+            is_box or isinstance(action_space, spaces.Discrete)
+        ):
+            wanted = "a list of deflections, [1]" if is_box else "the number of an action"
+            raise ConfigError(f"keys is {dict(keys)}; for actions of {action_space} expected of each key {wanted}")
+        self._actions = dict(keys)
+        self.action_of(keys)
+        self._toggle, self._was_down, self._is_on = toggle, False, False
+        self._keyboard = open_keyboard()
+        names = [*keys, toggle] if toggle else [*keys]
+        self._codes = {name: self._keyboard.key(name) for name in names}
+
+    def action_of(self, held: Collection[str]) -> Any:
+        """The action of these keys; others do nothing."""
+        given = [value for name, value in self._actions.items() if name in held]
+        if not isinstance(self._space, spaces.Box):
+            return given[0] if given else self._rest
+        size = max(map(len, given), default=0)
+        return deflected([sum(v[i] for v in given if i < len(v)) for i in range(size)], self._space, self._rest)
+
+    def __call__(self, obs: Any) -> Any:
+        """The action of the keys that are down; None: they do not drive."""
+        held = [name for name, code in self._codes.items() if self._keyboard.is_down(code)]
+        if self._toggle is not None:
+            self._is_on ^= self._toggle in held and not self._was_down
+            self._was_down = self._toggle in held
+        return self.action_of(held) if self._is_on or (not self._toggle and self._drives(bool(held))) else None
+
+    def close(self) -> None:
+        """Let the keyboard go."""
+        self._keyboard.close()
+
+
+class GamepadDriver(_Person):
+    """The axes of a gamepad drive a bounded Box while one of them, or a button, is moved."""
+
+    def __init__(
+        self,
+        action_space: gymnasium.Space[Any],
+        default_action: Any,
+        axes: Sequence[int] = (0, 1),
+        scale: Sequence[float] = (1.0, -1.0),
+        button: int = 0,
+        dead_zone: float = 0.1,
+        give_back_after_s: float = 0.5,
+    ) -> None:
+        """Prepare; a gamepad may be plugged in later.
+
+        Args:
+            action_space: of the environment.
+            default_action: sent where no axis is moved.
+            axes: of the gamepad, for each component of the action; the left stick's are 0 (right) and 1 (down).
+            scale: by what each is multiplied: -1 turns it round.
+            button: drives as well while it is held: nothing moved, then.
+            dead_zone: an axis that is moved less is not moved.
+            give_back_after_s: after so long with nothing moved.
+
+        Raises:
+            ConfigError: actions are no bounded Box, or there are not as many axes as scales.
+            MissingExtraError: pygame, which reads gamepads, is not installed.
+        """
+        super().__init__(action_space, default_action, give_back_after_s)
+        if len(axes) != len(scale):
+            raise ConfigError(f"{len(axes)} axes and {len(scale)} values of scale; expected one of each other")
+        deflected((), action_space, default_action)
+        os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
+        try:
+            import pygame
+        except ImportError:
+            raise MissingExtraError("a gamepad to drive with needs pygame: pip install 'tmrl_like[gamepad]'") from None
+        self._pygame = pygame
+        self._axes, self._scale, self._button, self._dead_zone = axes, scale, button, dead_zone
+        self._pad: Any = None
+
+    def __call__(self, obs: Any) -> Any:
+        """The action of the axes; None: they do not drive. EnvironmentAwayError: there is no gamepad."""
+        if self._pad is None:  # in the thread that will ask it, as the system's queue of events wants
+            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+            os.environ.setdefault("SDL_JOYSTICK_ALLOW_BACKGROUND_EVENTS", "1")
+            self._pygame.display.init()
+            self._pygame.joystick.init()
+        self._pygame.event.pump()
+        if not self._pygame.joystick.get_count():
+            self._pad = None
+            raise EnvironmentAwayError("there is no gamepad: plug one in")
+        self._pad = self._pad or self._pygame.joystick.Joystick(0)
+        moved = [self._pad.get_axis(axis) for axis in self._axes]
+        moved = [value if abs(value) > self._dead_zone else 0.0 for value in moved]
+        if not self._drives(any(moved) or bool(self._pad.get_button(self._button))):
+            return None
+        ways = [value * scale for value, scale in zip(moved, self._scale, strict=True)]
+        return deflected(ways, self._space, self._rest)
+
+    def close(self) -> None:
+        """Let the gamepad go."""
+        self._pad = None

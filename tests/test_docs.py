@@ -46,6 +46,7 @@ COMMANDS = (
     "worker",
     "trainer",
     "test",
+    "show",
     "benchmark",
     "check",
     "record",

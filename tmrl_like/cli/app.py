@@ -14,7 +14,7 @@ from tmrl_like.errors import TmrlLikeError
 INTERRUPTED = 130
 FAILED = 1
 
-_ENDLESS = ("server", "worker")
+_ENDLESS = ("server", "worker", "show")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -177,12 +177,20 @@ def _add_tools(commands: Any) -> None:
         "metavar": "POLICY",
         "help": "what to drive with: a file, a version, a tag or RUN@TAG (the run's newest)",
     }
-    test = _command(commands, "test", "drive the stored policy, without server and trainer, and show how it does")
-    _add_number(test, "--episodes", 10, "test episodes")
-    policy = test.add_mutually_exclusive_group()
-    policy.add_argument("--policy", **newest)
-    policy.add_argument("--untrained", action="store_true", help="drive an untrained policy, for comparison")
-    test.add_argument("--video", metavar="FILE", help="write the first episode's pictures to an .mp4 file")
+    about = "drive the stored policy, without server and trainer, and show how it does"
+    test = _command(commands, "test", about)
+    about = "draw the environment while the stored policy drives it, in a window, or in the terminal; Ctrl-C ends it"
+    show = _command(commands, "show", about)
+    for tool, episodes in ((test, 10), (show, math.inf)):
+        _add_number(tool, "--episodes", episodes, "test episodes")
+        policy = tool.add_mutually_exclusive_group()
+        policy.add_argument("--policy", **newest)
+        policy.add_argument("--untrained", action="store_true", help="drive an untrained policy, for comparison")
+        tool.add_argument("--video", metavar="FILE", help="write the first episode's pictures to an .mp4 file")
+        about = "write observations, actions, rewards and timing of all episodes to an .rrd file for the Rerun viewer"
+        tool.add_argument("--rerun", metavar="FILE", help=f"{about} (the extra rerun)")
+    test.add_argument("--show", action="store_true", help="draw the environment meanwhile, as `show` does")
+    show.set_defaults(show=True)
     benchmark = _command(commands, "benchmark", "measure the environment's time-steps with the policy in the loop")
     _add_number(benchmark, "--steps", 400, "steps to measure")
     about = "minutes to measure instead, with a bare loop that takes turns, as long again, and histograms; 0: --steps"

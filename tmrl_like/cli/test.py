@@ -1,8 +1,11 @@
-"""`tmrl-like test`: how good is a policy? With `--video` also: what did an episode look like?"""
+"""`tmrl-like test` and `show`: how good is a policy, what does it look like, and what are its episodes made of?"""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import queue
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +14,15 @@ import numpy as np
 
 from tmrl_like.cli.app import INTERRUPTED
 from tmrl_like.cli.arguments import Arguments
+from tmrl_like.cli.recording import Recording
+from tmrl_like.cli.screen import Screen
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.tables import SUMMARY_COLUMNS, print_table, summary_row
 from tmrl_like.cli.worker import find_policy, make_standalone, prepare
-from tmrl_like.envs.vision import load_opencv
+from tmrl_like.envs.supervision import StoppedError
+from tmrl_like.envs.vision import Frame, load_opencv
 from tmrl_like.errors import ConfigError
+from tmrl_like.rollouts import Rollout
 from tmrl_like.types import EpisodeStats
 from tmrl_like.worker.worker import RolloutWorker
 
@@ -29,30 +36,49 @@ def main(arguments: Arguments) -> int:
     experiment = prepare(arguments, "test", ("env", "actor", "obs_preprocessor"))
     policy = None if arguments.untrained else find_policy(experiment, arguments.policy)
     film = Video(arguments.video) if arguments.video else contextlib.nullcontext()
+    recording = Recording(arguments.rerun) if arguments.rerun else contextlib.nullcontext()
     name = "an untrained policy" if policy is None else f"the policy {policy}"
-    with film as video, make_standalone(experiment, policy) as worker:
-        episodes = _drive(worker, arguments.episodes, arguments.supervised, video)
+    rollouts: queue.SimpleQueue[Rollout] = queue.SimpleQueue()
+    more: dict[str, Any] = {}
+    if arguments.rerun:
+        section = dataclasses.replace(experiment.worker, rollout_observations=True)
+        experiment, more = dataclasses.replace(experiment, worker=section), {"on_rollout": rollouts.put}
+    screen = contextlib.closing(Screen(lambda: worker.stop())) if arguments.show else contextlib.nullcontext()
+    with film as video, recording as record, screen as shown, make_standalone(experiment, policy, **more) as worker:
+
+        def after_step() -> None:
+            if shown is not None:
+                shown.show(picture_of(worker.env, "--show"))
+            if video is not None and not episodes:
+                video.shoot(worker.env)
+
+        episodes: list[EpisodeStats] = []
+        for episode in _drive(worker, arguments.episodes, arguments.supervised, after_step):
+            if record is not None and episode.steps:
+                record.add(rollouts.get())
+            episodes.append(episode)
     if not arguments.supervised and episodes:
         print_table(f"test of {name}", SUMMARY_COLUMNS, [summary_row("", episodes)])
         env = worker.loop.env
         if env.faults:
             print(f"faults of the environment: {env.faults}; rebuilt: {env.rebuilds}")
-    return INTERRUPTED if stopper.requested else 0
+    return INTERRUPTED if stopper.requested and arguments.command == "test" else 0
 
 
-def _drive(worker: RolloutWorker, number: int, supervised: bool, video: Video | None) -> list[EpisodeStats]:
-    """Run `number` test episodes, or as many as there are before Ctrl-C; the first one is filmed."""
-    episodes: list[EpisodeStats] = []
-    film = None if video is None else lambda: video.shoot(worker.env)
-    with contextlib.suppress(KeyboardInterrupt):
-        while len(episodes) < number:
-            episode = worker.run_episode(after_step=None if episodes else film)
-            episodes.append(episode)
+def _drive(
+    worker: RolloutWorker, number: float, supervised: bool, after_step: Callable[[], None]
+) -> Iterator[EpisodeStats]:
+    """Run `number` test episodes, or as many as there are before Ctrl-C, or until the window is closed."""
+    count = 0
+    with contextlib.suppress(KeyboardInterrupt, StoppedError):
+        while count < number:
+            episode = worker.run_episode(after_step=after_step)
+            count += 1
             ending = f"fault: {episode.fault}" if episode.fault else "terminated" if episode.terminated else "truncated"
             took = f"{episode.duration_s:.2f} s, {episode.overruns} overruns, {ending}"
-            shown = f"{len(episodes)}: return {episode.return_:.3f} in {episode.steps} steps, {took}"
+            shown = f"{count}: return {episode.return_:.3f} in {episode.steps} steps, {took}"
             print("episode", msgspec.json.encode(episode).decode() if supervised else shown, flush=True)
-    return episodes
+            yield episode
 
 
 class Video:
@@ -68,7 +94,7 @@ class Video:
 
     def shoot(self, env: Any) -> None:
         """Add what `render` shows now, uint8 [H, W, 3] RGB; ConfigError: no picture, or the file cannot be written."""
-        picture = self._cv2.cvtColor(_picture_of(env), self._cv2.COLOR_RGB2BGR)
+        picture = self._cv2.cvtColor(picture_of(env, "--video"), self._cv2.COLOR_RGB2BGR)
         times = -(-_SMALLEST_PX // min(picture.shape[:2]))
         if times > 1:
             picture = self._cv2.resize(picture, None, fx=times, fy=times, interpolation=self._cv2.INTER_NEAREST)
@@ -87,19 +113,20 @@ class Video:
             self._writer.release()
 
 
-def _picture_of(env: Any) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def picture_of(env: Any, option: str) -> Frame:
+    """What `render` shows now, uint8 [H, W, 3] RGB; ConfigError: no picture, which this option needs."""
     try:
         picture = env.render()
     except Exception as error:  # the user's code, or no code at all
-        raise _no_picture(f"raised {type(error).__name__}" + f" ({error})" * bool(str(error))) from error
+        raise _no_picture(option, f"raised {type(error).__name__}" + f" ({error})" * bool(str(error))) from error
     if not isinstance(picture, np.ndarray) or picture.dtype != np.uint8 or picture.shape[2:] != (3,):
-        raise _no_picture(f"returned {type(picture).__name__}")
+        raise _no_picture(option, f"returned {type(picture).__name__}")
     return picture
 
 
-def _no_picture(found: str) -> ConfigError:
+def _no_picture(option: str, found: str) -> ConfigError:
     return ConfigError(
-        f"--video needs a picture, uint8 [height, width, 3], and the environment's render() {found}: "
+        f"{option} needs a picture, uint8 [height, width, 3], and the environment's render() {found}: "
         "Gymnasium's own want env.init_args.gym_kwargs: {render_mode: rgb_array}; yours wants "
         "a render() that returns one"
     )

@@ -1,0 +1,35 @@
+"""Run as a script, by its path: a window that shows the pictures it reads, until they end or the user closes it."""
+
+from __future__ import annotations
+
+import struct
+import sys
+
+from tmrl_like.base.processes import end_with_parent
+
+SIZE = struct.Struct("<HH")  # height and width, before each picture
+_TITLE = "tmrl_like"
+_SMALLEST_PX = 384  # smaller pictures are enlarged
+_KEYS = (ord("q"), 27)  # close it, as the window's own button does
+
+
+def main() -> None:
+    """Show what comes; ends well where the user wants no more."""
+    import cv2
+    import numpy as np
+
+    end_with_parent()
+    cv2.namedWindow(_TITLE, cv2.WINDOW_AUTOSIZE | cv2.WINDOW_GUI_NORMAL)
+    while len(head := sys.stdin.buffer.read(SIZE.size)) == SIZE.size:
+        height, width = SIZE.unpack(head)
+        picture = np.frombuffer(sys.stdin.buffer.read(height * width * 3), np.uint8).reshape(height, width, 3)
+        times = -(-_SMALLEST_PX // min(height, width))
+        shown = cv2.resize(picture[..., ::-1], None, fx=times, fy=times, interpolation=cv2.INTER_NEAREST)
+        cv2.imshow(_TITLE, shown)
+        if cv2.waitKey(1) in _KEYS or cv2.getWindowProperty(_TITLE, cv2.WND_PROP_VISIBLE) < 1:
+            return
+    sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

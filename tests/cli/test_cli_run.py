@@ -10,9 +10,10 @@ import psutil
 import pytest
 from cli_commands import TINY, Command
 
-from tmrl_like.cli.run_lock import use_run
 from tmrl_like.config.experiment import Settings
+from tmrl_like.config.run_lock import use_run
 from tmrl_like.errors import ConfigError
+from tmrl_like.metrics.starts import read_starts
 from tmrl_like.trainer.snapshot import FORMAT, Manifest
 
 Start = Callable[..., Command]
@@ -55,7 +56,7 @@ def test_a_run_trains_proves_it_and_leaves_nothing_behind(
     assert len(list(folder.parent.iterdir())) == 2
 
 
-def test_one_ctrl_c_ends_everything(start: Start) -> None:
+def test_one_ctrl_c_ends_everything_and_the_run_says_where_it_is(start: Start, own_home: Path) -> None:
     run = start("run", TINY, "--trainer.epochs", ".inf")
     run.wait_for("samples")
     family = run.family()
@@ -64,6 +65,12 @@ def test_one_ctrl_c_ends_everything(start: Start) -> None:
     assert run.ends() == 130, run.output
     assert all_gone(family)
     assert "Traceback" not in run.output
+    folder = own_home / ".tmrl_like" / "runs" / "tiny"
+    assert f"everything of this run is in {folder}; try: tmrl-like test {TINY} --trainer.epochs=.inf" in run.output
+    (begun,) = read_starts(folder)
+    assert (begun.task, begun.ended, begun.experiment_file) == ("TinyEnv", "stopped", TINY)
+    assert begun.command.endswith(f"run {TINY} --trainer.epochs .inf")
+    assert "run_name: tiny" in begun.experiment
 
 
 def test_a_last_checkpoint_that_cannot_be_written_is_reported_after_ctrl_c_too(start: Start, own_home: Path) -> None:
@@ -102,11 +109,20 @@ def test_parts_do_not_outlive_a_run_that_was_killed(start: Start) -> None:
         (["--agent.gian", "1"], "agent.init_args.gian: TinyAgent has no such argument; did you mean gain?"),
     ],
 )
-def test_if_one_part_dies_all_end_and_the_cause_is_the_last_line(changes: list[str], cause: str, start: Start) -> None:
-    run = start("run", TINY, "--trainer.epochs", ".inf", *changes)
+def test_if_one_part_dies_all_end_and_the_cause_is_the_last_line(
+    changes: list[str], cause: str, start: Start, own_home: Path
+) -> None:
+    where = ["--run_name", "r6"]
+    (own_home / ".tmrl_like/runs/r6/checkpoints/training").mkdir(parents=True)
+    (own_home / ".tmrl_like/runs/r6/checkpoints/training/manifest.json").write_bytes(
+        msgspec.json.encode(Manifest(FORMAT, 0))
+    )
+    (own_home / ".tmrl_like/runs/r6/checkpoints/training/training-1.pt").mkdir()  # in the way
+    run = start("run", TINY, "--trainer.epochs", ".inf", *where, *changes)
     assert run.ends() == (2 if "gian" in cause else 1)
     assert run.output.splitlines()[-1].startswith("tmrl-like: error: ")
     assert cause in run.output.splitlines()[-1]
+    assert ("the trainer, too: the last checkpoint of this training is missing" in run.output) == ("signal" in changes)
 
 
 def test_a_run_keeps_its_folder_from_another_of_its_name_until_it_is_killed(
@@ -126,7 +142,7 @@ def test_a_run_keeps_its_folder_from_another_of_its_name_until_it_is_killed(
     for second in (["run", TINY], ["run", TINY, "--fresh"], ["run", TINY, "--proof"], ["trainer", TINY]):
         assert command_line(*second, "--server.port=0") == 2
         output = capsys.readouterr()
-        assert f"the run tiny is in use by `tmrl-like run`, process {run.process.pid}, since 2" in output.err
+        assert f"the run tiny is in use by process {run.process.pid} (run, since 2" in output.err
         assert output.err.count("\n") == 1
         assert not output.out
     run.process.kill()

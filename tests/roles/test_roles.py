@@ -1,5 +1,6 @@
 """Server, worker and trainer together, over real connections."""
 
+import contextlib
 import itertools
 import json
 import re
@@ -17,6 +18,8 @@ from link_proxy import LinkProxy
 from tmrl_like.base.files import link_atomically
 from tmrl_like.base.functional import partial
 from tmrl_like.config import config_constants as cfg
+from tmrl_like.config.paths import RunPaths
+from tmrl_like.config.run_lock import use_run
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.errors import (
     ConfigError,
@@ -27,6 +30,7 @@ from tmrl_like.errors import (
     RefusedError,
     TransportError,
 )
+from tmrl_like.metrics.starts import read_starts
 from tmrl_like.networking import RolloutWorker, Server, Trainer
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.policy_file import Code, describe, read_card
@@ -614,11 +618,11 @@ def test_custom_dump_and_load_functions_are_used(tmp_path, zmq_house):
     assert zmq_house.trainer(checkpoint_path=path, **functions).training.epoch == 41
 
 
-def test_a_second_trainer_says_who_is_there_and_takes_the_seat_when_it_is_free(zmq_house, caplog, until):
+def test_a_second_trainer_says_who_is_there_and_takes_the_seat_when_it_is_free(zmq_house, caplog, until, tmp_path):
     zmq_house.server()
     first = zmq_house.trainer(name="first")
     assert first.link.session.wait_connected(60)
-    second = zmq_house.trainer(name="second")
+    second = zmq_house.trainer(name="second", metrics_path=tmp_path / "metrics.jsonl")
     until(lambda: "a trainer is connected already (first)" in caplog.text)
     assert not second.link.session.wait_connected(0)
     first.close()
@@ -866,6 +870,11 @@ def test_the_name_of_the_run_alone_says_where_everything_is_kept(monkeypatch, un
             where = {"server_ip": "names", "server_port": server.address[1], "transport": "inproc"}
             worker, trainer = RolloutWorker(CountingEnv, LinearActor, **where), Trainer(training, sinks=[], **where)
             with worker, trainer:
+                for part, alone in (("trainer", False), ("run", True)):
+                    with pytest.raises(ConfigError, match=rf"the run {run} is in use by process \d+ \("):
+                        use_run(RunPaths(run, cfg.DATA_FOLDER), part, alone=alone).__enter__()
+                with pytest.raises(ConfigError, match=f"the run {run} is in use"):
+                    Trainer(training, sinks=[], **where)
                 thread = threading.Thread(target=worker.run)
                 thread.start()
                 trainer.run()
@@ -876,7 +885,29 @@ def test_the_name_of_the_run_alone_says_where_everything_is_kept(monkeypatch, un
         kept = kept_in(cfg.DATA_FOLDER / "runs" / run)
         assert {"weights/trainer.safetensors", "weights/worker.safetensors", "metrics.jsonl"} < set(kept)
         assert "policies/1.safetensors" in kept
-        assert "checkpoints/training/manifest.json" in kept
+        assert {"checkpoints/training/manifest.json", "run.log"} < set(kept)
+        assert [(start.task, start.ended) for start in read_starts(cfg.RUN_FOLDER)] == [("CountingEnv", "done")]
+        with use_run(RunPaths(run, cfg.DATA_FOLDER), "run", alone=True):
+            pass
+
+
+def test_a_run_says_how_it_ended(house, tmp_path):
+    class Failing(CountingAgent):
+        def train(self, batch):
+            raise ZeroDivisionError("no batch")
+
+    house.server()
+    worker = house.worker()
+    house.start(worker.run)
+    for agent, ended in ((CountingAgent, "stopped"), (Failing, "failed: ZeroDivisionError: no batch")):
+        training = {"training_agent_cls": agent}
+        trainer = house.trainer(training=training, metrics_path=tmp_path / "metrics.jsonl")
+        if agent is CountingAgent:
+            trainer.stop()
+        with contextlib.suppress(ZeroDivisionError):
+            trainer.run()
+        trainer.close()
+        assert read_starts(tmp_path)[-1].ended == ended
 
 
 def test_none_instead_of_a_path_keeps_nothing(house):
@@ -887,7 +918,7 @@ def test_none_instead_of_a_path_keeps_nothing(house):
     worker.close()
     thread.join()
     trainer.close()
-    assert kept_in(cfg.RUN_FOLDER) == ["metrics.jsonl"]
+    assert kept_in(cfg.RUN_FOLDER) == ["metrics.jsonl", "run.json", "run.log"]
 
 
 def test_a_script_that_is_started_again_goes_on_and_says_so_when_nothing_is_left(house, caplog):

@@ -541,7 +541,7 @@ def test_a_second_trainer_in_the_same_folder_is_one_line(house, tmp_path):
     house.server()
     house.trainer(ReplayMemory, checkpoint_path=tmp_path)
     with pytest.raises(CheckpointError, match="in use by another trainer"):
-        house.trainer(ReplayMemory, checkpoint_path=tmp_path)
+        house.trainer(ReplayMemory, checkpoint_path=tmp_path, metrics_path=tmp_path / "other.jsonl")
 
 
 def test_a_trainer_that_could_not_be_made_lets_go_of_its_folder(house, tmp_path):

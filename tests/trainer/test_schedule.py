@@ -330,7 +330,7 @@ def rounds_of(one, stop_after_updates=1e9):
     return [(record["epoch"], record["round"]) for record in one.run_epoch(Network(packet("w", 1)))]
 
 
-def test_a_training_that_was_stopped_goes_on_at_its_round_and_with_its_clock(tmp_path):
+def test_a_training_that_was_stopped_goes_on_where_it_was_in_its_round_and_with_its_clock(tmp_path):
     one = scheduled()
     assert rounds_of(one, stop_after_updates=12) == [(0, 0), (0, 1), (0, 2)]
     take_snapshot(one).write(tmp_path)
@@ -339,6 +339,7 @@ def test_a_training_that_was_stopped_goes_on_at_its_round_and_with_its_clock(tmp
     load_checkpoint(two, tmp_path)
     assert elapsed_s <= two.elapsed_s < elapsed_s + 10.0
     assert rounds_of(two) == [(0, 2), (0, 3)]
+    assert two.total_updates == 20
     assert rounds_of(two) == [(1, 0), (1, 1), (1, 2), (1, 3)]
 
 

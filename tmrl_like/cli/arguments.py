@@ -6,7 +6,10 @@ import argparse
 import dataclasses
 import functools
 import math
+import os
 import re
+import shlex
+import subprocess
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
@@ -65,6 +68,18 @@ def parse(argv: Sequence[str]) -> Arguments | int:
     flags = {key: value for key, value in vars(arguments).items() if "." in key and value is not None}
     arguments.overrides = overrides + [(tuple(key.split(".")), value) for key, value in flags.items()]
     return arguments
+
+
+def as_typed(arguments: Arguments) -> list[str]:
+    """The experiment as a command line names it: its file, and what was given in place of the file's values."""
+    overrides = [f"--{'.'.join(map(str, keys))}={value}" for keys, value in arguments.overrides]
+    return [arguments.experiment, *overrides]
+
+
+def how_to_test(arguments: Arguments) -> str:
+    """The command that drives the policy of the run that these arguments name."""
+    command = ["tmrl-like", "test", *as_typed(arguments)]
+    return shlex.join(command) if os.name == "posix" else subprocess.list2cmdline(command)
 
 
 class _Parser(argparse.ArgumentParser):

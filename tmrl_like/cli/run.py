@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import datetime
 import io
-import os
-import shlex
 import socket
-import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -17,15 +14,15 @@ import msgspec
 
 from tmrl_like.cli import proof
 from tmrl_like.cli.app import INTERRUPTED
-from tmrl_like.cli.arguments import Arguments
+from tmrl_like.cli.arguments import Arguments, as_typed, how_to_test
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.progress import Progress
-from tmrl_like.cli.run_lock import use_run
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.supervise import ERROR_PREFIX, Child, Family, Line
 from tmrl_like.cli.views import View, make_view
 from tmrl_like.config.experiment import Settings
 from tmrl_like.config.loading import load_settings
+from tmrl_like.config.run_lock import use_run
 from tmrl_like.errors import ConfigError, TmrlLikeError
 from tmrl_like.metrics.reading import Tail
 from tmrl_like.types import EpisodeStats
@@ -57,11 +54,11 @@ def main(arguments: Arguments) -> int:
     settings = load_settings(arguments.experiment, arguments.overrides)
     set_up_logging("run", arguments.log_level)
     stopper = Stopper(arguments.supervised, _CHECKPOINT_WITHIN_S + 2 * _ENDS_WITHIN_S, on_stop=lambda: None)
-    with use_run(settings.paths, "run", alone=arguments.fresh or arguments.proof):
+    with use_run(settings.paths, "run", alone=arguments.fresh or arguments.proof) as let_others:
         view = make_view(f"{settings.run_name} ({arguments.experiment})")
         try:
             with Family() as family:
-                return Run(settings, arguments, family, view, stopper).run()
+                return Run(settings, arguments, family, view, stopper, let_others).run()
         except _ToldToStopError:
             return INTERRUPTED
         finally:
@@ -71,7 +68,16 @@ def main(arguments: Arguments) -> int:
 class Run:
     """One run of an experiment, from the first process to the last."""
 
-    def __init__(self, settings: Settings, arguments: Arguments, family: Family, view: View, stopper: Stopper) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        arguments: Arguments,
+        family: Family,
+        view: View,
+        stopper: Stopper,
+        let_others: Callable[[], None],
+    ) -> None:
+        self._let_others = let_others
         self._settings = settings
         self._arguments = arguments
         self._family = family
@@ -109,18 +115,19 @@ class Run:
             self._state = "done"
             self._view.show(self._state, self._progress)
             code = 0 if untrained is None else self._prove(folder, untrained)
-            command = ["tmrl-like", "test", *self._experiment()]
-            line = shlex.join(command) if os.name == "posix" else subprocess.list2cmdline(command)
-            self._say(f"everything of this run is in {folder}; try: {line}")
+            self._say_where()
             return code
-        except _ToldToStopError:
+        except BaseException as failure:
+            has_trained = self._state == "training"
             self._end_all()
-            for child in self._family.children:
-                if child.role.startswith("trainer") and child.error:  # it could not write its last checkpoint
-                    raise PartDiedError(child) from None
-            raise
-        except BaseException:
-            self._end_all()
+            if has_trained:
+                self._say_where()
+            trainers = [child for child in self._family.children if child.role.startswith("trainer")]
+            for child in trainers:  # one could not write its last checkpoint
+                if child.error and child.error not in str(failure):
+                    if isinstance(failure, _ToldToStopError):
+                        raise PartDiedError(child) from None
+                    self._say(f"the {child.role}, too: {child.error}")
             raise
         finally:
             self._log.close()
@@ -136,12 +143,16 @@ class Run:
         if folder.exists() and (self._arguments.fresh or self._arguments.proof):
             stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
             aside = folder.with_name(f"{folder.name}-until-{stamp}")
-            folder.rename(aside)
+            try:
+                folder.rename(aside)
+            except OSError as error:  # Windows, where another program has a file in it open
+                raise ConfigError(f"{folder} cannot be renamed: {error}") from None
             self._say(f"the earlier run of this name is now {aside}")
         elif self._settings.paths.checkpoint.exists() and self._settings.trainer.resume == "all":
             self._say(f"going on with the run in {folder}; --fresh starts over")
         folder.mkdir(parents=True, exist_ok=True)
-        self._log = (folder / "run.log").open("a", encoding="utf-8", buffering=1)
+        self._let_others()
+        self._log = self._settings.paths.log.open("a", encoding="utf-8", buffering=1)
         self._log.write(self._early_lines.getvalue())
         self._tail = Tail(self._settings.paths.metrics)
         return folder
@@ -176,12 +187,7 @@ class Run:
 
     def _start(self, role: str, command: str, *more: str, environment: Mapping[str, str] | None = None) -> Child:
         level = self._arguments.log_level
-        return self._family.start(role, [command, *self._experiment(), *more, "--log-level", level], environment)
-
-    def _experiment(self) -> list[str]:
-        """The experiment as a command line names it: its file, and what was given in place of the file's values."""
-        overrides = [f"--{'.'.join(map(str, keys))}={value}" for keys, value in self._arguments.overrides]
-        return [self._arguments.experiment, *overrides]
+        return self._family.start(role, [command, *as_typed(self._arguments), *more, "--log-level", level], environment)
 
     def _where(self) -> list[str]:
         return ["--server.host=127.0.0.1", f"--server.port={self._port}"]
@@ -231,6 +237,10 @@ class Run:
     def _say(self, text: str) -> None:
         self._log.write(f"{text}\n")
         self._view.line("run", text)
+
+    def _say_where(self) -> None:
+        folder = self._settings.paths.folder
+        self._say(f"everything of this run is in {folder}; try: {how_to_test(self._arguments)}")
 
     def _end_all(self) -> None:
         self._state = "ending"

@@ -5,23 +5,27 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import shlex
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 from tmrl_like.agents.process import tune_process
 from tmrl_like.base.files import write_atomically
 from tmrl_like.cli.app import INTERRUPTED
-from tmrl_like.cli.arguments import Arguments
+from tmrl_like.cli.arguments import Arguments, how_to_test
 from tmrl_like.cli.reload import Reloading
-from tmrl_like.cli.run_lock import use_run
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.worker import prepare
 from tmrl_like.config.config_objects import training_factory
 from tmrl_like.config.experiment import PARTS, Experiment
 from tmrl_like.config.loading import dump_experiment, open_experiment
+from tmrl_like.config.run_lock import use_run
 from tmrl_like.errors import ConfigError
 from tmrl_like.metrics.sinks import ConsoleSink, Sink, TensorBoardSink
 from tmrl_like.trainer.trainer import Trainer
@@ -65,6 +69,13 @@ def train(
             text = dump_experiment(arguments.experiment, arguments.overrides, parts)
             reloading.tuning, reloading.kept = trainer.training.tuning, paths.folder / "experiment.yaml"
             write_atomically(reloading.kept, text.encode())
+            trainer.about_start = {
+                "command": shlex.join(
+                    psutil.Process(os.getppid()).cmdline() if arguments.supervised else sys.orig_argv
+                ),
+                "experiment": text,
+                "experiment_file": str(Path(arguments.experiment).resolve()),
+            }
             further.enter_context(reloading)
         if arguments.supervised:
             print("ready", flush=True)
@@ -78,6 +89,8 @@ def train(
                 key=os.environ.get("WANDB_API_KEY"),
                 offline=section.wandb_offline,
             )
+    if is_first and not arguments.supervised:
+        print(f"everything of this run is in {paths.folder}; try: {how_to_test(arguments)}", flush=True)
     is_restarted = "TORCHELASTIC_RUN_ID" in os.environ  # by torchrun, if it ends with anything but 0
     return INTERRUPTED if stopper.requested and not is_restarted else 0
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.best import hooks_of
 from tmrl_like.cli.logs import set_up_logging
-from tmrl_like.cli.run_lock import use_run
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.config.experiment import Experiment, Settings
 from tmrl_like.config.loading import load_experiment, load_settings
+from tmrl_like.config.run_lock import use_run
 from tmrl_like.errors import ConfigError, PolicyError
 
 if TYPE_CHECKING:
@@ -33,7 +33,8 @@ def main(arguments: Arguments) -> int:
         "policy": None if arguments.policy is None else find_policy(experiment, arguments.policy),
         "on_rollout": hooks_of(arguments, experiment),
     }
-    with use_run(experiment.paths, "worker"), make_worker(experiment, **more) as worker:
+    used = use_run(experiment.paths, "worker", supervised=arguments.supervised)
+    with used, make_worker(experiment, **more) as worker:
         stopper.on_stop = worker.stop
         section, verbose = experiment.worker, not arguments.supervised
         if section.synchronous and not arguments.expert:

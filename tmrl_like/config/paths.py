@@ -48,6 +48,8 @@ class RunPaths:
         checkpoints: folder of the checkpoints.
         checkpoint: the whole training, for a restart.
         metrics: one JSON object a line.
+        log: log lines of all that use the run on this machine.
+        videos: filmed test episodes, with `video_every_minutes`.
         best: the best run that workers of this machine have driven.
     """
 
@@ -65,4 +67,6 @@ class RunPaths:
         self.checkpoints = self.folder / "checkpoints"
         self.checkpoint = self.checkpoints / "training"
         self.metrics = self.folder / "metrics.jsonl"
+        self.log = self.folder / "run.log"
+        self.videos = self.folder / "videos"
         self.best = self.folder / BEST

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import logging
 import math
 import time
@@ -123,6 +124,7 @@ class TrainingOffline(Schedule):
 
     epoch: int = field(default=0, init=False)
     round: int = field(default=0, init=False)
+    round_steps: int = field(default=0, init=False)
     total_updates: int = field(default=0, init=False)
     total_samples: int = field(default=0, init=False)
 
@@ -195,7 +197,7 @@ class TrainingOffline(Schedule):
         return self.tuning.ask(values)
 
     def run_epoch(self, interface: TrainerInterface) -> list[dict[str, Any]]:
-        """Train for `rounds` x `steps` training steps, or for what an epoch that was stopped has left of its rounds.
+        """Train for `rounds` x `steps` training steps, or for what an epoch that was stopped has left of them.
 
         Returns:
             The metrics of all rounds.
@@ -225,9 +227,10 @@ class TrainingOffline(Schedule):
 
     def _run_round(self, interface: TrainerInterface, metrics: RoundMetrics) -> None:
         self._wait_for_samples(interface, metrics)
-        for step, batch in enumerate(self.memory, start=1):
+        for batch in itertools.islice(self.memory, max(0, self.steps - self.round_steps)):
             metrics.add_step(train_step(self.agent, self.memory, batch))
             self.total_updates += 1
+            self.round_steps += 1
             self.ranks.check(self.agent, self.total_updates)
             if self.total_updates % self.update_model_interval == 0 and self._may_publish():
                 self._published_at = self.clock()
@@ -236,8 +239,9 @@ class TrainingOffline(Schedule):
             self._note_trained(interface)
             if self.pacer.in_lockstep or self.total_updates % self.update_buffer_interval == 0:
                 self._update_buffer(interface, metrics)
-            if step < self.steps:
+            if self.round_steps < self.steps:
                 self._wait_for_samples(interface, metrics)
+        self.round_steps = 0
 
     def _may_publish(self) -> bool:
         is_due = self.clock() - self._published_at >= self.update_model_interval_s

@@ -30,8 +30,8 @@ from tmrl_like.trainer.schedule import TrainingOffline
 
 log = logging.getLogger("tmrl_like.trainer")
 
-FORMAT = 5
-_COUNTERS = ("epoch", "round", "elapsed_s", "total_updates", "total_samples")
+FORMAT = 6
+_COUNTERS = ("epoch", "round", "round_steps", "elapsed_s", "total_updates", "total_samples")
 _OF_PACER = (
     *("recorded_samples", "unpaced_steps", "limit"),
     *("ratio", "allowed_steps", "held_by", "own_late_share", "own_age_s"),

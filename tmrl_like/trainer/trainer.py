@@ -14,17 +14,21 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch
 
 import tmrl_like.config.config_constants as cfg
+from tmrl_like.base.factories import argument_of, taken_apart
 from tmrl_like.base.options import with_given
 from tmrl_like.base.script import close_at_exit
-from tmrl_like.base.text import name_of
-from tmrl_like.config.paths import RunPath
+from tmrl_like.base.text import name_of, one_line
+from tmrl_like.config.paths import RunPath, RunPaths
+from tmrl_like.config.run_lock import use_run
 from tmrl_like.delivery.folder import new_name
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.engine.options import EngineOptions
 from tmrl_like.errors import ConfigError, PolicyError, expect
 from tmrl_like.metrics.sinks import ConsoleSink, JsonLinesSink, Sink, WandbSink
+from tmrl_like.metrics.starts import Start, describe_start, read_starts, write_starts
 from tmrl_like.policies.policy_file import describe, read_policy
 from tmrl_like.policies.store import PolicyStore, find_policy
 from tmrl_like.policies.weight_file import first_not_finite, read_file
@@ -55,6 +59,12 @@ class Trainer:
     Construction builds the training (or loads its checkpoint) and connects, without waiting for the
     server. `run` blocks until the epochs are done. Use it as a context manager, or call `close`; one that is still
     open when the script ends is closed then.
+
+    Attributes:
+        training: what it trains.
+        link: its connection.
+        ranks: the trainers that learn as one.
+        about_start: further fields of `metrics.starts.Start`, for the run's run.json.
     """
 
     def __init__(
@@ -98,7 +108,8 @@ class Trainer:
             transport: "zmq", "tlspyo" or "inproc"; the server's.
             keys_dir: where this machine's key is; None: `cfg.KEYS_FOLDER`.
             name: this trainer's name; None: made from host and process.
-            metrics_path: file for metrics as JSON lines; None: in the run's folder (`cfg.RUN_FOLDER`).
+            metrics_path: file for metrics as JSON lines, and run.json beside it; None: in the run's folder
+                (`cfg.RUN_FOLDER`), which this trainer owns until it is closed.
             policies_path: folder of the policy store; left out: the run's (`cfg.POLICIES_FOLDER`); None: there is none.
             sinks: further places for metrics; None: the console.
             resume: as in `options`, in place of what is there.
@@ -111,7 +122,7 @@ class Trainer:
         Raises:
             CheckpointError: the checkpoint is damaged or of another training.
             CredentialsError: this machine's key cannot be read.
-            ConfigError: an argument is wrong, or there is nothing to train from offline.
+            ConfigError: an argument is wrong, there is nothing to train from offline, or another process uses the run.
             MissingExtraError: an engine is given, and what speaks to it is not installed.
         """
         self._options = options = with_given(TrainerOptions, options, resume=resume)
@@ -128,11 +139,16 @@ class Trainer:
         self._checkpoints = Checkpoints(path, dump_run_instance_fn, load_run_instance_fn, ranks)
         self._metrics_path = Path(metrics_path or cfg.RUN_FOLDER / "metrics.jsonl")
         self._extra_sinks = sinks
+        self.about_start: dict[str, str] = {}
+        self._use = contextlib.ExitStack()  # of the run's folder
         self._stop = threading.Event()
         self._idle = threading.Event()
         self._idle.set()
         self._runner: threading.Thread | None = None
         try:
+            if metrics_path is None:
+                own = RunPaths(cfg.RUN_NAME, cfg.DATA_FOLDER)
+                self._use.enter_context(use_run(own, "rank" if ranks.rank else "trainer"))
             self.training = training = self._checkpoints.build(training_cls, options.resume, updater_fn)
             training.ranks = ranks
             training.agent.ranks = ranks if isinstance(ranks, Ranks) else None
@@ -173,6 +189,7 @@ class Trainer:
         except BaseException:
             self._checkpoints.close()
             ranks.leave()
+            self._use.close()
             raise
         close_at_exit(self, turn=1)
 
@@ -234,6 +251,7 @@ class Trainer:
             self.training.rollouts.close()
         self._checkpoints.close()
         self.ranks.leave()
+        self._use.close()
 
     def __enter__(self) -> Trainer:
         return self
@@ -271,13 +289,34 @@ class Trainer:
         self.training.observer = write
         self._runner = threading.current_thread()
         self._idle.clear()
+        starts, ended = self._begin_note(), "done"
         try:
             with _interrupt_calls(self.stop):
                 self._run_epochs()
+        except BaseException as error:
+            ended = f"failed: {one_line(error)}"
+            raise
         finally:
+            starts[-1].ended = "stopped" if self._stop.is_set() and ended == "done" else ended
+            self._note(starts)
             for sink in sinks:
                 sink.close()
             self._idle.set()
+
+    def _begin_note(self) -> list[Start]:
+        """Note in run.json that this run begins; its starts."""
+        gpu = torch.cuda.get_device_name() if str(self.training.device).startswith("cuda") else ""
+        start = describe_start(**{"task": _task_of(self.training.env_cls), "gpu": gpu} | self.about_start)
+        starts = [*read_starts(self._metrics_path.parent), start]
+        self._note(starts)
+        return starts
+
+    def _note(self, starts: list[Start]) -> None:
+        try:
+            if self.ranks.rank == 0:
+                write_starts(self._metrics_path.parent, starts)
+        except OSError as error:
+            log.error("run.json cannot be written: %s; training goes on", error)
 
     def _run_epochs(self) -> None:
         training = self.training
@@ -334,6 +373,14 @@ def _start_from(training: TrainingOffline, init_policy: str) -> None:
     except (PolicyError, OSError) as error:
         raise ConfigError(f"init_policy is {init_policy}: {error}") from None
     log.info("this training starts from the policy %s", path)
+
+
+def _task_of(env_cls: Any) -> str:
+    """What an environment is called; empty: only its spaces are known."""
+    if isinstance(env_cls, tuple | list):
+        return ""
+    name = argument_of(env_cls, "id")
+    return name if isinstance(name, str) else name_of(taken_apart(env_cls)[0])
 
 
 @contextlib.contextmanager

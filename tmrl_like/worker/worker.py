@@ -20,7 +20,8 @@ import tmrl_like.config.config_constants as cfg
 from tmrl_like.base import script
 from tmrl_like.base.options import with_given
 from tmrl_like.base.text import one_line
-from tmrl_like.config.paths import RunPath
+from tmrl_like.config.paths import RunPath, RunPaths
+from tmrl_like.config.run_lock import use_run
 from tmrl_like.delivery.folder import new_name
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.envs.actions import held_actions
@@ -158,7 +159,11 @@ class RolloutWorker:
         self._real_time = partial(real_time, priority=options.realtime_priority, cpu_affinity=options.cpu_affinity)
         in_process = options.link_process and transport not in ("inproc", ONE_THREAD)
         process = start_link_process() if in_process and not standalone else None  # it starts while the rest is made
+        self._use = contextlib.ExitStack()  # of the run's folder
         with contextlib.ExitStack() as undo:  # what a failure below must not leave behind
+            undo.callback(self._use.close)
+            if isinstance(model_path, RunPath) and not standalone:
+                self._use.enter_context(use_run(RunPaths(cfg.RUN_NAME, cfg.DATA_FOLDER), "worker"))
             if process is not None:
                 undo.callback(end_link_process, process)
             envs: list[SupervisedEnv] = []
@@ -691,6 +696,7 @@ class RolloutWorker:
             self.rollouts.close()
         if self._shared is not None:
             self._shared.close()
+        self._use.close()
 
     def __enter__(self) -> RolloutWorker:
         return self

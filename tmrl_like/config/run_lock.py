@@ -1,0 +1,135 @@
+"""Which processes of this machine use a run's folder. A `run` or a trainer owns it, one at a time.
+
+Each process that uses a run holds a lock on a file in `RunPaths.users` that is named after it: part, process and time.
+The system frees the lock when the process ends, however it ends; a file that nobody holds means nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import filelock
+
+from tmrl_like.config.paths import RunPaths
+from tmrl_like.errors import ConfigError
+
+log = logging.getLogger("tmrl_like.run")
+
+_OWNERS = ("run", "trainer")
+_TURN_S = 30.0
+_count = itertools.count()
+
+
+@contextlib.contextmanager
+def use_run(
+    paths: RunPaths, part: str, *, supervised: bool = False, alone: bool = False
+) -> Iterator[Callable[[], None]]:
+    """Use a run's folder in the `with` block; it gives what ends being alone.
+
+    Log lines of this process go to `run.log` there meanwhile; those of a `run` and of its parts it writes itself.
+
+    Args:
+        paths: of the run.
+        part: the command, "trainer" or "worker" of a script likewise; `run` and `trainer` own the folder, others
+            share it.
+        supervised: started by the `run` that owns the folder.
+        alone: the folder will be renamed: nobody else may use it, and who wants to waits until that is done.
+
+    Raises:
+        ConfigError: another process uses it that this one cannot share it with.
+    """
+    refused = ("",) if alone else _OWNERS if part in _OWNERS and not supervised else ()
+    with contextlib.ExitStack() as stack, contextlib.ExitStack() as turn:
+        try:
+            paths.users.mkdir(parents=True, exist_ok=True)
+            turn.enter_context(filelock.FileLock(paths.users / ".lock", timeout=_TURN_S))  # two do not look at once
+            for other in _users(paths):
+                if other.startswith(refused):
+                    name, process, since, _ = other.split("_")
+                    raise ConfigError(
+                        f"the run {paths.run_name} is in use by process {process} ({name}, since "
+                        f"{since.replace('.', ':')}): end it first, or choose another run_name"
+                    )
+            mine = paths.users / f"{part}_{os.getpid()}_{time.strftime('%Y-%m-%d %H.%M.%S')}_{next(_count)}"
+            stack.callback(_forget_if_free, mine)
+            stack.enter_context(filelock.FileLock(mine, timeout=0, thread_local=False))
+            if not supervised and part != "run":
+                stack.enter_context(_logged(paths.log))
+        except filelock.Timeout:
+            raise ConfigError(
+                f"another process has been about to use the run {paths.run_name} for {_TURN_S:g} s: end it first"
+            ) from None
+        except OSError as error:
+            log.warning("the folder of the run %s is not protected from another run: %s", paths.run_name, error)
+        if not alone:
+            turn.close()
+        yield turn.close
+
+
+def is_in_use(paths: RunPaths) -> bool:
+    """Whether a process owns the run now."""
+    try:
+        if not paths.users.is_dir():
+            return False
+        with filelock.FileLock(paths.users / ".lock", timeout=1.0):
+            return any(user.startswith(_OWNERS) for user in _users(paths))
+    except filelock.Timeout:
+        return True
+    except OSError:
+        return False
+
+
+def _users(paths: RunPaths) -> list[str]:
+    """Names of the files that are held; the others are removed."""
+    return [file.name for file in paths.users.glob("*_*") if not _forget_if_free(file)]
+
+
+def _forget_if_free(file: Path) -> bool:
+    """Remove the file of a process that has ended; False if it is alive."""
+    lock = filelock.FileLock(file)
+    try:
+        lock.acquire(blocking=False)
+    except filelock.Timeout:
+        return False
+    lock.release()
+    with contextlib.suppress(OSError):
+        file.unlink()
+    return True
+
+
+class _LogFile(logging.FileHandler):
+    """Adds to a file; where nobody else shows warnings, Python's own last resort still does."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        super().emit(record)
+        if not logging.getLogger().handlers and logging.lastResort and record.levelno >= logging.lastResort.level:
+            logging.lastResort.handle(record)
+
+
+@contextlib.contextmanager
+def _logged(file: Path) -> Iterator[None]:
+    """Have what tmrl_like logs in this process in a file as well: once, whoever asks for it."""
+    logger = logging.getLogger("tmrl_like")
+    if any(isinstance(handler, _LogFile) and handler.baseFilename == str(file) for handler in logger.handlers):
+        yield
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    handler = _LogFile(file, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(name)s %(levelname)s %(message)s"))
+    logger.addHandler(handler)
+    try:
+        started = f"process {os.getpid()} starts: {' '.join(sys.orig_argv)}"
+        handler.handle(
+            logging.makeLogRecord({"name": "tmrl_like", "levelno": logging.INFO, "levelname": "INFO", "msg": started})
+        )
+        yield
+    finally:
+        logger.removeHandler(handler)
+        handler.close()

@@ -1,0 +1,119 @@
+"""run.json: each start of a run, with what it takes to do it again, and how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import functools
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+
+import tmrl_like
+from tmrl_like.base.files import write_atomically
+
+FILE = "run.json"
+
+_KEPT = 100
+_GIT_WITHIN_S = 5.0
+
+
+class Start(msgspec.Struct, kw_only=True):
+    """One start of a run's trainer. What is not known is empty.
+
+    Attributes:
+        time: when, ISO 8601 with the time zone.
+        command: the command line.
+        folder: the working folder.
+        experiment: the experiment, as YAML; a script has none.
+        experiment_file: its path.
+        task: the environment.
+        tmrl_like: version of this package.
+        packages: versions of the packages that are installed.
+        python: version.
+        platform: system and machine.
+        cpu: its model, and how many.
+        gpu: of the training.
+        git_commit: of the working folder.
+        git_changed: whether files there differ from it.
+        ended: "done", "stopped", or "failed: …"; empty: it runs, or was killed.
+    """
+
+    time: str = ""
+    command: str = ""
+    folder: str = ""
+    experiment: str = ""
+    experiment_file: str = ""
+    task: str = ""
+    tmrl_like: str = ""
+    packages: dict[str, str] = {}
+    python: str = ""
+    platform: str = ""
+    cpu: str = ""
+    gpu: str = ""
+    git_commit: str = ""
+    git_changed: bool = False
+    ended: str = ""
+
+
+def describe_start(**known: str) -> Start:
+    """This process, now; `known` are further fields, or take the place of these."""
+    time = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    return msgspec.structs.replace(_here(str(Path.cwd())), **{"time": time} | known)
+
+
+@functools.cache
+def _here(folder: str) -> Start:
+    commit = _git("rev-parse", "HEAD")
+    installed = [info.stem.rpartition("-") for place in sys.path for info in Path(place).glob("*.dist-info")]
+    return Start(
+        command=shlex.join(sys.orig_argv),
+        folder=folder,
+        tmrl_like=tmrl_like.__version__,
+        packages={name: version for name, _, version in sorted(installed)},
+        python=platform.python_version(),
+        platform=platform.platform(),
+        cpu=f"{_cpu()}, {os.cpu_count()}",
+        git_commit=commit,
+        git_changed=bool(commit and _git("status", "--porcelain", "--untracked-files=no")),
+    )
+
+
+def read_starts(folder: Path) -> list[Start]:
+    """What the run in a folder says of its starts, newest last; none where it says nothing that can be read."""
+    try:
+        return msgspec.json.decode((folder / FILE).read_bytes(), type=list[Start])
+    except (OSError, msgspec.MsgspecError):
+        return []
+
+
+def write_starts(folder: Path, starts: list[Start]) -> None:
+    """Keep the newest hundred; OSError: they cannot be written."""
+    write_atomically(folder / FILE, msgspec.json.format(msgspec.json.encode(starts[-_KEPT:]), indent=1))
+
+
+def _git(*arguments: str) -> str:
+    """What git says of the working folder; empty: there is no git, or it is in no repository."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        said = subprocess.run(
+            ["git", *arguments],
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            timeout=_GIT_WITHIN_S,
+            check=True,
+        )
+        return said.stdout.strip()
+    return ""
+
+
+def _cpu() -> str:
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line for line in lines if line.startswith("model name")).partition(":")[2].strip()
+    return platform.processor() or platform.machine()

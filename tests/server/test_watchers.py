@@ -126,3 +126,36 @@ def test_there_are_few_watchers_and_they_see_no_more_than_the_beginning_of_a_lon
     _, sight = look(relay, link)
     assert len(sight.workers) == 1000
     assert {beat.alarm + beat.ended for _, beat in sight.workers} == {"é" * 400}
+
+
+OPERATOR = Identity("tablet", ("operator",))
+
+
+@pytest.fixture
+def driven(link):
+    """A relay with an operator and a worker, w1."""
+    relay = Relay(link)
+    give(relay, b"op", hello("watcher", "op"), OPERATOR)
+    give(relay, b"w", hello())
+    return relay
+
+
+def test_an_operators_keys_go_to_the_worker_under_the_name_of_his_key(driven, link):
+    give(driven, b"op", m.Drive("w1", ("left", "up"), driver="somebody else"), OPERATOR)
+    give(driven, b"op", m.Drive("nobody", ("left",)), OPERATOR)
+    give(driven, b"op", m.Look(), OPERATOR)
+    assert link.to(b"w", m.Drive) == [m.Drive("w1", ("left", "up"), driver="tablet")]
+    assert len(link.sights) == 1
+
+
+def test_a_watchers_key_does_not_drive(relay, link):
+    give(relay, b"w", hello())
+    give(relay, b"eye", m.Drive("w1", ("left",)), WATCHER)
+    give(relay, b"w", m.Drive("w1", ("left",)))
+    assert not link.to(b"w", m.Drive)
+
+
+def test_an_operator_sends_so_many_a_second(driven, link):
+    for _ in range(500):
+        give(driven, b"op", m.Drive("w1"), OPERATOR, now=1.0)
+    assert len(link.to(b"w", m.Drive)) == 50

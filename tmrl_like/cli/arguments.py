@@ -304,8 +304,8 @@ def _add_keys(commands: Any) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)
     invite = actions.add_parser("invite", help="make a key for another machine; prints one line to paste there")
     invite.add_argument("name", metavar="NAME", help="what to call that machine")
-    roles = ("worker", "trainer", "both", "watcher", "site", "node")
-    about = "what it may be (worker); a watcher only looks; of an engine: site, trainer or node"
+    roles = ("worker", "trainer", "both", "watcher", "operator", "site", "node")
+    about = "what it may be (worker); a watcher looks, an operator drives, too; of an engine: site, trainer or node"
     invite.add_argument("--role", choices=roles, default="worker", help=about)
     about = "- reads the line that `invite` printed from standard input; an argument would stay in the history"
     join = actions.add_parser("join", help="take over a key that `invite` made")

@@ -31,21 +31,54 @@ def deflected(deflection: Sequence[float], space: gymnasium.Space[Any], rest: An
     return (rest + np.where(ways > 0, ways * (space.high - rest), ways * (rest - space.low))).astype(space.dtype)
 
 
-class _Person:
-    """Drives while something is touched, and a little longer."""
+class Keys:
+    """What keys do. It reads no keyboard, and so drives only from the page (`worker.takeover_from_page`).
 
-    def __init__(self, action_space: gymnasium.Space[Any], default_action: Any, give_back_after_s: float) -> None:
-        self._space, self._rest = action_space, default_action
-        self._give_back_after_s, self._drives_until = give_back_after_s, 0.0
+    Attributes:
+        names: of the keys.
+    """
 
-    def _drives(self, touched: bool) -> bool:
-        now = time.monotonic()
-        if touched:
-            self._drives_until = now + self._give_back_after_s
-        return now < self._drives_until
+    def __init__(
+        self, action_space: gymnasium.Space[Any], default_action: Any, keys: Mapping[str, Any] = ARROWS
+    ) -> None:
+        """Take the keys.
+
+        Args:
+            action_space: of the environment.
+            default_action: sent where no key is down.
+            keys: what each key does: to a bounded Box deflections of its components, -1 to 1, which are added up
+                (the arrow keys steer the first two); or the whole action, where actions are no Box, the first one's.
+
+        Raises:
+            ConfigError: no action of a key.
+        """
+        is_box = isinstance(action_space, spaces.Box)
+        if any(isinstance(value, Sequence) != is_box for value in keys.values()) and (
+            is_box or isinstance(action_space, spaces.Discrete)
+        ):
+            wanted = "a list of deflections, [1]" if is_box else "the number of an action"
+            raise ConfigError(f"keys is {dict(keys)}; for actions of {action_space} expected of each key {wanted}")
+        self._space, self._rest, self._actions = action_space, default_action, dict(keys)
+        self.names = tuple(keys)
+        self.action_of(keys)
+
+    def action_of(self, held: Collection[str]) -> Any:
+        """The action of these keys; others do nothing."""
+        given = [value for name, value in self._actions.items() if name in held]
+        if not isinstance(self._space, spaces.Box):
+            return given[0] if given else self._rest
+        size = max(map(len, given), default=0)
+        return deflected([sum(v[i] for v in given if i < len(v)) for i in range(size)], self._space, self._rest)
+
+    def __call__(self, obs: Any) -> Any:
+        """None: they do not drive."""
+        return None
+
+    def close(self) -> None:
+        """Nothing to close."""
 
 
-class KeyDriver(_Person):
+class KeyDriver(Keys):
     """Keys drive, while they are held down, or between two presses of one key; whatever window has the focus."""
 
     def __init__(
@@ -61,8 +94,7 @@ class KeyDriver(_Person):
         Args:
             action_space: of the environment.
             default_action: sent where no key is down.
-            keys: what each key does: to a bounded Box deflections of its components, -1 to 1, which are added up
-                (the arrow keys steer the first two); or the whole action, where actions are no Box, the first one's.
+            keys: as `Keys`.
             toggle: this key takes over and gives back; None: so does holding any of `keys`.
             give_back_after_s: without `toggle`: after so long with no key held.
 
@@ -70,27 +102,12 @@ class KeyDriver(_Person):
             ConfigError: there is no such key, no screen, or no action of a key.
             MissingExtraError: what reads keys is not installed.
         """
-        super().__init__(action_space, default_action, give_back_after_s)
-        is_box = isinstance(action_space, spaces.Box)
-        if any(isinstance(value, Sequence) != is_box for value in keys.values()) and (
-            is_box or isinstance(action_space, spaces.Discrete)
-        ):
-            wanted = "a list of deflections, [1]" if is_box else "the number of an action"
-            raise ConfigError(f"keys is {dict(keys)}; for actions of {action_space} expected of each key {wanted}")
-        self._actions = dict(keys)
-        self.action_of(keys)
+        super().__init__(action_space, default_action, keys)
         self._toggle, self._was_down, self._is_on = toggle, False, False
+        self._lasts = _Lasting(give_back_after_s)
         self._keyboard = open_keyboard()
         names = [*keys, toggle] if toggle else [*keys]
         self._codes = {name: self._keyboard.key(name) for name in names}
-
-    def action_of(self, held: Collection[str]) -> Any:
-        """The action of these keys; others do nothing."""
-        given = [value for name, value in self._actions.items() if name in held]
-        if not isinstance(self._space, spaces.Box):
-            return given[0] if given else self._rest
-        size = max(map(len, given), default=0)
-        return deflected([sum(v[i] for v in given if i < len(v)) for i in range(size)], self._space, self._rest)
 
     def __call__(self, obs: Any) -> Any:
         """The action of the keys that are down; None: they do not drive."""
@@ -98,14 +115,27 @@ class KeyDriver(_Person):
         if self._toggle is not None:
             self._is_on ^= self._toggle in held and not self._was_down
             self._was_down = self._toggle in held
-        return self.action_of(held) if self._is_on or (not self._toggle and self._drives(bool(held))) else None
+        return self.action_of(held) if self._is_on or (not self._toggle and self._lasts(bool(held))) else None
 
     def close(self) -> None:
         """Let the keyboard go."""
         self._keyboard.close()
 
 
-class GamepadDriver(_Person):
+class _Lasting:
+    """Whether something is touched, or was a little while ago."""
+
+    def __init__(self, lasts_s: float) -> None:
+        self._lasts_s, self._until = lasts_s, 0.0
+
+    def __call__(self, touched: bool) -> bool:
+        now = time.monotonic()
+        if touched:
+            self._until = now + self._lasts_s
+        return now < self._until
+
+
+class GamepadDriver:
     """The axes of a gamepad drive a bounded Box while one of them, or a button, is moved."""
 
     def __init__(
@@ -133,7 +163,7 @@ class GamepadDriver(_Person):
             ConfigError: actions are no bounded Box, or there are not as many axes as scales.
             MissingExtraError: pygame, which reads gamepads, is not installed.
         """
-        super().__init__(action_space, default_action, give_back_after_s)
+        self._space, self._rest, self._lasts = action_space, default_action, _Lasting(give_back_after_s)
         if len(axes) != len(scale):
             raise ConfigError(f"{len(axes)} axes and {len(scale)} values of scale; expected one of each other")
         deflected((), action_space, default_action)
@@ -160,7 +190,7 @@ class GamepadDriver(_Person):
         self._pad = self._pad or self._pygame.joystick.Joystick(0)
         moved = [self._pad.get_axis(axis) for axis in self._axes]
         moved = [value if abs(value) > self._dead_zone else 0.0 for value in moved]
-        if not self._drives(any(moved) or bool(self._pad.get_button(self._button))):
+        if not self._lasts(any(moved) or bool(self._pad.get_button(self._button))):
             return None
         ways = [value * scale for value, scale in zip(moved, self._scale, strict=True)]
         return deflected(ways, self._space, self._rest)

@@ -43,6 +43,7 @@ _ASK_AGAIN_S = 2.0
 _BEATS, _BEATS_PER_S = 100, 20.0  # of one worker that are passed on, at first, and then
 _MAX_WATCHERS = 8
 _LOOKS, _LOOKS_PER_S = 10, 4.0  # of one watcher that are answered, at first, and then
+_DRIVES, _DRIVES_PER_S = 50, 50.0  # of one operator that are passed on, at first, and then
 _VIEWS_ON_THEIR_WAY = 3  # to one watcher
 _SHOWN_BEAT_BYTES, _SHOWN_TEXT = 1000, 200  # of a longer beat so many characters of each text
 _SHARED_FILE = "this {0} and the {1} keep their weights in one file of one machine: give each its own model_path"
@@ -69,6 +70,8 @@ class Seat:
     # of a watcher
     looks: Bucket = field(default_factory=lambda: Bucket(_LOOKS, _LOOKS_PER_S))
     views_on_their_way: deque[int] = field(default_factory=deque)
+    is_operator: bool = False  # may take over from policies as well
+    drives: Bucket = field(default_factory=lambda: Bucket(_DRIVES, _DRIVES_PER_S))
     # of a trainer
     waiting: _Waiting = field(default_factory=lambda: _Waiting(0))
     feed: int = 0
@@ -312,6 +315,7 @@ class Relay:
             self._seat_trainer(seat)
             self._welcome(seat)
         elif hello.role == "watcher":
+            seat.is_operator = "operator" in identity.roles
             self._welcome(seat)
         else:
             self._workers[hello.name] = seat
@@ -634,7 +638,7 @@ class Relay:
         is_due = seat.beats.take(1, self._now)
         if is_due and message.worker == seat.hello.name:
             if len(data) > _SHOWN_BEAT_BYTES:
-                texts = {"alarm": message.alarm[:_SHOWN_TEXT], "ended": message.ended[:_SHOWN_TEXT]}
+                texts = {name: getattr(message, name)[:_SHOWN_TEXT] for name in ("alarm", "ended", "driver")}
                 message = msgspec.structs.replace(message, **texts)
             seat.newest_beat, seat.beat_at = message, self._now
             for rank, trainer in self.ranks.items():
@@ -667,6 +671,13 @@ class Relay:
             self._views += 1
             seat.views_on_their_way.append(self._views)
 
+    def _on_drive(self, seat: Seat, message: m.Drive, data: bytes | memoryview) -> None:
+        """Pass an operator's keys on; the worker decides whether they drive."""
+        if not seat.is_operator:
+            self._refuse_malformed_from(seat, "a watcher's key does not drive; invite one with --role operator")
+        elif (worker := self._workers.get(message.worker)) is not None and seat.drives.take(1, self._now):
+            self._tell(worker.peer, msgspec.structs.replace(message, driver=seat.key))
+
     def _on_bye(self, seat: Seat, message: m.Bye, data: bytes | memoryview) -> None:
         if not seat.is_inside:
             self._say(seat.key, logging.INFO, "%s %s leaves", *seat.who)
@@ -684,6 +695,7 @@ class Relay:
         ("trainer", m.Report): _on_report,
         ("trainer", m.Bye): _on_bye,
         ("watcher", m.Look): _on_look,
+        ("watcher", m.Drive): _on_drive,
         ("watcher", m.Beat): lambda *_: None,
         ("watcher", m.Bye): _on_bye,
     }
@@ -722,8 +734,8 @@ class Relay:
 
 
 def _may_be(identity: Identity, role: str) -> bool:
-    """Whether a key may play a role; who may be a trainer sees everything anyway."""
-    return role in identity.roles or (role == "watcher" and "trainer" in identity.roles)
+    """Whether a key may play a role; who may be a trainer sees everything anyway, and an operator must see."""
+    return role in identity.roles or (role == "watcher" and not {"trainer", "operator"}.isdisjoint(identity.roles))
 
 
 def _not_for(identity: Identity, role: str) -> m.Refusal:

@@ -182,7 +182,7 @@ class KeyFolder:
         return PeerKeys(name, roles, public, secret, server.curve_public, server.tls_certificate)
 
     def _fill(self, server: ServerKeys) -> None:
-        peer = self._authorize(server, _LOCAL, ROLES)
+        peer = self._authorize(server, _LOCAL, (*ROLES, "operator"))
         write_atomically(self.path / "peer.json", msgspec.json.encode(peer), private=True)
         write_atomically(self.path / "server.json", msgspec.json.encode(server), private=True)
 

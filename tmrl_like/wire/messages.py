@@ -32,6 +32,7 @@ MAX_BUNDLE_PACKETS = 64
 MAX_REPORT_BYTES = 64 << 10
 MAX_REPORTS_BYTES = 1 << 20  # of reports in a view
 RETURNS_KEPT = 5  # in a beat
+MAX_KEYS = 16  # that are held at once
 
 MAX_NAME = 200
 
@@ -240,6 +241,7 @@ class Beat(Message):
     # the start by how late they were, in the bins of `LATENESS_EDGES_S`
     action_delay_s: float = 0.0  # from the newest observation to the action that was chosen on it
     returns: Annotated[tuple[float, ...], msgspec.Meta(max_length=RETURNS_KEPT)] = ()  # of the last episodes
+    may_be_driven: bool = False  # an operator may take over from the page
     driver: Text = ""  # who drives: "policy", "expert", "safe" (the safe action), or who took over
 
     def __post_init__(self) -> None:
@@ -251,6 +253,15 @@ class Report(Message):
 
     It may be lost.
     """
+
+
+class Drive(Message):
+    """Operator to server to worker: drive in place of its policy, by keys; to be said again within half a second."""
+
+    worker: Name
+    keys: Annotated[tuple[Name, ...], msgspec.Meta(max_length=MAX_KEYS)] = ()  # that are held down
+    gives_back: bool = False  # the policy drives again
+    driver: Name = ""  # the operator's key, as the server knows it
 
 
 class Look(Message):
@@ -295,6 +306,7 @@ AnyMessage: TypeAlias = (
     | PolicyFrame
     | Beat
     | Report
+    | Drive
     | Look
     | View
     | Bye

@@ -28,6 +28,7 @@ from tmrl_like.transport import KeyFolder, connect_to_one
 from tmrl_like.wire import messages as m
 from tmrl_like.worker.link_messages import (
     STATUS_EVERY_S,
+    Driven,
     Failed,
     Fit,
     FromLink,
@@ -62,9 +63,9 @@ class WorkerRole:
         files: PolicyFiles,
         state: State,
         on_policy: Callable[[int], None],
-        on_trained: Callable[[Trained], None],
+        tell: Callable[[Trained | Driven], None],
     ) -> None:
-        """`on_policy` is called with the word of each policy that is ready."""
+        """`on_policy` is called with the word of each policy that is ready, `tell` with what else arrives."""
         self.state = state
         self.fit: deque[int] = deque()
         self._outboxes = outboxes
@@ -72,7 +73,7 @@ class WorkerRole:
         self._slots = slots
         self._files = files
         self._on_policy = on_policy
-        self._on_trained = on_trained
+        self._tell = tell
         self._feed = 0
         self._policy_received = 0
         self._beat_is_due = False
@@ -87,7 +88,7 @@ class WorkerRole:
 
     def _note_trained(self, outbox: Outbox, sequence: int) -> None:
         if samples := outbox.samples_up_to(sequence):
-            self._on_trained(Trained(outbox.incarnation, samples))
+            self._tell(Trained(outbox.incarnation, samples))
 
     def on_message(self, message: m.AnyMessage, body: memoryview) -> None:
         """Acknowledgements, dismissals of what earlier processes left, and policies."""
@@ -110,6 +111,8 @@ class WorkerRole:
                         "both with the same environment and sample_compressor"
                     )
                 outbox.set_aside(message.incarnation, message.reason)
+        elif isinstance(message, m.Drive):
+            self._tell(Driven(message.driver, message.keys, message.gives_back))
 
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
         while self.fit:
@@ -149,6 +152,7 @@ class WorkerRole:
             late_steps=state.late_steps,
             action_delay_s=state.action_delay_s,
             returns=state.returns,
+            may_be_driven=state.may_be_driven,
             driver=state.driver,
         )
 

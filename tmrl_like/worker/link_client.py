@@ -17,6 +17,7 @@ from tmrl_like.base.processes import start_script
 from tmrl_like.errors import TransportError
 from tmrl_like.worker.lane import Lane
 from tmrl_like.worker.link_messages import (
+    Driven,
     Failed,
     Fit,
     FromLink,
@@ -102,6 +103,10 @@ class LinkClient(ABC):
                 for lane in self._lanes:
                     if lane.samples is not None and lane.samples.incarnation == message.incarnation:
                         lane.note_trained(message.samples)
+            elif isinstance(message, Driven):
+                takeover = self._lanes[0].loop.takeover
+                if takeover is not None:
+                    takeover.on_page(message.operator, message.keys, message.gives_back)
             elif isinstance(message, LogLine):
                 logging.getLogger(message.logger).log(message.level, "%s", message.text)
             elif isinstance(message, Failed):

@@ -46,6 +46,7 @@ class State(_Told):
     late_steps: tuple[int, ...] = ()
     action_delay_s: float = 0.0
     returns: tuple[float, ...] = ()
+    may_be_driven: bool = False
     driver: str = ""  # who drives
 
 
@@ -118,6 +119,14 @@ class Trained(_Told):
     samples: int
 
 
+class Driven(_Told):
+    """From the link: an operator drives, or gives back."""
+
+    operator: str
+    keys: tuple[str, ...]
+    gives_back: bool
+
+
 class LogLine(_Told):
     """From the link."""
 
@@ -134,7 +143,7 @@ class Failed(_Told):
 
 
 ToLink: TypeAlias = Start | State | Fit | Leave
-FromLink: TypeAlias = Ready | Status | Published | Trained | LogLine | Failed
+FromLink: TypeAlias = Ready | Status | Published | Trained | Driven | LogLine | Failed
 
 
 class Reader(Generic[T]):

@@ -101,6 +101,24 @@ def test_a_policy_drives_the_pendulum_as_onnx_without_tmrl_like(own_home: Path, 
     assert float(done.stdout.split()[1]) == pytest.approx(total, abs=0.5)
 
 
+@pytest.mark.long
+def test_twenty_lines_print_the_return_before_and_after_and_leave_a_picture(own_home: Path, tmp_path: Path) -> None:
+    script = TUTORIAL.with_name("twenty_lines.py")
+    assert len(script.read_text().splitlines()) <= 20
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(script), "100"],
+        env={**os.environ, "TMRL_LIKE_HOME": str(own_home), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=250,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert re.fullmatch(r"return before: -\d+\nreturn after: -\d+\n", done.stdout)
+    assert (tmp_path / "pendulum.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_eight_environments_behind_a_web_service_are_stepped_in_lockstep(own_home: Path) -> None:
     script = Path(__file__).parents[1] / "tutorials" / "slow_simulator.py"
     done = subprocess.run(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tmrl_like.cli import proof
-from tmrl_like.cli.progress import EpisodePoint, Progress, sparkline
+from tmrl_like.cli.progress import Progress, sparkline
 from tmrl_like.cli.tables import mean_and_std, summary_row
 from tmrl_like.cli.views import LiveView, PlainView
 from tmrl_like.config.experiment import ProofSection, Settings, TrainerSection
@@ -135,11 +135,8 @@ def test_a_proof_asks_for_the_share_of_terminal_states() -> None:
     assert "a terminal state in 50% of the episodes, 60% are asked for" in verdict.reason
 
 
-def test_a_proof_is_saved_and_drawn(tmp_path: Path) -> None:
+def test_a_proof_is_saved(tmp_path: Path) -> None:
     untrained, trained = [episode(-2.0), episode(-3.0)], [episode(-1.0, True), episode(-1.0, True)]
     verdict = proof.judge(untrained, trained, ProofSection(episodes=2))
     proof.save(tmp_path / "a" / "proof.json", untrained, trained, verdict)
     assert json.loads((tmp_path / "a" / "proof.json").read_text())["trained"][0]["return"] == -1.0
-    points = [EpisodePoint(10.0, -3.0, False), EpisodePoint(20.0, -1.0, True)]
-    assert proof.plot(tmp_path / "b" / "p.png", "title", points, untrained, trained)
-    assert proof.plot(tmp_path / "b" / "empty.png", "title", [], untrained, [])

@@ -25,7 +25,8 @@ from tmrl_like.errors import ConfigError
 
 Arguments = argparse.Namespace
 
-WITHOUT_EXPERIMENT = ("log", "policies", "replay", "init", "keys", "engine")
+WITHOUT_EXPERIMENT = ("log", "policies", "replay", "runs", "plot", "eval", "init", "keys", "engine")
+_TAKES_KEYS = ("replay", "eval")
 LEVELS = ("debug", "info", "warning", "error")
 
 _ABOUT = """\
@@ -61,7 +62,7 @@ def parse(argv: Sequence[str]) -> Arguments | int:
         return int(finished.code or 0)
     if unknown:
         _refuse_unknown(unknown[0], arguments)
-    if overrides and arguments.command in WITHOUT_EXPERIMENT and arguments.command != "replay":
+    if overrides and arguments.command in WITHOUT_EXPERIMENT and arguments.command not in _TAKES_KEYS:
         raise ConfigError(
             f"`{arguments.command}` reads no experiment: --{'.'.join(overrides[0][0])} has no meaning there"
         )
@@ -101,6 +102,7 @@ def _parser() -> _Parser:
     _add_tools(commands)
     _add_policies(commands)
     _add_replay(commands)
+    _add_runs(commands)
     _add_init(commands)
     _add_keys(commands)
     _add_engine(commands)
@@ -200,6 +202,8 @@ def _add_tools(commands: Any) -> None:
         _add_number(tool, "--episodes", episodes, "test episodes")
         policy = tool.add_mutually_exclusive_group()
         policy.add_argument("--policy", **newest)
+        about = "drive the one whose test episodes returned most (--policy best)"
+        policy.add_argument("--best", dest="policy", action="store_const", const="best", help=about)
         policy.add_argument("--untrained", action="store_true", help="drive an untrained policy, for comparison")
         tool.add_argument("--video", metavar="FILE", help="write the first episode's pictures to an .mp4 file")
         about = "write observations, actions, rewards and timing of all episodes to an .rrd file for the Rerun viewer"
@@ -257,6 +261,25 @@ def _add_replay(commands: Any) -> None:
     replay.add_argument("--picture", metavar="FILE", help=about)
     about = "with --picture: compare with this best run instead"
     replay.add_argument("--against", metavar="PLACE", help=about)
+
+
+def _add_runs(commands: Any) -> None:
+    _command(commands, "runs", "what has been trained on this machine: task, minutes, return, state")
+    more = (
+        "PLACE is a run, by its name, its folder or the YAML file of its experiment.\n"
+        "Runs of one experiment that differ in run_name, seed and server are one line in a band."
+    )
+    plot = _command(commands, "plot", "draw returns over time and over samples (the extra plot)", more)
+    plot.add_argument("places", metavar="PLACE", nargs="+")
+    plot.add_argument("--out", metavar="FILE", default="returns.png", help="where the picture goes (returns.png)")
+    more = (
+        "PLACE is a run, by its name, its folder or the YAML file of its experiment. Its newest policy is meant\n"
+        "unless a version or a tag follows: drone@best. Keys of its experiment can be changed: --env.KEY VALUE."
+    )
+    about = "drive a run's policy, and show its returns' mean, spread and confidence interval"
+    evaluate = _command(commands, "eval", about, more)
+    evaluate.add_argument("place", metavar="PLACE")
+    _add_number(evaluate, "--episodes", 100, "test episodes")
 
 
 def _add_policies(commands: Any) -> None:

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from tmrl_like.base.files import link_atomically
 from tmrl_like.base.text import one_line
 from tmrl_like.cli.arguments import Arguments
-from tmrl_like.cli.tables import new_figure
 from tmrl_like.config.document import find_experiment
 from tmrl_like.config.experiment import Experiment
 from tmrl_like.config.loading import dump_experiment
 from tmrl_like.errors import ConfigError
+from tmrl_like.metrics.curves import new_figure
 from tmrl_like.rollouts import Rollout, time_gained
 from tmrl_like.rollouts.hooks import Hook
 from tmrl_like.types import TAKEN_OVER, ActionSource

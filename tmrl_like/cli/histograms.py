@@ -6,7 +6,8 @@ import itertools
 import math
 from pathlib import Path
 
-from tmrl_like.cli.tables import new_figure, print_table
+from tmrl_like.cli.tables import print_table
+from tmrl_like.metrics.curves import new_figure
 from tmrl_like.worker.timing import EDGES_S, Seconds, StepTimes, histogram, percentiles
 
 _BAR = 24  # characters

@@ -9,8 +9,8 @@ from tmrl_like.base.files import write_atomically
 from tmrl_like.base.text import suggestion
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.logs import set_up_logging
+from tmrl_like.cli.runs import folder_of
 from tmrl_like.cli.tables import print_table
-from tmrl_like.config.loading import load_settings
 from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.policies.export import write_onnx
 from tmrl_like.policies.loading import Policy, load_policy
@@ -65,7 +65,7 @@ def _of_experiment(place: str) -> str:
     file, at, which = place.partition("@")
     if not file.endswith((".yaml", ".yml")):
         return place
-    return f"{load_settings(file).paths.folder}{at}{which}"
+    return f"{folder_of(file)}{at}{which}"
 
 
 def _rows(store: PolicyStore) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""Is the trained policy really better than an untrained one? Numbers, a verdict and a picture."""
+"""Is the trained policy really better than an untrained one? Numbers and a verdict."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from tmrl_like.cli.progress import EpisodePoint
-from tmrl_like.cli.tables import SUMMARY_COLUMNS, mean_and_std, new_figure, print_table, summary_row
+from tmrl_like.cli.tables import SUMMARY_COLUMNS, mean_and_std, print_table, summary_row
 from tmrl_like.config.experiment import ProofSection
 from tmrl_like.types import EpisodeStats
-
-_AVERAGED_TESTS = 5
 
 
 @dataclass(frozen=True)
@@ -60,35 +57,3 @@ def save(path: Path, untrained: Sequence[EpisodeStats], trained: Sequence[Episod
     content = asdict(verdict) | msgspec.to_builtins({"untrained": untrained, "trained": trained})
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=1), encoding="utf-8")
-
-
-def plot(
-    path: Path,
-    title: str,
-    tests: Sequence[EpisodePoint],
-    untrained: Sequence[EpisodeStats],
-    trained: Sequence[EpisodeStats],
-) -> bool:
-    """Draw the test return over time; False (and a line in the log) where matplotlib is not installed."""
-    figure = new_figure(8, 4.5)
-    if figure is None:
-        return False
-    axes = figure.add_subplot()
-    minutes = [p.time_s / 60 for p in tests]
-    for reached, marker, label in ((True, "o", "terminal state reached"), (False, "x", "cut at the limit")):
-        own = [(t, p.return_) for t, p in zip(minutes, tests, strict=True) if p.terminated is reached]
-        if own:
-            axes.plot(*zip(*own, strict=True), marker, color="tab:blue", alpha=0.5, label=f"test episode, {label}")
-    windows = [[p.return_ for p in tests[max(0, i - _AVERAGED_TESTS) : i]] for i in range(1, len(tests) + 1)]
-    means = [sum(window) / len(window) for window in windows]
-    axes.plot(minutes, means, color="tab:blue", label=f"mean of {_AVERAGED_TESTS}")
-    for group, colour, name in ((untrained, "tab:gray", "untrained"), (trained, "tab:green", "trained")):
-        if group:
-            mean, std = mean_and_std([e.return_ for e in group])
-            axes.axhspan(mean - std, mean + std, color=colour, alpha=0.12)
-            axes.axhline(mean, color=colour, linestyle="--", label=f"{name}: {mean:.2f} ± {std:.2f}")
-    axes.set(title=title, xlabel="minutes of training", ylabel="return of a test episode")
-    axes.legend(loc="best", fontsize="small")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    return True

@@ -18,9 +18,10 @@ from tmrl_like.cli.app import INTERRUPTED
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.best import BEFORE, advantage, plot
 from tmrl_like.cli.logs import set_up_logging
+from tmrl_like.cli.runs import folder_of
 from tmrl_like.cli.stopping import Stopper
-from tmrl_like.config.loading import Overrides, load_kept, load_settings
-from tmrl_like.config.paths import BEST, RunPaths, data_folder
+from tmrl_like.config.loading import Overrides, load_kept
+from tmrl_like.config.paths import BEST
 from tmrl_like.errors import ConfigError
 from tmrl_like.policies.actions import action_problem
 from tmrl_like.rollouts import Rollout
@@ -54,12 +55,7 @@ def find_best_run(place: str, overrides: Overrides = ()) -> Path:
     Raises:
         ConfigError: there is none.
     """
-    if place.endswith((".yaml", ".yml")):
-        file = load_settings(place, overrides).paths.best
-    elif Path(place).suffix == ".npz":
-        file = Path(place)
-    else:
-        file = (Path(place) if Path(place).is_dir() else RunPaths(place, data_folder()).folder) / BEST
+    file = Path(place) if Path(place).suffix == ".npz" else folder_of(place, overrides) / BEST
     if not file.is_file():
         raise ConfigError(
             f"there is no best run at {file}: a worker of this machine keeps one as soon as it has driven an episode "

@@ -19,6 +19,7 @@ from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.progress import Progress
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.supervise import ERROR_PREFIX, Child, Family, Line
+from tmrl_like.cli.tables import mean_and_std
 from tmrl_like.cli.views import View, make_view
 from tmrl_like.config.experiment import Settings
 from tmrl_like.config.loading import load_settings
@@ -271,6 +272,10 @@ class Run:
         proof.show(before, after, verdict)
         proof.save(folder / "proof.json", before, after, verdict)
         picture = folder / "proof.png"
-        if proof.plot(picture, f"{self._settings.run_name}: learning", self._progress.tests, before, after):
+        groups = {"untrained": before, "trained": after}
+        from tmrl_like.metrics.curves import plot_returns  # numpy, which a supervisor starts without
+
+        levels = {name: mean_and_std([e.return_ for e in group]) for name, group in groups.items() if group}
+        if plot_returns(picture, {self._settings.run_name: [folder]}, levels):
             print(f"picture: {picture}", flush=True)
         return 0 if verdict.passed else TmrlLikeError.exit_code

@@ -1,16 +1,12 @@
-"""Tables on standard output, for people and for files; test episodes in numbers, as rows of one; empty figures."""
+"""Tables on standard output, for people and for files; test episodes in numbers, as rows of one."""
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Sequence
 from statistics import fmean, stdev
-from typing import Any
 
 from tmrl_like.types import EpisodeStats
-
-log = logging.getLogger("tmrl_like.run")
 
 SUMMARY_COLUMNS = ["", "episodes", "return, mean ± std", "terminated", "steps, mean"]
 
@@ -43,14 +39,3 @@ def summary_row(name: str, episodes: Sequence[EpisodeStats]) -> list[str]:
 def mean_and_std(values: Sequence[float]) -> tuple[float, float]:
     """Mean and sample standard deviation (0 for a single value)."""
     return fmean(values), stdev(values) if len(values) > 1 else 0.0
-
-
-def new_figure(width: float, height: float) -> Any:
-    """A figure of matplotlib's, in inches; None, and a line in the log, where it is not installed."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        log.warning("no picture: matplotlib is not installed (pip install 'tmrl_like[plot]')")
-        return None
-    return FigureCanvasAgg(Figure(figsize=(width, height), layout="constrained")).figure

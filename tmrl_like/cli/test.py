@@ -53,7 +53,7 @@ def main(arguments: Arguments) -> int:
                 video.shoot(worker.env)
 
         episodes: list[EpisodeStats] = []
-        for episode in _drive(worker, arguments.episodes, arguments.supervised, after_step):
+        for episode in drive(worker, arguments.episodes, arguments.supervised, after_step):
             if record is not None and episode.steps:
                 record.add(rollouts.get())
             episodes.append(episode)
@@ -65,8 +65,8 @@ def main(arguments: Arguments) -> int:
     return INTERRUPTED if stopper.requested and arguments.command == "test" else 0
 
 
-def _drive(
-    worker: RolloutWorker, number: float, supervised: bool, after_step: Callable[[], None]
+def drive(
+    worker: RolloutWorker, number: float, supervised: bool = False, after_step: Callable[[], None] | None = None
 ) -> Iterator[EpisodeStats]:
     """Run `number` test episodes, or as many as there are before Ctrl-C, or until the window is closed."""
     count = 0

@@ -1,0 +1,145 @@
+"""`tmrl-like runs`, `plot`, `eval` and `test --best`: what has been trained, and how good that is."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from cli_commands import TINY
+from test_cli_policies import store  # noqa: F401
+
+from tmrl_like.cli.eval import confidence_interval
+from tmrl_like.config.experiment import Settings
+from tmrl_like.config.loading import dump_experiment
+from tmrl_like.config.run_lock import use_run
+from tmrl_like.metrics.sinks import JsonLinesSink
+from tmrl_like.metrics.starts import Start, write_starts
+from tmrl_like.policies.store import PolicyStore
+
+CommandLine = Callable[..., int]
+
+
+@pytest.fixture
+def trained(own_home: Path) -> Callable[..., Path]:
+    """Makes a run of two minutes, with four test episodes that return 0 to 3."""
+
+    def make(name: str, ended: str = "done", **changes: Any) -> Path:
+        paths = Settings(run_name=name).paths
+        text = dump_experiment(TINY, [((key,), str(value)) for key, value in changes.items()])
+        start = Start(time=f"2026-11-23T11:0{len(name)}:00+01:00", task="TinyEnv", ended=ended)
+        start = msgspec.structs.replace(start, experiment=text, experiment_file=TINY)
+        write_starts(paths.folder, [Start(time="before"), start])
+        sink = JsonLinesSink(paths.metrics)
+        for number in range(4):
+            episode = {"kind": "episode", "test": True, "return": float(number), "env_steps_total": 100 * number}
+            sink.write(episode | {"time_s": 30.0 * (number + 1)})
+        sink.close()
+        return paths.folder
+
+    return make
+
+
+def rows_of(out: str) -> dict[str, list[str]]:
+    return {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.split()}
+
+
+def test_all_runs_are_listed_with_task_minutes_return_and_state(
+    command_line: CommandLine,
+    capsys: pytest.CaptureFixture[str],
+    trained: Callable[..., Path],
+    store: PolicyStore,  # noqa: F811
+) -> None:
+    assert command_line("runs") == 0
+    assert "no runs in" in capsys.readouterr().out
+    trained("killed1", ended="")
+    trained("tiny")
+    store.add_return(2, 5.0)
+    trained("live", ended="")
+    Settings(run_name="empty").paths.policies.mkdir(parents=True)
+    with use_run(Settings(run_name="live").paths, "trainer"):
+        assert command_line("runs") == 0
+    rows = rows_of(capsys.readouterr().out)
+    assert rows["tiny"] == ["TinyEnv", "2026-11-23", "11:04", "2.0", "300", "1.5", "5", "done"]
+    assert (rows["live"][-1], rows["killed1"][-2:]) == ("running", ["-", "killed"])
+    assert "empty" not in rows
+
+
+def test_runs_that_differ_in_their_seeds_are_one_band_in_the_picture(
+    command_line: CommandLine,
+    capsys: pytest.CaptureFixture[str],
+    trained: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    drawn: dict[str, list[str]] = {}
+
+    def note(picture: Path, runs: dict[str, list[Path]]) -> bool:
+        drawn.update({label: [folder.name for folder in folders] for label, folders in runs.items()})
+        return True
+
+    trained("a", seed=1)
+    folder = trained("b", seed=2)
+    trained("other", seed=2, crc_debug=True)
+    picture = tmp_path / "new" / "returns.png"
+    assert command_line("plot", "a", str(folder), "other", "--out", str(picture)) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert f"picture: {picture}" in capsys.readouterr().out
+    monkeypatch.setattr("tmrl_like.cli.plot.plot_returns", note)
+    assert command_line("plot", "a", "b", "other") == 0
+    assert drawn == {"2 seeds: a, …": ["a", "b"], "other": ["other"]}
+
+
+def test_a_policy_is_evaluated_where_it_was_trained_with_mean_spread_and_interval(
+    command_line: CommandLine,
+    capsys: pytest.CaptureFixture[str],
+    trained: Callable[..., Path],
+    store: PolicyStore,  # noqa: F811
+) -> None:
+    trained("tiny")
+    store.add_return(1, 5.0)
+    for place, policy, shares in (("tiny", "3", "100%"), ("tiny@best", "best", "0%"), (f"{TINY}@2", "2", "0%")):
+        assert command_line("eval", place, "--episodes", "3", "--env.step_s", "0") == 0
+        out = capsys.readouterr().out
+        assert str(store.path(policy)) in out.replace("\n", "")
+        row = rows_of(out)["3"]
+        assert row[-1] == shares
+        low, mean, high = float(row[1]), float(row[0]), float(row[3])
+        assert low <= mean <= high
+    assert command_line("test", TINY, "--best", "--episodes", "1") == 0
+    assert str(store.path("best")) in capsys.readouterr().out.replace("\n", "")
+
+
+def test_the_confidence_interval_is_that_of_a_mean() -> None:
+    low, high = confidence_interval(np.random.default_rng(3).normal(5.0, 2.0, 400))
+    assert high - low == pytest.approx(2 * 1.96 * 2.0 / 20.0, rel=0.1)
+    assert low < 5.0 < high
+    assert confidence_interval(np.ones(3)) == (1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["plot", "nobody"], "no episode of nobody has ended: expected a run with metrics in"),
+        (["plot"], "PLACE"),
+        (["eval", "nobody"], "says of no experiment to drive it in"),
+        (["eval", "tiny@none"], "there is no policy none in"),
+        (["eval", "tiny", "--episodes", "0"], "0 is not 1 or more"),
+        (["runs", "--env.step_s", "1"], "`runs` reads no experiment"),
+        (["plot", "tiny", "--out", "/dev/null/x.png"], "--out /dev/null/x.png"),
+    ],
+)
+def test_mistakes_are_one_line_each(
+    words: list[str],
+    message: str,
+    command_line: CommandLine,
+    capsys: pytest.CaptureFixture[str],
+    trained: Callable[..., Path],
+    store: PolicyStore,  # noqa: F811
+) -> None:
+    trained("tiny")
+    assert command_line(*words) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1

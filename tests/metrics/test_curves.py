@@ -1,0 +1,50 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tmrl_like.metrics.curves import averaged, curve_of, plot_returns
+
+
+def write(folder: Path, *records: dict[str, Any]) -> Path:
+    folder.mkdir()
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return folder
+
+
+def episode(minutes: float, return_: float | None, test: bool = True) -> dict[str, Any]:
+    samples = int(100 * minutes)
+    return {"kind": "episode", "time_s": 60 * minutes, "env_steps_total": samples, "test": test, "return": return_}
+
+
+def test_a_curve_is_of_test_episodes_or_of_the_others(tmp_path: Path) -> None:
+    round_ = {"kind": "round", "time_s": 60.0}
+    both = write(tmp_path / "both", round_, episode(1, 5.0, test=False), episode(2, 7.0), episode(3, None))
+    assert [values.tolist() for values in curve_of(both)] == [[2.0], [200.0], [7.0]]
+    training = write(tmp_path / "training", episode(1, 5.0, test=False))
+    assert curve_of(training).returns.tolist() == [5.0]
+    assert len(curve_of(tmp_path / "nobody").returns) == 0
+
+
+def test_what_a_killed_trainer_did_after_its_checkpoint_is_left_out(tmp_path: Path) -> None:
+    resumed = {"kind": "round", "time_s": 90.0}
+    folder = write(tmp_path / "run", episode(1, 1.0), episode(2, 9.0), resumed, episode(2.5, 2.0))
+    assert curve_of(folder).returns.tolist() == [1.0, 2.0]
+
+
+def test_returns_are_averaged_over_ten_episodes() -> None:
+    returns = np.arange(25.0)
+    expected = [returns[max(0, end - 10) : end].mean() for end in range(1, 26)]
+    assert averaged(returns) == pytest.approx(expected)
+
+
+def test_one_run_several_and_none_are_drawn(tmp_path: Path) -> None:
+    a = write(tmp_path / "a", *(episode(n, float(n)) for n in range(5)))
+    b = write(tmp_path / "b", *(episode(n, 2.0 * n) for n in range(2, 9)))
+    picture = tmp_path / "new" / "p.png"
+    assert plot_returns(picture, {"both": [a, b], "one": [a], "none": [tmp_path]}, {"untrained": (1.0, 0.5)}, "title")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match="Format 'nothing' is not supported"):
+        plot_returns(tmp_path / "p.nothing", {"one": [a]})

@@ -1,0 +1,65 @@
+"""`tmrl-like eval`: how good is a run's policy, and how sure is that?"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from tmrl_like.cli.app import INTERRUPTED
+from tmrl_like.cli.arguments import Arguments
+from tmrl_like.cli.logs import set_up_logging
+from tmrl_like.cli.runs import folder_of
+from tmrl_like.cli.stopping import Stopper
+from tmrl_like.cli.tables import print_table
+from tmrl_like.cli.test import drive
+from tmrl_like.cli.worker import make_standalone
+from tmrl_like.config.loading import load_experiment, load_kept
+from tmrl_like.errors import ConfigError, PolicyError
+from tmrl_like.metrics.starts import read_starts
+from tmrl_like.policies.store import NEWEST, PolicyStore
+
+_PARTS = ("env", "actor", "obs_preprocessor")
+_DRAWS = 10_000
+_COLUMNS = ["episodes", "mean", "95 % of the mean", "std", "lowest", "median", "highest", "terminated"]
+
+
+def main(arguments: Arguments) -> int:
+    """Drive test episodes, and print their returns' mean, spread and confidence interval."""
+    set_up_logging("eval", arguments.log_level)
+    stopper = Stopper(supervised=False)
+    place, _, which = arguments.place.partition("@")
+    folder = folder_of(place, arguments.overrides)
+    if place.endswith((".yaml", ".yml")):
+        experiment = load_experiment(place, arguments.overrides, _PARTS)
+    else:
+        start = next((start for start in reversed(read_starts(folder)) if start.experiment), None)
+        if start is None:
+            raise ConfigError(
+                f"{folder} says of no experiment to drive it in (run.json): expected a run that `tmrl-like` trained; "
+                "`tmrl-like runs` lists all, and `tmrl-like eval EXPERIMENT.yaml` takes the file instead"
+            )
+        experiment = load_kept(start.experiment, start.experiment_file, arguments.overrides, _PARTS)
+    try:
+        policy = PolicyStore(folder / "policies").find(which or NEWEST)
+    except PolicyError as error:
+        raise ConfigError(str(error)) from None
+    experiment = dataclasses.replace(experiment, worker=dataclasses.replace(experiment.worker, envs=1))
+    with make_standalone(experiment, policy) as worker:
+        episodes = list(drive(worker, arguments.episodes))
+    if episodes:
+        returns = np.array([episode.return_ for episode in episodes])
+        low, high = confidence_interval(returns)
+        spread = [returns.std(ddof=min(1, len(returns) - 1)), returns.min(), np.median(returns), returns.max()]
+        row = [f"{len(returns)}", f"{returns.mean():.5g}", f"{low:.5g} to {high:.5g}", *(f"{n:.5g}" for n in spread)]
+        terminated = sum(episode.terminated for episode in episodes) / len(episodes)
+        print_table(f"returns of {policy}", _COLUMNS, [[*row, f"{terminated:.0%}"]])
+    return INTERRUPTED if stopper.requested else 0
+
+
+def confidence_interval(returns: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[float, float]:
+    """Between which two values the mean is with 95 %: bootstrap, the percentiles of 10,000 means (Efron 1979)."""
+    random = np.random.default_rng(0)
+    means = [random.choice(returns, len(returns)).mean() for _ in range(_DRAWS)]
+    low, high = np.percentile(means, (2.5, 97.5))
+    return float(low), float(high)

@@ -1,0 +1,116 @@
+"""Returns over time and over samples, from what trainers wrote to metrics.jsonl, as a picture."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tmrl_like.metrics.reading import read_records
+
+log = logging.getLogger("tmrl_like.run")
+
+_AVERAGED = 10  # episodes
+_GRID = 200  # points of a band
+
+
+class Curve(NamedTuple):
+    """The episodes of one run, in order: float64 [E] each."""
+
+    minutes: NDArray[np.float64]  # of training, at the episode's end
+    samples: NDArray[np.float64]  # in the memory by then
+    returns: NDArray[np.float64]
+
+
+def curve_of(folder: Path) -> Curve:
+    """The test episodes of the run in a folder, or its training episodes where there were no tests.
+
+    What a trainer did that was killed, after the checkpoint that the next one went on from, is left out.
+    """
+    found: dict[bool, list[tuple[float, float, float]]] = {True: [], False: []}
+    for record in read_records(folder / "metrics.jsonl"):
+        minutes = (record.get("time_s") or 0.0) / 60
+        for points in found.values():
+            while points and points[-1][0] > minutes:
+                points.pop()
+        if record.get("kind") == "episode" and record.get("return") is not None:
+            found[record["test"]].append((minutes, record.get("env_steps_total") or 0, record["return"]))
+    return Curve(*np.array(found[True] or found[False]).reshape(-1, 3).T)
+
+
+def averaged(returns: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Means of each return and the nine before it, float64 [E]."""
+    sums = np.concatenate(([0.0], np.cumsum(returns)))
+    ends = np.arange(1, len(sums))
+    starts = np.maximum(ends - _AVERAGED, 0)
+    return (sums[ends] - sums[starts]) / (ends - starts)
+
+
+def plot_returns(
+    picture: str | Path,
+    runs: Mapping[str, Sequence[Path]],
+    levels: Mapping[str, tuple[float, float]] | None = None,
+    title: str = "",
+) -> bool:
+    """Draw the returns of runs over minutes and over samples, averaged over ten episodes.
+
+    Args:
+        picture: a PNG file, or another one that matplotlib writes.
+        runs: run folders by what to call them. Of several it draws the mean, and a band from the lowest to the highest.
+        levels: means and standard deviations of returns, drawn as horizontal lines, by what to call them.
+        title: of the picture.
+
+    Returns:
+        False, with a line in the log: matplotlib is not installed.
+
+    Raises:
+        OSError, ValueError: the picture cannot be written.
+    """
+    figure = new_figure(11, 4.5)
+    if figure is None:
+        return False
+    panels = figure.subplots(1, 2, sharey=True)
+    for number, (label, folders) in enumerate(runs.items()):
+        curves = [curve for folder in folders if len((curve := curve_of(folder)).returns)]
+        for axes, of in zip(panels, ("minutes", "samples"), strict=True):
+            _draw(axes, [(getattr(curve, of), curve.returns) for curve in curves], f"C{number}", label)
+    for axes, over in zip(panels, ("minutes of training", "samples"), strict=True):
+        for number, (label, (mean, std)) in enumerate((levels or {}).items()):
+            colour = ("tab:gray", "tab:green")[number % 2]
+            axes.axhspan(mean - std, mean + std, color=colour, alpha=0.12)
+            axes.axhline(mean, color=colour, linestyle="--", label=f"{label}: {mean:.2f} ± {std:.2f}")
+        axes.set(xlabel=over)
+    panels[0].set(ylabel=f"return, mean of {_AVERAGED} episodes")
+    panels[0].legend(loc="best", fontsize="small")
+    figure.suptitle(title)
+    Path(picture).parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(picture, dpi=120)
+    return True
+
+
+def _draw(axes: Any, curves: Sequence[tuple[NDArray[Any], NDArray[Any]]], colour: str, label: str) -> None:
+    """One run as its episodes and a line, several as a line in a band, where all of them have been."""
+    if len(curves) == 1:
+        x, returns = curves[0]
+        axes.plot(x, returns, ".", color=colour, alpha=0.25)
+        axes.plot(x, averaged(returns), color=colour, label=label)
+    elif curves:
+        grid = np.linspace(max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves), _GRID)
+        lines = np.array([np.interp(grid, x, averaged(returns)) for x, returns in curves])
+        axes.fill_between(grid, lines.min(axis=0), lines.max(axis=0), color=colour, alpha=0.2)
+        axes.plot(grid, lines.mean(axis=0), color=colour, label=f"{label}, mean of {len(curves)}")
+
+
+def new_figure(width: float, height: float) -> Any:
+    """A figure of matplotlib's, in inches; None, and a line in the log, where it is not installed."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        log.warning("no picture: matplotlib is not installed (pip install 'tmrl_like[plot]')")
+        return None
+    return FigureCanvasAgg(Figure(figsize=(width, height), layout="constrained")).figure

@@ -45,6 +45,11 @@ def main(arguments: Arguments) -> int:
         experiment, more = dataclasses.replace(experiment, worker=section), {"on_rollout": rollouts.put}
     screen = contextlib.closing(Screen(lambda: worker.stop())) if arguments.show else contextlib.nullcontext()
     with film as video, recording as record, screen as shown, make_standalone(experiment, policy, **more) as worker:
+        if arguments.supervised and video is not None and worker.loop.env.exists_once:
+            raise ConfigError(
+                "trainer.video_every_minutes films an environment of its own, and of this one there is one only, which "
+                "the workers drive: leave it at 0"
+            )
 
         def after_step() -> None:
             if shown is not None:

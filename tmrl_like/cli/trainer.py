@@ -18,11 +18,13 @@ import yaml
 from tmrl_like.agents.process import tune_process
 from tmrl_like.base.files import write_atomically
 from tmrl_like.cli.app import INTERRUPTED
-from tmrl_like.cli.arguments import Arguments, how_to_test
+from tmrl_like.cli.arguments import Arguments, as_typed, how_to_test
+from tmrl_like.cli.filming import Filming
 from tmrl_like.cli.reload import Reloading
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.worker import prepare
 from tmrl_like.config.config_objects import training_factory
+from tmrl_like.config.document import find_experiment
 from tmrl_like.config.experiment import PARTS, Experiment
 from tmrl_like.config.loading import dump_experiment, open_experiment
 from tmrl_like.config.run_lock import use_run
@@ -74,9 +76,13 @@ def train(
                     psutil.Process(os.getppid()).cmdline() if arguments.supervised else sys.orig_argv
                 ),
                 "experiment": text,
-                "experiment_file": str(Path(arguments.experiment).resolve()),
+                "experiment_file": str(Path(find_experiment(arguments.experiment)).resolve()),
             }
             further.enter_context(reloading)
+            if section.video_every_minutes:
+                training, every = trainer.training, section.video_every_minutes
+                where = paths.trainer_model, paths.videos
+                further.enter_context(Filming(as_typed(arguments), *where, every, lambda: training.elapsed_s))
         if arguments.supervised:
             print("ready", flush=True)
         if not (section.wandb and is_first):

@@ -202,15 +202,15 @@ def test_every_page_is_in_the_table_of_contents():
 def records(tmp_path_factory) -> list[dict]:
     """What a short real training writes."""
     path = tmp_path_factory.mktemp("metrics") / "metrics.jsonl"
-    env_cls = partial(CountingEnv, step_s=0.002)
+    env_cls = partial(CountingEnv, episode_steps=40, step_s=0.002)
     training = partial(
         TrainingOffline,
         env_cls=env_cls,
-        memory_cls=partial(ReplayMemory, batch_size=4),
+        memory_cls=partial(ReplayMemory, batch_size=8),
         training_agent_cls=SACAgent,
         epochs=1,
-        rounds=3,
-        steps=30,
+        rounds=4,
+        steps=45,
         update_model_interval=5,
         update_buffer_interval=2,
         max_training_steps_per_env_step="auto",
@@ -234,7 +234,7 @@ def records(tmp_path_factory) -> list[dict]:
 def test_every_metric_of_a_round_is_explained_and_no_other(records):
     produced = {name for record in records if record["kind"] == "round" for name in record} - {"kind", "time_s"}
     text = page("metrics.md")
-    sections = ("The schedule", "Freshness and timing", "Episodes", "The fleet", "Of the agent")
+    sections = ("The schedule", "Freshness and timing", "Episodes", "The fleet", "The diagnosis", "Of the agent")
     explained = set().union(*(table_names(text, heading) for heading in sections))
     assert produced == explained
 
@@ -259,6 +259,7 @@ def test_every_metric_is_in_its_group_in_tensorboard():
         "Freshness and timing": "timing",
         "Episodes": "episodes",
         "The fleet": "fleet",
+        "The diagnosis": "diagnosis",
     }
     for heading, group in groups.items():
         assert {tag_of(name).partition("/")[0] for name in table_names(text, heading)} == {group}

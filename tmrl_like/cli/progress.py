@@ -115,6 +115,7 @@ class Progress:
             if r.get(key) is not None
         ]
         rows = [("samples", samples), ("training", training)]
+        rows += [("learning", learning)] if (learning := r.get("learning")) else []
         rows += [("loss", words)] if (words := loss_in_words(r)) else []
         rows += [("median age", ", ".join(ages))] if ages else []
         rows.append(("overruns", f"{r.get('overruns_total') or 0:.0f}"))

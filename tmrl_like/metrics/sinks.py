@@ -45,6 +45,8 @@ _GROUPS = {  # of TensorBoard's tags, by how a metric's name begins; what an age
         "schedule": "epoch round idle_s time_s training_steps_ env_steps_ dropped_stale_ memory_transitions",
         "fleet": "workers deadline_miss_ safe_steps_ overruns_ env_faults_ env_rebuilds_ lost_samples_ unacknowledged_ "
         "policy_lag_ refused_packets_ rejected_workers_ log_fails",
+        "diagnosis": "learning observation_ action_lag_ action_spread actions_at_bounds_ policy_change reward_low "
+        "reward_high value_",
         "losses": "loss_",
         "in_force": "agent. memory. trainer.",
     }.items()
@@ -222,6 +224,8 @@ def describe_round(record: Record) -> str:
     parts = [f"[bold]{clock(record.get('time_s', 0.0))}[/bold]"]
     parts += [text.format(record[name]) for name, text in _SHOWN.items() if name in record]
     parts += [f"loss {words}"] if (words := loss_in_words(record)) else []
+    if learning := record.get("learning"):
+        parts.append(f"[red]{learning}[/red]" if learning.startswith("not") else learning)
     parts += [f"[red]{text.format(record[name])}[/red]" for name, text in _SHOWN_IF_ANY.items() if record.get(name)]
     return f"epoch {record['epoch']} round {record['round']}: " + " · ".join(parts)
 

@@ -40,6 +40,13 @@ class RecentRewards:
         rewards = self._of_all if worker is None else self._of_workers.get(worker, self._of_all[:0])
         return float(rewards.mean()) if len(rewards) else None
 
+    def widen(self, figures: dict[str, float]) -> dict[str, float]:
+        """Have `reward_low` and `reward_high` say of these rewards, too, where the figures have them."""
+        if len(self._of_all) and "reward_low" in figures:
+            figures["reward_low"] = min(figures["reward_low"], float(self._of_all.min()))
+            figures["reward_high"] = max(figures["reward_high"], float(self._of_all.max()))
+        return figures
+
     def metrics(self) -> dict[str, float]:
         """The mean of all; nothing where there were none."""
         mean = self.mean()

@@ -26,6 +26,8 @@ from tmrl_like.metrics.rounds import RoundMetrics
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.rollouts.hooks import Assembler, Hook, Rollouts
+from tmrl_like.trainer.diagnosis import Diagnosis
+from tmrl_like.trainer.figures import ActorFigures, SampleFigures, known_figures
 from tmrl_like.trainer.freshness import FreshnessLimits, StoredAges
 from tmrl_like.trainer.options import Schedule
 from tmrl_like.trainer.pacing import Pacer
@@ -39,6 +41,7 @@ log = logging.getLogger("tmrl_like.trainer")
 
 _FIRST_REMINDER_S = 10.0
 _LONGEST_REMINDER_S = 600.0
+_FIGURES_EVERY = 500  # training steps and samples
 _OTHERS_WAIT_S = 0.02  # of several ranks, for the one that has nothing new
 
 
@@ -108,6 +111,7 @@ class TrainingOffline(Schedule):
         on_rollout: called with each training episode that arrived as a whole, as a `Rollout`, in a thread of its own;
             what was left out is counted in `rollouts.dropped`.
         rollouts: what calls it; None: nobody asked for them.
+        diagnosis: says whether it learns and, if not, why.
         recent_rewards: mean reward of the newest `reward_window` decisions; any thread reads it.
         tuning: what changes while training goes on.
         observer: takes the records of rounds and of episodes as they end; docs/metrics.md says what is in them.
@@ -173,6 +177,10 @@ class TrainingOffline(Schedule):
         self._assembler = None if self.rollouts is None else Assembler(self.rollouts)
         self._has_gap = False
         self._stored_ages = StoredAges(self.memory.memory_size)
+        self._sample_figures, self._actor_figures = SampleFigures(), ActorFigures()
+        self._batch: Batch | None = None  # trained on last
+        self._figures_at = 0  # training steps and samples
+        self.diagnosis = Diagnosis(**known_figures(self.agent, self.memory))
         self._began_at = self._published_at = self.clock()
         self._awaited: deque[tuple[int, Receipt]] = deque()  # in lockstep: tasked steps, up to this packet
         self.tuning = Tuning(self, self.training_agent_cls, self.memory_cls)
@@ -229,6 +237,7 @@ class TrainingOffline(Schedule):
         self._wait_for_samples(interface, metrics)
         for batch in itertools.islice(self.memory, max(0, self.steps - self.round_steps)):
             metrics.add_step(train_step(self.agent, self.memory, batch))
+            self._batch = batch
             self.total_updates += 1
             self.round_steps += 1
             self.ranks.check(self.agent, self.total_updates)
@@ -334,6 +343,7 @@ class TrainingOffline(Schedule):
         driven = interface.overruns()
         self.pacer.before_samples(self.total_updates, self.total_samples, len(buffer), age_s, driven)
         metrics.add_samples(buffer, interface.published_at, interface.newest_version)
+        self._sample_figures.add(buffer)
         self.total_samples += len(buffer)
         self._unsaid_samples += len(buffer)
         if self.pacer.in_lockstep and self.total_samples > self.start_training and self.memory.ready:
@@ -359,12 +369,24 @@ class TrainingOffline(Schedule):
                 memory_transitions += other.memory_transitions
                 fleet |= {name: fleet.get(name, 0) + value for name, value in other.fleet.items()}
         further = self._stored_ages.metrics() | self.recent_rewards.metrics() | fleet
-        return metrics.close(
+        record = metrics.close(
             total_updates=self.total_updates,
             total_samples=self.total_samples,
             memory_transitions=memory_transitions,
             further=further | self._losses_held_out() | self.pacer.metrics() | self.tuning.metrics(),
         )
+        return self._diagnosed(record, metrics.episodes)
+
+    def _diagnosed(self, record: dict[str, Any], episodes: Sequence[EpisodeStats]) -> dict[str, Any]:
+        """The record with what the diagnosis says and, of some rounds, the figures that it goes by."""
+        self.diagnosis.add(episodes)
+        done = self.total_updates + self.total_samples
+        if self._batch is not None and done - self._figures_at >= _FIGURES_EVERY:
+            self._figures_at = done
+            figures = self._sample_figures.figures() | self._actor_figures.figures(self.agent, self._batch)
+            record |= self.recent_rewards.widen(figures)
+            self.diagnosis.judge(record)
+        return record | {"learning": self.diagnosis.line}
 
     def _losses_held_out(self) -> dict[str, float]:
         """The agent's losses on a batch of held-out episodes; training draws what it would draw without."""

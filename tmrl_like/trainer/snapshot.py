@@ -30,7 +30,7 @@ from tmrl_like.trainer.schedule import TrainingOffline
 
 log = logging.getLogger("tmrl_like.trainer")
 
-FORMAT = 6
+FORMAT = 7
 _COUNTERS = ("epoch", "round", "round_steps", "elapsed_s", "total_updates", "total_samples")
 _OF_PACER = (
     *("recorded_samples", "unpaced_steps", "limit"),
@@ -248,6 +248,7 @@ def _training_state(training: TrainingOffline, extra: dict[str, Any]) -> dict[st
         "counters": {name: getattr(training, name) for name in _COUNTERS},
         "pacer": {name: getattr(training.pacer, name) for name in _OF_PACER},
         "tuning": training.tuning.state(),
+        "first_returns": training.diagnosis.returns.first,
         "torch_rng": torch.get_rng_state(),
         "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         "python_rng": random.getstate(),
@@ -264,6 +265,7 @@ def _load_training_state(training: TrainingOffline, state: Mapping[str, Any]) ->
     for name, value in state["pacer"].items():
         setattr(training.pacer, name, value)
     training.tuning.load(state["tuning"])
+    training.diagnosis.returns.first = state["first_returns"]
     torch.set_rng_state(state["torch_rng"])
     if state["cuda_rng"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(state["cuda_rng"])

@@ -1,0 +1,20 @@
+"""The learning doctor: of twenty faults at least sixteen are named, and nothing is said of ten healthy trainings."""
+
+import pytest
+from faults import FAULTS, HEALTHY, lines_of, train, verdict
+
+
+@pytest.mark.learn
+@pytest.mark.timeout(7200)
+def test_faults_are_named_and_nothing_else_is() -> None:
+    pytest.importorskip("mujoco")
+    pytest.importorskip("Box2D")
+    wrong = {}
+    for name, case in (FAULTS | HEALTHY).items():
+        lines = lines_of(train(case))
+        print(f"{name}: {lines[-1]}", flush=True)
+        if not verdict(case, lines):
+            wrong[name] = list(dict.fromkeys(lines))
+    assert not set(wrong) & set(HEALTHY), wrong
+    assert len(FAULTS) == 20
+    assert len(wrong) <= 4, wrong

@@ -1,0 +1,153 @@
+"""What the diagnosis says of rounds as they were recorded, each sign once; tests/learning trains for it."""
+
+import math
+
+import pytest
+
+from tmrl_like.trainer.diagnosis import LEARNING, SIGNS, TOO_EARLY, Diagnosis
+from tmrl_like.types import EpisodeStats
+
+KNOWN = {"batch_size": 128, "memory_size": 50_000, "gamma": 0.95, "act_buf_len": 4, "action_numbers": 2}
+KNOWN |= {"max_entropy": 2 * math.log(2.0)}
+WELL = {  # a round of the drone after half a minute
+    "training_steps_total": 3000,
+    "training_steps_per_s": 180.0,
+    "round_duration_s": 1.2,
+    "idle_s": 0.1,
+    "env_steps_total": 1200,
+    "training_steps_per_env_step_round": 3.9,
+    "memory_transitions": 1150,
+    "sample_age_p50_s": 0.01,
+    "policy_age_p50_s": 0.2,
+    "safe_action_share": 0.0,
+    "deadline_miss_share": 0.001,
+    "loss_critic": 0.0164,
+    "loss_critic_held_out": 0.0097,
+    "q_mean": -2.68,
+    "entropy_nats": -1.87,
+    "entropy_coef": 0.0132,
+    "observation_moves_share": 0.998,
+    "action_lag_steps": 3.0,
+    "action_spread": 0.496,
+    "actions_at_bounds_share": 0.11,
+    "policy_change": 0.0273,
+    "observation_largest": 1.5,
+    "observation_spread": 1.49,
+    "reward_low": -1.3,
+    "reward_high": -0.005,
+    "value_low": -26.0,
+    "value_high": -0.1,
+}
+
+
+def episodes(returns, steps=100, terminated=False, test=False, fault=""):
+    """`steps`: one number, or those of each."""
+    lengths = steps if isinstance(steps, list) else [steps] * len(returns)
+    return [
+        EpisodeStats("w", test, value, length, terminated, not terminated, 0.0, 1, fault=fault)
+        for value, length in zip(returns, lengths, strict=True)
+    ]
+
+
+FLAT = [-60.0, -31.0, -75.0, -44.0, -52.0, -38.0, -66.0, -47.0, -58.0, -41.0, -63.0, -50.0]
+RISES = [-84.3, -30.9, -3.3, -1.9, -3.3, -7.1, -5.3, -1.6, -1.0, -4.9]
+
+
+def said(rounds=8, returns=FLAT, known=KNOWN, of_episodes=None, **changes):
+    """What is said of so many rounds in a row."""
+    diagnosis = Diagnosis(**known)
+    diagnosis.add(episodes(returns, **of_episodes or {}))
+    for _ in range(rounds):
+        line = diagnosis.judge(WELL | changes)
+    return line
+
+
+FAULTS = {
+    "faults": {"of_episodes": {"fault": "RuntimeError: no answer"}},
+    "safe action": {"safe_action_share": 1.0},
+    "still": {"observation_moves_share": 0.0},
+    "reward": {"reward_low": 0.0, "reward_high": 0.0},
+    "observation too large": {"observation_largest": 1640.0},
+    "observation too small": {"observation_spread": 1.2e-6},
+    "short episodes": {"of_episodes": {"steps": 3}},
+    "cut episodes": {"of_episodes": {"steps": 20}, "known": KNOWN | {"gamma": 0.99}},
+    "time limit": {"of_episodes": {"steps": 25, "terminated": True}},
+    "gamma": {"known": KNOWN | {"gamma": 0.0}},
+    "policy stays": {"policy_change": 0.0},
+    "old policy": {"policy_age_p50_s": 60.0},
+    "old samples": {"sample_age_p50_s": 14.0},
+    "deadlines": {"deadline_miss_share": 0.4},
+    "memory": {"known": KNOWN | {"memory_size": 150}},
+    "few training steps": {"training_steps_per_env_step_round": 0.01},
+    "values": {"q_mean": 210.0},
+    "rewards too large": {"value_low": -2.6e6, "q_mean": -3e5},
+    "held out": {"loss_critic_held_out": 0.08},
+    "entropy collapsed": {"entropy_nats": -11.0},
+    "random": {"entropy_nats": 1.37},
+    "saturated": {"actions_at_bounds_share": 0.97},
+    "ignores": {"action_spread": 0.0},
+    "delay": {"known": KNOWN | {"act_buf_len": 0}},
+}
+
+
+@pytest.mark.parametrize("name", SIGNS)
+def test_each_sign_is_named_when_it_lasts(name):
+    line = said(**FAULTS[name])
+    assert line.startswith("not learning because " + SIGNS[name][1].partition("{")[0])
+    assert "{" not in line
+    assert said(rounds=2, **FAULTS[name]) == TOO_EARLY
+    assert said(returns=RISES, **{**FAULTS[name], "of_episodes": {"steps": [100, 90, *[12] * 8]}}) == LEARNING
+
+
+def test_a_training_whose_return_has_risen_learns_and_goes_on_to_when_it_has_converged():
+    diagnosis = Diagnosis(**KNOWN)
+    diagnosis.add(episodes(RISES[:6]))
+    assert diagnosis.judge(WELL) == TOO_EARLY
+    diagnosis.add(episodes(RISES[6:]))
+    assert diagnosis.judge(WELL) == LEARNING
+    diagnosis.add(episodes([-3.0, -2.0, -4.0, -1.0, -2.5] * 40))
+    assert diagnosis.judge(WELL | {"training_steps_total": 10**6, "policy_change": 0.0}) == LEARNING
+    diagnosis.add(episodes([-55.0] * 10))
+    assert diagnosis.judge(WELL | {"training_steps_total": 10**6}).startswith("not learning because the return")
+
+
+def test_a_return_that_stays_is_said_at_last_and_a_young_training_is_waited_for():
+    assert said(rounds=40) == TOO_EARLY
+    old = {"training_steps_total": 20_000}
+    line = said(returns=FLAT * 4, **old)
+    assert line.startswith("not learning because the return does not rise: -53.4 in the newest episodes, -45.5 in the")
+    assert said(**old) == TOO_EARLY
+    assert said(returns=[], **old) == LEARNING  # from data alone: nothing speaks against it
+
+
+def test_a_training_that_begins_well_need_not_rise():
+    diagnosis = Diagnosis(**KNOWN)
+    diagnosis.starts_well = True
+    diagnosis.add(episodes(FLAT * 4))
+    assert diagnosis.judge(WELL | {"training_steps_total": 20_000}) == LEARNING
+
+
+def test_what_is_not_known_is_no_sign():
+    bare = {"training_steps_total": 3000, "env_steps_total": 1200, "q_mean": None}
+    diagnosis = Diagnosis()
+    assert [diagnosis.judge(bare) for _ in range(5)][-1] == TOO_EARLY
+
+
+def test_a_reward_that_is_the_same_in_each_step_is_one_where_episodes_end():
+    same = {"reward_low": -1.0, "reward_high": -1.0}
+    assert said(**same).startswith("not learning because the reward has been -1 in each of 1,200 samples")
+    assert said(of_episodes={"steps": list(range(20, 32)), "terminated": True}, **same) == TOO_EARLY
+
+
+def test_a_delay_that_was_measured_is_known_while_nothing_is_to_be_seen():
+    diagnosis = Diagnosis(**KNOWN | {"act_buf_len": 0})
+    assert diagnosis.judge(WELL) == TOO_EARLY
+    unseen = {name: value for name, value in WELL.items() if name != "action_lag_steps"}
+    assert [diagnosis.judge(unseen) for _ in range(2)][-1].startswith("not learning because actions act up to 3 steps")
+
+
+def test_a_sign_that_comes_and_goes_is_none():
+    diagnosis = Diagnosis(**KNOWN)
+    for _ in range(4):
+        assert diagnosis.judge(WELL | {"action_spread": 0.0}) == TOO_EARLY
+        assert diagnosis.judge(WELL) == TOO_EARLY

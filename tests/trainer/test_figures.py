@@ -1,0 +1,124 @@
+"""The figures that the diagnosis goes by, of samples and of an actor, where what is right is known."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box
+
+from tmrl_like.agents import SACAgent, SquashedGaussianActor
+from tmrl_like.base.functional import partial
+from tmrl_like.replay import ReplayMemory
+from tmrl_like.testing.memories import Step, packed
+from tmrl_like.trainer.figures import MAX_LAG, ActorFigures, SampleFigures, known_figures, lags
+from tmrl_like.types import Batch, Sample
+
+OBSERVATIONS, ACTIONS = Box(-1.0, 1.0, (3,)), Box(-2.0, 2.0, (2,))
+
+
+def glides(lag, rows=600, noise=0.1, seed=0):
+    """A place that moves as the policy said `lag` steps ago; the policy steers to the middle, and explores."""
+    random = np.random.default_rng(seed)
+    obs, act = np.zeros((rows, 1)), np.zeros((rows, 1))
+    for t in range(1, rows):
+        act[t] = np.clip(-0.3 * obs[t - 1] + random.normal(size=1), -1, 1)
+        obs[t] = obs[t - 1] + 0.2 * (act[t - lag] if t >= lag else 0.0) + noise * random.normal(size=1) * 0.2
+    return obs, act, np.arange(rows) % 100 == 0
+
+
+@pytest.mark.parametrize("lag", [0, 1, 3, MAX_LAG])
+@pytest.mark.parametrize("noise", [0.0, 0.5])
+def test_the_lag_of_actions_is_found_behind_a_policy(lag, noise):
+    assert lags(*glides(lag, noise=noise))["action_lag_steps"] == lag
+
+
+def test_actions_that_do_nothing_have_no_lag_and_few_steps_in_a_row_say_nothing():
+    obs, act, is_reset = glides(2)
+    assert lags(obs, np.random.default_rng(1).normal(size=act.shape), is_reset) == {"action_lag_steps": 0.0}
+    assert lags(obs[:40], act[:40], is_reset[:40]) == {}
+    assert lags(obs, act, np.arange(len(obs)) % 5 == 0) == {}
+    assert lags(0 * obs, act, is_reset) == {"action_lag_steps": 0.0}
+
+
+def samples(count, moves=True, stream="a/1/1/0", width=3):
+    numbers = [float(k if moves else 0) for k in range(count)]
+    rows = [Sample(np.zeros(2, np.float32), np.full(width, n, np.float32), 0.0, False, False, {}) for n in numbers]
+    return packed([Step(row, False, row, 0) for row in rows], stream, with_originals=False)
+
+
+def test_samples_are_looked_at_when_enough_have_come():
+    figures = SampleFigures()
+    figures.add(samples(60))
+    assert figures.figures() == {}
+    figures.add(samples(60))
+    assert figures.figures()["observation_moves_share"] == 1.0
+    assert figures.figures() == {}
+
+
+def test_a_worker_that_stands_still_is_seen_and_one_stream_at_a_time_is_followed():
+    figures = SampleFigures()
+    figures.add(samples(200, moves=False))
+    figures.add(samples(200, stream="b/1/1/0"))
+    assert figures.figures() == {"observation_moves_share": 0.0}
+    figures.figures()  # nothing has come of that stream
+    figures.add(samples(200, stream="b/1/1/0"))
+    assert figures.figures()["observation_moves_share"] == 1.0
+
+
+def test_however_much_comes_only_the_newest_is_kept_and_another_structure_begins_again():
+    figures = SampleFigures()
+    for moves in (False, True):
+        for _ in range(20):
+            figures.add(samples(100, moves))
+    assert sum(map(len, figures._waiting)) < 900
+    assert figures.figures()["observation_moves_share"] > 0.98
+    figures.add(samples(200, width=4))
+    assert figures.figures() == {}
+
+
+def agent(**options):
+    torch.manual_seed(0)
+    actor_cls = partial(SquashedGaussianActor, hidden_sizes=(8,))
+    return SACAgent(OBSERVATIONS, ACTIONS, actor_cls=actor_cls, acceleration="off", **options)
+
+
+def batch(scale=1.0, **beside):
+    obs = scale * (torch.rand(64, 3) * 2 - 1)
+    rew, flags = torch.linspace(-1.0, 0.5, 64), torch.zeros(64)
+    return Batch(obs, torch.zeros(64, 2), rew, obs, flags, flags, **beside)
+
+
+def test_of_an_actor_it_is_seen_how_its_actions_depend_on_observations_and_on_training():
+    sac, figures = agent(gamma=0.9), ActorFigures()
+    seen, state = batch(), torch.get_rng_state()
+    first = figures.figures(sac, seen)
+    assert torch.equal(state, torch.get_rng_state())
+    assert 0.02 < first["action_spread"] < 1.0
+    assert first["actions_at_bounds_share"] < 0.1
+    assert first["observation_largest"] == pytest.approx(3 / 3**0.5, rel=0.2)
+    assert (first["value_low"], first["value_high"]) == (pytest.approx(-10.0), pytest.approx(5.0))
+    assert "policy_change" not in first
+    assert figures.figures(sac, batch())["policy_change"] == 0.0
+    sac.train(batch())
+    assert 0.0 < figures.figures(sac, batch())["policy_change"] < 0.1
+    with torch.no_grad():
+        sac.get_actor().head.weight.zero_()
+        sac.get_actor().head.bias.copy_(torch.tensor([20.0, 20.0, 0.0, 0.0]))
+    blind = figures.figures(sac, batch(1000.0))
+    assert blind["action_spread"] == 0.0
+    assert blind["actions_at_bounds_share"] == 1.0
+    assert blind["observation_largest"] > 1000
+
+
+def test_rewards_of_several_steps_are_those_of_one():
+    figures = ActorFigures().figures(agent(gamma=0.9), batch(discount=torch.full((64,), 0.81)))
+    assert figures["value_low"] == pytest.approx(-1 / 0.19)
+    assert figures["reward_low"] == pytest.approx(-1 / 1.9)
+    assert "value_low" not in ActorFigures().figures(agent(gamma=1.0), batch())
+
+
+def test_what_does_not_change_is_read_from_agent_and_memory():
+    known = known_figures(agent(gamma=0.9), ReplayMemory(act_buf_len=4, batch_size=32, memory_size=500))
+    assert known == {"batch_size": 32, "memory_size": 500, "act_buf_len": 4, "gamma": 0.9} | {
+        "action_numbers": 2,
+        "max_entropy": pytest.approx(1.386, abs=1e-3),
+    }

@@ -8,6 +8,7 @@ from pathlib import Path
 from tmrl_like.base.files import write_atomically
 from tmrl_like.base.text import suggestion
 from tmrl_like.cli.arguments import Arguments
+from tmrl_like.cli.hub import pull_policy, push_policy
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.runs import folder_of
 from tmrl_like.cli.tables import print_table
@@ -23,8 +24,18 @@ _COLUMNS = ["version", "tags", "published", "training steps", "return", "test ep
 def main(arguments: Arguments) -> int:
     """Do one action."""
     set_up_logging("policies", arguments.log_level)
-    place = _of_experiment(arguments.place)
     try:
+        if arguments.action == "pull":
+            card, file = pull_policy(arguments.repository, arguments.name, Path(arguments.file)), arguments.file
+            what = "weights alone" if card is None else f"version {card.version} of {card.run or 'a run'}"
+            print(f"{file}: {what}; drive it with `tmrl-like test --policy {file}`, or load_policy in Python")
+            return 0
+        place = _of_experiment(arguments.place)
+        if arguments.action == "push":
+            source = find_policy(place)
+            push_policy(source, arguments.repository, arguments.name, arguments.public)
+            print(f"{arguments.repository}: {source}, as {arguments.name}.safetensors")
+            return 0
         if arguments.action == "export":
             source, file = find_policy(place), Path(arguments.file)
             if arguments.onnx:

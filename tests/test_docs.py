@@ -55,6 +55,7 @@ COMMANDS = (
     "policies",
     "replay",
     "init",
+    "doctor",
 )
 
 

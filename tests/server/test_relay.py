@@ -61,6 +61,19 @@ def frame(version=1, index=0, frames=1):
     return m.PolicyFrame(version, index, frames, 10, 0.0)
 
 
+def test_a_probe_comes_back_to_any_key_with_what_the_server_knows_and_not_without_limit(relay, link):
+    for now in (0.0, 0.0):
+        give(relay, b"w", m.Probe(), WORKER_ONLY, now, bytes(5 << 18))  # too large
+    assert link.sent == []
+    for _ in range(9):
+        give(relay, b"w", m.Probe(), WORKER_ONLY, body=bytes(m.MAX_PROBE_BYTES))
+    give(relay, b"c", m.Probe(), OTHER_WORKER)
+    assert len(link.to(b"w", m.Probe)) == 7
+    (answer,) = link.to(b"c")
+    assert (answer.key, answer.roles) == ("car", ("worker",))
+    assert answer.time_s > 1e9
+
+
 def test_an_unknown_connection_is_asked_to_introduce_itself(relay, link):
     give(relay, b"a", packet())
     assert isinstance(link.to(b"a")[0], m.HelloWanted)

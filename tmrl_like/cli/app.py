@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Arguments) -> int:
-    if arguments.print_config:
+    if arguments.print_config and arguments.experiment:
         from tmrl_like.config.loading import dump_experiment
 
         print(dump_experiment(arguments.experiment, arguments.overrides), end="")

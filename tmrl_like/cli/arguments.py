@@ -66,6 +66,8 @@ def parse(argv: Sequence[str]) -> Arguments | int:
         raise ConfigError(
             f"`{arguments.command}` reads no experiment: --{'.'.join(overrides[0][0])} has no meaning there"
         )
+    if overrides and getattr(arguments, "experiment", "") is None:
+        raise ConfigError(f"without an experiment --{'.'.join(overrides[0][0])} has no meaning")
     flags = {key: value for key, value in vars(arguments).items() if "." in key and value is not None}
     arguments.overrides = overrides + [(tuple(key.split(".")), value) for key, value in flags.items()]
     return arguments
@@ -100,6 +102,7 @@ def _parser() -> _Parser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
     _add_roles(commands)
     _add_tools(commands)
+    _add_doctor(commands)
     _add_policies(commands)
     _add_replay(commands)
     _add_runs(commands)
@@ -122,7 +125,8 @@ def _command(commands: Any, name: str, about: str, more: str = "") -> argparse.A
         epilog=f"{_describe_keys()}\n\n{_EXITS}" if reads_experiment else _EXITS,
     )
     if reads_experiment:
-        parser.add_argument("experiment", metavar="EXPERIMENT", help="a YAML file, or the name of one that ships")
+        about = "a YAML file, or the name of one that ships"
+        parser.add_argument("experiment", metavar="EXPERIMENT", help=about, nargs="?" if name == "doctor" else None)
         parser.add_argument(
             "--print_config", action="store_true", help="print the whole experiment, defaults included, and end"
         )
@@ -318,6 +322,11 @@ def _add_policies(commands: Any) -> None:
     export.add_argument("--allow", metavar="PACKAGE", action="append", default=[], help=about)
     _add_number(prune, "--keep", 1, "how many of the newest stay")
     prune.add_argument("--untag", metavar="TAG", action="append", default=[], help="remove a tag as well")
+
+
+def _add_doctor(commands: Any) -> None:
+    about = "look for what stands in an experiment's way on this machine; without one, at the machine alone"
+    _command(commands, "doctor", about, "A line for each finding, with its cure; exit code 1 if one is a problem.")
 
 
 def _add_init(commands: Any) -> None:

@@ -97,8 +97,13 @@ def open_folder(root: Path | None, name: str | None) -> WorkerFolder:
     )
 
 
+def shared_memory() -> Path:
+    """Where private folders are: this machine's shared memory, or its temporary folder."""
+    return _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+
+
 def _private_folder(worker: str) -> WorkerFolder:
-    root = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+    root = shared_memory()
     for path in root.glob(f"{_PRIVATE}*"):
         with contextlib.suppress(OSError):  # another user's
             if path.stat().st_mtime < time.time() - _YOUNG_S:

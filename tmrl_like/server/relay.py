@@ -20,12 +20,14 @@ import functools
 import itertools
 import logging
 import secrets
+import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
 import msgspec
 
+import tmrl_like
 from tmrl_like.base.budgets import Bucket, Buckets, Lines
 from tmrl_like.errors import DecodingError
 from tmrl_like.transport.base import Identity, Incoming, ServerLink
@@ -40,6 +42,7 @@ _MAX_POLICIES_ON_THEIR_WAY = 3
 _LINES, _LINES_PER_S = 200, 1.0  # of log about one key, at first, and then
 _SEATS_PER_S = 10.0  # new ones of one key, when it has taken twice `max_workers`
 _ASK_AGAIN_S = 2.0
+_PROBE_BYTES, _PROBE_BYTES_PER_S = 8 << 20, 1 << 20  # of one key that are returned, at first, and then
 _BEATS, _BEATS_PER_S = 100, 20.0  # of one worker that are passed on, at first, and then
 _MAX_WATCHERS = 8
 _LOOKS, _LOOKS_PER_S = 10, 4.0  # of one watcher that are answered, at first, and then
@@ -199,6 +202,7 @@ class Relay:
         self._seats: dict[bytes, Seat] = {}
         self._workers: dict[str, Seat] = {}  # those of workers, by name
         self.ranks: dict[int, Seat] = {}
+        self._probes = Buckets(_PROBE_BYTES, _PROBE_BYTES_PER_S)
         self._new_seats = Buckets(2 * max_workers + 10, _SEATS_PER_S)
         self._say = Lines(log, _LINES, _LINES_PER_S, lambda: self._now)
         self._now = 0.0  # of the message or the look at the clock that is being dealt with
@@ -226,13 +230,15 @@ class Relay:
             self._dismiss_revoked(incoming.peer)
             return
         try:
-            message, _ = m.decode(incoming.data)
+            message, body = m.decode(incoming.data)
         except DecodingError as error:
             self._refuse_malformed(incoming, error)
             return
         seat = self._seat_of(incoming)
         if isinstance(message, m.Hello):
             self._hello(incoming.peer, incoming.identity, message, now)
+        elif isinstance(message, m.Probe):
+            self._return_probe(incoming, body)
         elif seat is None:
             self._tell(incoming.peer, m.HelloWanted())
         else:
@@ -246,6 +252,12 @@ class Relay:
                     self._refuse_malformed_from(seat, what)
                 else:
                     self._refuse_malformed(incoming, DecodingError(what))
+
+    def _return_probe(self, incoming: Incoming, body: memoryview) -> None:
+        key = incoming.identity
+        if len(body) <= m.MAX_PROBE_BYTES and self._probes.take(key.name, 1024 + len(body), self._now):
+            answer = m.Probe(time.time(), tmrl_like.__version__, key.name, key.roles)
+            self._link.send(incoming.peer, m.encode(answer, body))
 
     def _seat_of(self, incoming: Incoming) -> Seat | None:
         """The seat of this connection, if it is still the same key's and the key may still play the role."""

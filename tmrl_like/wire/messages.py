@@ -5,7 +5,8 @@ A message on the wire::
     1 byte   wire version
     4 bytes  length of the header, little-endian
     header   one of the structures below (msgpack)
-    body     raw bytes that the structure describes; only SamplePacket, Bundle, PolicyFrame, Report and View have one
+    body     raw bytes that the structure describes; only SamplePacket, Bundle, PolicyFrame, Report, View and Probe
+             have one
 
 The server reads headers and passes bodies on unread. A message that does not decode to one of these
 types is refused; no length is used before it was compared with its limit. Names and texts come out as one line
@@ -29,6 +30,7 @@ MAX_RANKS = 1024
 MAX_BODY_BYTES = 256 << 20  # of a packet, before compression
 MAX_EPISODES = 50  # in a packet
 MAX_BUNDLE_PACKETS = 64
+MAX_PROBE_BYTES = 1 << 20
 MAX_REPORT_BYTES = 64 << 10
 MAX_REPORTS_BYTES = 1 << 20  # of reports in a view
 RETURNS_KEPT = 5  # in a beat
@@ -287,6 +289,15 @@ class Sight(msgspec.Struct, array_like=True):
     reports: list[bytes]  # records that the trainer has sent since the last view, oldest first, as JSON
 
 
+class Probe(Message):
+    """Peer to server, before a `Hello`, too; and back, with the same body and what the peer cannot know."""
+
+    time_s: float = 0.0  # the server's, Unix time
+    software: Name = ""  # the server's version of tmrl_like
+    key: Name = ""  # what the server calls the peer's key
+    roles: Annotated[tuple[Name, ...], msgspec.Meta(max_length=16)] = ()  # that it may play
+
+
 class Bye(Message):
     """Peer to server: I leave, my seat is free."""
 
@@ -309,6 +320,7 @@ AnyMessage: TypeAlias = (
     | Drive
     | Look
     | View
+    | Probe
     | Bye
 )
 

@@ -55,9 +55,9 @@ def real_time(
     """
     undo: list[Callable[[], None]] = []
     if priority is not None:
-        undo += _tried(f"real-time priority {priority}", _set_priority, control, priority)
+        undo += _tried(f"real-time priority {priority}", set_priority, control, priority)
         for helper in helpers if undo else ():
-            undo += _tried("real-time priority 1", _set_priority, helper, 1)
+            undo += _tried("real-time priority 1", set_priority, helper, 1)
     if cpu_affinity is not None:
         cores = sorted(set(cpu_affinity))
         undo += _tried(f"cpu_affinity {cores}", _set_affinity, control, cores)
@@ -129,7 +129,13 @@ def _tried(what: str, call: Callable[..., Callable[[], None]], *args: Any) -> li
         return []
 
 
-def _set_priority(thread: int, priority: int) -> Callable[[], None]:
+def set_priority(thread: int, priority: int) -> Callable[[], None]:
+    """Give a thread a priority of the real-time class; returns what takes it back.
+
+    Raises:
+        OSError: it is not granted.
+        AttributeError: this system has no such thing.
+    """
     if sys.platform == "win32":
         return _windows_thread(thread, "SetThreadPriority", _TIME_CRITICAL, 0)
     policy, before = os.sched_getscheduler(thread), os.sched_getparam(thread)

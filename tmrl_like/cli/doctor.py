@@ -1,0 +1,302 @@
+"""`tmrl-like doctor`: what stands in the way of an experiment on this machine, and its cure. It changes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import os
+import platform
+import shutil
+import socket
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+
+import tmrl_like
+from tmrl_like.base import tree
+from tmrl_like.base.factories import argument_of
+from tmrl_like.base.text import counted, duration, one_line
+from tmrl_like.cli.arguments import Arguments
+from tmrl_like.cli.worker import PARTS, make_standalone, prepare
+from tmrl_like.config.experiment import Settings, is_loopback
+from tmrl_like.config.loading import load_settings
+from tmrl_like.config.paths import default_keys_folder
+from tmrl_like.delivery.folder import shared_memory
+from tmrl_like.engine.options import address_of
+from tmrl_like.errors import CredentialsError, RefusedError, TmrlLikeError
+from tmrl_like.transport import KeyFolder, addresses_of, connect
+from tmrl_like.transport.base import DialledLink
+from tmrl_like.transport.credentials import PeerKeys, ServerKeys, read_keys
+from tmrl_like.transport.ring import host_and_port
+from tmrl_like.wire import messages as m
+from tmrl_like.worker.realtime import set_priority
+from tmrl_like.worker.timing import StepTimes, percentiles
+
+OK, WARNING, PROBLEM = "ok", "warning", "problem"
+Finding: TypeAlias = tuple[str, str]  # state, and one line
+
+_WAIT_S = 2.0  # for an answer; for what is measured
+_LOAD_S = 60.0  # for what imports torch, or the user's code, and for all waits of a check
+_STEPS, _FSYNCS, _PINGS = 300, 20, 5
+_LATE_SHARE, _SLOW_FSYNC_S, _CLOCK_S = 0.01, 0.1, 1.0
+_LISTENS = OK, "the port is open"
+
+
+@dataclass
+class Load:
+    """What an experiment asks of disk and network; 0: not known."""
+
+    sample_bytes: int = 0
+    kept_bytes: int = 0
+    samples_per_s: float = 0.0
+
+
+def main(arguments: Arguments) -> int:
+    """Print a line for each finding; 1 if there is a problem."""
+    if arguments.log_level == "info":
+        arguments.log_level = "error"
+    name, load = arguments.experiment, Load()
+    settings = Settings() if name is None else load_settings(name, arguments.overrides)
+    checks: dict[str, Callable[[], Iterator[Finding]]] = {"versions": _versions}
+    if name is not None:
+        checks["environment"] = partial(_environment, arguments, load)
+    for check in (_device, _disk, _keys, _real_time):
+        checks[check.__name__.strip("_").replace("_", " ")] = partial(check, settings, load)
+    if name is not None:
+        for address in addresses_of(settings.server.host, settings.server.port):
+            checks[f"server {address}"] = partial(_server, settings, load, address)
+        for node in settings.engine.nodes if settings.engine else ():
+            checks[f"engine {node}"] = partial(_knock, *address_of(node), "`tmrl-like engine start`")
+    states = [state for about, check in checks.items() for state in _examine(about, check)]
+    problems = states.count(PROBLEM)
+    print(f"{counted(problems, 'problem')}, {counted(states.count(WARNING), 'warning')}")
+    return int(problems > 0)
+
+
+def _examine(about: str, check: Callable[[], Iterator[Finding]]) -> list[str]:
+    """Do a check in a thread that may hang, and print what it finds; returns the states."""
+    states: list[str] = []
+
+    def say(state: str, line: str) -> None:
+        states.append(state)
+        print(f"{state:<8} {about}: {line}", flush=True)
+
+    def run() -> None:
+        try:
+            for finding in check():
+                say(*finding)
+        except Exception as error:  # the user's code, too
+            say(PROBLEM, str(error) if isinstance(error, TmrlLikeError) else one_line(error))
+
+    thread = threading.Thread(target=run, name="tmrl-doctor", daemon=True)
+    thread.start()
+    thread.join(_LOAD_S)
+    if thread.is_alive():
+        say(PROBLEM, f"hangs: nothing after {duration(_LOAD_S)}")
+    return states
+
+
+def _judge(is_fine: bool, otherwise: str, text: str, cure: str) -> Finding:
+    return (OK, text) if is_fine else (otherwise, f"{text}: {cure}")
+
+
+# -- this machine ------------------------------------------------------------------------------------
+
+
+def _versions() -> Iterator[Finding]:
+    found = [f"tmrl_like {tmrl_like.__version__}", f"Python {platform.python_version()}"]
+    for name in ("torch", "numpy", "gymnasium", "rtgym", "pyzmq"):
+        try:
+            found.append(f"{name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            yield WARNING, f"{name} is not installed: pip install {name}, unless what runs here does without it"
+    yield OK, f"{', '.join(found)}; {platform.system()} {platform.machine()}, {counted(os.cpu_count() or 1, 'core')}"
+
+
+def _device(settings: Settings, load: Load) -> Iterator[Finding]:
+    import torch
+
+    for key, name in (("trainer.device", settings.trainer.device), ("worker.device", settings.worker.device)):
+        try:
+            torch.zeros(1, device=name)
+        except (RuntimeError, AssertionError) as error:
+            text = f"{key} is {name}, which torch {torch.__version__} cannot use ({one_line(error, 100)})"
+            yield PROBLEM, f"{text}: take cpu, or install the driver and a torch with CUDA"
+    has_cuda = torch.cuda.is_available()
+    yield OK, f"CUDA on {torch.cuda.get_device_name()}" if has_cuda else "no CUDA: training is on the processor"
+
+
+def _disk(settings: Settings, load: Load) -> Iterator[Finding]:
+    folder = next(f for f in (settings.paths.folder, *settings.paths.folder.parents) if f.is_dir())
+    took_s: list[float] = []
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            until = time.monotonic() + _WAIT_S
+            while len(took_s) < _FSYNCS and time.monotonic() < until:
+                file.write(bytes(4096))
+                file.flush()
+                started = time.perf_counter()
+                os.fsync(file.fileno())
+                took_s.append(time.perf_counter() - started)
+    except OSError as error:
+        yield PROBLEM, f"cannot write to {folder} ({error.strerror}): chown it, make room, or set TMRL_LIKE_HOME"
+        return
+    fsync_s, free = statistics.median(took_s), shutil.disk_usage(folder).free
+    text = f"an fsync takes {duration(fsync_s)} in {folder}"
+    yield _judge(fsync_s < _SLOW_FSYNC_S, WARNING, text, "checkpoints take long; set TMRL_LIKE_HOME to a local disk")
+    text = f"{free / 1e9:,.1f} GB are free, and a full memory's log takes up to {load.kept_bytes / 1e9:,.2f} GB"
+    yield _judge(load.kept_bytes < free, PROBLEM, text, "make room, or lower memory_size")
+    free, kept = shutil.disk_usage(shared_memory()).free, settings.worker.outbox.max_bytes
+    text = f"{free / 1e6:,.0f} MB are free in {shared_memory()}, and a worker keeps up to {kept / 1e6:,.0f} MB there"
+    yield _judge(kept < free, WARNING, text, "docker run --shm-size 1g, or a lower worker.outbox.max_bytes")
+
+
+def _keys(settings: Settings, load: Load) -> Iterator[Finding]:
+    folder = _key_folder(settings).path
+    found = [name for name in ("peer.json", "server.json") if (folder / name).exists()]
+    for name in found:
+        read_keys(folder / name, PeerKeys if name == "peer.json" else ServerKeys, secret=True)
+    if not found:
+        yield OK, f"none in {folder}; the first part of a run on this machine alone makes them"
+        return
+    is_closed = os.name != "posix" or not folder.stat().st_mode & 0o022
+    text = f"{folder} holds {' and '.join(found)}"
+    yield _judge(
+        is_closed, PROBLEM, f"{text}{'' if is_closed else ', and others may write to it'}", f"chmod 700 {folder}"
+    )
+
+
+def _real_time(settings: Settings, load: Load) -> Iterator[Finding]:
+    asked = settings.worker.realtime_priority
+    try:
+        set_priority(threading.get_native_id(), asked or 1)()
+        may, text = True, "a real-time priority is granted"
+    except (OSError, AttributeError) as error:
+        may, text = False, f"no real-time priority is granted ({one_line(error)})"
+    cure = "worker.realtime_priority wants rtprio in limits.conf, and another login; see docs/guide/realtime.md"
+    yield _judge(may or asked is None, WARNING, text, cure)
+
+
+# -- the experiment ----------------------------------------------------------------------------------
+
+
+def _environment(arguments: Arguments, load: Load) -> Iterator[Finding]:
+    experiment = prepare(arguments, "doctor", (*PARTS, "memory"))
+    with make_standalone(experiment, None) as worker:
+        env, compress = worker.loop.env, experiment.sample_compressor
+        sample: Any = worker.env.action_space.sample(), worker.env.observation_space.sample(), 0.0, False, False, {}
+        sample = sample if compress is None else compress(*sample)
+        load.sample_bytes = sum(np.asarray(leaf).nbytes for leaf in tree.leaves(sample))
+        kept = argument_of(experiment.memory, "memory_size")
+        load.kept_bytes = load.sample_bytes * kept if isinstance(kept, int) else 0
+        if env.moves_hardware:
+            yield OK, "it moves hardware, and is left alone; `tmrl-like benchmark` measures its time-steps"
+            return
+        worker.measure(StepTimes(1))  # the first reset and step load what they need
+        times = StepTimes(_STEPS, env.time_step_s, env.overrun_after_s)
+        timer = threading.Timer(_WAIT_S, worker.stop)
+        timer.start()
+        worker.measure(times)
+        timer.cancel()
+        median_s, most_s = percentiles(times.period_s, (50, 99)) if times.steps else (_WAIT_S, _WAIT_S)
+        load.samples_per_s = 1 / median_s
+        asked = f", {duration(env.time_step_s)} asked for" if env.time_step_s else ""
+        text = f"{counted(times.steps, 'step')} of {duration(median_s)} (99 %: {duration(most_s)}{asked})"
+        cure = "end other programs, raise time_step_duration, or see docs/guide/realtime.md"
+        is_fine = times.steps > 0 and times.overruns <= _LATE_SHARE * times.steps
+        yield _judge(is_fine, WARNING, f"{text}, {counted(times.overruns, 'overrun')}", cure)
+        render_s = [worker.run_in_control_thread(lambda _: _render(worker.env)) for _ in range(2)][1]
+        text = f"render() takes {duration(render_s)}" if render_s else "render() draws nothing"
+        is_fine = not env.time_step_s or render_s < env.time_step_s / 2
+        yield _judge(is_fine, WARNING, text, "while an episode is filmed, time-steps are late; draw less")
+
+
+def _render(env: Any) -> float:
+    """How long it takes to draw a picture, in seconds; 0: there is none."""
+    started = time.perf_counter()
+    try:
+        return 0.0 if env.render() is None else time.perf_counter() - started
+    except Exception:  # the user's code, or no code at all
+        return 0.0
+
+
+def _key_folder(settings: Settings) -> KeyFolder:
+    return KeyFolder(settings.server.connection["keys_dir"] or default_keys_folder())
+
+
+def _knock(host: str, port: int, command: str) -> Iterator[Finding]:
+    """Look the host up and see whether somebody listens there: `_LISTENS`."""
+    try:
+        socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        socket.create_connection((host, port), _WAIT_S).close()
+    except socket.gaierror as error:
+        yield PROBLEM, f"there is no host {host} ({error.strerror}): correct the name, or the name server"
+    except OSError as error:
+        if is_loopback(host):
+            yield OK, f"nobody listens on port {port} of this machine yet: {command} does"
+        else:
+            text = f"port {port} of {host} does not answer ({error.strerror or error})"
+            yield PROBLEM, f"{text}: {command} there, open the port in its firewall, or correct the address"
+    else:
+        yield _LISTENS
+
+
+def _server(settings: Settings, load: Load, address: str) -> Iterator[Finding]:
+    found = list(_knock(*host_and_port(address), "`tmrl-like run` or `tmrl-like server`"))
+    yield from found
+    keys = _key_folder(settings)
+    if found == [_LISTENS] and not (keys.path / "peer.json").exists():
+        yield (
+            PROBLEM,
+            "this machine has no key for it: there `tmrl-like keys invite NAME`, here `tmrl-like keys join -`",
+        )
+    elif found == [_LISTENS]:
+        limits = settings.server.limits
+        link = connect(settings.server.transport, *host_and_port(address), keys, limits)
+        with contextlib.closing(link):
+            yield from _talk(link, load)
+
+
+def _talk(link: DialledLink, load: Load) -> Iterator[Finding]:
+    trip_s, ahead_s, server = min((_ask(link, 0) for _ in range(_PINGS)), key=lambda answer: answer[0])
+    yield OK, f"takes this machine's key, {server.key}, for {' and '.join(server.roles)}"
+    text = f"runs tmrl_like {server.software}, this machine {tmrl_like.__version__}"
+    yield _judge(server.software == tmrl_like.__version__, WARNING, text, "upgrade the older one")
+    text = f"its clock is {duration(abs(ahead_s))} {'ahead' if ahead_s > 0 else 'behind'}"
+    cure = "samples look older or younger than they are; let NTP set both clocks"
+    yield _judge(abs(ahead_s) < _CLOCK_S + trip_s, WARNING, text, cure)
+    size = m.MAX_PROBE_BYTES if _ask(link, 1 << 14)[0] < _WAIT_S / 100 else 1 << 14
+    rate, needs = 2 * size / _ask(link, size)[0], load.sample_bytes * load.samples_per_s
+    text = f"{rate / 1e6:,.2f} MB/s and {duration(trip_s)} there and back; a worker sends up to {needs / 1e6:,.2f} MB/s"
+    yield _judge(needs < rate, PROBLEM, text, "a faster link, smaller observations, or longer time-steps")
+
+
+def _ask(link: DialledLink, size: int) -> tuple[float, float, m.Probe]:
+    """Send a probe of so many bytes: seconds there and back, how far the server's clock is ahead, its answer.
+
+    Raises:
+        CredentialsError: the server refuses the key, or there is no answer.
+        RefusedError: the server says why it gives none.
+    """
+    until, probe, started = time.monotonic() + _WAIT_S, m.encode(m.Probe(), bytes(size)), 0.0
+    while (left_s := until - time.monotonic()) > 0:
+        if not started and link.send(probe):
+            started = time.perf_counter()
+        answer = link.receive(left_s if started else 0.01)
+        message = None if answer is None else m.decode(answer)[0]
+        if isinstance(message, m.Refusal):
+            raise RefusedError(message.reason)
+        if isinstance(message, m.Probe):
+            trip_s = time.perf_counter() - started
+            return trip_s, message.time_s + trip_s / 2 - time.time(), message
+    raise CredentialsError(
+        "it does not answer this machine's key: it is another server (correct server.host, or join it with "
+        "`tmrl-like keys join -`), or runs another version of tmrl_like"
+    )

@@ -97,9 +97,8 @@ def test_a_plain_install_brings_the_experiments_and_the_templates(tmp_path: Path
     python = tmp_path / "fresh" / ("Scripts" if os.name == "nt" else "bin") / "python"
     call(python, "-m", "pip", "install", "-q", "--no-deps", wheel)
     site = next(path for path in sys.path if path.endswith("site-packages"))
-    (tmp_path / "dependencies.py").write_text(
-        f"import sys, runpy; sys.path.append({site!r}); sys.argv[0] = 'tmrl-like'; runpy.run_module('tmrl_like')"
-    )
+    program = f"import sys, runpy; sys.path.append({site!r}); runpy.run_module('tmrl_like', run_name='__main__')"
+    (tmp_path / "dependencies.py").write_text(program)
     assert "run_name: drone" in call(python, "dependencies.py", "run", "drone", "--print_config")
     call(python, "dependencies.py", "init", "my_arm", "--kind", "gym")
     assert "check passed" in call(python, "dependencies.py", "check", "my_arm/my_arm.yaml", "--delay-steps", "0")

@@ -13,7 +13,7 @@ agent = partial(SACAgent, gamma=0.98, lr_actor=1e-3, lr_critic=1e-3, lr_entropy=
 schedule = {"epochs": 1, "rounds": 10, "steps": steps // 10, "start_training": 500}
 parts = {"env_cls": env, "memory_cls": partial(ReplayMemory, batch_size=256), "training_agent_cls": agent}
 training = partial(TrainingOffline, **parts, **schedule)
-run_in_process(training, env, SquashedGaussianActor, test_episode_interval=5, trainer={"resume": "none", "sinks": []})
+run_in_process(training, env, SquashedGaussianActor, test_episode_interval=2, trainer={"resume": "none", "sinks": []})
 for name, file in ("before", None), ("after", cfg.MODEL_PATH_TRAINER):
     with RolloutWorker(env, SquashedGaussianActor, standalone=True, model_path=file) as worker:
         print(f"return {name}: {mean(worker.run_episode().return_ for _ in range(10)):.0f}")

@@ -61,7 +61,7 @@ def test_all_runs_are_listed_with_task_minutes_return_and_state(
     with use_run(Settings(run_name="live").paths, "trainer"):
         assert command_line("runs") == 0
     rows = rows_of(capsys.readouterr().out)
-    assert rows["tiny"] == ["TinyEnv", "2026-11-23", "11:04", "2.0", "300", "1.5", "5", "done"]
+    assert rows["tiny"] == ["TinyEnv", "2026-11-23", "11:04", "2.0", "300", "3", "5", "done"]
     assert (rows["live"][-1], rows["killed1"][-2:]) == ("running", ["-", "killed"])
     assert "empty" not in rows
 
@@ -88,7 +88,7 @@ def test_runs_that_differ_in_their_seeds_are_one_band_in_the_picture(
     assert f"picture: {picture}" in capsys.readouterr().out
     monkeypatch.setattr("tmrl_like.cli.plot.plot_returns", note)
     assert command_line("plot", "a", "b", "other") == 0
-    assert drawn == {"2 seeds: a, …": ["a", "b"], "other": ["other"]}
+    assert drawn == {"a, …": ["a", "b"], "other": ["other"]}
 
 
 def test_a_policy_is_evaluated_where_it_was_trained_with_mean_spread_and_interval(

@@ -29,8 +29,10 @@ def test_a_run_has_one_owner_and_is_free_when_it_ends(paths: RunPaths, first: st
 
 
 def test_a_run_shares_its_folder_with_its_parts(paths: RunPaths) -> None:
-    with use_run(paths, "run"), use_run(paths, "trainer", supervised=True), use_run(paths, "worker"):
-        pass
+    parts = use_run(paths, "trainer", supervised=True), use_run(paths, "worker")
+    refused = pytest.raises(ConfigError, match=r"\(run, since")
+    with use_run(paths, "run"), parts[0], parts[1], refused, use_run(paths, "run", alone=True):
+        pytest.fail("it had two owners")
     with use_run(paths, "worker"), use_run(paths, "trainer"):
         pass
 

@@ -34,9 +34,10 @@ def test_what_a_killed_trainer_did_after_its_checkpoint_is_left_out(tmp_path: Pa
     assert curve_of(folder).returns.tolist() == [1.0, 2.0]
 
 
-def test_returns_are_averaged_over_ten_episodes() -> None:
-    returns = np.arange(25.0)
-    expected = [returns[max(0, end - 10) : end].mean() for end in range(1, 26)]
+@pytest.mark.parametrize(("episodes", "over"), [(1, 1), (25, 6), (200, 10)])
+def test_returns_are_averaged_over_a_fifth_of_the_episodes_and_ten_at_most(episodes: int, over: int) -> None:
+    returns = np.arange(float(episodes))
+    expected = [returns[max(0, end - over) : end].mean() for end in range(1, episodes + 1)]
     assert averaged(returns) == pytest.approx(expected)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from tmrl_like.base.text import counted, one_line
+from tmrl_like.base.text import one_line
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.runs import folder_of
@@ -30,10 +30,7 @@ def main(arguments: Arguments) -> int:
         experiment = next((start.experiment for start in reversed(read_starts(folder)) if start.experiment), "")
         shared = {key: value for key, value in (yaml.safe_load(experiment) or {}).items() if key not in _OWN}
         groups.setdefault(yaml.safe_dump(shared) if shared else str(folder), []).append(folder)
-    runs = {
-        folders[0].name if len(folders) == 1 else f"{counted(len(folders), 'seed')}: {folders[0].name}, …": folders
-        for folders in groups.values()
-    }
+    runs = {folders[0].name if len(folders) == 1 else f"{folders[0].name}, …": folders for folders in groups.values()}
     picture = Path(arguments.out)
     try:
         if not plot_returns(picture, runs):

@@ -10,6 +10,7 @@ from tmrl_like.cli.tables import print_table
 from tmrl_like.config.loading import Overrides, load_settings
 from tmrl_like.config.paths import RunPaths, data_folder
 from tmrl_like.config.run_lock import is_in_use
+from tmrl_like.metrics.curves import recent
 from tmrl_like.metrics.reading import read_records
 from tmrl_like.metrics.starts import read_starts
 from tmrl_like.policies.policy_file import read_card
@@ -17,7 +18,6 @@ from tmrl_like.policies.store import BEST, PolicyStore
 
 _COLUMNS = ["run", "task", "started", "minutes", "samples", "return", "best", "state"]
 _READ_BYTES = 1 << 20  # of a file of metrics, its end
-_RECENT = 10
 
 
 def main(arguments: Arguments) -> int:
@@ -41,7 +41,8 @@ def _row(paths: RunPaths) -> list[str]:
         newest |= {name: record[name] for name in ("time_s", "env_steps_total") if record.get(name) is not None}
         if record.get("kind") == "episode" and record.get("return") is not None:
             returns[record["test"]].append(record["return"])
-    recent = (returns[True] or returns[False])[-_RECENT:]
+    shown = returns[True] or returns[False]
+    shown = shown[-recent(len(shown)) :]
     best = PolicyStore(paths.policies).path(BEST)
     card = read_card(best) if best.is_file() else None
     ended = starts[-1].ended or "killed" if starts else "-"
@@ -51,7 +52,7 @@ def _row(paths: RunPaths) -> list[str]:
         starts[-1].time[:16].replace("T", " ") if starts else "-",
         f"{newest.get('time_s', 0.0) / 60:.1f}",
         f"{newest.get('env_steps_total', 0):,.0f}",
-        f"{sum(recent) / len(recent):.3g}" if recent else "-",
+        f"{sum(shown) / len(shown):.3g}" if shown else "-",
         "-" if card is None or card.return_ is None else f"{card.return_:.3g}",
         "running" if is_in_use(paths) else ended,
     ]

@@ -50,7 +50,7 @@ def use_run(
         try:
             paths.users.mkdir(parents=True, exist_ok=True)
             turn.enter_context(filelock.FileLock(paths.users / ".lock", timeout=_TURN_S))  # two do not look at once
-            for other in _users(paths):
+            for other in sorted(_users(paths)):  # a `run` before its parts
                 if other.startswith(refused):
                     name, process, since, _ = other.split("_")
                     raise ConfigError(

@@ -14,7 +14,6 @@ from tmrl_like.metrics.reading import read_records
 
 log = logging.getLogger("tmrl_like.run")
 
-_AVERAGED = 10  # episodes
 _GRID = 200  # points of a band
 
 
@@ -42,11 +41,16 @@ def curve_of(folder: Path) -> Curve:
     return Curve(*np.array(found[True] or found[False]).reshape(-1, 3).T)
 
 
+def recent(episodes: int) -> int:
+    """Over how many episodes returns are averaged where there are so many: a fifth of them, ten at most."""
+    return min(10, 1 + episodes // 5)
+
+
 def averaged(returns: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Means of each return and the nine before it, float64 [E]."""
+    """Means of each return and the `recent` ones before it, float64 [E]."""
     sums = np.concatenate(([0.0], np.cumsum(returns)))
     ends = np.arange(1, len(sums))
-    starts = np.maximum(ends - _AVERAGED, 0)
+    starts = np.maximum(ends - recent(len(returns)), 0)
     return (sums[ends] - sums[starts]) / (ends - starts)
 
 
@@ -56,7 +60,7 @@ def plot_returns(
     levels: Mapping[str, tuple[float, float]] | None = None,
     title: str = "",
 ) -> bool:
-    """Draw the returns of runs over minutes and over samples, averaged over ten episodes.
+    """Draw the returns of runs over minutes and over samples, averaged over a fifth of the episodes, ten at most.
 
     Args:
         picture: a PNG file, or another one that matplotlib writes.
@@ -84,7 +88,7 @@ def plot_returns(
             axes.axhspan(mean - std, mean + std, color=colour, alpha=0.12)
             axes.axhline(mean, color=colour, linestyle="--", label=f"{label}: {mean:.2f} ± {std:.2f}")
         axes.set(xlabel=over)
-    panels[0].set(ylabel=f"return, mean of {_AVERAGED} episodes")
+    panels[0].set(ylabel="return of an episode")
     panels[0].legend(loc="best", fontsize="small")
     figure.suptitle(title)
     Path(picture).parent.mkdir(parents=True, exist_ok=True)
@@ -102,7 +106,7 @@ def _draw(axes: Any, curves: Sequence[tuple[NDArray[Any], NDArray[Any]]], colour
         grid = np.linspace(max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves), _GRID)
         lines = np.array([np.interp(grid, x, averaged(returns)) for x, returns in curves])
         axes.fill_between(grid, lines.min(axis=0), lines.max(axis=0), color=colour, alpha=0.2)
-        axes.plot(grid, lines.mean(axis=0), color=colour, label=f"{label}, mean of {len(curves)}")
+        axes.plot(grid, lines.mean(axis=0), color=colour, label=f"{label}: mean of {len(curves)} runs")
 
 
 def new_figure(width: float, height: float) -> Any:

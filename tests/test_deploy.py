@@ -65,6 +65,11 @@ def test_yaml_is_yaml_and_names_what_is_there() -> None:
     assert set(compose["services"]) == {"engine", "server", "trainer", "worker"}
     for service in compose["services"].values():
         assert set(service.get("depends_on", ())) <= set(compose["services"])
+    small = yaml.safe_load((DOCS / "deploy" / "compose_one_server.yaml").read_text(encoding="utf-8"))
+    assert set(small["services"]) == {"server", "trainer", "worker"}
+    for service in small["services"].values():
+        assert set(service.get("depends_on", ())) <= set(small["services"])
+        assert "server" in service["command"]  # the one that it is, or the one that it dials
     objects = list(yaml.safe_load_all((DOCS / "deploy" / "kubernetes.yaml").read_text(encoding="utf-8")))
     names = {(o["kind"], o["metadata"]["name"]) for o in objects}
     assert len(names) == len(objects)

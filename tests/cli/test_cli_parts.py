@@ -22,6 +22,7 @@ from tmrl_like.cli.server import make_server
 from tmrl_like.config.experiment import Settings
 from tmrl_like.config.loading import load_settings
 from tmrl_like.config.paths import default_keys_folder
+from tmrl_like.errors import ConfigError
 from tmrl_like.server.server import Server
 from tmrl_like.trainer.link import TrainerLink
 from tmrl_like.transport import KeyFolder, connect
@@ -50,6 +51,23 @@ def test_a_server_is_up_in_a_moment_ends_when_asked_and_starts_again(
         server.process.send_signal(way)
         assert server.ends() == 0
         assert port_is_free(free_port)
+
+
+def test_tensorboard_is_given_what_the_command_gives_the_experiment(
+    command_line: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, Any] = {}
+
+    def instead(folder: Path, hyper_parameters: dict[str, Any]) -> None:
+        given.update(hyper_parameters)
+        raise ConfigError("enough")
+
+    monkeypatch.setattr("tmrl_like.cli.trainer.TensorBoardSink", instead)
+    assert command_line("trainer", TINY, "--tensorboard", "--trainer.rounds", "7", "--memory.batch_size=16") == 2
+    assert given["agent"] == "tiny.TinyAgent"
+    assert (given["trainer.rounds"], given["memory.batch_size"], given["memory.memory_size"]) == (7, 16, 1000)
+    assert "server.port" not in given
+    assert {type(value) for value in given.values()} <= {bool, int, float, str}
 
 
 def test_a_taken_port_is_reported_in_one_line(start: Start, free_port: int) -> None:

@@ -102,13 +102,13 @@ def train(
 
 
 def _hyper_parameters(data: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Numbers, bools and texts of an experiment by their key: `agent.lr_actor`; a part's class by the part's."""
+    """Numbers, bools and texts of an experiment by key (`agent.lr_actor`), lists as text; a class by its part's key."""
     if isinstance(data, dict):
         for key, value in data.items():
             below = name if key in ("class_path", "init_args") else f"{name}.{key}".lstrip(".")
             yield from _hyper_parameters(value, below)
-    elif isinstance(data, bool | int | float | str):
-        yield name, data
+    elif data is not None:
+        yield name, str(data) if isinstance(data, list) else data
 
 
 def make_trainer(experiment: Experiment, sinks: list[Sink], **more: Any) -> Trainer:

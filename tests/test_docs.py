@@ -56,6 +56,7 @@ COMMANDS = (
     "replay",
     "init",
     "doctor",
+    "page",
 )
 
 

@@ -107,6 +107,7 @@ def _parser() -> _Parser:
     _add_replay(commands)
     _add_runs(commands)
     _add_init(commands)
+    _add_page(commands)
     _add_keys(commands)
     _add_engine(commands)
     for command in commands.choices.values():
@@ -290,6 +291,16 @@ def _add_runs(commands: Any) -> None:
     evaluate = _command(commands, "eval", about, more)
     evaluate.add_argument("place", metavar="PLACE")
     _add_number(evaluate, "--episodes", 100, "test episodes")
+
+
+def _add_page(commands: Any) -> None:
+    about = "show the run in a browser, and its figures to Prometheus (the extra page)"
+    page = _command(commands, "page", about, "It looks with this machine's key, and changes nothing.")
+    is_port = ("a port, or 0", lambda n: 0 <= n < 65536)
+    about = "where a browser finds it; 0: a free one (7791, or a free one)"
+    page.add_argument("--port", type=_number_of(0, *is_port), metavar="N", help=about)
+    about = "local address to listen on; another one lets others look, without a key (127.0.0.1: this machine only)"
+    page.add_argument("--bind", default="127.0.0.1", metavar="ADDRESS", help=about)
 
 
 def _add_policies(commands: Any) -> None:

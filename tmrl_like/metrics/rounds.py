@@ -73,6 +73,7 @@ class RoundMetrics:
             add["sample_age"].append(now - timing.observed_at_s)
             add["inference"].append(timing.inference_s[is_step])
             add["period_error"].append(timing.period_error_s[is_step])
+            add["demonstrated"].append(np.isin(timing.source, (*TAKEN_OVER, ActionSource.EXPERT)))
             add["safe"].append(timing.source[is_step] == ActionSource.SAFE)
             add["taken_over"].append(np.isin(timing.source[is_step], TAKEN_OVER))
             published = timing.policy_version[timing.policy_version > 0]
@@ -118,6 +119,8 @@ class RoundMetrics:
         if len(values.get("safe", ())):
             record["safe_action_share"] = float(values["safe"].mean())
             record["takeover_share"] = float(values["taken_over"].mean())
+        if len(values.get("demonstrated", ())):
+            record["demonstration_share"] = float(values["demonstrated"].mean())
         if len(values.get("action_change", ())):
             record["action_change_mean"] = float(values["action_change"].mean())
         record |= _episode_summary("test", [e for e in self.episodes if e.test])

@@ -41,7 +41,7 @@ _GROUPS = {  # of TensorBoard's tags, by how a metric's name begins; what an age
     for group, begins in {
         "episodes": "episode return_test_ return_train_ reward_recent_ terminated_ faults_",
         "timing": "sample_age_ policy_age_ policy_staleness_ memory_age_ inference_ period_error_ safe_action_ "
-        "takeover_ action_change_",
+        "takeover_ demonstration_ action_change_",
         "schedule": "epoch round idle_s time_s training_steps_ env_steps_ dropped_stale_ memory_transitions",
         "fleet": "workers deadline_miss_ safe_steps_ overruns_ env_faults_ env_rebuilds_ lost_samples_ unacknowledged_ "
         "policy_lag_ refused_packets_ rejected_workers_ log_fails",

@@ -1,0 +1,139 @@
+"""The page as a browser and Prometheus get it, from a server and its peers."""
+
+import base64
+import http.client
+import json
+import socket
+from contextlib import closing
+
+import msgspec
+import pytest
+from quiet import QuietLink
+
+from tmrl_like.config.paths import default_keys_folder
+from tmrl_like.errors import AddressInUseError, RefusedError
+from tmrl_like.page.app import Page
+from tmrl_like.page.watcher import Watcher
+from tmrl_like.transport import KeyFolder, connect
+
+
+@pytest.fixture
+def page():
+    with Page(Watcher(QuietLink(), "nowhere", {"title": "run"}, ()), port=0) as page:
+        yield page
+
+
+def get(page, path, method="GET", **headers):
+    connection = http.client.HTTPConnection(*page.address, timeout=20)
+    with closing(connection):
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode(), dict(answer.getheaders())
+
+
+def events(page):
+    """The events of one browser, until the page ends."""
+    connection = http.client.HTTPConnection(*page.address, timeout=20)
+    with closing(connection):
+        connection.request("GET", "/events")
+        answer = connection.getresponse()
+        while line := answer.readline():
+            if line.startswith(b"event: "):
+                kind, data = line[7:-1].decode(), answer.readline()[6:]
+                yield kind, json.loads(data) if kind == "run" else msgspec.msgpack.decode(base64.b64decode(data))
+
+
+def test_the_page_brings_all_that_it_needs_and_nobody_else_may_have_it(page):
+    status, text, headers = get(page, "/")
+    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert headers["content-security-policy"].startswith("default-src 'self'")
+    assert "access-control-allow-origin" not in headers
+    for name in ("page.js", "page.css"):
+        assert name in text
+        assert get(page, f"/{name}")[0] == 200
+    assert "http" not in text
+    assert get(page, "/nothing")[0] == 404
+    assert get(page, "/metrics", "POST")[0] == 405
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:7791", "[::1]:7791", "192.168.1.7", socket.gethostname()])
+def test_an_address_and_this_machines_names_are_answered(page, host):
+    assert get(page, "/metrics", Host=host)[0] == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:7791", "127.0.0.1.evil.example", "localhost.evil", ""])
+def test_a_name_that_another_site_has_given_to_this_machine_is_not(page, host):
+    for path in ("/", "/events", "/metrics"):
+        status, text, _ = get(page, path, Host=host)
+        assert (status, text) == (421, "this page answers to localhost, this machine's name or an address\n")
+
+
+def test_a_port_that_is_taken_is_said_and_one_that_was_not_asked_for_is_replaced(page):
+    watcher = Watcher(QuietLink(), "nowhere", {}, ())
+    with pytest.raises(
+        AddressInUseError, match=r"port \d+ on 127.0.0.1 is taken: give the page another one \(--port\)"
+    ):
+        Page(watcher, port=page.address[1])
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("tmrl_like.page.app.DEFAULT_PORT", taken.getsockname()[1])
+            with Page(watcher) as other:
+                assert get(other, "/")[0] == 200
+
+
+def test_who_lets_others_look_is_told_what_they_see(caplog):
+    with Page(Watcher(QuietLink(), "nowhere", {}, ()), "0.0.0.0", 0):
+        pass
+    (line,) = [record.message for record in caplog.records if record.name == "tmrl_like.page"]
+    assert line.startswith("without a key and unencrypted, anybody who can reach http://0.0.0.0:")
+
+
+def test_a_browser_is_told_of_workers_and_training_and_prometheus_the_same(zmq_house, until):
+    server = zmq_house.server()
+    worker, trainer = zmq_house.worker(name="arm"), zmq_house.trainer(training={"epochs": 1})
+    zmq_house.start(worker.run, verbose=False)
+    trainer.run()
+    link = connect("zmq", "127.0.0.1", server.address[1], KeyFolder(default_keys_folder()))
+    watcher = Watcher(link, "here", {"title": "run", "asked_ratio": 1.0}, ())
+    with Page(watcher, port=0) as page:
+        told = events(page)
+        until(lambda: watcher.session.connected)
+        runs, fleets = [], []
+        while not (fleets and fleets[-1] and runs and runs[-1]["round"]):
+            kind, content = next(told)
+            (runs if kind == "run" else fleets).append(content)
+        ((age_s, beat),) = fleets[-1]
+        seen = dict(zip(runs[-1]["fields"], beat, strict=True))
+        assert 0 <= age_s < 5
+        assert seen["worker"] == "arm"
+        assert 0 < len(seen["returns"]) <= 5
+        assert seen["env_steps"] > 0
+        assert runs[-1]["round"]["training_steps_total"] == 20
+        assert runs[-1]["curves"]["return"][1]
+        assert "connected to the server" in [text for _, _, text in runs[-1]["incidents"]]
+        metrics = get(page, "/metrics")[1]
+        assert "tmrl_training_steps_total 20\n" in metrics
+        assert 'tmrl_worker_env_steps_total{worker="arm"}' in metrics
+        told.close()
+        until(lambda: not watcher.browsers)
+
+
+def test_a_page_whose_key_may_not_look_ends_with_the_reason(zmq_house, tmp_path):
+    server = zmq_house.server()
+    here = KeyFolder(default_keys_folder())
+    elsewhere = KeyFolder(tmp_path / "keys")
+    elsewhere.join(here.invite("robot"))
+    watcher = Watcher(connect("zmq", "127.0.0.1", server.address[1], elsewhere), "here", {}, ())
+    with Page(watcher, port=0) as page, pytest.raises(RefusedError, match="the key 'robot' is not for a watcher"):
+        page.serve_forever()
+
+
+def test_an_invited_watcher_looks(zmq_house, tmp_path, until):
+    server = zmq_house.server()
+    elsewhere = KeyFolder(tmp_path / "keys")
+    elsewhere.join(KeyFolder(default_keys_folder()).invite("tablet", ("watcher",)))
+    watcher = Watcher(connect("zmq", "127.0.0.1", server.address[1], elsewhere), "here", {}, ())
+    until(lambda: watcher.sight is not None)
+    watcher.session.close(0.0)

@@ -1,0 +1,41 @@
+"""`tmrl-like page`: the run in a browser, and its figures for Prometheus."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from tmrl_like.cli.arguments import Arguments
+from tmrl_like.cli.logs import set_up_logging
+from tmrl_like.cli.stopping import Stopper
+from tmrl_like.config.loading import load_settings
+from tmrl_like.config.paths import default_keys_folder
+from tmrl_like.metrics.reading import read_records
+from tmrl_like.page.app import Page
+from tmrl_like.page.watcher import Watcher
+from tmrl_like.transport import KeyFolder, addresses_of, connect_to_one
+
+log = logging.getLogger("tmrl_like.page")
+
+_HISTORY_BYTES = 64 << 20
+
+
+def main(arguments: Arguments) -> int:
+    """Show a run until a stop is requested."""
+    settings = load_settings(arguments.experiment, arguments.overrides)
+    set_up_logging("page", arguments.log_level, arguments.supervised)
+    stopper = Stopper(arguments.supervised)
+    section, metrics = settings.server, settings.paths.metrics
+    servers = addresses_of(section.host, section.port)
+    keys = KeyFolder(Path(section.keys_dir).expanduser() if section.keys_dir else default_keys_folder())
+    link = connect_to_one(section.transport, servers, "", keys, section.limits)
+    asked = settings.trainer.max_training_steps_per_env_step
+    title = {"title": settings.run_name, "asked_ratio": None if asked == "auto" else asked}
+    watcher = Watcher(link, ", ".join(servers), title, read_records(metrics, _HISTORY_BYTES))
+    with Page(watcher, arguments.bind, arguments.port) as page:
+        stopper.on_stop = page.close
+        log.info("%s is shown at %s", settings.run_name, page.url)
+        if arguments.supervised:
+            print("ready", flush=True)
+        page.serve_forever()
+    return 0

@@ -1,0 +1,326 @@
+"use strict";
+// Two kinds of events come: "workers", a few times a second, and "run", every few seconds (tmrl_like/page/watcher.py).
+
+const $ = (id) => document.getElementById(id);
+const RATE_OVER_S = 5, GONE_AFTER_S = 3, MAX_ROWS = 100;
+const BAD = ["gone", "ended", "alarm"];
+const COLOURS = { drives: "good", expert: "note", "safe action": "idle", "stands still": "idle", gone: "gone" };
+
+const CHARTS = [
+  { title: "Return", names: ["return", "return_test"], labels: ["training, mean ± std", "test"], band: true, wide: true },
+  { title: "Training steps per sample", names: ["training_steps_per_env_step_round", "training_steps_per_env_step",
+    "training_steps_per_env_step_allowed"], labels: ["of the round", "so far", "allowed"], asked: true },
+  { title: "Critic loss", names: ["loss_critic", "loss_critic_held_out", "loss_quantiles", "loss_quantiles_held_out"],
+    labels: ["trained on", "held out", "trained on", "held out"] },
+  { title: "Actor loss", names: ["loss_actor", "loss_actor_held_out"], labels: ["trained on", "held out"] },
+  { title: "Q: values and their targets", names: ["q_mean", "q_target_mean"], labels: ["values", "targets"] },
+  { title: "Entropy", names: ["entropy_nats", "entropy_coef"], labels: ["nats", "coefficient"] },
+  { title: "Sample age, s", names: ["sample_age_p50_s", "sample_age_p99_s"], labels: ["median", "99th percentile"] },
+  { title: "Share of demonstrations", names: ["demonstration_share"], labels: ["of new samples"] },
+];
+
+const COLUMNS = ["worker", "state", "steps/s", "asked", "overruns", "lateness", "action delay", "policy", "policy age",
+  "kept", "last returns"];
+
+let run = null, fleet = [], heardAt = 0;
+const past = new Map();  // worker -> its last signs of life, for rates
+
+// -- numbers ----------------------------------------------------------------------------------------
+
+function short(x) {
+  if (x === null || x === undefined || Number.isNaN(x)) return "–";
+  const size = Math.abs(x);
+  if (size >= 1e6) return (x / 1e6).toPrecision(3) + " M";
+  if (size >= 1e4) return (x / 1e3).toPrecision(3) + " k";
+  if (Number.isInteger(x)) return String(x);
+  return size >= 100 ? x.toFixed(0) : size >= 0.001 ? String(+x.toPrecision(3)) : x === 0 ? "0" : x.toExponential(1);
+}
+
+function seconds(x) {
+  if (x === null || x === undefined) return "–";
+  if (x < 1) return short(x * 1e3) + " ms";
+  return x < 100 ? x.toFixed(1) + " s" : clock(x);
+}
+
+function clock(x) {
+  const [h, m, s] = [Math.floor(x / 3600), Math.floor(x / 60) % 60, Math.floor(x) % 60];
+  return (h ? h + ":" + String(m).padStart(2, "0") : m) + ":" + String(s).padStart(2, "0");
+}
+
+const percent = (x) => (x === null || x === undefined ? "–" : (100 * x).toPrecision(2) + " %");
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue("--" + name);
+
+function text(element, value, kind) {
+  if (element.textContent !== value) element.textContent = value;
+  if (kind !== undefined && element.className !== kind) element.className = kind;
+}
+
+function make(tag, parent, value, kind) {
+  const element = parent.appendChild(document.createElement(tag));
+  text(element, value || "", kind);
+  return element;
+}
+
+// The value of some msgpack: what the server sends has no maps and no bytes.
+function unpack(bytes) {
+  const view = new DataView(bytes.buffer), utf8 = new TextDecoder();
+  let at = 0;
+  const number = (kind, size) => view["get" + kind]((at += size) - size);
+  const string = (size) => utf8.decode(bytes.subarray(at, (at += size)));
+  const list = (size) => Array.from({ length: size }, next);
+  function next() {
+    const code = bytes[at++];
+    if (code < 0x80) return code;
+    if (code >= 0xe0) return code - 0x100;
+    if (code >= 0x90 && code < 0xa0) return list(code & 15);
+    if (code >= 0xa0 && code < 0xc0) return string(code & 31);
+    switch (code) {
+      case 0xc0: return null;
+      case 0xc2: return false;
+      case 0xc3: return true;
+      case 0xca: return number("Float32", 4);
+      case 0xcb: return number("Float64", 8);
+      case 0xcc: return number("Uint8", 1);
+      case 0xcd: return number("Uint16", 2);
+      case 0xce: return number("Uint32", 4);
+      case 0xcf: return Number(number("BigUint64", 8));
+      case 0xd0: return number("Int8", 1);
+      case 0xd1: return number("Int16", 2);
+      case 0xd2: return number("Int32", 4);
+      case 0xd3: return Number(number("BigInt64", 8));
+      case 0xd9: return string(number("Uint8", 1));
+      case 0xda: return string(number("Uint16", 2));
+      case 0xdc: return list(number("Uint16", 2));
+      case 0xdd: return list(number("Uint32", 4));
+    }
+    throw new Error(`msgpack of code ${code}`);
+  }
+  return next();
+}
+
+// -- workers ----------------------------------------------------------------------------------------
+
+function understand(workers) {
+  const now = performance.now() / 1e3, names = new Set();
+  fleet = workers.map(([age, beat]) => {
+    const w = { age };
+    run.fields.forEach((name, i) => { w[name] = beat[i]; });
+    names.add(w.worker);
+    const at = now - age;
+    let before = past.get(w.worker);
+    if (!before || before.at(-1).env_steps > w.env_steps) past.set(w.worker, before = []);
+    if (!before.length || at - before.at(-1).at > 0.1) {
+      before.push({ at, env_steps: w.env_steps, overruns: w.overruns, safe_steps: w.safe_steps });
+    }
+    while (before.length > 2 && before[1].at < at - RATE_OVER_S) before.shift();
+    const first = before[0], span = before.at(-1).at - first.at;
+    w.rate = span > 0.3 ? (w.env_steps - first.env_steps) / span : null;
+    w.overrunning = w.overruns > first.overruns;
+    w.state = w.age > GONE_AFTER_S ? "gone" : w.ended ? "ended" : w.alarm ? "alarm"
+      : w.driver === "safe" || w.safe_steps > first.safe_steps ? "safe action"
+      : !["", "policy", "expert"].includes(w.driver) ? w.driver + " has taken over"
+      : w.rate === 0 ? "stands still" : w.expert ? "expert" : "drives";
+    w.kind = COLOURS[w.state] || (BAD.includes(w.state) ? "bad" : "note");
+    return w;
+  });
+  for (const name of past.keys()) if (!names.has(name)) past.delete(name);
+  const urgent = (w) => (BAD.includes(w.state) ? 0 : w.state === "drives" ? 2 : 1);
+  fleet.sort((a, b) => urgent(a) - urgent(b) || a.worker.localeCompare(b.worker, undefined, { numeric: true }));
+}
+
+function drawTiles() {
+  const canvas = $("tiles"), width = canvas.clientWidth, ratio = devicePixelRatio;
+  canvas.hidden = fleet.length < 2;
+  if (canvas.hidden) return;
+  const side = fleet.length > 300 ? 12 : 18, perRow = Math.max(1, Math.floor(width / side));
+  const height = Math.ceil(fleet.length / perRow) * side;
+  canvas.style.height = height + "px";
+  [canvas.width, canvas.height] = [width * ratio, height * ratio];
+  const draw = canvas.getContext("2d"), colours = {};
+  draw.scale(ratio, ratio);
+  fleet.forEach((w, i) => {
+    draw.fillStyle = colours[w.kind] ||= colour(w.kind);
+    draw.globalAlpha = w.overrunning ? 0.55 : 1;
+    draw.fillRect((i % perRow) * side, Math.floor(i / perRow) * side, side - 2, side - 2);
+  });
+  canvas.onclick = (event) => {
+    const w = fleet[Math.floor(event.offsetY / side) * perRow + Math.floor(event.offsetX / side)];
+    if (w) { $("filter").value = w.worker; drawWorkers(); }
+  };
+}
+
+function newRow() {
+  const row = make("tr", $("workers"));
+  COLUMNS.forEach((name) => {
+    const cell = make("td", row);
+    if (name === "lateness") {
+      const bars = make("span", cell, "", "bars");
+      run.late_edges_s.concat(0).forEach(() => make("i", bars));
+    }
+  });
+  return row;
+}
+
+function drawWorkers() {
+  const wanted = $("filter").value.toLowerCase();
+  const found = fleet.filter((w) => !wanted || (w.worker + " " + w.state).toLowerCase().includes(wanted));
+  const shown = found.slice(0, MAX_ROWS), rows = $("workers").rows;
+  while (rows.length > shown.length) rows[rows.length - 1].remove();
+  shown.forEach((w, i) => {
+    const cells = (rows[i] || newRow()).cells, why = w.ended || w.alarm;
+    const values = [w.worker, why ? w.state + ": " + why : w.state, short(w.rate === null ? null : +w.rate.toFixed(1)),
+      w.time_step_s ? short(1 / w.time_step_s) : "–", short(w.overruns), null, seconds(w.action_delay_s),
+      short(w.policy_version), seconds(w.policy_age_s), short(w.unacknowledged_samples),
+      w.returns.map((r) => short(r)).join("  ")];
+    values.forEach((value, k) => { if (value !== null) text(cells[k], value, k === 1 ? w.kind : undefined); });
+    cells[1].title = why;
+    const most = Math.max(1, ...w.late_steps), bars = cells[5].firstChild;
+    w.late_steps.forEach((n, k) => { bars.children[k].style.height = (n ? 2 + (16 * Math.log1p(n)) / Math.log1p(most) : 0) + "px"; });
+    bars.title = w.late_steps.map((n, k) => `${k < 7 ? "up to " + seconds(run.late_edges_s[k]) : "later"}: ${n}`).join("\n");
+  });
+  text($("more"), found.length > shown.length ? `${found.length - shown.length} more: filter by name or state` : "");
+}
+
+// -- the run ----------------------------------------------------------------------------------------
+
+function drawCards() {
+  const r = run.round, sum = (name) => fleet.reduce((total, w) => total + (w[name] || 0), 0);
+  const drives = fleet.filter((w) => !["gone", "ended", "stands still"].includes(w.state)).length;
+  const cards = [
+    ["workers that drive", `${drives} of ${fleet.length}`], ["environment steps/s", short(Math.round(sum("rate")))],
+    ["overruns, share of steps", percent(sum("overruns") / Math.max(1, sum("env_steps")))],
+    ["safe steps", short(sum("safe_steps"))], ["samples kept by workers", short(sum("unacknowledged_samples"))],
+    ["lost samples", short(sum("lost_samples"))],
+    ["training time", clock(run.time_s)], ["samples", short(r.env_steps_total)],
+    ["training steps", short(r.training_steps_total)], ["training steps/s", short(r.training_steps_per_s)],
+    ["per sample, reached / asked", `${short(r.training_steps_per_env_step)} / ${short(asked())}`],
+    ["return, test", short(r.return_test_mean)], ["sample age", seconds(r.sample_age_p50_s)],
+    ["of demonstrations", percent(r.demonstration_share)],
+  ];
+  const box = $("cards");
+  cards.forEach(([name, value], i) => {
+    const card = box.children[i] || make("div", box, "", "card");
+    if (!card.firstChild) { make("b", card); make("span", card, name); }
+    text(card.firstChild, value);
+  });
+}
+
+const asked = () => run.round.training_steps_per_env_step_allowed ?? run.asked_ratio;
+
+function drawRun() {
+  document.title = `${run.title} · tmrl_like`;
+  text($("title"), run.title);
+  const learning = run.round.learning || "";
+  text($("learning"), learning, learning.startsWith("not") ? "bad" : "good");
+  CHARTS.forEach((chart, i) => drawChart(chart, i));
+  const list = $("incidents");
+  list.replaceChildren();
+  for (const [at, kind, what] of run.incidents.toReversed()) {
+    const item = make("li", list);
+    make("time", item, new Date(at * 1e3).toLocaleTimeString());
+    make("span", item, what, kind);
+  }
+  if (!run.incidents.length) make("li", list, "none");
+}
+
+function drawChart(chart, i) {
+  const box = $("charts").children[i] || make("div", $("charts"), "", chart.wide ? "chart wide" : "chart");
+  if (!box.firstChild) {
+    make("h3", box, chart.title);
+    make("div", box, "", "legend");
+    make("canvas", box).onmousemove = (event) => { chart.mouse = event.offsetX; drawChart(chart, i); };
+    box.lastChild.onmouseleave = () => { chart.mouse = null; drawChart(chart, i); };
+  }
+  const lines = chart.names.map((name, k) => ({ curve: run.curves[name], label: chart.labels[k] })).filter((l) => l.curve);
+  const inks = ["a", "b", "c", "d"].map(colour), [, legend, canvas] = box.children, ratio = devicePixelRatio;
+  box.hidden = !lines.length && chart.names[0] !== "return";
+  if (box.hidden) return;
+  const width = canvas.clientWidth, height = canvas.clientHeight, left = 46, bottom = height - 18, top = 6;
+  [canvas.width, canvas.height] = [width * ratio, height * ratio];
+  const draw = canvas.getContext("2d");
+  draw.scale(ratio, ratio);
+  draw.font = "11px system-ui, sans-serif";
+  const wants = chart.asked && typeof run.asked_ratio === "number" ? run.asked_ratio : null;
+  let low = Infinity, high = -Infinity, end = Math.max(1, run.time_s);
+  for (const { curve: [, mean, std] } of lines) {
+    mean.forEach((y, k) => {
+      const spread = chart.band ? std[k] : 0;
+      [low, high] = [Math.min(low, y - spread), Math.max(high, y + spread)];
+    });
+  }
+  if (wants !== null && high > 0) [low, high] = [Math.min(low, wants), Math.max(high, wants)];
+  if (low > high) [low, high] = [0, 1];
+  if (low === high) [low, high] = [low - 0.5, high + 0.5];
+  const x = (t) => left + ((width - left - 6) * t) / end, y = (v) => bottom - ((bottom - top) * (v - low)) / (high - low);
+  draw.fillStyle = colour("dim");
+  draw.strokeStyle = colour("line");
+  for (let k = 0; k <= 3; k++) {
+    const value = low + ((high - low) * k) / 3, time = (end * k) / 3;
+    draw.beginPath();
+    draw.moveTo(left, y(value));
+    draw.lineTo(width - 6, y(value));
+    draw.stroke();
+    draw.textAlign = "right";
+    draw.fillText(short(value), left - 5, y(value) + 4);
+    draw.textAlign = k === 3 ? "right" : "center";
+    if (k) draw.fillText(clock(time), x(time), height - 4);
+  }
+  if (wants !== null) {
+    draw.setLineDash([4, 4]);
+    draw.beginPath();
+    draw.moveTo(left, y(wants));
+    draw.lineTo(width - 6, y(wants));
+    draw.stroke();
+    draw.setLineDash([]);
+  }
+  lines.forEach(({ curve: [times, mean, std] }, k) => {
+    draw.strokeStyle = draw.fillStyle = inks[k];
+    if (chart.band && times.length > 1) {
+      draw.globalAlpha = 0.18;
+      draw.beginPath();
+      times.forEach((t, n) => draw.lineTo(x(t), y(mean[n] + std[n])));
+      times.map((t, n) => [t, mean[n] - std[n]]).reverse().forEach(([t, v]) => draw.lineTo(x(t), y(v)));
+      draw.fill();
+      draw.globalAlpha = 1;
+    }
+    draw.lineWidth = 1.6;
+    draw.beginPath();
+    times.forEach((t, n) => draw.lineTo(x(t), y(mean[n])));
+    draw.stroke();
+    if (times.length < 40) times.forEach((t, n) => draw.fillRect(x(t) - 1.5, y(mean[n]) - 1.5, 3, 3));
+  });
+  legend.replaceChildren();
+  lines.forEach(({ curve: [times, mean], label }, k) => {
+    let n = times.length - 1;
+    if (chart.mouse != null) while (n > 0 && x(times[n]) > chart.mouse) n--;
+    const entry = make("span", legend);
+    make("i", entry).style.background = inks[k];
+    entry.append(`${label} ${short(mean[n])}${chart.mouse != null ? " at " + clock(times[n]) : ""}`);
+  });
+}
+
+function drawState() {
+  const silent = (performance.now() - heardAt) / 1e3;
+  const oldest = fleet.reduce((most, w) => (w.age < GONE_AFTER_S ? Math.max(most, w.age) : most), 0);
+  if (!run || source.readyState !== EventSource.OPEN) text($("state"), "the page's process does not answer", "bad");
+  else if (!run.connected) text($("state"), `no server answers at ${run.server}`, "bad");
+  else text($("state"), `${run.server} · at most ${seconds(oldest + silent)} old`, silent > 2 ? "bad" : "");
+}
+
+// -- events -----------------------------------------------------------------------------------------
+
+COLUMNS.forEach((name) => make("th", $("columns"), name));
+const source = new EventSource("events");
+source.addEventListener("run", (event) => { run = JSON.parse(event.data); drawRun(); drawCards(); drawState(); });
+source.addEventListener("workers", (event) => {
+  if (!run) return;
+  heardAt = performance.now();
+  understand(unpack(Uint8Array.from(atob(event.data), (c) => c.charCodeAt(0))));
+  drawTiles();
+  drawWorkers();
+  drawCards();
+  drawState();
+});
+$("filter").addEventListener("input", drawWorkers);
+addEventListener("resize", () => { if (run) { drawRun(); drawTiles(); } });
+setInterval(drawState, 1000);

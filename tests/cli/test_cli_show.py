@@ -164,6 +164,19 @@ def test_the_file_is_one_that_rerun_reads(tmp_path: Path, command_line: CommandL
     assert b"episode_7" in file.read_bytes()
 
 
+def test_an_episode_that_makes_no_rollout_is_not_waited_for(
+    tmp_path: Path, command_line: CommandLine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(*steps: Any, **more: Any) -> Rollout:
+        raise ValueError("no array of one form")
+
+    monkeypatch.setitem(sys.modules, "rerun", StandIn())
+    monkeypatch.setattr("tmrl_like.rollouts.hooks.rollout_of", none)
+    monkeypatch.setattr("tmrl_like.cli.test._ROLLOUT_WITHIN_S", 0.01)
+    assert command_line("test", TINY, *FILMED, "--episodes", "1", "--rerun", str(tmp_path / "x.rrd")) == 0
+    assert "an episode makes no rollout" in capsys.readouterr().err
+
+
 def test_a_recording_that_cannot_be_is_one_line(
     tmp_path: Path, command_line: CommandLine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,8 +17,8 @@ from tmrl_like.in_process import connected
 from tmrl_like.metrics.sinks import Sink
 from tmrl_like.trainer.trainer import Trainer
 
-_ROLLOUTS = ("on_worker_rollout", "on_trainer_rollout")
-_PARTS = ("env", "actor", "agent", "memory", "sample_compressor", "obs_preprocessor", "agent_scheduler", *_ROLLOUTS)
+_OF_WORKER = ("sample_compressor", "obs_preprocessor", "takeover", "on_worker_rollout")
+_PARTS = ("env", "actor", "agent", "memory", "agent_scheduler", "on_trainer_rollout", *_OF_WORKER)
 
 
 def main(arguments: Arguments) -> int:

@@ -27,6 +27,7 @@ from tmrl_like.types import EpisodeStats
 from tmrl_like.worker.worker import RolloutWorker
 
 _FPS = 30.0  # of an environment that says nothing about its own
+_ROLLOUT_WITHIN_S = 10.0
 _SMALLEST_PX = 384  # smaller pictures are enlarged
 
 
@@ -60,7 +61,8 @@ def main(arguments: Arguments) -> int:
         episodes: list[EpisodeStats] = []
         for episode in drive(worker, arguments.episodes, arguments.supervised, after_step):
             if record is not None and episode.steps:
-                record.add(rollouts.get())
+                with contextlib.suppress(queue.Empty):  # the log says why it makes no rollout
+                    record.add(rollouts.get(timeout=_ROLLOUT_WITHIN_S))
             episodes.append(episode)
     if not arguments.supervised and episodes:
         print_table(f"test of {name}", SUMMARY_COLUMNS, [summary_row("", episodes)])

@@ -141,7 +141,9 @@ def test_an_expert_marks_its_samples_and_runs_no_test_episodes(command_line: Com
     assert not any(episode.test for d in deliveries for episode in d.episodes)
 
 
-def test_parts_start_in_any_order_work_together_and_end_when_asked(start: Start, free_port: int) -> None:
+def test_parts_start_in_any_order_work_together_and_end_when_asked(
+    start: Start, free_port: int, own_home: Path
+) -> None:
     port = f"--server.port={free_port}"
     worker = start("worker", TINY, port, "--name", "w1")
     trainer = start("trainer", TINY, port)
@@ -157,6 +159,11 @@ def test_parts_start_in_any_order_work_together_and_end_when_asked(start: Start,
     for part, code in ((worker, 0), (alone, 130)):
         part.process.send_signal(signal.SIGINT)
         assert part.ends() == code, part.output
+    folder = own_home / ".tmrl_like" / "runs" / "tiny"
+    assert f"everything of this run is in {folder}; try: tmrl-like test {TINY} {port}" in trainer.output
+    kept = (folder / "run.log").read_text()
+    assert {"tmrl_like.worker", "tmrl_like.trainer"} <= set(kept.split())
+    assert kept.count(" starts: ") == 2
 
 
 def test_an_environment_that_hangs_for_good_ends_the_worker_with_a_line(

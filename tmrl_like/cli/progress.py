@@ -18,28 +18,19 @@ _RECENT_ROUNDS = 5
 _BARS = "▁▂▃▄▅▆▇█"
 
 
-@dataclass(frozen=True)
-class EpisodePoint:
-    """One test episode of the policy in training."""
-
-    time_s: float  # since the trainer started
-    return_: float
-    terminated: bool
-
-
 @dataclass
 class Progress:
     """The state of a run.
 
     Attributes:
         settings: what was asked for.
-        tests: all test episodes so far.
+        tests: return of each test episode so far, and whether it reached a terminal state.
         train_returns: returns of all training episodes so far.
         last_round: the newest round's record.
     """
 
     settings: Settings
-    tests: list[EpisodePoint] = field(default_factory=list)
+    tests: list[tuple[float, bool]] = field(default_factory=list)
     train_returns: list[float] = field(default_factory=list)
     last_round: Record = field(default_factory=dict)
     _round_durations_s: list[float] = field(default_factory=list)
@@ -54,7 +45,7 @@ class Progress:
             self._round_durations_s.append(float(record.get("round_duration_s") or 0.0))
         elif record.get("kind") == "episode" and record.get("return") is not None:
             if record["test"]:
-                self.tests.append(EpisodePoint(self._heard_time_s, record["return"], record["terminated"]))
+                self.tests.append((record["return"], record["terminated"]))
             else:
                 self.train_returns.append(record["return"])
 
@@ -90,14 +81,14 @@ class Progress:
     def rows(self) -> list[tuple[str, str]]:
         """Names and values for people, the most interesting first."""
         rows = []
-        test_returns = [point.return_ for point in self.tests]
+        test_returns = [return_ for return_, _ in self.tests]
         for name, returns in (("test return", test_returns), ("training return", self.train_returns)):
             if returns:
                 recent = returns[-_RECENT_TESTS:]
                 mean = sum(recent) / len(recent)
                 rows.append((name, f"{returns[-1]:9.2f}  mean of {len(recent)}: {mean:9.2f}  {sparkline(returns)}"))
         if tests := self.tests[-_RECENT_TESTS:]:
-            share = sum(point.terminated for point in tests) / len(tests)
+            share = sum(terminated for _, terminated in tests) / len(tests)
             rows.append(("terminal state", f"reached in {share:.0%} of the last {len(tests)} tests"))
         return [*rows, *self._rate_rows()]
 

@@ -58,7 +58,6 @@ def plot_returns(
     picture: str | Path,
     runs: Mapping[str, Sequence[Path]],
     levels: Mapping[str, tuple[float, float]] | None = None,
-    title: str = "",
 ) -> bool:
     """Draw the returns of runs over minutes and over samples, averaged over a fifth of the episodes, ten at most.
 
@@ -66,7 +65,6 @@ def plot_returns(
         picture: a PNG file, or another one that matplotlib writes.
         runs: run folders by what to call them. Of several it draws the mean, and a band from the lowest to the highest.
         levels: means and standard deviations of returns, drawn as horizontal lines, by what to call them.
-        title: of the picture.
 
     Returns:
         False, with a line in the log: matplotlib is not installed.
@@ -90,7 +88,6 @@ def plot_returns(
         axes.set(xlabel=over)
     panels[0].set(ylabel="return of an episode")
     panels[0].legend(loc="best", fontsize="small")
-    figure.suptitle(title)
     Path(picture).parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(picture, dpi=120)
     return True

@@ -2,6 +2,7 @@ import contextlib
 import json
 import shlex
 import signal
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,6 +55,21 @@ def test_a_run_trains_proves_it_and_leaves_nothing_behind(
     assert "worker-2" in again.output
     assert "proof FAILED: mean return" in again.output
     assert len(list(folder.parent.iterdir())) == 2
+
+
+def test_a_run_shows_itself_in_a_browser_and_goes_on_without_its_page(start: Start) -> None:
+    run = start("run", TINY, "--page", "--trainer.epochs", ".inf")
+    url = run.wait_for("tiny is shown at ").partition("shown at ")[2].strip()
+    run.wait_for("samples")
+    with urllib.request.urlopen(f"{url}metrics", timeout=20) as answer:
+        assert b"tmrl_trainers 1\n" in answer.read()
+    run.part("page").kill()
+    with pytest.raises(OSError):
+        urllib.request.urlopen(url, timeout=20)
+    assert run.process.poll() is None
+    run.process.send_signal(signal.SIGINT)
+    assert run.ends() == 130, run.output
+    assert "Traceback" not in run.output
 
 
 def test_one_ctrl_c_ends_everything_and_the_run_says_where_it_is(start: Start, own_home: Path) -> None:

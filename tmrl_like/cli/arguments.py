@@ -172,6 +172,8 @@ def _add_roles(commands: Any) -> None:
     about = "everything in one thread, for a debugger and for equal results; the environment stands still meanwhile"
     run.add_argument("--in-process", action="store_true", help=about)
     run.add_argument("--fresh", action="store_true", help="start over; an earlier run of this name is kept aside")
+    about = "show it in a browser, see `tmrl-like page` (the extra page)"
+    run.add_argument("--page", action="store_true", help=about)
     about = "start over, and at the end compare the policy with an untrained one: exit code 0 only if it is better"
     run.add_argument("--proof", action="store_true", help=f"{about} (section proof)")
     server = _command(commands, "server", "the relay that workers and the trainer dial; needs neither torch nor a GPU")

@@ -23,10 +23,10 @@ _PARTS = ("env", "actor", "agent", "memory", "agent_scheduler", "on_trainer_roll
 
 def main(arguments: Arguments) -> int:
     """Train until the epochs or the minutes are over."""
-    if arguments.workers != 1 or arguments.trainers != 1 or arguments.proof or arguments.fresh:
+    if arguments.workers != 1 or arguments.trainers != 1 or arguments.proof or arguments.fresh or arguments.page:
         raise ConfigError(
-            "--in-process goes with none of --workers, --trainers, --proof and --fresh: worker.envs is the number of "
-            "environments, --trainer.resume none starts over"
+            "--in-process goes with none of --workers, --trainers, --proof, --fresh and --page: worker.envs is the "
+            "number of environments, --trainer.resume none starts over"
         )
     return train(arguments, _PARTS, partial(_connected, arguments))
 

@@ -104,13 +104,14 @@ class Run:
             others = [server, *([untrained] if untrained else [])]
             for trainer in trainers:
                 self._wait_until_ready(trainer, [*trainers, *others])
+            pages = [self._start("page", "page", *self._where())] if self._arguments.page else []
             workers = [self._start_worker(i) for i in range(1, self._arguments.workers + 1)]
             self._state = "training"
             while any(trainer.exit_code is None for trainer in trainers):
                 self._turn([*trainers, *others, *workers])
             self._turn(trainers)
             self._progress.finish()
-            self._family.stop(*workers, within_s=_ENDS_WITHIN_S)
+            self._family.stop(*pages, *workers, within_s=_ENDS_WITHIN_S)
             self._family.stop(server, within_s=_ENDS_WITHIN_S)  # last, so that the others can take their leave
             self._hear_last_words()
             self._state = "done"

@@ -92,8 +92,11 @@ class Page:
             ws="none",
             timeout_graceful_shutdown=1,
             server_header=False,
+            date_header=False,
         )
         self._server = uvicorn.Server(config)
+        self._closed = asyncio.Event()
+        self._server.main_loop = self._closed.wait  # its own looks ten times a second whether it is to end
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="tmrl-page", daemon=True)
         self._thread.start()
@@ -131,12 +134,13 @@ class Page:
         """Wait until `close` is called; raises what ended the watcher's connection for good."""
         while self._thread.is_alive():
             self._watcher.session.check()
-            self._thread.join(0.2)
+            self._thread.join(0.5)
 
     def close(self) -> None:
         """Stop, and free the port. Twice is fine; any thread, or a signal handler."""
-        self._server.should_exit = True
         self._in_loop(Browser.end)
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._closed.set)
 
     def __enter__(self) -> Page:
         return self

@@ -19,7 +19,7 @@ from tmrl_like.transport.base import PeerLink
 from tmrl_like.types import LATENESS_EDGES_S
 from tmrl_like.wire import messages as m
 
-_LOOKS_EVERY_S = 0.4  # while somebody looks at the page
+_LOOKS_EVERY_S = 0.35  # while somebody looks at the page
 _KEEPS_UP_EVERY_S = 5.0  # else: a server keeps the reports of much longer
 _LOOKED_AT_FOR_S = 3.0  # after a request
 _TELLS_OF_RUN_EVERY_S = 3.0

@@ -250,7 +250,7 @@ function drawChart(chart, i) {
   }
   if (wants !== null && high > 0) [low, high] = [Math.min(low, wants), Math.max(high, wants)];
   if (low > high) [low, high] = [0, 1];
-  if (low === high) [low, high] = [low - 0.5, high + 0.5];
+  if (low === high) [low, high] = low ? [low - 0.5, high + 0.5] : [0, 1];
   const x = (t) => left + ((width - left - 6) * t) / end, y = (v) => bottom - ((bottom - top) * (v - low)) / (high - low);
   draw.fillStyle = colour("dim");
   draw.strokeStyle = colour("line");

@@ -297,12 +297,16 @@ def _add_runs(commands: Any) -> None:
 
 def _add_page(commands: Any) -> None:
     about = "show the run in a browser, and its figures to Prometheus (the extra page)"
-    page = _command(commands, "page", about, "It looks with this machine's key, and changes nothing.")
+    page = _command(
+        commands, "page", about, "It looks with this machine's key, and changes nothing without --operator."
+    )
     is_port = ("a port, or 0", lambda n: 0 <= n < 65536)
     about = "where a browser finds it; 0: a free one (7791, or a free one)"
     page.add_argument("--port", type=_number_of(0, *is_port), metavar="N", help=about)
     about = "local address to listen on; another one lets others look, without a key (127.0.0.1: this machine only)"
     page.add_argument("--bind", default="127.0.0.1", metavar="ADDRESS", help=about)
+    about = "let browsers of this machine drive workers that allow it; needs an operator's key"
+    page.add_argument("--operator", action="store_true", help=about)
 
 
 def _add_policies(commands: Any) -> None:

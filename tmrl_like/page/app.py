@@ -12,11 +12,14 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from tmrl_like.errors import AddressInUseError, MissingExtraError, TransportError
 from tmrl_like.page.prometheus import exposition
 from tmrl_like.page.watcher import Watcher
+from tmrl_like.wire import messages as m
 
 log = logging.getLogger("tmrl_like.page")
 
@@ -24,6 +27,7 @@ DEFAULT_PORT = 7791
 _FILES = {"": "page.html", "page.js": "page.js", "page.css": "page.css"}
 _TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 _MAX_BROWSERS = 20
+_MAX_WISH_BYTES = 4096
 _FRESH_S = 1.0  # Prometheus is shown nothing older, where the server answers
 _HEADERS = [  # nothing from elsewhere, nothing inside another page, and no other site reads it
     (b"content-security-policy", b"default-src 'self'; img-src data:; frame-ancestors 'none'"),
@@ -31,6 +35,14 @@ _HEADERS = [  # nothing from elsewhere, nothing inside another page, and no othe
     (b"cache-control", b"no-store"),
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
+
+
+class Wish(msgspec.Struct, forbid_unknown_fields=True):
+    """What a browser that drives sends, see `wire.messages.Drive`."""
+
+    worker: m.Name
+    keys: Annotated[tuple[m.Name, ...], msgspec.Meta(max_length=m.MAX_KEYS)] = ()
+    gives_back: bool = False
 
 
 class Browser:
@@ -199,10 +211,25 @@ def application(watcher: Watcher) -> Any:
         text = exposition(watcher.sight, time.monotonic(), watcher.figures.round)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
+    async def drive(request: Request) -> Response:
+        """Only from our own page: another site can send no JSON here without asking first, which nobody allows."""
+        headers = request.headers
+        is_our_page = headers.get("origin", "").partition("//")[2] == headers["host"]
+        if not watcher.may_drive or not is_our_page or headers.get("content-type") != "application/json":
+            return PlainTextResponse("only the page drives, started with --operator\n", 403)
+        if not 0 < int(headers.get("content-length", 0)) <= _MAX_WISH_BYTES:
+            return PlainTextResponse("too long\n", 413)
+        try:
+            wish = msgspec.json.decode(await request.body(), type=Wish)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            return PlainTextResponse(f"{error}\n", 400)
+        watcher.drive(m.Drive(wish.worker, wish.keys, wish.gives_back))
+        return Response(status_code=204)
+
     async def file(request: Request, content: bytes, media_type: str) -> Response:
         return Response(content, media_type=media_type)
 
-    routes = [Route("/events", events), Route("/metrics", metrics)]
+    routes = [Route("/events", events), Route("/metrics", metrics), Route("/drive", drive, methods=["POST"])]
     for path, name in _FILES.items():
         content = (Path(__file__).with_name("static") / name).read_bytes()
         kind = _TYPES[name.rpartition(".")[2]]

@@ -181,6 +181,52 @@ function drawWorkers() {
   text($("more"), found.length > shown.length ? `${found.length - shown.length} more: filter by name or state` : "");
 }
 
+// -- takeover -----------------------------------------------------------------------------------------
+
+const KEYS = { ArrowLeft: "left", ArrowRight: "right", ArrowUp: "up", ArrowDown: "down", " ": "space", Enter: "enter" };
+const held = new Set();
+let driven = null;  // the worker
+
+function drive(givesBack) {
+  if (driven === null) return;
+  const body = JSON.stringify({ worker: driven, keys: [...held].slice(0, 16), gives_back: givesBack });
+  fetch("drive", { method: "POST", headers: { "content-type": "application/json" }, body }).catch(() => {});
+  if (givesBack) { driven = null; held.clear(); }
+  drawTakeover();
+}
+
+function drawTakeover() {
+  const able = fleet.filter((w) => w.may_be_driven).map((w) => w.worker), [select, button, said] = $("takeover").children;
+  $("takeover").hidden = !run.may_drive || (!able.length && driven === null);
+  if (able.join() !== [...select.options].map((option) => option.value).join() && driven === null) {
+    select.replaceChildren(...able.map((name) => new Option(name)));
+  }
+  select.disabled = driven !== null;
+  text(button, driven === null ? "take over" : "give back");
+  const who = fleet.find((w) => w.worker === driven);
+  text(said, driven === null ? "" : `keys: ${[...held].join(" ") || "none"}; Escape gives back; ${who ? who.state : "gone"}`);
+}
+
+function onKey(event) {
+  if (driven === null || event.ctrlKey || event.metaKey || event.altKey) return;
+  event.preventDefault();
+  if (event.key === "Escape") return drive(true);
+  const name = KEYS[event.key] || event.key.toLowerCase(), was = held.has(name);
+  if (event.type === "keydown") held.add(name); else held.delete(name);
+  if (was !== held.has(name)) drive(false);
+}
+
+$("takeover").children[1].onclick = (event) => {
+  event.target.blur();
+  if (driven !== null) return drive(true);
+  driven = $("takeover").firstChild.value;
+  drive(false);
+};
+addEventListener("keydown", onKey);
+addEventListener("keyup", onKey);
+addEventListener("blur", () => drive(true));
+setInterval(() => drive(false), 150);
+
 // -- the run ----------------------------------------------------------------------------------------
 
 function drawCards() {
@@ -317,6 +363,7 @@ source.addEventListener("workers", (event) => {
   heardAt = performance.now();
   understand(unpack(Uint8Array.from(atob(event.data), (c) => c.charCodeAt(0))));
   drawTiles();
+  drawTakeover();
   drawWorkers();
   drawCards();
   drawState();

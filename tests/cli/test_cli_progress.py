@@ -10,6 +10,7 @@ from tmrl_like.cli.progress import Progress, sparkline
 from tmrl_like.cli.tables import mean_and_std, summary_row
 from tmrl_like.cli.views import LiveView, PlainView
 from tmrl_like.config.experiment import ProofSection, Settings, TrainerSection
+from tmrl_like.metrics.sinks import describe_round
 from tmrl_like.types import EpisodeStats
 
 ROUND: dict[str, Any] = {
@@ -40,6 +41,8 @@ def record(return_: float, terminated: bool = False, test: bool = True) -> dict[
 def test_progress_shows_returns_rates_ages_and_overruns() -> None:
     progress = Progress(Settings())
     assert progress.rows() == [("training", "waiting for samples")]
+    progress.add({"kind": "warm_up", "time_s": 1.0, "env_steps_total": 600, "start_training": 1000})
+    assert progress.rows() == [("training", "waiting for samples: 600 of 1,000 (start_training)")]
     for value in (ROUND, record(-3.0), record(-1.0, terminated=True), record(-2.0, test=False)):
         progress.add(value)
     rows = dict(progress.rows())
@@ -98,6 +101,22 @@ def test_both_views_show_what_happens(capsys: pytest.CaptureFixture[str]) -> Non
     out = capsys.readouterr().out
     assert out.count("WARNING [bold] is no markup") == 2
     assert out.count("5,000 steps") >= 2
+
+
+def test_samples_are_counted_before_training_begins(capsys: pytest.CaptureFixture[str]) -> None:
+    progress, view = Progress(Settings()), PlainView("title")
+    progress.add({"kind": "warm_up", "time_s": 1.0, "env_steps_total": 600, "start_training": 1000})
+    view.show("training", progress)
+    assert "waiting for samples: 600 of 1,000" in capsys.readouterr().out
+
+
+def test_a_terminal_state_that_no_test_has_reached_may_not_exist() -> None:
+    progress = Progress(Settings())
+    progress.add(ROUND)
+    progress.add(record(-1000.0))
+    assert "terminal state" not in dict(progress.rows())
+    assert "terminated" not in describe_round({**ROUND, "terminated_test_share": 0.0})
+    assert "terminated 50%" in describe_round({**ROUND, "terminated_test_share": 0.5})
 
 
 def test_means_and_deviations_are_the_samples_own() -> None:

@@ -47,8 +47,11 @@ class TinyEnv(gymnasium.Env[Any, Any]):
         ends_by: str = "",
         stubborn_child: bool = False,
         fails_once: bool = False,
+        fails: bool = False,
         returns: str = "",
     ) -> None:
+        if fails:
+            raise ConnectionError("no arm")
         self.fails = fails_once and not TinyEnv.failed
         self.step_s, self.hangs, self.ends_by = step_s, hangs, ends_by
         if stubborn_child:
@@ -82,14 +85,18 @@ class TinyEnv(gymnasium.Env[Any, Any]):
 
 
 class TinyActor(ActorModule):
-    """Presses as far as its only parameter says."""
+    """Presses as far as the first of its parameters says."""
 
-    def __init__(self, observation_space: Any, action_space: Any) -> None:
+    def __init__(self, observation_space: Any, action_space: Any, width: int = 1) -> None:
         super().__init__(observation_space, action_space)
-        self.pedal = torch.nn.Parameter(torch.zeros(1))
+        self.pedal = torch.nn.Parameter(torch.zeros(width))
 
     def act(self, obs: Any, test: bool = False) -> Any:
-        return self.pedal.detach().clamp(-1, 1).cpu().numpy().reshape(1)
+        return self.pedal[:1].detach().clamp(-1, 1).cpu().numpy()
+
+
+class NoActor(ActorModule):
+    """Cannot act."""
 
 
 class TinyAgent(TrainingAgent):
@@ -98,16 +105,22 @@ class TinyAgent(TrainingAgent):
     tunable = ("gain",)
 
     def __init__(
-        self, observation_space: Any, action_space: Any, device: str = "cpu", gain: float = 0.02, fails: bool = False
+        self,
+        observation_space: Any,
+        action_space: Any,
+        device: str = "cpu",
+        gain: float = 0.02,
+        fails: bool = False,
+        actor_cls: Any = TinyActor,
     ) -> None:
         super().__init__(observation_space, action_space, device)
-        self.actor = TinyActor(observation_space, action_space)
+        self.actor = actor_cls(observation_space, action_space)
         self.gain, self.fails = gain, fails
 
     def train(self, batch: Any) -> dict[str, Any]:
         if self.fails:
             raise ZeroDivisionError("the agent of this test fails")
-        self.actor.pedal.grad = torch.full((1,), self.gain)
+        self.actor.pedal.grad = torch.full_like(self.actor.pedal, self.gain)
         self.average_gradients(self.actor)
         with torch.no_grad():
             self.actor.pedal.add_(self.actor.pedal.grad).clamp_(-1, 1)

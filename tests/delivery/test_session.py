@@ -79,6 +79,20 @@ def test_a_worker_that_is_dismissed_for_a_while_says_so_and_comes_back(until, ca
     assert "silent" not in caplog.text  # it was the refusal that it heard
 
 
+def test_a_server_that_refuses_is_not_missed_until_it_is_gone(caplog, monkeypatch):
+    monkeypatch.setattr("tmrl_like.delivery.session.unknown_host", lambda addresses: "")
+    link = Link()
+    link.takes_turns = link.open = True
+    session = Session(link, "nowhere", IdleRole(), "worker", "w")
+    for _ in range(3):
+        link.said.append(m.Refusal("the server is full", 5.0))
+        pass_s(session, 5.0)
+    assert [r.getMessage() for r in caplog.records] == ["the server is full; trying again every 5 s"]
+    pass_s(session, 5.0)
+    assert "no server answers at nowhere: is `tmrl-like server` running there? Trying on" in caplog.text
+    session.close()
+
+
 def test_a_refusal_for_good_ends_the_session(until):
     link = Link()
     link.said.append(m.Refusal("a key for another role"))
@@ -167,13 +181,14 @@ def test_a_connection_that_is_lost_is_not_waited_for(ring, over_ring, caplog):
     assert "the server at a:1 is lost: dialling the one at b:2" in caplog.text
 
 
-def test_all_servers_are_dialled_in_turn_until_one_answers_and_that_is_said_once(ring, over_ring, caplog):
+def test_all_servers_are_dialled_in_turn_until_one_answers_and_that_is_said_once(ring, over_ring, caplog, monkeypatch):
+    asked = []
+    monkeypatch.setattr("tmrl_like.delivery.session.unknown_host", lambda addresses: asked.append(addresses) or "why?")
     pass_s(over_ring, 60.0)
     assert ring.dialled[:4] == ["a:1", "b:2", "a:1", "b:2"]
     assert len(ring.dialled) < 12  # a slow link gets more time
-    assert [r.getMessage() for r in caplog.records] == [
-        "no server answers at a:1, b:2: is `tmrl-like server` running there? Trying on"
-    ]
+    assert [r.getMessage() for r in caplog.records] == ["no server answers at a:1, b:2: why? Trying on"]
+    assert asked == [("a:1", "b:2")]
     welcome(ring, over_ring)
 
 

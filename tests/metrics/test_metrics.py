@@ -143,7 +143,7 @@ def test_a_full_disk_is_reported_once_and_does_not_raise(tmp_path: Path, caplog:
 def test_the_console_shows_a_round_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     ConsoleSink().write(ROUND | {"env_faults_total": 2.0, "rejected_workers_total": 1.0})
     shown = capsys.readouterr().err
-    assert "2 environment faults" in shown
+    assert "environment faults: 2" in shown
     assert "rejected workers: 1" in shown
     assert "test -3.00" in shown
     assert " 1:01 " in shown

@@ -58,5 +58,5 @@ def test_what_does_not_fit_is_said():
     }.items():
         with pytest.raises(PolicyError) as caught:
             refuse_misfit("Walker", own, other)
-        expected = f"weights do not fit Walker: {reason}; start worker and trainer with the same actor class and"
+        expected = f"weights do not fit Walker: {reason}; they are of another environment, actor class or"
         assert str(caught.value).startswith(expected)

@@ -374,9 +374,14 @@ def test_a_wait_begins_again_with_each_sample(caplog):
 
     one = scheduled(start_training=10_000)
     one.should_stop = lambda: one.now > 100.0
+    records = []
+    one.observer = records.append
     one.run_epoch(Trickle())
     assert one.total_samples > 10
     assert not caplog.records
+    counted = [record["env_steps_total"] for record in records if record["kind"] == "warm_up"]
+    assert len(counted) > 10
+    assert counted == sorted(set(counted))
 
 
 def test_weights_are_published_at_their_interval():

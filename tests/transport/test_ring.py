@@ -1,12 +1,13 @@
 """Several servers, of which a peer dials one."""
 
+import socket
 from collections import Counter
 
 import pytest
 
 from tmrl_like.errors import ConfigError
 from tmrl_like.transport import RingLink, addresses_of, connect_to_one
-from tmrl_like.transport.ring import host_and_port, in_turn
+from tmrl_like.transport.ring import host_and_port, in_turn, unknown_host
 
 from .exchange import receive_at, send_of, until
 
@@ -28,7 +29,19 @@ def test_an_address_has_the_port_of_all_or_its_own(hosts, addresses) -> None:
         assert [*addresses_of(host, port)] == [address]
 
 
-@pytest.mark.parametrize("hosts", ["", [], "a:b", "a:65536", "a b", "[::1", "a,", ":7790", ["a", "a:7790"]])
+def test_a_host_that_this_machine_does_not_know_is_named(monkeypatch) -> None:
+    def look_up(host, port):
+        if host != "127.0.0.1":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr("socket.getaddrinfo", look_up)
+    assert unknown_host(["127.0.0.1:1"]) == ""
+    assert unknown_host(["127.0.0.1:1", "robto:1"]).startswith("this machine knows no host robto (Name or service not ")
+
+
+@pytest.mark.parametrize(
+    "hosts", ["", [], "0.0.0.0", "[::]:7790", "a:b", "a:65536", "a b", "[::1", "a,", ":7790", ["a", "a:7790"]]
+)
 def test_what_is_no_address_is_refused_in_one_line(hosts) -> None:
     with pytest.raises(ConfigError, match=r"host is .*; expected"):
         addresses_of(hosts, 7790)

@@ -137,6 +137,28 @@ def test_a_step_by_hand_is_sampled_where_it_is_collected_and_cut_where_it_is_the
     assert [sample[4] for sample, *_ in samples.taken] == [is_last] * is_collected
 
 
+class Wide(CountingEnv):
+    """Observes in float64 what its space has in float32."""
+
+    def step(self, action):
+        obs, *others = super().step(action)
+        return obs.astype(np.float64), *others
+
+
+class Blind(LinearActor):
+    """Acts whatever it sees."""
+
+    def act(self, obs, test=False):
+        return np.zeros(self.action_space.shape, np.float32)
+
+
+def test_an_observation_of_another_dtype_than_its_space_is_reported_once(caplog):
+    with RolloutWorker(Wide, Blind, standalone=True) as worker:
+        worker.run(nb_episodes=2, verbose=False)
+    (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert line.startswith("the observation is float64 (2,); the space says Box(")
+
+
 class Late(CountingEnv):
     """Misses each deadline; in the fourth step it looks for log lines, and waits for them if it is to."""
 

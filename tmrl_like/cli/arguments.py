@@ -188,12 +188,13 @@ def _add_roles(commands: Any) -> None:
         role.add_argument("--engine", dest="server.engine", metavar="NODES", help=about)
     about = "train from a data set, or from what the run has recorded, without server and workers"
     trainer.add_argument("--offline", action="store_true", help=about)
-    for name in ("tensorboard", "wandb", "wandb_offline"):
-        key, option = f"trainer.{name}", f"--{name.replace('_', '-')}"
-        trainer.add_argument(option, dest=key, action="store_const", const="true", help=f"as {key}: true")
-    for name in ("wandb_entity", "wandb_project", "wandb_run_id"):
-        key, option = f"trainer.{name}", f"--{name.replace('_', '-')}"
-        trainer.add_argument(option, dest=key, metavar="NAME", help=f"as {key}")
+    for role in (run, trainer):
+        for name in ("tensorboard", "wandb", "wandb_offline"):
+            key, option = f"trainer.{name}", f"--{name.replace('_', '-')}"
+            role.add_argument(option, dest=key, action="store_const", const="true", help=f"as {key}: true")
+        for name in ("wandb_entity", "wandb_project", "wandb_run_id"):
+            key, option = f"trainer.{name}", f"--{name.replace('_', '-')}"
+            role.add_argument(option, dest=key, metavar="NAME", help=f"as {key}")
 
 
 def _add_tools(commands: Any) -> None:

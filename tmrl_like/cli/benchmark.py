@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tmrl_like.base.factories import signature_of
-from tmrl_like.base.text import name_of
+from tmrl_like.base.text import counted, name_of
 from tmrl_like.cli.app import INTERRUPTED
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.stopping import Stopper
@@ -76,7 +76,7 @@ def show(result: dict[str, Any], nominal_s: float | None) -> None:
         [f"{name}: {meaning}", *(f"{result[f'{name}_p{q}_ms']:.2f}" for q in ("50", "99", "99.9"))]
         for name, meaning in _MEANING.items()
     ]
-    print_table(f"{result['steps']} steps, milliseconds", ["", "median", "p99", "p99.9"], rows)
+    print_table(f"{counted(result['steps'], 'step')}, milliseconds", ["", "median", "p99", "p99.9"], rows)
     print(describe_deadline(nominal_s, result["overruns"], result["steps"]))
     for name, value in result.get("rtgym", {}).items():
         print(f"rtgym {name}: {value}")
@@ -86,6 +86,5 @@ def describe_deadline(nominal_s: float | None, overruns: int, steps: int) -> str
     """One sentence about the time-step that was asked for and how often it was missed."""
     if nominal_s is None:
         return "the environment names no time-step: it does not run in real time"
-    return (
-        f"time-step asked for: {nominal_s * 1e3:.1f} ms; {overruns} overruns in {steps} steps ({overruns / steps:.2%})"
-    )
+    missed = f"{counted(overruns, 'overrun')} in {counted(steps, 'step')} ({overruns / steps:.2%})"
+    return f"time-step asked for: {nominal_s * 1e3:.1f} ms; {missed}"

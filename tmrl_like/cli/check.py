@@ -15,7 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from tmrl_like.agents.agent import TrainingAgent
 from tmrl_like.base.schedules import at_the_start
+from tmrl_like.base.text import counted
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.benchmark import describe_deadline
 from tmrl_like.cli.delays import report_delays
@@ -68,7 +70,11 @@ def main(arguments: Arguments) -> int:
     experiment = dataclasses.replace(experiment, env=watched, crc_debug=True)
     longest = min(experiment.worker.max_samples_per_episode, _LONGEST_EPISODE)
     with make_standalone(experiment, None, max_samples_per_episode=longest) as worker:
-        print(f"environment: observations {worker.env.observation_space}, actions {worker.env.action_space}")
+        env = worker.env
+        print(f"environment: observations {env.observation_space}, actions {env.action_space}")
+        agent = at_the_start(agent_factory(experiment))(
+            observation_space=env.observation_space, action_space=env.action_space, device="cpu"
+        )
         traffic = collect_traffic(worker, arguments.episodes, experiment.worker.outbox)
         _report_timing(worker, traffic)
         if arguments.delay_steps:
@@ -77,7 +83,7 @@ def main(arguments: Arguments) -> int:
         each = f"{size_bytes / max(1, traffic.samples):.0f} bytes each (with the originals that are compared)"
         print(f"wire: {traffic.samples} samples in {len(traffic.blocks)} packets, {each}")
         memory = _filled(experiment, traffic)
-        _report_training(experiment, worker, memory)
+        _report_training(agent, worker, memory)
     print("check passed: every transition is what the environment produced")
     return 0
 
@@ -171,15 +177,12 @@ def _filled(experiment: Experiment, traffic: Traffic) -> MemoryDataloading:
         )
     for item in np.linspace(0, len(memory) - 1, min(len(memory), _CHECKED_AT_MOST)).astype(int).tolist():
         memory[item]
-    print(f"memory: {len(memory)} transitions from {traffic.samples} samples; {memory.crc_checked} compared, all equal")
+    held, sent = counted(len(memory), "transition"), counted(traffic.samples, "sample")
+    print(f"memory: {held} from {sent}; {memory.crc_checked:,} compared, all equal")
     return memory
 
 
-def _report_training(experiment: Experiment, worker: RolloutWorker, memory: MemoryDataloading) -> None:
-    env = worker.env
-    agent = at_the_start(agent_factory(experiment))(
-        observation_space=env.observation_space, action_space=env.action_space, device="cpu"
-    )
+def _report_training(agent: TrainingAgent, worker: RolloutWorker, memory: MemoryDataloading) -> None:
     metrics = train_step(agent, memory, memory.sample())
     if wrong := [name for name, value in metrics.items() if not math.isfinite(value)]:
         raise TmrlLikeError(

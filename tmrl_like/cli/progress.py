@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from tmrl_like.base.text import clock, duration
 from tmrl_like.config.experiment import Settings
 from tmrl_like.metrics.reading import Record
-from tmrl_like.metrics.sinks import loss_in_words
+from tmrl_like.metrics.sinks import describe_warm_up, loss_in_words
 
 _RECENT_TESTS = 10
 _RECENT_ROUNDS = 5
@@ -27,12 +27,14 @@ class Progress:
         tests: return of each test episode so far, and whether it reached a terminal state.
         train_returns: returns of all training episodes so far.
         last_round: the newest round's record.
+        warm_up: the newest of those before the first training step.
     """
 
     settings: Settings
     tests: list[tuple[float, bool]] = field(default_factory=list)
     train_returns: list[float] = field(default_factory=list)
     last_round: Record = field(default_factory=dict)
+    warm_up: Record = field(default_factory=dict)
     _round_durations_s: list[float] = field(default_factory=list)
     _heard_at: float = 0.0
     _heard_time_s: float = 0.0
@@ -43,6 +45,8 @@ class Progress:
         if record.get("kind") == "round":
             self.last_round = record
             self._round_durations_s.append(float(record.get("round_duration_s") or 0.0))
+        elif record.get("kind") == "warm_up":
+            self.warm_up = record
         elif record.get("kind") == "episode" and record.get("return") is not None:
             if record["test"]:
                 self.tests.append((record["return"], record["terminated"]))
@@ -87,7 +91,8 @@ class Progress:
                 recent = returns[-_RECENT_TESTS:]
                 mean = sum(recent) / len(recent)
                 rows.append((name, f"{returns[-1]:9.2f}  mean of {len(recent)}: {mean:9.2f}  {sparkline(returns)}"))
-        if tests := self.tests[-_RECENT_TESTS:]:
+        tests = self.tests[-_RECENT_TESTS:]
+        if any(terminated for _, terminated in self.tests):  # an environment may have no such state
             share = sum(terminated for _, terminated in tests) / len(tests)
             rows.append(("terminal state", f"reached in {share:.0%} of the last {len(tests)} tests"))
         return [*rows, *self._rate_rows()]
@@ -95,7 +100,7 @@ class Progress:
     def _rate_rows(self) -> list[tuple[str, str]]:
         r = self.last_round
         if not r:
-            return [("training", "waiting for samples")]
+            return [("training", describe_warm_up(self.warm_up) if self.warm_up else "waiting for samples")]
         samples = f"{r['env_steps_total']:,}  {r['env_steps_per_s']:.1f}/s"
         training = f"{r['training_steps_total']:,} steps  {r['training_steps_per_s']:.0f}/s"
         training += f"  {r['training_steps_per_env_step']:.2f} per sample"

@@ -29,6 +29,7 @@ def main(arguments: Arguments) -> int:
         file.parent.mkdir(parents=True, exist_ok=True)
     if file.is_dir() or not os.access(file.parent, os.W_OK):
         raise ConfigError(f"--output {file}: expected the name of a file, in a folder that can be written to")
+    print(f"{env_cls.__name__}: once around the track, in real time, driven by {arguments.driver} …", flush=True)
     positions = demonstrate(arguments.driver, **getattr(experiment.env, "keywords", {}))
     points = resample(positions, arguments.spacing)
     save_trajectory(arguments.output, points)

@@ -12,9 +12,10 @@ from typing import Any
 from tmrl_like.base.files import write_atomically
 from tmrl_like.base.schedules import as_plain, value_at
 from tmrl_like.base.text import one_line
-from tmrl_like.config.components import argument_at, arguments_written, is_component
+from tmrl_like.cli.changes import flat
+from tmrl_like.config.components import argument_at
 from tmrl_like.config.document import Document, find_experiment, read_document
-from tmrl_like.config.experiment import PARTS, SECTIONS
+from tmrl_like.config.experiment import PARTS
 from tmrl_like.config.loading import Overrides, as_yaml, open_experiment, settings_of
 from tmrl_like.trainer.tuning import Tuning
 
@@ -46,7 +47,7 @@ class Reloading:
         self._stamp, self._is_new = _stamp_of(self._path), False  # before it is read
         document = open_experiment(self._path, overrides)
         settings_of(document)  # which refuses sections without keys
-        self._in_force = _flat(document)
+        self._in_force = flat(document)
         self._asked: tuple[Future[None], dict[str, Any], dict[str, Any]] | None = None
         self._said: set[str] = set()
         self._closing = threading.Event()
@@ -86,7 +87,7 @@ class Reloading:
 
     def _compare(self, document: Document) -> None:
         assert self.tuning is not None
-        settings, written, values = settings_of(document), _flat(document), {}
+        settings, written, values = settings_of(document), flat(document), {}
         names = sorted(written.keys() | self._in_force.keys())
         for name in [n for n in names if written.get(n, _MISSING) != self._in_force.get(n, _MISSING)]:
             part, _, argument = name.partition(".")
@@ -129,17 +130,3 @@ def _stamp_of(path: str) -> tuple[int, ...]:
     except OSError:
         return ()
     return found.st_mtime_ns, found.st_size, found.st_ino
-
-
-def _flat(document: Document) -> dict[str, Any]:
-    """What is written there, by names as the command line has them: "agent.lr_actor", "trainer.steps"."""
-    flat: dict[str, Any] = {}
-    for key, value in document.data.items():
-        if key in PARTS:
-            flat[f"{key}.class_path"] = value["class_path"] if is_component(value) else value
-            value = arguments_written(document, (key,), value)
-        elif key not in SECTIONS:
-            flat[key] = value
-            continue
-        flat |= {f"{key}.{name}": inner for name, inner in (value or {}).items()}
-    return flat

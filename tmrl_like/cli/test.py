@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from tmrl_like.base.text import counted
 from tmrl_like.cli.app import INTERRUPTED
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.recording import Recording
@@ -82,8 +83,8 @@ def drive(
             episode = worker.run_episode(after_step=after_step)
             count += 1
             ending = f"fault: {episode.fault}" if episode.fault else "terminated" if episode.terminated else "truncated"
-            took = f"{episode.duration_s:.2f} s, {episode.overruns} overruns, {ending}"
-            shown = f"{count}: return {episode.return_:.3f} in {episode.steps} steps, {took}"
+            took = f"{episode.duration_s:.2f} s, {counted(episode.overruns, 'overrun')}, {ending}"
+            shown = f"{count}: return {episode.return_:.3f} in {counted(episode.steps, 'step')}, {took}"
             print("episode", msgspec.json.encode(episode).decode() if supervised else shown, flush=True)
             yield episode
 

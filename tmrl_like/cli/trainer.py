@@ -85,7 +85,7 @@ def train(
                 further.enter_context(Filming(as_typed(arguments), *where, every, lambda: training.elapsed_s))
         if arguments.supervised:
             print("ready", flush=True)
-        if not (section.wandb and is_first):
+        if not ((section.wandb or section.wandb_offline) and is_first):
             trainer.run()
         else:
             trainer.run_with_wandb(

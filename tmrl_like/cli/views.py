@@ -30,8 +30,9 @@ class PlainView:
         if state != self._state:
             self._state = state
             print(state, flush=True)
-        news = (len(progress.tests), progress.last_round.get("training_steps_total"))
-        if not progress.last_round or news == self._shown or time.monotonic() - self._shown_at < _PLAIN_EVERY_S:
+        newest = progress.last_round or progress.warm_up
+        news = (len(progress.tests), newest.get("training_steps_total", newest.get("env_steps_total")))
+        if not newest or news == self._shown or time.monotonic() - self._shown_at < _PLAIN_EVERY_S:
             return
         self._shown, self._shown_at = news, time.monotonic()
         values = "; ".join(f"{name} {' '.join(value.split())}" for name, value in progress.rows())

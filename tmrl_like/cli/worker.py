@@ -52,7 +52,7 @@ def main(arguments: Arguments) -> int:
 def prepare(arguments: Arguments, role: str, parts: tuple[str, ...] = PARTS) -> Experiment:
     """Everything that comes before a role's first object: log lines, threads, the experiment, seeds."""
     settings = load_settings(arguments.experiment, arguments.overrides)
-    set_up_logging(role, arguments.log_level, arguments.supervised)
+    set_up_logging(getattr(arguments, "name", None) or role, arguments.log_level, arguments.supervised)
     threads = (settings.trainer if role == "trainer" else settings.worker).torch_threads
     threads = threads or max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE") or 1) - 1)
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))

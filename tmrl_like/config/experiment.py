@@ -128,7 +128,7 @@ class TrainerSection(TrainerOptions, Schedule):
         wandb_entity: user or team there.
         wandb_project: project there.
         wandb_run_id: the same id continues a run; none: the name of the run.
-        wandb_offline: keep what would be sent in the run's folder.
+        wandb_offline: keep what would be sent in the run's folder, whether `wandb` is true or not.
     """
 
     torch_threads: int | None = None

@@ -178,8 +178,10 @@ def _part(document: Document, name: str) -> Any:
     if name not in _FACTORIES:
         return instantiate(document, (name,), component) if is_class else component.factory()
     if is_class:
-        for method in _NEEDED_METHODS.get(name, ()):
-            if not callable(getattr(component.target, method, None)):
+        needed = *_NEEDED_METHODS.get(name, ()), *sorted(getattr(component.target, "__abstractmethods__", ()))
+        for method in needed:
+            found = getattr(component.target, method, None)
+            if not callable(found) or getattr(found, "__isabstractmethod__", False):
                 raise document.error(
                     (name, "class_path"), f": {component.target.__qualname__} cannot be used here: it has no {method}()"
                 )

@@ -112,6 +112,9 @@ class _LogFile(logging.FileHandler):
         if not logging.getLogger().handlers and logging.lastResort and record.levelno >= logging.lastResort.level:
             logging.lastResort.handle(record)
 
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """A full disk costs lines here, and nothing else."""
+
 
 @contextlib.contextmanager
 def _logged(file: Path) -> Iterator[None]:
@@ -132,4 +135,5 @@ def _logged(file: Path) -> Iterator[None]:
         yield
     finally:
         logger.removeHandler(handler)
-        handler.close()
+        with contextlib.suppress(OSError):
+            handler.close()

@@ -24,7 +24,7 @@ from tmrl_like.base.budgets import Buckets
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import CredentialsError, DecodingError, RefusedError, TmrlLikeError, expect
 from tmrl_like.transport.base import PeerLink
-from tmrl_like.transport.ring import RingLink
+from tmrl_like.transport.ring import RingLink, unknown_host
 from tmrl_like.wire import messages as m
 
 log = logging.getLogger("tmrl_like.link")
@@ -316,10 +316,13 @@ class Session:
         if now - self._hello_at > _HELLO_EVERY_S or self._hello_waits:
             self._say_hello(now)
         all_of_them = self._ring.addresses if self._ring else (self._where,)
+        if self._leave_at < math.inf:  # it refuses, which is an answer
+            silent_s = min(silent_s, now - self._leave_at)
         is_away = self._unanswered >= len(all_of_them) if self._ring else silent_s > _COMPLAIN_AFTER_S
         if is_away and not self._complained and self._says:
             self._complained, where = True, ", ".join(all_of_them)
-            log.warning("no server answers at %s: is `tmrl-like server` running there? Trying on", where)
+            why = unknown_host(all_of_them) or "is `tmrl-like server` running there?"
+            log.warning("no server answers at %s: %s Trying on", where, why)
 
     def _say_hello(self, now: float) -> None:
         self._hello_at = now

@@ -42,7 +42,8 @@ class GenericGymEnv(Float32Env):
         try:
             env: gymnasium.Env[Any, Any] = make(**(gym_kwargs or {}))
         except gymnasium.error.Error as error:
-            raise ConfigError(f"no environment {id!r}: {error}") from None
+            named = "; pip install ale-py, and name its package as well: ale_py:" + id if id.startswith("ALE/") else ""
+            raise ConfigError(f"no environment {id!r}: {error}{named}") from None
         except TypeError as error:
             raise ConfigError(f"environment {id!r} does not take these arguments: {error}") from None
         except TmrlLikeError:

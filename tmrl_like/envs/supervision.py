@@ -23,7 +23,7 @@ from tmrl_like.base.text import one_line
 from tmrl_like.envs.actions import default_action
 from tmrl_like.envs.control_thread import ControlThread
 from tmrl_like.envs.processes import EnvProcesses
-from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError, MissingExtraError
+from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError, MissingExtraError, TmrlLikeError
 
 log = logging.getLogger("tmrl_like.worker")
 
@@ -97,9 +97,11 @@ class SupervisedEnv:
         started = time.monotonic()
         try:
             self._make(math.inf)
-        except BaseException:
+        except BaseException as error:
             self.close()
-            raise
+            if isinstance(error, TmrlLikeError | StoppedError) or not isinstance(error, Exception):
+                raise
+            raise _not_made(error) from error
         self._make_within_s = max(hang_timeout_s, 3 * (time.monotonic() - started))
 
     def _adopt(self, env: Any) -> None:
@@ -293,7 +295,7 @@ class SupervisedEnv:
             except (StoppedError, *_USERS_MISTAKES):
                 raise
             except Exception as again:
-                error = EnvironmentFaultError(f"the environment raised while it was made: {one_line(again)}")
+                error = _not_made(again)
                 error.__cause__ = again
 
     def _make_again(self) -> None:
@@ -378,6 +380,10 @@ class SupervisedEnv:
             self._leave_thread()
             raise TimeoutError(f"not done after {within_s:g} s")
         job.result()
+
+
+def _not_made(error: Exception) -> EnvironmentFaultError:
+    return EnvironmentFaultError(f"the environment raised while it was made: {one_line(error)}{place_of(error)}")
 
 
 def _takes_seed(reset: Callable[..., Any]) -> bool:

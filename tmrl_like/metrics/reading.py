@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 Record = dict[str, Any]
-"""A flat dictionary with a "kind" ("round" or "episode"); docs/metrics.md says what is in it."""
+"""A flat dictionary with a "kind" ("round", "episode" or "warm_up"); docs/metrics.md says what is in it."""
 
 
 def read_records(path: Path, last_bytes: float = math.inf) -> Iterator[Record]:

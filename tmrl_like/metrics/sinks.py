@@ -29,8 +29,8 @@ _SHOWN = {
     "sample_age_p50_s": "samples {:.2f} s old",
 }
 _SHOWN_IF_ANY = {
-    "overruns_total": "{:.0f} overruns",
-    "env_faults_total": "{:.0f} environment faults",
+    "overruns_total": "overruns: {:.0f}",
+    "env_faults_total": "environment faults: {:.0f}",
     "rejected_workers_total": "rejected workers: {:.0f}",
     "log_fails": "no room for samples on the disk",
 }
@@ -55,7 +55,7 @@ _COMPARED = ("return_test_mean", "return_train_mean", "env_steps_total")  # besi
 
 
 class Sink(Protocol):
-    """Takes records: flat dictionaries with a "kind" ("round" or "episode")."""
+    """Takes records: flat dictionaries with a "kind" ("round", "episode" or "warm_up")."""
 
     def write(self, record: Record) -> None:
         """Take one record; quick, and never raises."""
@@ -110,6 +110,8 @@ class ConsoleSink:
     def write(self, record: Record) -> None:
         if record.get("kind") == "round":
             self._console.print(describe_round(record), soft_wrap=True)
+        elif record.get("kind") == "warm_up":
+            self._console.print(describe_warm_up(record))
 
     def close(self) -> None:
         """Nothing is open."""
@@ -222,12 +224,18 @@ class WandbSink:
 def describe_round(record: Record) -> str:
     """One readable line about a round."""
     parts = [f"[bold]{clock(record.get('time_s', 0.0))}[/bold]"]
-    parts += [text.format(record[name]) for name, text in _SHOWN.items() if name in record]
+    never = "terminated_test_share" if not record.get("terminated_test_share") else ""  # it may have no such state
+    parts += [text.format(record[name]) for name, text in _SHOWN.items() if name in record and name != never]
     parts += [f"loss {words}"] if (words := loss_in_words(record)) else []
     if learning := record.get("learning"):
         parts.append(f"[red]{learning}[/red]" if learning.startswith("not") else learning)
     parts += [f"[red]{text.format(record[name])}[/red]" for name, text in _SHOWN_IF_ANY.items() if record.get(name)]
     return f"epoch {record['epoch']} round {record['round']}: " + " · ".join(parts)
+
+
+def describe_warm_up(record: Record) -> str:
+    """How many of the samples have come that training waits for."""
+    return f"waiting for samples: {record['env_steps_total']:,} of {record['start_training']:,} (start_training)"
 
 
 def loss_in_words(record: Record) -> str:

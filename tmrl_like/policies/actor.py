@@ -16,7 +16,8 @@ import torch
 from tmrl_like.base import tree
 from tmrl_like.base.factories import signature_of
 from tmrl_like.base.files import write_atomically
-from tmrl_like.errors import PolicyError
+from tmrl_like.base.text import one_line
+from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.policies.weight_file import Manifest, load_from_file, refuse_misfit
 from tmrl_like.policies.weights import WeightsCopy, form_of, manifest_of_tensors, parse_weights, serialize_weights
 
@@ -80,7 +81,8 @@ class ActorModule(torch.nn.Module, ABC):
         """
 
     def to_device(self, device: str) -> ActorModule:
-        """Move parameters and future observations to `device`; returns self."""
+        """Move parameters and future observations to `device`; returns self. ConfigError: torch has none like it."""
+        refuse_device(device)
         self.device = device
         return self.to(device)
 
@@ -129,6 +131,15 @@ class ActorModule(torch.nn.Module, ABC):
         """
         load_from_file(self, path)
         return self.to_device(device)
+
+
+def refuse_device(device: str) -> None:
+    """Raise ConfigError for a device that torch does not have on this machine."""
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        problem = one_line(str(error).partition("\n")[0], 200)
+        raise ConfigError(f"device is {device!r}; torch has no such device on this machine: {problem}") from None
 
 
 def to_batch_of_one(obs: Any, device: str = "cpu") -> Any:

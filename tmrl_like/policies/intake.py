@@ -96,7 +96,7 @@ class PolicyIntake(ABC):
             card, weights = read_policy(path)
             self.probe.load(actor, weights)
         except PolicyError as error:
-            advice = "choose another policy, or remove the file to start without it"
+            advice = "give both their values of then, or choose another policy or another --run_name"
             raise PolicyError(f"{path}: {error}; {advice}") from None
         return 0 if card is None else card.version
 

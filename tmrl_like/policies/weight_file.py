@@ -180,8 +180,7 @@ def refuse_misfit(actor: str, own: Manifest, other: Manifest) -> None:
     parts += changed[:_LISTED]
     if parts:
         raise PolicyError(
-            f"weights do not fit {actor}: {'; '.join(parts)}; start worker and trainer with the same actor class and "
-            "arguments"
+            f"weights do not fit {actor}: {'; '.join(parts)}; they are of another environment, actor class or arguments"
         )
 
 

@@ -250,8 +250,10 @@ class MemoryDataloading(Tunable, ABC):
             check_transition(getattr(transition[-1], "original", None), transition)
             self.crc_checked += 1
             log.debug("CRC check passed: transition %d", self.crc_checked)
-            if self.crc_checked == 1 or self.crc_checked % _LOG_EVERY == 0:
+            if self.crc_checked % _LOG_EVERY == 0:
                 log.info("CRC check passed: %d so far are what the environment produced", self.crc_checked)
+            elif self.crc_checked == 1:
+                log.info("CRC check: the first transition is what the environment produced")
         return transition
 
     def _is_trainable(self, transition: Sequence[Any]) -> bool:

@@ -427,8 +427,7 @@ class Relay:
         trainer = self.trainer.hello.spaces if self.trainer else None
         if trainer is None or worker.spaces is None or trainer == worker.spaces:
             return None
-        what = "observation" if trainer.observation != worker.spaces.observation else "action"
-        own, other = getattr(worker.spaces, what), getattr(trainer, what)
+        what, own, other = worker.spaces.difference(trainer)
         return m.Refusal(
             f"this worker's {what} space is {own:.300}, the trainer's is {other:.300}: start both with the same "
             "environment",

@@ -20,10 +20,19 @@ import torch
 
 from tmrl_like.agents.agent import TrainingAgent
 from tmrl_like.base.factories import argument_of, completed
+from tmrl_like.base.functional import place_of
 from tmrl_like.base.schedules import ValueSchedule, at_the_start
-from tmrl_like.errors import ConfigError, MemoryContractError, MissingExtraError, PipelineMismatchError
+from tmrl_like.base.text import one_line
+from tmrl_like.errors import (
+    ConfigError,
+    EnvironmentFaultError,
+    MemoryContractError,
+    MissingExtraError,
+    PipelineMismatchError,
+    TmrlLikeError,
+)
 from tmrl_like.metrics.rounds import RoundMetrics
-from tmrl_like.policies.actor import ActorModule
+from tmrl_like.policies.actor import ActorModule, refuse_device
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.rollouts.hooks import Assembler, Hook, Rollouts
 from tmrl_like.trainer.diagnosis import Diagnosis
@@ -42,6 +51,7 @@ log = logging.getLogger("tmrl_like.trainer")
 _FIRST_REMINDER_S = 10.0
 _LONGEST_REMINDER_S = 600.0
 _FIGURES_EVERY = 500  # training steps and samples
+_WARM_UP_EVERY_S = 5.0
 _OTHERS_WAIT_S = 0.02  # of several ranks, for the one that has nothing new
 
 
@@ -147,6 +157,8 @@ class TrainingOffline(Schedule):
         assert self.training_agent_cls is not None
         if self.profiling and importlib.util.find_spec("pyinstrument") is None:
             raise MissingExtraError("profiling=True needs pyinstrument: pip install pyinstrument")
+        if self.device:
+            refuse_device(self.device)
         self.device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
         self.freshness = FreshnessLimits(self.max_sample_age_s, self.max_policy_lag_versions)
         self.observation_space, self.action_space = _spaces_of(self.env_cls)
@@ -261,6 +273,7 @@ class TrainingOffline(Schedule):
         if self._decide():
             return
         silent_since, remind_after_s, samples = self.clock(), _FIRST_REMINDER_S, self.total_samples
+        counted_at = -math.inf
         with metrics.idle():
             longest_s = _OTHERS_WAIT_S if self.ranks.size > 1 else math.inf
             while not self._decide():
@@ -270,6 +283,10 @@ class TrainingOffline(Schedule):
                 elif (silent_s := self.clock() - silent_since) >= remind_after_s and self.ranks.rank == 0:
                     log.warning("no samples for %.0f s: %s", silent_s, interface.who_is_missing())
                     remind_after_s = silent_s + min(silent_s + _FIRST_REMINDER_S, _LONGEST_REMINDER_S)
+                if self.total_samples < self.start_training and self.clock() - counted_at >= _WARM_UP_EVERY_S:
+                    counted_at = self.clock()
+                    waits = {"env_steps_total": self.total_samples, "start_training": self.start_training}
+                    self.observer({"kind": "warm_up", "time_s": self.elapsed_s, **waits})
 
     def _decide(self) -> bool:
         """Whether to train now: all ranks do, or none does. StopTraining: one of them is to end."""
@@ -436,7 +453,14 @@ def _spaces_of(env_cls: Any) -> tuple[Any, Any]:
         if len(env_cls) != 2:
             raise ConfigError(f"env_cls as a tuple is (observation_space, action_space); it has {len(env_cls)} items")
         return env_cls[0], env_cls[1]
-    env = env_cls()
+    try:
+        env = env_cls()
+    except TmrlLikeError:
+        raise
+    except Exception as error:
+        raise EnvironmentFaultError(
+            f"the environment raised while it was made, to read its spaces: {one_line(error)}{place_of(error)}"
+        ) from error
     try:
         return env.observation_space, env.action_space
     finally:

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 
 from tmrl_like.base.files import sync_folder, write_atomically
+from tmrl_like.base.text import one_line
 from tmrl_like.base.tree import map_leaves
 from tmrl_like.errors import CheckpointError
 from tmrl_like.trainer.ranks import Alone
@@ -124,8 +125,8 @@ def load_checkpoint(training: TrainingOffline, path: Path) -> dict[str, Any]:
         _load_training_state(training, state)
     except (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError, EOFError) as error:
         raise CheckpointError(
-            f"the checkpoint in {path} does not fit or is damaged ({_first_line(error)}); restore the settings it was "
-            "made with, or start again with another run name"
+            f"the checkpoint in {path} does not fit or is damaged ({one_line(error, 400)}); give the experiment the "
+            "values that it was made with, or start over: run --fresh, or another --run_name"
         ) from error
     return dict(state["extra"])
 

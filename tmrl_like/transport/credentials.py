@@ -188,17 +188,20 @@ class KeyFolder:
 
     def _create(self) -> None:
         """Make all keys in a folder beside, then rename: two parts that start at once agree on one set."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         draft = KeyFolder(self.path.with_name(f".{self.path.name}.{os.getpid()}.{secrets.token_hex(4)}"))
-        draft.path.mkdir(mode=0o700)
         try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            draft.path.mkdir(mode=0o700)
             draft._fill(ServerKeys(*_curve_pair(), *_tls_pair()))
             if self.path.is_dir() and not any(self.path.iterdir()):
                 self.path.rmdir()
             draft.path.rename(self.path)
         except OSError as error:
             if not (self.path / "server.json").exists():
-                raise CredentialsError(f"cannot write keys to {self.path}: {error}") from None
+                raise CredentialsError(
+                    f"cannot write keys to {self.path}: {error.strerror}; name another folder: --server.keys_dir, or "
+                    "TMRL_LIKE_HOME for all that is kept"
+                ) from None
         finally:
             shutil.rmtree(draft.path, ignore_errors=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import socket
 import zlib
 from collections.abc import Callable, Sequence
 
@@ -65,6 +66,11 @@ def addresses_of(hosts: str | Sequence[str], port: int) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for text in hosts:
         host, own_port = host_and_port(text.strip(), port)
+        if host in ("0.0.0.0", "::"):
+            raise ConfigError(
+                f"host is {host}, all addresses of a machine, which nobody can dial; expected the server's name or "
+                "address as workers and trainer reach it (server.bind is where it listens)"
+            )
         found[f"[{host}]:{own_port}" if ":" in host else f"{host}:{own_port}"] = None
     if len(found) < len(hosts) or not hosts:
         raise ConfigError(f"host is {', '.join(hosts) or 'an empty list'}; expected servers, each of them once")
@@ -79,6 +85,16 @@ def host_and_port(address: str, port: int = 0) -> tuple[str, int]:
     if parts is None or int(parts[3] or 0) > 65535:
         raise ConfigError(f"host is {address!r}; expected an address or a name, and perhaps a port: a.example:7790")
     return parts[1] or parts[2], int(parts[3] or port)
+
+
+def unknown_host(addresses: Sequence[str]) -> str:
+    """A sentence about the first address whose host this machine cannot find; empty: it finds all. May take seconds."""
+    for host, _ in map(host_and_port, addresses):
+        try:
+            socket.getaddrinfo(host, None)
+        except OSError as error:
+            return f"this machine knows no host {host} ({error.strerror}); correct server.host, or its name service."
+    return ""
 
 
 def in_turn(addresses: Sequence[str], name: str) -> list[str]:

@@ -15,6 +15,7 @@ that steers no terminal, so that a log may show them as they are.
 
 from __future__ import annotations
 
+import itertools
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -37,6 +38,7 @@ RETURNS_KEPT = 5  # in a beat
 MAX_KEYS = 16  # that are held at once
 
 MAX_NAME = 200
+BETWEEN_LEAVES = " | "
 
 Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME, pattern=rf"\A[^{CONTROLS}]*\Z")]
 Text = Annotated[str, msgspec.Meta(max_length=4000)]
@@ -47,7 +49,7 @@ class Message(msgspec.Struct, array_like=True, tag=True, forbid_unknown_fields=T
 
 
 class Spaces(msgspec.Struct, frozen=True, array_like=True):
-    """What observations and actions look like, for comparing worker and trainer."""
+    """What observations and actions look like, for comparing worker and trainer: their leaves, `BETWEEN_LEAVES`."""
 
     observation: Text
     action: Text
@@ -55,6 +57,13 @@ class Spaces(msgspec.Struct, frozen=True, array_like=True):
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "observation", one_line(self.observation))
         msgspec.structs.force_setattr(self, "action", one_line(self.action))
+
+    def difference(self, other: Spaces) -> tuple[str, str, str]:
+        """The space that differs, "observation" or "action", and its first leaf that does: this one's, the other's."""
+        what = "observation" if self.observation != other.observation else "action"
+        leaves = (getattr(spaces, what).split(BETWEEN_LEAVES) for spaces in (self, other))
+        pairs = itertools.zip_longest(*leaves, fillvalue="without this part")
+        return what, *next((own, others) for own, others in pairs if own != others)
 
 
 class Rank(msgspec.Struct, frozen=True, array_like=True):

@@ -24,7 +24,7 @@ from tmrl_like.types import LATENESS_EDGES_S, ActionSource, EpisodeStats, ObsPre
 from tmrl_like.wire.rows import EPISODES, RESET
 from tmrl_like.worker.dead_man import DeadMan
 from tmrl_like.worker.realtime import collect_garbage
-from tmrl_like.worker.returned import is_number, not_finite, outline
+from tmrl_like.worker.returned import is_number, not_finite, observation_problem, outline
 from tmrl_like.worker.takeover import Takeover
 
 if TYPE_CHECKING:
@@ -116,6 +116,7 @@ class ControlLoop:
         self.check = check
         self._episode = _Episode(False, 0.0)
         self._reward: Any = 0.0  # the newest
+        self._problem = ""  # of the first observations
         self._is_finite_action = finite_check(env.env.action_space)
         self._is_finite_obs = finite_check(env.env.observation_space)
         if obs_preprocessor is not None:  # which may be there to replace what is not
@@ -173,6 +174,8 @@ class ControlLoop:
         obs, info = self.env.reset()
         if not self._is_finite_obs(obs):
             raise not_finite("observation after a reset", obs)
+        if not self.env_steps:
+            self._look(obs)
         self.observed_at = time.perf_counter()
         if collect_samples:
             kind = type(self._reward)
@@ -222,6 +225,8 @@ class ControlLoop:
             info = {**info, **(self.actor.extras if source is self._source else self._no_extras)}
         self._reward = rew
         self.env_steps += 1
+        if self.env_steps == 1:
+            self._look(new_obs)
         if period_s >= env.overrun_after_s:
             self._on_overrun(period_s)
         if (rollout := self._episode.rollout) is not None:
@@ -239,6 +244,13 @@ class ControlLoop:
         if self.env_steps % _COLLECT_EVERY == 0:
             collect_garbage(is_between_episodes=False)
         return new_obs, rew, terminated, truncated, info
+
+    def _look(self, obs: Any) -> None:
+        """Say where the first observations have not the form of their space."""
+        problem = observation_problem(obs, self.env.env.observation_space, finite=False)
+        if problem and problem != self._problem:
+            self._problem = problem
+            self.env.log.add(logging.WARNING, "%s; correct the environment or its observation_space", problem)
 
     def _compressed(self, made: tuple[Any, ...], last_obs: Any) -> tuple[Any, ...]:
         """What is sent of a sample; with `crc_debug`, the original behind it."""

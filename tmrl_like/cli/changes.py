@@ -1,0 +1,48 @@
+"""What has changed in an experiment since its run began."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tmrl_like.base.text import one_line
+from tmrl_like.cli.arguments import Arguments
+from tmrl_like.config.components import arguments_written, is_component
+from tmrl_like.config.document import Document, parse_document, read_document
+from tmrl_like.config.experiment import PARTS, SECTIONS
+from tmrl_like.config.loading import dump_experiment, load_settings
+from tmrl_like.errors import ConfigError
+
+_SHAPES_A_POLICY = ("env", "actor", "obs_preprocessor")
+_SHAPES_A_TRAINING = (*_SHAPES_A_POLICY, "agent", "memory")
+_LISTED = 4
+
+
+def changes_since(arguments: Arguments) -> str:
+    """Which values of the run's experiment.yaml are others now, in words; empty: none is, or there is no such file.
+
+    For a command that needs no agent those of `_SHAPES_A_POLICY`, else those of `_SHAPES_A_TRAINING`.
+    """
+    parts = _SHAPES_A_TRAINING if arguments.command in ("run", "trainer") else _SHAPES_A_POLICY
+    given = arguments.experiment, arguments.overrides
+    try:
+        then = flat(read_document(load_settings(*given).paths.folder / "experiment.yaml"))
+        now = flat(parse_document(dump_experiment(*given, parts), "now"))
+    except ConfigError:
+        return ""
+    names = [name for name in {**then, **now} if name.partition(".")[0] in parts and then.get(name) != now.get(name)]
+    said = [f"{name} was {one_line(then.get(name), 60)}, is {one_line(now.get(name), 60)}" for name in names[:_LISTED]]
+    return f" (changed since the run began: {'; '.join(said)})" if said else ""
+
+
+def flat(document: Document) -> dict[str, Any]:
+    """What is written there, by names as the command line has them: "agent.lr_actor", "trainer.steps"."""
+    found: dict[str, Any] = {}
+    for key, value in document.data.items():
+        if key in PARTS:
+            found[f"{key}.class_path"] = value["class_path"] if is_component(value) else value
+            value = arguments_written(document, (key,), value)
+        elif key not in SECTIONS:
+            found[key] = value
+            continue
+        found |= {f"{key}.{name}": inner for name, inner in (value or {}).items()}
+    return found

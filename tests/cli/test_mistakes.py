@@ -53,6 +53,12 @@ def without_mujoco(machine: Machine) -> None:
     machine.patch.setitem(sys.modules, "mujoco", None)
 
 
+def without_tlspyo(machine: Machine) -> None:
+    for name in [name for name in sys.modules if "tlspyo" in name]:
+        machine.patch.delitem(sys.modules, name)
+    machine.patch.setitem(sys.modules, "tlspyo", None)
+
+
 def with_weights_of_another_network(machine: Machine) -> None:
     paths = Settings(run_name="tiny").paths
     TinyActor(TinyEnv.observation_space, TinyEnv.action_space, width=3).save(paths.trainer_model)
@@ -151,6 +157,9 @@ MISTAKES = {
     ),
     "an extra that is missing": Mistake(
         ["test", ROBOT, "--untrained"], "pip install 'tmrl_like[mujoco]'", prepare=without_mujoco
+    ),
+    "a transport that is missing": Mistake(
+        ["server", TINY, "--server.transport", "tlspyo"], "pip install tlspyo", prepare=without_tlspyo
     ),
     "an environment misspelt": Mistake([*CHECK, *GYM, "Pendulm-v1"], "no environment 'Pendulm-v1'"),
     "ALE without its package": Mistake(

@@ -1,4 +1,4 @@
-"""The installation of a worker alone, which docs/guide/actors.md gives as one command."""
+"""Installations of one part alone, which the guide gives as one command each."""
 
 import json
 import os
@@ -8,30 +8,66 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cli_commands import TINY
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
-LEFT_OUT = {"torch", "wandb", "opencv-python", "tlspyo", "rich", "safetensors"}
+LEFT_OUT = {
+    "actors": [{"torch", "wandb", "opencv-python", "tlspyo", "rich", "safetensors"}],
+    "deploy": [
+        {*("torch", "numpy", "gymnasium", "rtgym", "tlspyo", "opencv-python", "wandb", "filelock", "safetensors")}
+        | {"zstandard", "psutil", "rich"},
+        {"wandb", "opencv-python", "tlspyo"},
+    ],
+}
+IMPORTED_AS = {"opencv-python": "cv2"}
+SERVE = """
+from tmrl_like.cli.arguments import parse
+from tmrl_like.cli.server import make_server
+from tmrl_like.config.loading import load_settings
+
+arguments = parse(["server", "config/drone.yaml", "--server.port", "0"])
+with make_server(load_settings(arguments.experiment, arguments.overrides)):
+    print("serves")
+"""
 
 
-def command() -> str:
-    (line,) = re.findall(
-        "^pip install .* && pip install --no-deps tmrl_like$", (ROOT / "docs/guide/actors.md").read_text(), re.M
-    )
-    return line
+def commands(page: str) -> list[str]:
+    text = (ROOT / f"docs/guide/{page}.md").read_text(encoding="utf-8")
+    return re.findall("^pip install .* && pip install --no-deps tmrl_like$", text, re.M)
 
 
-def test_the_command_installs_what_the_package_needs_but_for_what_a_worker_can_do_without() -> None:
+@pytest.mark.parametrize("page", LEFT_OUT)
+def test_the_commands_install_what_the_package_needs_but_for_what_a_part_can_do_without(page: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     needed = {r.name: r.specifier for r in map(Requirement, project["dependencies"])}
-    given = {r.name: r.specifier for r in map(Requirement, shlex.split(command().partition(" && ")[0])[2:])}
-    assert given.keys() == needed.keys() - LEFT_OUT
-    for name, specifier in needed.items():
-        if any(s.operator == "<" for s in specifier) and name in given:
-            assert given[name] == specifier
+    assert len(commands(page)) == len(LEFT_OUT[page])
+    for command, left_out in zip(commands(page), LEFT_OUT[page], strict=True):
+        given = {r.name: r.specifier for r in map(Requirement, shlex.split(command.partition(" && ")[0])[2:])}
+        assert given.keys() == needed.keys() - left_out
+        for name, specifier in needed.items():
+            if any(s.operator == "<" for s in specifier) and name in given:
+                assert given[name] == specifier
+
+
+def test_a_server_serves_without_what_its_command_leaves_out(tmp_path: Path) -> None:
+    missing = [IMPORTED_AS.get(name, name) for name in LEFT_OUT["deploy"][0]]
+    code = f"import sys; sys.modules |= dict.fromkeys({missing})\n{SERVE}"
+    environment = os.environ | {"TMRL_LIKE_HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.stdout == "serves\n", done.stderr
+
+
+def test_a_trainer_trains_without_what_its_command_leaves_out(
+    command_line: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in LEFT_OUT["deploy"][1]:
+        monkeypatch.setitem(sys.modules, IMPORTED_AS.get(name, name), None)
+    assert command_line("run", TINY, "--in-process", "--trainer.rounds", "1", "--trainer.steps", "1") == 0
 
 
 @pytest.mark.long
@@ -41,7 +77,7 @@ def test_a_worker_that_was_installed_so_drives_by_what_a_trainer_elsewhere_makes
 ) -> None:
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
     python = tmp_path / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python"
-    for part in command().split("&&"):
+    for part in commands("actors")[0].split("&&"):
         arguments = [str(ROOT) if word == "tmrl_like" else word for word in shlex.split(part)[1:]]
         limits = [] if "--no-deps" in arguments else ["-c", str(ROOT / "constraints.txt")]
         subprocess.run([python, "-m", "pip", "-q", *arguments, *limits], check=True)

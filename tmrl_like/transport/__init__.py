@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from tmrl_like.errors import ConfigError
+from tmrl_like.errors import ConfigError, MissingExtraError
 from tmrl_like.transport.base import (
     DEFAULT_PORT,
     LOCALHOST,
@@ -91,7 +91,10 @@ def _sides(transport: str) -> tuple[_Server, _Peer]:
 
         return ZmqServerLink, ZmqPeerLink
     if transport == "tlspyo":
-        from tmrl_like.transport.tlspyo import TlspyoPeerLink, TlspyoServerLink
+        try:
+            from tmrl_like.transport.tlspyo import TlspyoPeerLink, TlspyoServerLink
+        except ModuleNotFoundError as error:
+            raise MissingExtraError(f"the transport tlspyo needs {error.name}: pip install tlspyo") from None
 
         return TlspyoServerLink, TlspyoPeerLink
     if transport == "inproc":

@@ -14,6 +14,7 @@ from cli_commands import TINY
 
 from tmrl_like.cli import doctor
 from tmrl_like.config.paths import default_keys_folder
+from tmrl_like.errors import RefusedError
 from tmrl_like.server.server import Server
 from tmrl_like.transport import KeyFolder, listen
 from tmrl_like.wire import messages as m
@@ -24,7 +25,7 @@ Look = Callable[..., str]
 @pytest.fixture
 def look(command_line: Callable[..., int], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Look:
     """Call the doctor, on a machine that is well but for what the test does to it; returns what it prints."""
-    for name in ("_SLOW_FSYNC_S", "_WAIT_S", "_LOAD_S"):  # however busy this machine is
+    for name in ("_SLOW_FSYNC_S", "_WAIT_S", "_CHECK_S", "_LOAD_S"):  # however busy this machine is
         monkeypatch.setattr(doctor, name, 250.0)
     monkeypatch.setattr(doctor, "_LATE_SHARE", 1.0)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: namedtuple("Usage", "free")(1 << 40))
@@ -122,7 +123,7 @@ def test_a_key_that_the_server_does_not_know(look: Look, tmp_path: Path, no_envi
     mine = KeyFolder(tmp_path / "mine")
     with Server(0, host="127.0.0.1", keys_dir=keys.path) as server:
         option = f"--server.port={server.address[1]}", f"--server.keys_dir={mine.path}"
-        assert "this machine has no key for it" in look(TINY, *option)
+        assert "this machine has no key: there" in look(TINY, *option)
         mine.join(keys.invite("robot", ("worker",)))
         assert "takes this machine's key, robot, for worker" in look(TINY, *option, exit_code=0)
     keys.revoke("robot")
@@ -157,15 +158,25 @@ def test_something_else_on_the_servers_port(
     assert "it does not answer this machine's key" in out
 
 
+class Link:
+    """To a server that returns probes."""
+
+    def send(self, data: bytes) -> bool:
+        self.returned = m.encode(m.Probe(time.time(), "0.1.0", "k", ("worker",)), m.decode(data)[1])
+        return True
+
+    def receive(self, timeout_s: float) -> bytes:
+        return self.returned
+
+
+def test_a_server_of_another_wire_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    link = Link()
+    monkeypatch.setattr(link, "receive", lambda _: bytes((m.WIRE_VERSION + 1,)) + link.returned[1:])
+    with pytest.raises(RefusedError, match="upgrade the older of the two"):
+        list(doctor._talk(link, doctor.Load()))
+
+
 def test_a_link_that_is_too_slow() -> None:
-    class Link:
-        def send(self, data: bytes) -> bool:
-            self.returned = m.encode(m.Probe(time.time(), "0.1.0", "k", ("worker",)), m.decode(data)[1])
-            return True
-
-        def receive(self, timeout_s: float) -> bytes:
-            return self.returned
-
     *_, (state, line) = doctor._talk(Link(), doctor.Load(sample_bytes=1 << 40, samples_per_s=1e6))
     assert state == doctor.PROBLEM
     assert "a worker sends up to" in line
@@ -186,7 +197,7 @@ def test_a_check_that_hangs_holds_up_no_other(look: Look, monkeypatch: pytest.Mo
         done.set()
         yield from ()
 
-    monkeypatch.setattr(doctor, "_LOAD_S", 1.0)
+    monkeypatch.setattr(doctor, "_CHECK_S", 1.0)
     monkeypatch.setattr(doctor, "_versions", hang)
     out = look()
     released.set()

@@ -43,7 +43,7 @@ OK, WARNING, PROBLEM = "ok", "warning", "problem"
 Finding: TypeAlias = tuple[str, str]  # state, and one line
 
 _WAIT_S = 2.0  # for an answer; for what is measured
-_LOAD_S = 60.0  # for what imports torch, or the user's code, and for all waits of a check
+_CHECK_S, _LOAD_S = 10.0, 60.0  # of all waits of a check; of one that loads torch, or the user's code
 _STEPS, _FSYNCS, _PINGS = 300, 20, 5
 _LATE_SHARE, _SLOW_FSYNC_S, _CLOCK_S = 0.01, 0.1, 1.0
 _LISTENS = OK, "the port is open"
@@ -97,9 +97,10 @@ def _examine(about: str, check: Callable[[], Iterator[Finding]]) -> list[str]:
 
     thread = threading.Thread(target=run, name="tmrl-doctor", daemon=True)
     thread.start()
-    thread.join(_LOAD_S)
+    within_s = _LOAD_S if about in ("environment", "device") else _CHECK_S
+    thread.join(within_s)
     if thread.is_alive():
-        say(PROBLEM, f"hangs: nothing after {duration(_LOAD_S)}")
+        say(PROBLEM, f"hangs: nothing after {duration(within_s)}")
     return states
 
 
@@ -253,14 +254,10 @@ def _server(settings: Settings, load: Load, address: str) -> Iterator[Finding]:
     yield from found
     keys = _key_folder(settings)
     if found == [_LISTENS] and not (keys.path / "peer.json").exists():
-        yield (
-            PROBLEM,
-            "this machine has no key for it: there `tmrl-like keys invite NAME`, here `tmrl-like keys join -`",
-        )
+        yield PROBLEM, "this machine has no key: there `tmrl-like keys invite NAME`, here `tmrl-like keys join -`"
     elif found == [_LISTENS]:
-        limits = settings.server.limits
-        link = connect(settings.server.transport, *host_and_port(address), keys, limits)
-        with contextlib.closing(link):
+        dialled = connect(settings.server.transport, *host_and_port(address), keys, settings.server.limits)
+        with contextlib.closing(dialled) as link:
             yield from _talk(link, load)
 
 
@@ -283,14 +280,17 @@ def _ask(link: DialledLink, size: int) -> tuple[float, float, m.Probe]:
 
     Raises:
         CredentialsError: the server refuses the key, or there is no answer.
-        RefusedError: the server says why it gives none.
+        RefusedError: the server says why it gives none, or speaks another version.
     """
     until, probe, started = time.monotonic() + _WAIT_S, m.encode(m.Probe(), bytes(size)), 0.0
     while (left_s := until - time.monotonic()) > 0:
         if not started and link.send(probe):
             started = time.perf_counter()
         answer = link.receive(left_s if started else 0.01)
-        message = None if answer is None else m.decode(answer)[0]
+        try:
+            message = None if answer is None else m.decode(answer)[0]
+        except m.WireVersionError as error:
+            raise RefusedError(f"the server speaks {error}: upgrade the older of the two") from None
         if isinstance(message, m.Refusal):
             raise RefusedError(message.reason)
         if isinstance(message, m.Probe):

@@ -252,12 +252,12 @@ FAULTS = {
     "bounds far too wide": Case(
         "drone",
         ("observation too small",),
-        {"observation_space": _boxes(1e6, (1, 1, 1, 1), *[_boxes(1e6, (2,))[0]] * 4)},
+        {"observation_space": _boxes(1e3, (1, 1, 1, 1), *[_boxes(1e3, (2,))[0]] * 4)},
     ),
     "actor learns too fast": Case("drone", ("saturated", "ignores"), agent={"lr_actor": 0.3}),
     "entropy target far too low": Case("robot", ("entropy collapsed",), agent={"target_entropy": -30.0}),
     "entropy coefficient far too large": Case(
-        "drone", ("random",), agent={"entropy_coef": 20.0, "learn_entropy_coef": False}
+        "drone", ("random",), agent={"entropy_coef": 20.0, "learn_entropy_coef": False}, samples=1800
     ),
     "critics learn too fast": Case("robot", ("values",), agent={"lr_critic": 0.1}),
     "no action buffer": Case(
@@ -272,15 +272,15 @@ FAULTS = {
     "time limit is said to terminate": Case(
         "robot", ("time limit",), {"limit": 12, "limit_terminates": True}, without=("augment",)
     ),
-    "memory of 40 samples": Case("drone", ("memory", "held out"), memory={"memory_size": 40}),
+    "memory of 40 samples": Case("robot", ("memory", "held out"), memory={"memory_size": 40}),
     "one training step in a hundred": Case(
         "drone", ("few training steps",), schedule={"max_training_steps_per_env_step": 0.01, "steps": 1}, samples=2400
     ),
     "no policy is published": Case(
-        "robot", ("old policy",), schedule={"update_model_interval": 10**6, "epochs": 1, "rounds": 10**6}
+        "robot", ("old policy",), schedule={"update_model_interval": 10**6, "rounds": 10**6}, samples=1800
     ),
     "actor ignores its observation": Case("robot", ("ignores",), actor_cls=Blind),
-    "arm does not obey": Case("robot", ("still",), {"act": lambda action: 0 * action}),
+    "arm does not obey": Case("robot", ("still", "no effect"), {"act": lambda action: 0 * action}),
     "actor does not learn": Case("robot", ("policy stays",), agent={"lr_actor": 0.0}),
     "no value beyond the next step": Case("drone", ("gamma",), agent={"gamma": 0.0}),
 }

@@ -28,6 +28,7 @@ WELL = {  # a round of the drone after half a minute
     "entropy_coef": 0.0132,
     "observation_moves_share": 0.998,
     "action_lag_steps": 3.0,
+    "action_effect_share": 0.74,
     "action_spread": 0.496,
     "actions_at_bounds_share": 0.11,
     "policy_change": 0.0273,
@@ -40,11 +41,11 @@ WELL = {  # a round of the drone after half a minute
 }
 
 
-def episodes(returns, steps=100, terminated=False, test=False, fault=""):
+def episodes(returns, steps=100, terminated=False, test=False, fault="", version=1):
     """`steps`: one number, or those of each."""
     lengths = steps if isinstance(steps, list) else [steps] * len(returns)
     return [
-        EpisodeStats("w", test, value, length, terminated, not terminated, 0.0, 1, fault=fault)
+        EpisodeStats("w", test, value, length, terminated, not terminated, 0.0, version, fault=fault)
         for value, length in zip(returns, lengths, strict=True)
     ]
 
@@ -83,9 +84,10 @@ FAULTS = {
     "rewards too large": {"value_low": -2.6e6, "q_mean": -3e5},
     "held out": {"loss_critic_held_out": 0.08},
     "entropy collapsed": {"entropy_nats": -11.0},
-    "random": {"entropy_nats": 1.37},
+    "random": {"entropy_nats": 1.37, "training_steps_total": 5000},
     "saturated": {"actions_at_bounds_share": 0.97},
     "ignores": {"action_spread": 0.0},
+    "no effect": {"action_effect_share": 0.004},
     "delay": {"known": KNOWN | {"act_buf_len": 0}},
 }
 
@@ -101,9 +103,9 @@ def test_each_sign_is_named_when_it_lasts(name):
 
 def test_a_training_whose_return_has_risen_learns_and_goes_on_to_when_it_has_converged():
     diagnosis = Diagnosis(**KNOWN)
-    diagnosis.add(episodes(RISES[:6]))
+    diagnosis.add(episodes(RISES[:9]))
     assert diagnosis.judge(WELL) == TOO_EARLY
-    diagnosis.add(episodes(RISES[6:]))
+    diagnosis.add(episodes(RISES[9:]))
     assert diagnosis.judge(WELL) == LEARNING
     diagnosis.add(episodes([-3.0, -2.0, -4.0, -1.0, -2.5] * 40))
     assert diagnosis.judge(WELL | {"training_steps_total": 10**6, "policy_change": 0.0}) == LEARNING
@@ -120,11 +122,21 @@ def test_a_return_that_stays_is_said_at_last_and_a_young_training_is_waited_for(
     assert said(returns=[], **old) == LEARNING  # from data alone: nothing speaks against it
 
 
+def test_what_an_expert_drove_is_no_first_return():
+    diagnosis = Diagnosis(**KNOWN)
+    diagnosis.add(episodes([-1.0] * 30, version=0) + episodes(RISES))
+    assert diagnosis.judge(WELL) == LEARNING
+
+
 def test_a_training_that_begins_well_need_not_rise():
     diagnosis = Diagnosis(**KNOWN)
     diagnosis.starts_well = True
     diagnosis.add(episodes(FLAT * 4))
     assert diagnosis.judge(WELL | {"training_steps_total": 20_000}) == LEARNING
+
+
+def test_without_a_discount_episodes_may_be_cut():
+    assert said(known=KNOWN | {"gamma": 1.0}) == TOO_EARLY
 
 
 def test_what_is_not_known_is_no_sign():

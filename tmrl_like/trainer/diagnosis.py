@@ -18,7 +18,7 @@ from tmrl_like.types import EpisodeStats
 LEARNING, TOO_EARLY, NOT_LEARNING = "learning", "too early to say", "not learning because "
 
 _LASTS = 3  # judgements in a row
-_FIRST, _RECENT, _LEAST_RECENT = 2, 10, 5  # episodes, of training and of tests each
+_FIRST, _RECENT, _LEAST_RECENT = 2, 10, 8  # episodes, of training and of tests each
 _RISEN, _SPREAD_OF_FIRST = 4.0, 2.0  # standard errors
 _FLAT_EPISODES, _FLAT_STEPS = 40, 10_000
 _LATEST, _LEAST_EPISODES = 20, 10  # episodes that are looked at
@@ -132,7 +132,7 @@ SIGNS: dict[str, tuple[Callable[[_Values], Any], str]] = {
         "the policy does not change ({policy_change:.1g} in 500 training steps): raise agent.lr_actor",
     ),
     "old policy": (
-        lambda v: v["policy_age_steps"] > 5000,
+        lambda v: v["policy_age_steps"] > 3000,
         "samples are made by a policy that is {policy_age_steps:,.0f} training steps old: lower "
         "trainer.update_model_interval, or see whether workers get policies",
     ),
@@ -173,7 +173,7 @@ SIGNS: dict[str, tuple[Callable[[_Values], Any], str]] = {
         "or agent.entropy_coef",
     ),
     "random": (
-        lambda v: v["training_steps_total"] > 2000 and v["entropy_share"] > 0.95,
+        lambda v: v["training_steps_total"] > 4000 and v["entropy_share"] > 0.95,
         "the policy stays random: its entropy is {entropy_share:.0%} of the largest; lower agent.entropy_coef or "
         "agent.target_entropy, or enlarge the rewards",
     ),
@@ -185,6 +185,11 @@ SIGNS: dict[str, tuple[Callable[[_Values], Any], str]] = {
         lambda v: v["training_steps_total"] > 2000 and v["action_spread"] < 0.02,
         "the actor ignores its observation: actions differ by {action_spread:.2g} of their range from one to another; "
         "see obs_preprocessor and actor, and lower agent.lr_actor",
+    ),
+    "no effect": (
+        lambda v: v["action_effect_share"] < 0.02,
+        "actions have no effect: they explain {action_effect_share:.1%} of how observations change; see that commands "
+        "arrive, and that the observation shows what they do",
     ),
     "delay": (
         lambda v: v["action_lag_steps"] > v["act_buf_len"],
@@ -221,7 +226,8 @@ class Diagnosis:
     def add(self, episodes: Iterable[EpisodeStats]) -> None:
         """Episodes that were reported."""
         for stats in episodes:
-            self.returns.add(stats)
+            if stats.policy_version:  # else an expert drove, or what was there before
+                self.returns.add(stats)
             self._terminated |= stats.terminated
             if not stats.test:
                 self._episodes.append(stats)
@@ -250,7 +256,8 @@ class Diagnosis:
         low, high = self._rewards
         self._lag = values["action_lag_steps"] = values.get("action_lag_steps", self._lag)
         gamma, entropy = values["gamma"], values["entropy_nats"]
-        held_out, loss = _held_out(values)
+        name = next((name for name in values if name.startswith("loss_") and name.endswith("_held_out")), "")
+        held_out, loss = values[name], values[name.removesuffix("_held_out")]
         if loss > 0 and held_out == held_out:
             self._held_out.append(held_out / loss)
         bonus = values["entropy_coef"] * entropy / max(1.0 - gamma, 1e-6)
@@ -262,7 +269,7 @@ class Diagnosis:
             reward_same=low <= high <= low + 1e-6 * abs(low),
             terminated=self._terminated,
             observation_still_share=1.0 - values["observation_moves_share"],
-            horizon=1.0 / max(1.0 - gamma, 1e-6),
+            horizon=1.0 / (1.0 - gamma) if gamma < 1.0 else math.nan,
             sample_uses=values["training_steps_per_env_step_round"] * values["batch_size"],
             policy_age_steps=values["policy_age_p50_s"]
             * values["training_steps_per_s"]
@@ -280,11 +287,3 @@ class Diagnosis:
                 values[f"{name}_share"] = float(np.mean([bool(getattr(stats, name)) for stats in self._episodes]))
             values.update(episode_steps=float(np.mean(steps)), episode_steps_differ=max(steps) - min(steps))
         return values
-
-
-def _held_out(values: _Values) -> tuple[float, float]:
-    """The first loss that a record has on what is held out, and the same on what is trained on; NaN: it has none."""
-    for name in values:
-        if name.startswith("loss_") and name.endswith("_held_out"):
-            return values[name], values[name.removesuffix("_held_out")]
-    return math.nan, math.nan

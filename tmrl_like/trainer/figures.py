@@ -108,7 +108,8 @@ def lags(obs: Array, act: Array, is_reset: Any) -> Figures:
 
     Returns:
         `action_lag_steps`, the smallest j that leaves nearly as little unexplained as the largest: how long an action
-        buffer must be. Nothing where too few steps follow each other.
+        buffer must be; `action_effect_share`, how much all actions explain of what observations leave. Nothing where
+        too few steps follow each other.
     """
     row = np.arange(len(is_reset))
     t = np.flatnonzero(row - np.maximum.accumulate(np.where(is_reset, row, -1)) > MAX_LAG + 1)
@@ -121,7 +122,8 @@ def lags(obs: Array, act: Array, is_reset: Any) -> Figures:
     explained = (np.linalg.qr(regressors)[0].T @ changes) ** 2
     left = (changes**2).sum(axis=0) - np.cumsum(explained, axis=0)[width - 1 :: actions]  # [MAX_LAG + 2, D]: none, j …
     left = left.sum(axis=1) / (rows - 1 - width - actions * np.arange(MAX_LAG + 2))
-    return {"action_lag_steps": float(max(0, np.flatnonzero(left <= _NEARLY * left.min())[0] - 1))}
+    lag, effect = max(0, np.flatnonzero(left <= _NEARLY * left.min())[0] - 1), 1.0 - left.min() / max(left[0], 1e-9)
+    return {"action_lag_steps": float(lag), "action_effect_share": float(effect)}
 
 
 def _standardised(values: Array) -> Array:

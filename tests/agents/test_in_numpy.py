@@ -212,7 +212,7 @@ def test_weights_that_do_not_fit_change_nothing(tmp_path):
     with pytest.raises(
         PolicyError,
         match=r"do not fit SquashedGaussianActor: hidden.0.weight is \(9, 12\) instead of \(8, 12\); "
-        r"hidden.0.bias is \(9,\).*same actor class",
+        r"hidden.0.bias is \(9,\).*another environment, actor class",
     ):
         small.load_weights(large.weights())
     large.save(tmp_path / "policy")

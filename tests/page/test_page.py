@@ -90,6 +90,12 @@ def test_who_lets_others_look_is_told_what_they_see(caplog):
     assert line.startswith("without a key and unencrypted, anybody who can reach http://0.0.0.0:")
 
 
+def shown(runs, fleets):
+    """What the newest view says of the only worker."""
+    ((_, beat),) = fleets[-1]
+    return dict(zip(runs[-1]["fields"], beat, strict=True))
+
+
 def test_a_browser_is_told_of_workers_and_training_and_prometheus_the_same(zmq_house, until):
     server = zmq_house.server()
     worker, trainer = zmq_house.worker(name="arm"), zmq_house.trainer(training={"epochs": 1})
@@ -101,11 +107,10 @@ def test_a_browser_is_told_of_workers_and_training_and_prometheus_the_same(zmq_h
         told = events(page)
         until(lambda: watcher.session.connected)
         runs, fleets = [], []
-        while not (fleets and fleets[-1] and runs and runs[-1]["round"]):
+        while not (fleets and fleets[-1] and runs and runs[-1]["round"] and shown(runs, fleets)["returns"]):
             kind, content = next(told)
             (runs if kind == "run" else fleets).append(content)
-        ((age_s, beat),) = fleets[-1]
-        seen = dict(zip(runs[-1]["fields"], beat, strict=True))
+        ((age_s, _),), seen = fleets[-1], shown(runs, fleets)
         assert 0 <= age_s < 5
         assert seen["worker"] == "arm"
         assert 0 < len(seen["returns"]) <= 5

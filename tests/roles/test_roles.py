@@ -640,7 +640,7 @@ def test_a_worker_with_other_spaces_is_refused_with_both_named(house, caplog, un
     house.server()
     assert house.trainer().link.session.wait_connected(60)
     worker = house.worker(Other)
-    until(lambda: re.search(r"action space is Box\(-2, 2.*the trainer's is Box\(-1, 1", caplog.text))
+    until(lambda: re.search(r"action space is Box\(-2.0, 2.*the trainer's is Box\(-1.0, 1", caplog.text))
     assert not worker.wait_connected(0)
 
 

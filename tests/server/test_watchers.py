@@ -155,6 +155,12 @@ def test_a_watchers_key_does_not_drive(relay, link):
     assert not link.to(b"w", m.Drive)
 
 
+def test_a_key_that_is_no_operators_any_more_does_not_drive(driven, link):
+    give(driven, b"op", m.Drive("w1", ("left",)), OPERATOR)
+    give(driven, b"op", m.Drive("w1", ("up",)), Identity("tablet", ("watcher",)))
+    assert [drive.keys for drive in link.to(b"w", m.Drive)] == [("left",)]
+
+
 def test_an_operator_sends_so_many_a_second(driven, link):
     for _ in range(500):
         give(driven, b"op", m.Drive("w1"), OPERATOR, now=1.0)

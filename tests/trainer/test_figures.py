@@ -41,8 +41,8 @@ def test_actions_that_do_nothing_have_no_lag_and_few_steps_in_a_row_say_nothing(
     assert lags(0 * obs, act, is_reset)["action_lag_steps"] == 0.0
 
 
-def samples(count, moves=True, stream="a/1/1/0", width=3):
-    numbers = [float(k if moves else 0) for k in range(count)]
+def samples(count, moves=True, stream="a/1/1/0", width=3, gap=0.0):
+    numbers = [float(k if moves else 0) + gap for k in range(count)]
     rows = [Sample(np.zeros(2, np.float32), np.full(width, n, np.float32), 0.0, False, False, {}) for n in numbers]
     return packed([Step(row, False, row, 0) for row in rows], stream, with_originals=False)
 
@@ -64,6 +64,12 @@ def test_a_worker_that_stands_still_is_seen_and_one_stream_at_a_time_is_followed
     figures.figures()  # nothing has come of that stream
     figures.add(samples(200, stream="b/1/1/0"))
     assert figures.figures()["observation_moves_share"] == 1.0
+
+
+def test_observations_with_gaps_that_a_preprocessor_fills_have_no_figures():
+    figures = SampleFigures()
+    figures.add(samples(200, gap=np.nan))
+    assert figures.figures() == {}
 
 
 def test_however_much_comes_only_the_newest_is_kept_and_another_structure_begins_again():

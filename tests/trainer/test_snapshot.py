@@ -178,7 +178,7 @@ def test_a_part_that_the_agent_no_longer_has_is_one_clear_line(tmp_path: Path) -
     one, two = training(), training()
     one.agent.average, two.agent.average = torch.nn.Linear(1, 1), None  # type: ignore[attr-defined]
     take_snapshot(one).write(tmp_path)
-    with pytest.raises(CheckpointError, match="restore the settings it was made with") as caught:
+    with pytest.raises(CheckpointError, match="give the experiment the values that it was made with") as caught:
         load_checkpoint(two, tmp_path)
     assert "\n" not in str(caught.value)
 

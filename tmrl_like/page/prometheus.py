@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -46,10 +47,13 @@ def exposition(sight: Sight | None, now: float, record: Record) -> str:
         lines += _of_workers(
             [(age_s + silent_s, dict(zip(FIELDS, beat, strict=True))) for age_s, beat in sight.workers]
         )
+    numbers = {}  # by a name that Prometheus reads; an agent names its metrics as it likes
     for name, value in record.items():
         if isinstance(value, int | float) and not isinstance(value, bool):
-            kind = "counter" if name.endswith("_total") else "gauge"
-            lines += _metric(name.replace(".", "_"), kind, "see docs/metrics.md", [("", value)])
+            numbers[re.sub(r"\W", "_", name, flags=re.ASCII)] = value
+    for name, value in numbers.items():
+        kind = "counter" if name.endswith("_total") else "gauge"
+        lines += _metric(name, kind, "see docs/metrics.md", [("", value)])
     return "\n".join([*lines, ""])
 
 

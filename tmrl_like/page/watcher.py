@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import math
 import time
@@ -106,7 +107,8 @@ class Watcher:
         trainers, counters, workers, reports = _decoder.decode(body)
         self.sight = Sight(now, trainers, counters, bytes(workers))
         for report in reports:
-            self.figures.add_record(json.loads(report))
+            with contextlib.suppress(ValueError, TypeError, AttributeError, KeyError, OverflowError):  # an odd one
+                self.figures.add_record(json.loads(report))
         if now - self._compared_at >= _COMPARES_EVERY_S:
             self._compared_at = now
             self.figures.see(trainers, self.sight.workers)

@@ -270,6 +270,7 @@ class Relay:
         if not _may_be(incoming.identity, seat.hello.role):
             self._dismiss(seat, _not_for(incoming.identity, seat.hello.role))
             return None
+        seat.is_operator = "operator" in incoming.identity.roles
         return seat
 
     def tick(self, now: float) -> bool:
@@ -327,7 +328,6 @@ class Relay:
             self._seat_trainer(seat)
             self._welcome(seat)
         elif hello.role == "watcher":
-            seat.is_operator = "operator" in identity.roles
             self._welcome(seat)
         else:
             self._workers[hello.name] = seat

@@ -88,7 +88,7 @@ class SampleFigures:
         self._known = obs, act, is_reset = tuple(values[-_ROWS:] for values in joined)
         if self._left <= 0:
             self._stream = ""
-        if not obs.size:
+        if not obs.size or not (np.isfinite(obs).all() and np.isfinite(act).all()):  # a preprocessor may fill gaps
             return {}
         moves = float((np.diff(obs, axis=0) != 0).any(axis=1)[is_reset[1:] == 0].mean())
         return {"observation_moves_share": moves} | (lags(obs, act, is_reset) if moves > _MOVES else {})

@@ -191,7 +191,7 @@ class TrainingOffline(Schedule):
         self._stored_ages = StoredAges(self.memory.memory_size)
         self._sample_figures, self._actor_figures = SampleFigures(), ActorFigures()
         self._batch: Batch | None = None  # trained on last
-        self._figures_at = 0  # training steps and samples
+        self._figures_at: float = 0  # training steps and samples
         self.diagnosis = Diagnosis(**known_figures(self.agent, self.memory))
         self._began_at = self._published_at = self.clock()
         self._awaited: deque[tuple[int, Receipt]] = deque()  # in lockstep: tasked steps, up to this packet
@@ -400,7 +400,12 @@ class TrainingOffline(Schedule):
         done = self.total_updates + self.total_samples
         if self._batch is not None and done - self._figures_at >= _FIGURES_EVERY:
             self._figures_at = done
-            figures = self._sample_figures.figures() | self._actor_figures.figures(self.agent, self._batch)
+            try:
+                figures = self._sample_figures.figures() | self._actor_figures.figures(self.agent, self._batch)
+            except Exception as error:  # the user's agent among others
+                self._figures_at = math.inf
+                log.warning("no figures of samples and actor: %s: %s; training goes on", type(error).__name__, error)
+                figures = {}
             record |= self.recent_rewards.widen(figures)
             self.diagnosis.judge(record)
         return record | {"learning": self.diagnosis.line}

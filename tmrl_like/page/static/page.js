@@ -184,14 +184,22 @@ function drawWorkers() {
 // -- takeover -----------------------------------------------------------------------------------------
 
 const KEYS = { ArrowLeft: "left", ArrowRight: "right", ArrowUp: "up", ArrowDown: "down", " ": "space", Enter: "enter" };
-const held = new Set();
+const held = new Map();  // a key's code -> its name
+const keys = () => [...held.values()].slice(0, 16);
 let driven = null;  // the worker
 
 function drive(givesBack) {
   if (driven === null) return;
-  const body = JSON.stringify({ worker: driven, keys: [...held].slice(0, 16), gives_back: givesBack });
-  fetch("drive", { method: "POST", headers: { "content-type": "application/json" }, body }).catch(() => {});
-  if (givesBack) { driven = null; held.clear(); }
+  const body = JSON.stringify({ worker: driven, keys: keys(), gives_back: givesBack });
+  fetch("drive", { method: "POST", headers: { "content-type": "application/json" }, body })
+    .then((answer) => answer.ok || letGo(), letGo);  // who lost the page does not take over again by himself
+  if (givesBack) letGo();
+  drawTakeover();
+}
+
+function letGo() {
+  driven = null;
+  held.clear();
   drawTakeover();
 }
 
@@ -204,16 +212,20 @@ function drawTakeover() {
   select.disabled = driven !== null;
   text(button, driven === null ? "take over" : "give back");
   const who = fleet.find((w) => w.worker === driven);
-  text(said, driven === null ? "" : `keys: ${[...held].join(" ") || "none"}; Escape gives back; ${who ? who.state : "gone"}`);
+  text(said, driven === null ? "" : `keys: ${keys().join(" ") || "none"}; Escape gives back; ${who ? who.state : "gone"}`);
 }
 
 function onKey(event) {
-  if (driven === null || event.ctrlKey || event.metaKey || event.altKey) return;
-  event.preventDefault();
+  if (driven === null) return;
   if (event.key === "Escape") return drive(true);
-  const name = KEYS[event.key] || event.key.toLowerCase(), was = held.has(name);
-  if (event.type === "keydown") held.add(name); else held.delete(name);
-  if (was !== held.has(name)) drive(false);
+  const was = keys().join();
+  if (event.ctrlKey || event.metaKey || event.altKey) held.clear();  // the browser's own, which may keep a key's end
+  else {
+    event.preventDefault();
+    if (event.type === "keydown") held.set(event.code, KEYS[event.key] || event.key.toLowerCase());
+    else held.delete(event.code);
+  }
+  if (was !== keys().join()) drive(false);
 }
 
 $("takeover").children[1].onclick = (event) => {

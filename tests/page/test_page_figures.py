@@ -125,3 +125,5 @@ def test_the_figures_for_prometheus_have_names_kinds_and_labels():
         assert expected in lines
     assert not any("held_by" in line or "is_on" in line for line in lines)
     assert exposition(None, 12.0, {}) == ""
+    odd = exposition(None, 12.0, {"loss/actor": 1.0, "a.b": 2.0, "a_b": 3.0})
+    assert [line for line in odd.splitlines() if line[0] != "#"] == ["tmrl_loss_actor 1.0", "tmrl_a_b 3.0"]

@@ -116,5 +116,5 @@ def test_the_drone_learns_behind_an_engine(script: str, typed: Callable[[str], s
     returns = [sum(r["return_test_mean"] for r in part) / len(part) for part in (before, after)]
     arrived = [sum(r["terminated_test_share"] for r in part) / len(part) for part in (before, after)]
     print(f"mean return {returns[0]:.2f} -> {returns[1]:.2f}, at the target {arrived[0]:.0%} -> {arrived[1]:.0%}")
-    assert returns[1] > returns[0]
-    assert arrived[1] >= 0.6 > arrived[0]
+    assert returns[1] > returns[0] + 10  # within three rounds an idle machine has learnt to arrive, not how to fast
+    assert arrived[1] >= 0.6

@@ -1,5 +1,6 @@
 import contextlib
 import gc
+import json
 import logging
 import os
 import shutil
@@ -23,6 +24,34 @@ if TYPE_CHECKING:
 
 settings.register_profile("any load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any load")
+
+
+FIGURES: dict[str, dict[str, str]] = {}  # of each test, of each of its parameters, what was measured
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--keep-figures", action="store_true", help="write what tests measure to tests/figures.json")
+
+
+@pytest.fixture
+def figure(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Keeps a line about what the test measured."""
+    test, _, parameters = request.node.nodeid.removeprefix("tests/").removesuffix("]").partition("[")
+    return lambda line: FIGURES.setdefault(test, {}).update({parameters: f"{line}, {time.strftime('%Y-%m-%d')}"})
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if FIGURES:
+        terminalreporter.section("figures")
+    for test, lines in FIGURES.items():
+        for parameters, line in lines.items():
+            terminalreporter.line(f"{test} {parameters}: {line}")
+    if config.getoption("--keep-figures"):
+        path = Path(__file__).with_name("figures.json")
+        known = json.loads(path.read_text(encoding="utf-8"))
+        path.write_text(
+            json.dumps(dict(sorted((known | FIGURES).items())), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import reliability
 import torch
 import yaml
 from gymnasium import spaces
@@ -66,6 +67,12 @@ def page(name: str) -> str:
 
 def fences(text: str, language: str) -> list[str]:
     return [textwrap.dedent(code) for code in re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)]
+
+
+def test_the_table_of_faults_is_what_the_tests_say():
+    """`python tests/reliability.py` writes it again."""
+    assert reliability.page() == page("reliability.md")
+    assert {proof.area for proof in reliability.proofs()} <= set(reliability.AREAS)
 
 
 def without_code(text: str) -> str:

@@ -8,7 +8,6 @@ import pytest
 from chaos_rig import Rig
 
 SEED_VARIABLE = "TMRL_LIKE_CHAOS_SEED"
-FIGURES: list[tuple[str, str]] = []
 
 
 @pytest.fixture
@@ -33,18 +32,6 @@ def rigs(tmp_path: Path) -> Iterator[Callable[[str], Rig]]:
 
 
 @pytest.fixture
-def figure(request: pytest.FixtureRequest, seed: int) -> Callable[[str], None]:
-    """Keeps a line for the end of the run."""
-
-    def keep(line: str) -> None:
-        FIGURES.append((request.node.name, f"{line} (seed {seed})"))
-        print(line)
-
-    return keep
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if FIGURES:
-        terminalreporter.section("chaos")
-        for name, line in FIGURES:
-            terminalreporter.line(f"{name}: {line}")
+def figure(figure: Callable[[str], None], seed: int) -> Callable[[str], None]:
+    """Keeps a line for the end of the run, with the seed that leads to it."""
+    return lambda line: figure(f"{line} (seed {seed})")

@@ -132,6 +132,7 @@ def engines(tmp_path: Path) -> Iterator[Callable[..., EngineRig]]:
 many = [pytest.mark.chaos, pytest.mark.timeout(MANY_S)]
 
 
+@pytest.mark.fault("processes", "a node of an engine, or a gateway, is killed", "no sample is lost or doubled")
 @pytest.mark.parametrize(
     ("victim", "count", "limit_s"),
     [
@@ -156,6 +157,7 @@ def test_killed_nodes_and_gateways_cost_no_sample(engines, seed, figure, victim,
     assert statistics.median(took) <= limit_s, took
 
 
+@pytest.mark.fault("processes", "a gateway and all nodes are killed at once", "no sample is lost or doubled")
 def test_a_gateway_that_is_killed_with_all_nodes_costs_no_sample(engines, seed, figure):
     """How long it takes is for the long form."""
     engine, rng = engines(3), random.Random(seed)
@@ -219,6 +221,7 @@ def test_a_full_stream_and_dead_workers_cost_no_sample(engines, seed, figure, wo
     assert found.exactly_once, str(found)
 
 
+@pytest.mark.fault("disk", "a node of an engine loses its disk", "no sample is lost")
 def test_disks_that_are_lost_cost_no_sample(engines, seed, figure):
     """The engine is never the only place: what it had confirmed, and no trainer has stored, the workers still have."""
     engine = engines(1)

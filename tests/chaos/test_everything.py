@@ -4,11 +4,13 @@ import math
 import random
 import time
 
+import pytest
 from chaos_rig import counts, log_uniform, trouble, wait_for_checkpoint
 
 WORKERS = (1, 2, 3)
 
 
+@pytest.mark.fault("processes", "all of it at once, at random", "no sample is lost, doubled or out of order")
 @counts(short=0, zmq=200, tlspyo=100)
 def test_everything_at_once_costs_no_sample(rigs, seed, figure, transport, count):
     """What is frozen, slow or damaged stays so until an action mends it; meanwhile parts are killed."""

@@ -3,6 +3,7 @@
 import random
 import time
 
+import pytest
 from chaos_rig import SMALL, Rig, all_at_once, counts, wait_for_checkpoint, wait_until
 
 from tmrl_like.testing.chaos import Audit, audit
@@ -11,6 +12,7 @@ STANDS_STILL_S = (4.5, 6.0)
 """Around the time after which the server gives the seat away."""
 
 
+@pytest.mark.fault("processes", "a trainer or worker stands still (SIGSTOP)", "no sample is lost or doubled")
 @counts(short=1, zmq=10, tlspyo=5)
 def test_a_trainer_or_worker_that_stands_still_costs_no_sample(rigs, seed, figure, transport, count):
     cases = {"trainer": freeze_trainer, "worker": freeze_worker}
@@ -64,6 +66,7 @@ def freeze_worker(rig: Rig, rng: random.Random, count: int) -> Audit:
     return audit(trainer.training.memory.rows(), rig.produced())
 
 
+@pytest.mark.fault("processes", "the trainer stands still for long", "the memory of server and worker is bounded")
 @counts(short=3, zmq=60, tlspyo=30)
 def test_memory_is_flat_while_the_trainer_stands_still(rigs, seed, figure, transport, count):
     """`count`: times 10 MB of samples, after the outbox is full."""

@@ -42,6 +42,11 @@ def confirmed_in_s(leaf: LeafNode, nodes: Nodes, seconds: float) -> list[float]:
     return asyncio.run(probe())
 
 
+@pytest.mark.fault(
+    "network",
+    "a site is cut off from its engine",
+    "its workers' samples are confirmed on the site, and nothing is lost",
+)
 @pytest.mark.parametrize(
     ("workers", "cut_s", "how"),
     [

@@ -5,6 +5,7 @@ import random
 import time
 
 import psutil
+import pytest
 from chaos_rig import counts, wait_until
 
 ENV = {"period_s": 0.002, "ballast_bytes": 300}
@@ -18,6 +19,9 @@ def link_of(worker) -> psutil.Process | None:
     return None
 
 
+@pytest.mark.fault(
+    "processes", "a worker's link process is killed", "the robot drives on; all that was appended arrives, once"
+)
 @counts(short=3, zmq=200, tlspyo=60)
 def test_a_killed_link_loses_nothing_of_what_the_worker_had_appended(rigs, seed, figure, transport, count):
     rig, rng = rigs(transport), random.Random(seed)

@@ -3,11 +3,13 @@
 import random
 import time
 
+import pytest
 from chaos_rig import all_at_once, counts, log_uniform, wait_until
 
 LINKS = 10
 
 
+@pytest.mark.fault("network", "a worker's link freezes, then breaks", "no sample is lost or doubled")
 @counts(short=6, zmq=200, tlspyo=100)
 def test_links_that_freeze_and_then_break_cost_no_sample(rigs, seed, figure, transport, count):
     rig = rigs(transport)
@@ -38,6 +40,7 @@ def test_links_that_freeze_and_then_break_cost_no_sample(rigs, seed, figure, tra
     assert found.exactly_once, str(found)
 
 
+@pytest.mark.fault("network", "the trainer's link freezes, then breaks", "no sample is lost or doubled")
 @counts(short=0, zmq=10, tlspyo=5)
 def test_a_trainers_link_that_freezes_and_breaks_costs_no_sample(rigs, seed, figure, transport, count):
     rig, rng = rigs(transport), random.Random(seed)
@@ -59,6 +62,7 @@ def test_a_trainers_link_that_freezes_and_breaks_costs_no_sample(rigs, seed, fig
     assert found.exactly_once, str(found)
 
 
+@pytest.mark.fault("network", "a link is silent", "both ends notice within 10 s")
 @counts(short=1, zmq=10, tlspyo=5)
 def test_a_silent_link_is_noticed_within_ten_seconds_by_worker_and_trainer(rigs, seed, figure, transport, count):
     rig, rng = rigs(transport), random.Random(seed)
@@ -88,6 +92,7 @@ def until_noticed(peer) -> float:
     return wait_until(lambda: not peer.wait_connected(0.0), 10.0, "the silence is noticed")
 
 
+@pytest.mark.fault("network", "bytes are changed on their way", "no sample is lost; the link heals")
 @counts(short=3, zmq=40, tlspyo=20)
 def test_corrupted_bytes_cost_no_sample_and_the_link_heals(rigs, seed, figure, transport, count):
     """`count`: rounds of noise on the links of two workers and the trainer, quiet in between."""

@@ -29,6 +29,9 @@ def kill_ranks(rig: Rig, rng: random.Random, count: int) -> tuple[list[float], A
     return survived_s, rig.settle(last)
 
 
+@pytest.mark.fault(
+    "processes", "one of several trainers is killed", "no sample is lost or doubled; the others end in one line"
+)
 @pytest.mark.parametrize(
     "count",
     [

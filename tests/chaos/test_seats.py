@@ -6,6 +6,7 @@ from chaos_rig import MANY_S, Rig, all_at_once, counts, wait_until
 FREE_WITHIN_S = 10.0
 
 
+@pytest.mark.fault("processes", "whoever holds a seat dies", "the seat is free within 10 s")
 @counts(short=1, zmq=5, tlspyo=3)
 def test_a_dead_parts_seat_is_free_within_ten_seconds_and_another_takes_it(rigs, figure, transport, count):
     cases = [(rigs(transport), role) for role in ("worker", "trainer")]
@@ -35,6 +36,7 @@ def sitting(server, role: str) -> set[int]:
     return {seat.hello.incarnation for seat in seats if seat is not None}
 
 
+@pytest.mark.fault("processes", "a worker with child processes is killed", "none of them is left")
 @pytest.mark.parametrize(
     ("transport", "count"),
     [

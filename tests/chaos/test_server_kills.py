@@ -4,11 +4,13 @@ import random
 import statistics
 import time
 
+import pytest
 from chaos_rig import counts, log_uniform, trouble, wait_until
 
 WORKERS = (1, 2, 3)
 
 
+@pytest.mark.fault("processes", "the server is killed", "no sample is lost, doubled or out of order")
 @counts(short=0, zmq=200, tlspyo=60)
 def test_a_killed_server_costs_no_sample(rigs, seed, figure, transport, count):
     rig = rigs(transport)
@@ -30,6 +32,9 @@ def test_a_killed_server_costs_no_sample(rigs, seed, figure, transport, count):
     assert found.exactly_once, str(found)
 
 
+@pytest.mark.fault(
+    "processes", "the server is killed and started again", "traffic of all workers flows within 2 s of the start"
+)
 @counts(short=2, zmq=30, tlspyo=20)
 def test_traffic_flows_again_within_two_seconds_of_a_restart(rigs, seed, figure, transport, count):
     rig, rng = rigs(transport), random.Random(seed)

@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from chaos_rig import Place, Rig, all_at_once, checkpoint_of, counts, wait_for_checkpoint, wait_until
 
 from tmrl_like.testing.chaos import Audit
@@ -20,6 +21,9 @@ class Killed:
     while_writing: int = 0
 
 
+@pytest.mark.fault(
+    "processes", "the trainer is killed", "what it acknowledged as stored is there again at the next start, once"
+)
 @counts(short=2, zmq=200, tlspyo=60)
 def test_a_killed_trainer_costs_no_sample(rigs, seed, figure, transport, count):
     pipelines = min(PIPELINES, count)

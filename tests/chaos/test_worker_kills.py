@@ -3,11 +3,15 @@
 import random
 import time
 
+import pytest
 from chaos_rig import counts, wait_for_checkpoint, wait_until
 
 ENV = {"period_s": 0.002, "ballast_bytes": 300}
 
 
+@pytest.mark.fault(
+    "processes", "a worker with a spool is killed", "all that its control loop had appended arrives, once"
+)
 @counts(short=3, zmq=200, tlspyo=60)
 def test_a_killed_worker_with_a_folder_loses_nothing_that_it_had_appended(rigs, seed, figure, transport, count):
     rig, rng = rigs(transport), random.Random(seed)

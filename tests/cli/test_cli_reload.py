@@ -88,6 +88,7 @@ def test_what_may_change_changes_with_the_next_round_and_the_run_says_so(edited:
     load_experiment(edited.kept)
 
 
+@pytest.mark.fault("people", "the experiment is saved with a mistake during the run", "one line; nothing changes")
 @pytest.mark.parametrize(
     ("change", "line"),
     [

@@ -103,6 +103,7 @@ def test_a_last_checkpoint_that_cannot_be_written_is_reported_after_ctrl_c_too(s
     assert "the last checkpoint of this training is missing" in run.output.splitlines()[-1]
 
 
+@pytest.mark.fault("processes", "`tmrl-like run` is killed", "its server, worker and trainer end")
 @pytest.mark.long
 def test_parts_do_not_outlive_a_run_that_was_killed(start: Start) -> None:
     run = start("run", TINY, "--trainer.epochs", ".inf")
@@ -141,6 +142,7 @@ def test_if_one_part_dies_all_end_and_the_cause_is_the_last_line(
     assert ("the trainer, too: the last checkpoint of this training is missing" in run.output) == ("signal" in changes)
 
 
+@pytest.mark.fault("people", "a second run of the same name is started", "it is refused before anything starts")
 def test_a_run_keeps_its_folder_from_another_of_its_name_until_it_is_killed(
     start: Start,
     own_home: Path,

@@ -174,6 +174,9 @@ def live(world: World, steps: int) -> None:
     world.settle()
 
 
+@pytest.mark.fault(
+    "network", "packets are lost, doubled, delayed and out of order", "each is in the memory once, in order"
+)
 @pytest.mark.parametrize("seed", range(40))
 def test_every_packet_is_in_the_memory_once_and_in_order(seed, tmp_path) -> None:
     with World(tmp_path, seed, seed % 2 == 0, OutboxOptions()) as world:

@@ -305,6 +305,7 @@ def test_the_limit_in_samples_counts_what_is_in_memory(outbox, limit, kept):
     assert box.lost_samples == 200 - kept
 
 
+@pytest.mark.fault("disk", "a spool has reached its limit", "the oldest go, and are counted")
 def test_a_full_spool_drops_the_oldest_and_counts_them(outbox):
     box, trainer = outbox(spool_max_bytes=20_000), Trainer()
     produce(box, *range(200), size=100)
@@ -334,6 +335,7 @@ def test_what_is_lost_is_counted_once_whoevers_packets_are_sent(outbox, tmp_path
     assert sum(lost.values()) == box.lost_samples == 1
 
 
+@pytest.mark.fault("disk", "the spool's disk is away for a while", "what is kept in memory is written later")
 def test_without_a_disk_the_outbox_goes_on_and_writes_later_what_it_kept(outbox, monkeypatch):
     disk = Disk(monkeypatch)
     clock = Clock()

@@ -61,6 +61,9 @@ def test_a_damaged_bundle_is_an_error(damage):
         list(unseal(memoryview(damage(packet(1)))))
 
 
+@pytest.mark.fault(
+    "disk", "a log's last record is torn", "it is passed over; it was not acknowledged, so it comes again"
+)
 def test_a_last_record_cut_off_at_any_byte_is_ignored_and_not_called_damage(opened, tmp_path, caplog):
     written(opened, 1, 2, 3)
     (path,) = tmp_path.glob("*.log")
@@ -74,6 +77,7 @@ def test_a_last_record_cut_off_at_any_byte_is_ignored_and_not_called_damage(open
     assert caplog.records == []
 
 
+@pytest.mark.fault("disk", "a byte in a log is damaged", "it costs the packet that it is in, and one line says so")
 def test_a_damaged_byte_costs_the_record_it_is_in_and_no_other(opened, tmp_path, caplog):
     written(opened, 1, 2, 3)
     (path,) = tmp_path.glob("*.log")

@@ -363,6 +363,7 @@ def test_more_packets_than_a_bundle_may_hold_are_refused(trainer):
     assert trainer.receiver.malformed == 1
 
 
+@pytest.mark.fault("peers", "a worker fills what may wait at the trainer", "the others keep their share")
 def test_a_worker_that_fills_what_may_wait_leaves_the_others_their_share():
     trainer = Trainer(WorkerLimits(total_bytes=10_000))
     for sequence in range(1, 21):

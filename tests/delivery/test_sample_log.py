@@ -94,6 +94,7 @@ def test_what_nobody_reads_is_bounded_and_what_comes_after_a_gap_does_not_contin
     assert box.lost_samples == lost == after.bundles[-1].lost_samples
 
 
+@pytest.mark.fault("disk", "the worker's disk is full", "the control loop never stops; lost samples are counted")
 def test_a_disk_that_is_full_costs_samples_and_never_stops_the_control_thread(ends, monkeypatch):
     monkeypatch.setattr(sample_log, "_SEGMENT_BYTES", 4096)
 
@@ -189,6 +190,7 @@ def test_a_record_that_was_not_finished_is_not_there(ends):
     assert numbers_in(delivered(ends(2))) == [1]
 
 
+@pytest.mark.fault("disk", "a power cut leaves a sample log in parts", "what comes before the damage is there")
 @pytest.mark.parametrize("damaged", [0, 1, 2])
 def test_of_a_file_that_a_power_cut_damaged_what_comes_before_the_damage_is_there(ends, damaged):
     box = ends()

@@ -47,6 +47,9 @@ def streams_in(memory):
     return {run.lane.stream.rsplit("/", 2)[0] for run in list(memory._lanes._runs)}
 
 
+@pytest.mark.fault(
+    "peers", "a worker's samples do not fit", "that worker is refused in one line; the others and the trainer go on"
+)
 @pytest.mark.parametrize("is_durable", [False, True], ids=["memory", "log"])
 def test_one_misconfigured_worker_ends_itself_and_not_the_trainer(house, is_durable, tmp_path, until, caplog):
     server = house.server()

@@ -412,6 +412,9 @@ def test_nothing_is_lost_or_doubled_when_the_trainer_is_replaced(house, tmp_path
     assert is_gapless(second.training.memory.data)
 
 
+@pytest.mark.fault(
+    "network", "connections are cut in mid-episode", "the control loop goes on, nothing is lost or doubled"
+)
 def test_nothing_is_lost_or_doubled_when_connections_are_cut_and_the_control_loop_goes_on(zmq_house, until):
     server = zmq_house.server()
     trainer = zmq_house.trainer()
@@ -475,6 +478,7 @@ def test_a_packet_that_cannot_be_decoded_is_a_break_and_not_a_wrong_transition(h
     assert trainer.link.fleet()["refused_packets_total"] == 1
 
 
+@pytest.mark.fault("people", "two workers have one name", "the second waits until the first has left")
 def test_a_second_worker_of_the_same_name_waits_until_the_first_has_left(zmq_house, caplog, until):
     zmq_house.server()
     first = zmq_house.worker(name="arm")
@@ -683,6 +687,9 @@ def test_a_server_that_does_not_answer_is_named(zmq_house, caplog, until, monkey
     until(lambda: any("no server answers at 127.0.0.1:1" in r.message for r in caplog.records))
 
 
+@pytest.mark.fault(
+    "robots", "an environment raises", "the episode ends, the environment is built again, no transition crosses it"
+)
 def test_an_environment_that_raises_ends_its_episode_and_is_built_again(house, until, caplog):
     house.server()
     trainer = house.trainer()
@@ -718,6 +725,7 @@ def test_an_environment_that_always_raises_ends_the_worker_with_the_cause(monkey
         worker.run()
 
 
+@pytest.mark.fault("robots", "an environment hangs", "it is left and built again; nothing is lost or doubled")
 def test_an_environment_that_hangs_loses_and_doubles_nothing_on_the_way_to_the_trainer(house, until):
     house.server()
     trainer = house.trainer()

@@ -16,6 +16,9 @@ from tmrl_like.transport.ring import in_turn
 from tmrl_like.worker.options import WorkerOptions
 
 
+@pytest.mark.fault(
+    "network", "one of several servers is gone for good", "its workers take all that they have to the next one"
+)
 @pytest.mark.parametrize("transport", ["zmq", "tlspyo", "inproc"])
 def test_a_worker_whose_server_is_gone_takes_all_that_it_has_to_the_next_one(transport, until, caplog):
     with contextlib.ExitStack() as stack:

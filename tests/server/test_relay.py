@@ -281,6 +281,7 @@ def test_a_workers_key_cannot_play_the_trainer(relay, link):
     assert relay.trainer is None
 
 
+@pytest.mark.fault("peers", "a worker's key is used to play the trainer", "it is refused")
 def test_a_worker_cannot_publish_a_policy_or_acknowledge(relay, link):
     give(relay, b"t", hello("trainer", "t1"))
     give(relay, b"w", hello())
@@ -575,6 +576,7 @@ def test_what_waits_for_the_trainer_goes_out_in_turns_of_the_keys(relay, link):
     assert relay.trainer.waiting.size_bytes == 0
 
 
+@pytest.mark.fault("peers", "a worker sends more than the trainer takes", "the others keep their room")
 def test_a_key_that_fills_the_server_leaves_the_others_their_room(link):
     relay = Relay(link, max_waiting_bytes=100_000)
     give(relay, b"t", hello("trainer", "t1"))

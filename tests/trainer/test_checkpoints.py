@@ -350,6 +350,11 @@ def test_after_a_full_disk_the_log_takes_as_much_of_what_waited_as_there_is_room
     assert numbers(Run(tmp_path).memory) == list(range(490))
 
 
+@pytest.mark.fault(
+    "disk",
+    "the trainer's disk is full",
+    "training goes on, one line says so, and what waited is written when there is room",
+)
 def test_a_full_file_system_costs_neither_training_nor_samples(tmp_path, full_disk):
     first = Run(tmp_path / "disk" / "run")
     assert first.take(1) == {"w": 1}
@@ -431,6 +436,9 @@ class OwnFormat:
         return Run(path, ListMemory, dump=self.dump, load=self.load)
 
 
+@pytest.mark.fault(
+    "processes", "the trainer is killed around a checkpoint of the user's own format", "no sample is lost or doubled"
+)
 @pytest.mark.parametrize("dies", ["before it is dumped", "in the dump", "once it is dumped", "later"])
 def test_a_kill_around_a_dump_in_a_format_of_ones_own_neither_loses_nor_doubles_samples(tmp_path, dies):
     def die():
@@ -582,6 +590,7 @@ def slow_disk(monkeypatch):
     may_write.set()
 
 
+@pytest.mark.fault("disk", "the trainer's disk is slow", "training does not wait for it")
 @pytest.mark.parametrize("memory_cls", [ReplayMemory, ListMemory])
 def test_training_does_not_wait_for_the_disk(house, tmp_path, until, slow_disk, memory_cls):
     house.server()
@@ -711,6 +720,9 @@ class Diverging(CountingAgent):
         return metrics
 
 
+@pytest.mark.fault(
+    "robots", "training diverges to NaN", "the weights are neither published nor written, and training ends in one line"
+)
 @pytest.mark.parametrize("where", ["actor", "critic"])
 def test_weights_that_are_not_finite_are_neither_published_nor_written_and_end_training(house, tmp_path, where):
     house.server()

@@ -183,6 +183,7 @@ def test_a_part_that_the_agent_no_longer_has_is_one_clear_line(tmp_path: Path) -
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.fault("disk", "the disk is full while a checkpoint is written", "the one before stays whole")
 def test_a_full_file_system_is_one_line_and_the_checkpoint_before_stays_whole(tmp_path: Path, full_disk: Any) -> None:
     folder = tmp_path / "disk" / "run"
     saved(folder, 2)
@@ -282,6 +283,7 @@ def test_a_kill_in_the_very_first_checkpoint_is_not_a_missing_manifest(
     assert two.total_updates == 7
 
 
+@pytest.mark.fault("disk", "a checkpoint is damaged", "the one before is taken, and one line says so")
 @pytest.mark.parametrize("damage", [_cut, _flip, Path.unlink], ids=["cut", "flipped", "gone"])
 def test_where_the_newest_checkpoint_is_damaged_the_one_before_is_taken(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Any
@@ -354,6 +356,7 @@ def test_a_resumed_agent_keeps_the_arguments_of_its_new_script(tmp_path: Path) -
     assert (two.agent.gamma, two.agent.steps) == (0.5, 7)  # type: ignore[attr-defined]
 
 
+@pytest.mark.fault("processes", "the trainer is killed while it writes a checkpoint", "the one before is whole")
 def test_a_kill_while_writing_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = training()
     one.total_updates = 1

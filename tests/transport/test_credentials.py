@@ -50,6 +50,7 @@ def test_a_key_is_revoked_by_two_reads_that_lack_it_and_are_a_second_apart(folde
     assert "car" not in names(keys)
 
 
+@pytest.mark.fault("disk", "the key folder is away for a moment", "nobody is revoked")
 def test_a_moment_without_the_folder_revokes_nobody(folder: KeyFolder, caplog: pytest.LogCaptureFixture) -> None:
     keys = AuthorizedKeys(folder)
     away = folder.path.with_name("away")
@@ -73,6 +74,7 @@ def test_a_folder_that_is_being_copied_revokes_nobody(folder: KeyFolder) -> None
     assert names(keys) == {"local"}
 
 
+@pytest.mark.fault("disk", "a key file is half written", "the key that was in it stays")
 @pytest.mark.parametrize("content", ["", '{"roles": ["wor', "nonsense"])
 def test_a_file_half_written_keeps_the_key_that_was_in_it(
     folder: KeyFolder, content: str, caplog: pytest.LogCaptureFixture
@@ -89,6 +91,9 @@ def test_a_file_half_written_keeps_the_key_that_was_in_it(
     assert list(keys.identities.values()) == [Identity("local", ("trainer", "operator"))]
 
 
+@pytest.mark.fault(
+    "resources", "the server has no descriptor left to read keys", "the keys stay as they were read last"
+)
 def test_without_free_descriptors_the_last_good_table_stays(folder: KeyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = AuthorizedKeys(folder)
 

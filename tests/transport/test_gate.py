@@ -93,6 +93,9 @@ def test_a_crowd_ends_none_of_those_that_proved_their_keys(
     assert {receive_at(server).peer for _ in friends} == peers
 
 
+@pytest.mark.fault(
+    "peers", "a stranger sends megabytes before its handshake", "the server takes 64 MB for all strangers at most"
+)
 def test_before_the_handshake_a_stranger_cannot_fill_the_memory(machines_for: Callable[[str], Machines]) -> None:
     """libzmq allocates what a frame announces, handshake or not: 64 strangers must stay below 64 MB."""
     server = machines_for("zmq").listen(options=PATIENT)
@@ -164,6 +167,7 @@ while True:
 """
 
 
+@pytest.mark.fault("peers", "more strangers than the server has descriptors", "nobody who has proved a key is cut")
 @pytest.mark.skipif(os.name != "posix", reason="other systems have no such limit")
 def test_more_strangers_than_descriptors_end_nothing(machines: Machines) -> None:
     command = [sys.executable, "-c", ECHO_WITH_FEW_DESCRIPTORS, machines.transport, str(machines.keys.path)]

@@ -92,6 +92,7 @@ def test_a_known_public_key_without_its_secret_is_refused(machines: Machines) ->
     assert_unharmed(machines, server)
 
 
+@pytest.mark.fault("peers", "a key is revoked", "it does not get in, and what it has open ends")
 def test_a_revoked_key_does_not_get_in(machines: Machines) -> None:
     folder = machines.machine("lost-laptop")
     machines.keys.revoke("lost-laptop")
@@ -135,6 +136,7 @@ def test_changed_roles_are_known_without_a_new_connection(machines: Machines) ->
     until(lambda: roles() == ("trainer",))
 
 
+@pytest.mark.fault("people", "somebody damages one peer's key file", "the others get in")
 def test_a_damaged_key_file_of_one_peer_does_not_lock_the_others_out(machines: Machines) -> None:
     server = machines.listen()
     introduce(server, machines.connect(server))
@@ -202,6 +204,7 @@ def test_other_protocols_are_turned_away_and_do_no_harm(machines: Machines) -> N
     assert_unharmed(machines, server)
 
 
+@pytest.mark.fault("peers", "a stranger connects and never speaks", "the connection is dropped")
 def test_a_connection_that_never_speaks_is_dropped(machines: Machines) -> None:
     server = machines.listen(options=TransportOptions(handshake_timeout_s=0.3, heartbeat_s=0.1))
     with ExitStack() as stack:
@@ -219,6 +222,7 @@ def test_a_tls_connection_that_says_no_password_is_dropped(tls: Machines) -> Non
             assert closes(sock)
 
 
+@pytest.mark.fault("peers", "a stranger announces a terabyte", "nothing is allocated for it")
 def test_a_zmtp_frame_of_a_terabyte_is_not_believed(machines_for: Callable[[str], Machines]) -> None:
     machines = machines_for("zmq")
     server = machines.listen(options=TransportOptions(handshake_timeout_s=1))
@@ -363,6 +367,7 @@ def _refuse() -> None:
     raise DecodingError("a length that is right says nothing")
 
 
+@pytest.mark.fault("peers", "malformed messages, in masses", "they are refused; the server's memory stays flat")
 @pytest.mark.parametrize("name", list(_parsers(KeyFolder(Path()))))
 def test_ten_thousand_malformed_inputs_are_refused_in_flat_memory(name: str, tmp_path: Path) -> None:
     parse = _parsers(KeyFolder(tmp_path / "keys"))[name]
@@ -393,6 +398,7 @@ class Bomb:
         return os.mkdir, (str(self.mark),)
 
 
+@pytest.mark.fault("peers", "a pickle in place of a message", "it is never executed")
 def test_a_pickle_is_never_executed(machines: Machines, tmp_path: Path) -> None:
     mark = tmp_path / "exploded"
     bomb = pickle.dumps(Bomb(mark))

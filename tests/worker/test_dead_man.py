@@ -109,6 +109,7 @@ def test_a_limit_that_is_not_positive_is_refused():
         RolloutWorker(CountingEnv, LinearActor, standalone=True, options=WorkerOptions(max_policy_age_s=0))
 
 
+@pytest.mark.fault("robots", "a policy gives NaN", "the safe action is sent instead")
 @pytest.mark.parametrize("safe_action", [None, BRAKE])
 def test_an_action_that_is_not_finite_is_never_sent(safe_action, caplog):
     worker = RolloutWorker(RecordingEnv, SometimesNan, standalone=True, options=WorkerOptions(safe_action=safe_action))
@@ -154,6 +155,7 @@ def test_without_any_policy_the_safe_action_drives_and_samples_say_so(house, unt
     assert trainer.link.fleet()["safe_steps_total"] == worker.loop.dead_man.safe_steps > 0
 
 
+@pytest.mark.fault("robots", "the trainer falls silent while a robot moves", "the safe action drives until it is back")
 def test_a_trainer_that_falls_silent_is_replaced_by_the_safe_action_until_it_is_back(house, until, caplog):
     caplog.set_level(logging.INFO)
     house.server()

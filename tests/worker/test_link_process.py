@@ -94,6 +94,7 @@ worker.run(verbose=False)
 """
 
 
+@pytest.mark.fault("processes", "the environment's process is killed", "its link sends what is left, and ends")
 @pytest.mark.parametrize("spool", [False, True], ids=["memory", "spool"])
 def test_without_its_robot_a_link_sends_what_is_left_and_ends(spool, zmq_house, rows, until, tmp_path):
     server = zmq_house.server(keys_dir=tmp_path / "keys")

@@ -134,6 +134,7 @@ def steps_while_held(clock, gate):
     gate.open()
 
 
+@pytest.mark.fault("robots", "weights take long to load", "the control loop steps on")
 def test_steps_go_on_while_weights_load_and_a_policy_that_is_ready_is_taken(start, clock, gate, until, monkeypatch):
     monkeypatch.setattr(ActorModule, "load_weights", gate.around(ActorModule.load_weights))
     trainer, worker = start()

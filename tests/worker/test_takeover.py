@@ -146,6 +146,7 @@ def test_for_a_driver_that_raises_or_gives_no_action_the_policy_drives(make, cap
     assert line in said.message
 
 
+@pytest.mark.fault("robots", "who took over hangs", "the policy drives")
 def test_for_a_driver_that_hangs_the_policy_drives(make, caplog, monkeypatch):
     monkeypatch.setattr(takeover, "_SILENT_S", 0.05)
 

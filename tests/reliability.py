@@ -1,0 +1,103 @@
+"""Writes the table of docs/reliability.md: the faults that tests put in, what is promised, and what was measured.
+
+    python tests/reliability.py
+
+A test says what it puts in and what holds all the same::
+
+    @pytest.mark.fault("disk", "the trainer's disk is full", "training goes on; nothing acknowledged is lost")
+
+What it measured is the line that it gave to the fixture `figure` in the last run with `--keep-figures`, which
+tests/figures.json keeps. tests/peer_faults.json says what tmrl 0.7.1 does, where that was tried.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+TESTS = Path(__file__).parent
+PAGE = TESTS.parent / "docs" / "reliability.md"
+FIGURES, PEER = TESTS / "figures.json", TESTS / "peer_faults.json"
+BEGIN, END = "<!-- the table: python tests/reliability.py -->\n", "<!-- end of the table -->\n"
+AREAS = {
+    "processes": "Processes that are killed or stand still",
+    "network": "Links that break, freeze and damage",
+    "disk": "Disks that are full, slow or damaged, and power cuts",
+    "peers": "Peers that are broken or hostile",
+    "resources": "Machines that run out of something",
+    "robots": "Environments and policies",
+    "people": "People",
+}
+COMMANDS = {
+    "mark.long": "make test-long",
+    "mark.chaos": "make chaos",
+    "mark.learn": "make learn",
+    "short=0": "make chaos",
+}
+
+
+class Proof(NamedTuple):
+    """A test that puts a fault in."""
+
+    area: str
+    fault: str
+    promise: str
+    test: str  # FILE::NAME
+    command: str
+
+
+def proofs() -> Iterator[Proof]:
+    """Of all tests that are marked, by file and line."""
+    for path in sorted(TESTS.rglob("test_*.py")):
+        text = path.read_text(encoding="utf-8")
+        if "mark.fault(" not in text:
+            continue
+        module = ast.parse(text)
+        of_all = [ast.unparse(node) for node in module.body if isinstance(node, ast.Assign)]
+        of_all = [line for line in of_all if line.startswith("pytestmark")]
+        for node in ast.walk(module):
+            if isinstance(node, ast.FunctionDef):
+                marks = "\n".join([*of_all, *map(ast.unparse, node.decorator_list)])
+                command = next((command for mark, command in COMMANDS.items() if mark in marks), "make test")
+                for mark in node.decorator_list:
+                    if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.fault":
+                        said = [ast.literal_eval(argument) for argument in mark.args]
+                        yield Proof(*said, f"{path.relative_to(TESTS).as_posix()}::{node.name}", command)
+
+
+def table() -> str:
+    """In Markdown: a section for each area, a row for each fault."""
+    figures, peer = (json.loads(path.read_text(encoding="utf-8")) for path in (FIGURES, PEER))
+    found = list(proofs())
+    lines = [f"{len({(proof.area, proof.fault) for proof in found})} faults, {len(found)} tests.", ""]
+    for area, title in AREAS.items():
+        rows: dict[str, list[Proof]] = {}
+        for proof in found:
+            if proof.area == area:
+                rows.setdefault(proof.fault, []).append(proof)
+        lines += [f"## {title}", "", "| fault | promise | measured | tmrl 0.7.1 | test |", "|---|---|---|---|---|"]
+        for fault, its in rows.items():
+            promises = "; ".join(dict.fromkeys(proof.promise for proof in its))
+            measured = "<br>".join(
+                f"{name.removesuffix('-full')}: {line}" if name else line
+                for proof in its
+                for name, line in figures.get(proof.test, {}).items()
+            )
+            measured = measured or f"holds in each `{its[0].command}`"
+            tests = "<br>".join(f"`{proof.test}`" for proof in its)
+            lines.append(f"| {fault} | {promises} | {measured} | {peer.get(fault, '')} | {tests} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def page() -> str:
+    """The whole page, with the table as it is now."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    return before + BEGIN + "\n" + table() + END + rest.partition(END)[2]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -c constraints.txt
 
-.PHONY: help install demo test check test-long learn chaos mutants docs clean distclean
+.PHONY: help install demo test check test-long learn chaos mutants docs audit release clean distclean
 
 help:
 	@echo "make demo       install what is needed, train the drone, prove that it learned (10 minutes at most)"
@@ -17,6 +17,8 @@ help:
 	@echo "make chaos      parts are killed, frozen and cut hundreds of times (an hour)"
 	@echo "make mutants    code is broken on purpose, to find what no test notices (half an hour)"
 	@echo "make docs       the documentation, in docs/_build/html"
+	@echo "make audit      known holes in the versions of constraints.txt (asks PyPI's advisories)"
+	@echo "make release    wheel, source, bill of materials and their hashes, in dist"
 	@echo "make clean      remove what was built; make distclean also removes .venv"
 
 install: $(VENV)/.installed
@@ -61,6 +63,22 @@ mutants: $(VENV)/.installed
 
 docs: $(VENV)/.installed
 	$(BIN)/sphinx-build -W -q docs docs/_build/html
+
+# --strict: a package that cannot be looked up is a failure, not a pass
+audit: $(BIN)/python
+	$(PIP) pip-audit
+	$(BIN)/pip-audit --strict --no-deps --disable-pip -r constraints.txt
+
+# the same bytes from the same commit; the bill lists what a plain install of the wheel brings
+release: $(BIN)/python
+	rm -rf dist build/release
+	$(PIP) build cyclonedx-bom
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) PIP_CONSTRAINT="$$PWD/constraints.txt" $(BIN)/python -m build -o dist
+	$(BIN)/python -m venv build/release
+	build/release/bin/python -m pip install -q -c constraints.txt dist/*.whl
+	$(BIN)/cyclonedx-py environment build/release --pyproject pyproject.toml --output-reproducible -o dist/tmrl_like.cdx.json
+	cd dist && $(abspath $(BIN))/python -c 'import hashlib, pathlib; [print(hashlib.sha256(f.read_bytes()).hexdigest(), "", f) \
+	    for f in sorted(pathlib.Path().iterdir())]' > ../build/SHA256SUMS && mv ../build/SHA256SUMS .
 
 clean:
 	rm -rf build dist mutants docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info

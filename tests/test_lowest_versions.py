@@ -1,8 +1,8 @@
 """The lowest versions that pyproject.toml states are versions that work.
 
 torch is the exception: of its lowest version package indexes have the build for CUDA alone, gigabytes with its
-libraries, so the version of constraints.txt stands for it. pip-audit is not run: it asks advisory services, which are
-not package indexes, and without them it passes whatever is installed.
+libraries, so the version of constraints.txt stands for it. `make audit` looks for known holes; it asks advisory
+services, which tests have no way to.
 """
 
 import os

@@ -57,6 +57,18 @@ def test_returns_of_training_and_of_tests_are_two_curves_and_what_is_not_finite_
     }
 
 
+def test_curves_of_however_many_names_are_bounded_and_that_is_told_once():
+    figures = Figures()
+    figures.add_record({"kind": "round", "time_s": 0.0, "x" * 101: 1.0, "loss": 1.0})
+    for time_s in range(1, 40):
+        figures.add_record({"kind": "round", "time_s": time_s, "loss": 2.0} | {f"a{time_s}_{i}": 0 for i in range(99)})
+        figures.add_record({"kind": "episode", "time_s": time_s, "return": 3.0})
+    assert len(figures.curves) == 500
+    assert len(figures.curves["loss"].columns()[1]) == len(figures.curves["return"].columns()[1]) + 1 == 40
+    [(_, kind, text)] = figures.incidents
+    assert (kind, text[:60]) == ("bad", f"1 of the trainer's figures have no curve, the first {'x' * 8}")
+
+
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [

@@ -20,6 +20,7 @@ FIELDS = ("", *Beat.__struct_fields__)
 
 _MAX_BINS = 300
 _MAX_INCIDENTS = 300
+_MAX_CURVES, _LONGEST_NAME = 500, 100
 _NAMED = 5  # workers in one line
 _WATCHED = ("alarm", "ended", "env_faults", "env_rebuilds", "driver")
 _NOBODY = ("", "policy", "expert", "safe")  # drivers that have not taken over
@@ -78,6 +79,7 @@ class Figures:
         self.incidents: deque[Incident] = deque(maxlen=_MAX_INCIDENTS)
         self._conditions: dict[str, tuple[Any, ...]] | None = None
         self._trainers: list[str] | None = None
+        self._has_left_out = False
 
     def add_record(self, record: Record) -> None:
         """Add a record. One that is earlier than the last stands for it and all since: training began again there."""
@@ -89,14 +91,25 @@ class Figures:
         if record.get("kind") == "round":
             self._tell_of_round(record)
             self.round = record
-            for name, value in record.items():
-                self._add(name, value)
+            left_out = [name for name, value in record.items() if not self._add(name, value)]
+            if left_out and not self._has_left_out:
+                self._has_left_out = True
+                self.tell(
+                    "bad",
+                    f"{len(left_out)} of the trainer's figures have no curve, the first {left_out[0]:.40}: "
+                    f"expected at most {_MAX_CURVES}, with names of at most {_LONGEST_NAME} characters",
+                )
         elif record.get("kind") == "episode":
             self._add("return_test" if record.get("test") else "return", record.get("return"))
 
-    def _add(self, name: str, value: object) -> None:
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            self.curves.setdefault(name, Curve()).add(self.time_s, value)
+    def _add(self, name: str, value: object) -> bool:
+        """Whether there is room for it: a trainer may send whatever names it likes."""
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            return True
+        if name not in self.curves and (len(self.curves) >= _MAX_CURVES or len(name) > _LONGEST_NAME):
+            return False
+        self.curves.setdefault(name, Curve()).add(self.time_s, value)
+        return True
 
     def _tell_of_round(self, record: Record) -> None:
         before = self.round

@@ -1,6 +1,6 @@
 """Trainings in simulated time, in one thread: what ships, and the same with a fault in it.
 
-    python tests/learning/faults.py [NAME …] [--out FOLDER]
+    python tests/learning/faults.py [NAME …] [--seeds-after N] [--out FOLDER]
 
 Prints what the learning doctor says of each, and keeps the records of its rounds.
 """
@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -259,7 +259,7 @@ FAULTS = {
     "entropy coefficient far too large": Case(
         "drone", ("random",), agent={"entropy_coef": 20.0, "learn_entropy_coef": False}, samples=1800
     ),
-    "critics learn too fast": Case("robot", ("values",), agent={"lr_critic": 0.1}),
+    "critics learn too fast": Case("robot", ("values", "critics"), agent={"lr_critic": 0.1}),
     "no action buffer": Case(
         "drone",
         ("delay",),
@@ -365,12 +365,13 @@ def verdict(case: Case, lines: list[str]) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="of cases; all of them")
+    parser.add_argument("--seeds-after", type=int, default=0, help="added to each seed: others than thresholds saw")
     parser.add_argument("--out", type=Path, help="folder for the records, as JSON lines")
     arguments = parser.parse_args()
     for name, case in (FAULTS | HEALTHY).items():
         if not arguments.names or any(part in name for part in arguments.names):
             began = time.monotonic()
-            records = train(case)
+            records = train(replace(case, seed=case.seed + arguments.seeds_after))
             lines = lines_of(records)
             said = f"{'ok ' if verdict(case, lines) else 'BAD'} {name} ({time.monotonic() - began:.0f} s): {lines[-1]}"
             print(said, flush=True)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box
 
-from tmrl_like.agents import SACAgent, SquashedGaussianActor
+from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
 from tmrl_like.base.functional import partial
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.testing.memories import Step, packed
@@ -115,6 +115,18 @@ def test_of_an_actor_it_is_seen_how_its_actions_depend_on_observations_and_on_tr
     assert blind["action_spread"] == 0.0
     assert blind["actions_at_bounds_share"] == 1.0
     assert blind["observation_largest"] > 1000
+
+
+def test_of_the_critics_the_one_that_tells_least_apart_is_seen():
+    for dropout in (0.0, 0.5):
+        sac, figures, seen = agent(critic_cls=partial(EnsembleCritic, dropout=dropout)), ActorFigures(), batch()
+        state = torch.get_rng_state()
+        assert figures.figures(sac, seen)["critic_spread"] > 0.01
+        with torch.no_grad():
+            sac.critic.hidden[-1].weight[1] = sac.critic.norms[-1].weight[1] = 0.0
+            sac.critic.norms[-1].bias[1] = -1.0
+        assert figures.figures(sac, seen)["critic_spread"] == 0.0
+        assert torch.equal(state, torch.get_rng_state())
 
 
 def test_rewards_of_several_steps_are_those_of_one():

@@ -115,6 +115,24 @@ def test_samples_are_as_stale_as_versions_were_published_since_theirs():
     assert feed(training(ListMemory), network)["policy_staleness_p50_versions"] == 5.0
 
 
+@pytest.mark.parametrize("heard_of", ["here", "another rank"])
+@pytest.mark.parametrize(("training_steps", "starts_well"), [(0, False), (900, True)])
+def test_a_return_need_not_rise_that_was_trained_for_before_the_first_sample(heard_of, training_steps, starts_well):
+    to = training(ListMemory)
+    to.total_updates = training_steps
+    if heard_of == "here":
+        feed(to, Network(packet("a", 1)))
+    else:
+        to.ranks = types.SimpleNamespace(size=2, sum=lambda *mine: [2, 0, 3, 0, 0])
+        assert to._decide()
+    assert to.total_samples == 3
+    assert to.diagnosis.returns.starts_well == starts_well
+    to.total_updates += 10_000
+    to.ranks = training(ListMemory).ranks
+    feed(to, Network(packet("a", 2)))
+    assert to.diagnosis.returns.starts_well == starts_well
+
+
 def test_nothing_is_confirmed_where_nothing_was_stored():
     to = training(ReplayMemory)
     feed(to, Network(packet("a", 1)))

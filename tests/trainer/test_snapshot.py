@@ -15,9 +15,10 @@ import torch
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import CheckpointError
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
+from tmrl_like.trainer.diagnosis import Returns
 from tmrl_like.trainer.schedule import TrainingOffline
-from tmrl_like.trainer.snapshot import FORMAT, load_checkpoint, read_manifest, take_snapshot
-from tmrl_like.types import Buffer, Info, Sample
+from tmrl_like.trainer.snapshot import FORMAT, Manifest, Snapshot, load_checkpoint, read_manifest, take_snapshot
+from tmrl_like.types import Buffer, EpisodeStats, Info, Sample
 
 
 def training(**memory: Any) -> TrainingOffline:
@@ -69,6 +70,27 @@ def test_agent_and_counters_are_restored_and_the_memory_stays_as_it_is(tmp_path:
     manifest = read_manifest(tmp_path)
     assert manifest is not None
     assert (manifest.run, manifest.number, manifest.training_steps) == ("run", 1, 1)
+
+
+def test_returns_go_on_and_a_checkpoint_of_the_format_before_has_the_first_ones(tmp_path: Path) -> None:
+    one, two, old = training(), training(), training()
+    one.diagnosis.add(
+        EpisodeStats("w", test, float(k), 9, False, True, 0.0, 1) for k in range(20) for test in (False, True)
+    )
+    one.diagnosis.returns.begin(50_000)
+    assert one.diagnosis.returns.have_risen()
+    snapshot = take_snapshot(one)
+    one.diagnosis.add([EpisodeStats("w", False, 0.0, 9, False, True, 0.0, 1)])
+    snapshot.write(tmp_path)
+    load_checkpoint(two, tmp_path)
+    returns = two.diagnosis.returns
+    assert (returns.starts_well, returns.has_begun, returns.count) == (True, True, 40)
+    assert returns.newest == {"train": [*range(10, 20)], "test": [*range(10, 20)]}
+    assert returns.have_risen()
+    first = snapshot.training.pop("returns")["first"]
+    Snapshot(snapshot.training | {"first_returns": first}, Manifest(FORMAT - 1, 0)).write(tmp_path)
+    load_checkpoint(old, tmp_path)
+    assert vars(old.diagnosis.returns) == vars(Returns()) | {"first": first, "has_begun": True}
 
 
 def test_all_random_generators_go_on_where_they_stood(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ _GROUPS = {  # of TensorBoard's tags, by how a metric's name begins; what an age
         "fleet": "workers deadline_miss_ safe_steps_ overruns_ env_faults_ env_rebuilds_ lost_samples_ unacknowledged_ "
         "policy_lag_ refused_packets_ rejected_workers_ log_fails",
         "diagnosis": "learning observation_ action_lag_ action_effect_ action_spread actions_at_bounds_ policy_change "
-        "reward_low reward_high value_",
+        "critic_spread reward_low reward_high value_",
         "losses": "loss_",
         "in_force": "agent. memory. trainer.",
     }.items()

@@ -21,6 +21,8 @@ _LASTS = 3  # judgements in a row
 _FIRST, _RECENT, _LEAST_RECENT = 2, 10, 8  # episodes, of training and of tests each
 _RISEN, _SPREAD_OF_FIRST = 4.0, 2.0  # standard errors
 _FLAT_EPISODES, _FLAT_STEPS = 40, 10_000
+_TRAINED_STEPS = 500  # before the first sample of a worker
+_NEAR_BEST = 0.9  # of the way from the lowest reward to the highest
 _LATEST, _LEAST_EPISODES = 20, 10  # episodes that are looked at
 _HELD_OUT_RISEN = 3.0  # times the loss on what is trained on
 
@@ -28,50 +30,72 @@ Round = Mapping[str, float]
 
 
 class Returns:
-    """The first returns of a training and the newest, of training and of test episodes."""
+    """The first returns of a training and the newest, of training and of test episodes.
+
+    Attributes:
+        first: by kind, "train" and "test".
+        newest: those after them, likewise.
+        count: all that were added.
+        largest_rise: of those that were clear; 0: there was none.
+        has_begun: samples of a worker have come.
+        starts_well: the first policies had been trained before that, so that returns need not rise.
+    """
 
     def __init__(self) -> None:
+        """All attributes are plain values, which a checkpoint holds."""
         self.first: dict[str, list[float]] = {"train": [], "test": []}
-        self.count = 0
-        self._newest = {kind: deque[float](maxlen=_RECENT) for kind in self.first}
-        self._largest_rise = 0.0
+        self.newest: dict[str, list[float]] = {"train": [], "test": []}
+        self.count, self.largest_rise = 0, 0.0
+        self.has_begun = self.starts_well = False
+
+    def begin(self, training_steps: int) -> None:
+        """Samples of a worker have come, after so many training steps; only the first call counts."""
+        self.starts_well |= not self.has_begun and training_steps >= _TRAINED_STEPS
+        self.has_begun = True
 
     def add(self, stats: EpisodeStats) -> None:
         kind = "test" if stats.test else "train"
-        known = self.first[kind]
-        (known if len(known) < _FIRST else self._newest[kind]).append(stats.return_)
+        if len(self.first[kind]) < _FIRST:
+            self.first[kind].append(stats.return_)
+        else:
+            self.newest[kind] = [*self.newest[kind], stats.return_][-_RECENT:]
         self.count += 1
 
-    def rise(self) -> tuple[float, float, float]:
-        """By how much the newest are above the first, and the standard error of that in two ways.
+    def rise(self) -> tuple[float, float]:
+        """By how much the newest are above the first, and what a clear rise exceeds.
 
-        By the spread of the newest alone, as if the first were drawn from the same distribution, and by the spread of
-        both (Welch, "The generalization of 'Student's' problem", 1947).
+        That is four standard errors by the spread of the newest alone, as if the first were drawn from the same
+        distribution, and two by the spread of both (Welch, "The generalization of 'Student's' problem", 1947).
         """
         total = same = welch = 0.0
         for kind, first in self.first.items():
-            newest = self._newest[kind]
+            newest = self.newest[kind]
             if len(newest) >= _LEAST_RECENT:
                 total += float(np.mean(newest) - np.mean(first))
                 same += float(np.var(newest, ddof=1)) * (1 / len(first) + 1 / len(newest))
                 welch += float(np.var(first, ddof=1)) / len(first) + float(np.var(newest, ddof=1)) / len(newest)
-        return total, math.sqrt(same), math.sqrt(welch)
-
-    def flat(self) -> str:
-        """That they do not rise."""
-        kind = "train" if self._newest["train"] else "test"
-        newest, first = float(np.mean(self._newest[kind])), float(np.mean(self.first[kind]))
-        return (
-            f"the return does not rise: {newest:.3g} in the newest episodes, {first:.3g} in the first ones, after "
-            f"{self.count} episodes; see that rewards tell better from worse"
-        )
+        return total, max(_RISEN * math.sqrt(same), _SPREAD_OF_FIRST * math.sqrt(welch), 1e-9)
 
     def have_risen(self) -> bool:
         """Clearly; and since then they have not lost half of that."""
-        rise, same, welch = self.rise()
-        if rise > max(_RISEN * same, _SPREAD_OF_FIRST * welch, 1e-9):
-            self._largest_rise = max(self._largest_rise, rise)
-        return 0.0 < self._largest_rise < 2 * rise
+        rise, clear = self.rise()
+        if rise > clear:
+            self.largest_rise = max(self.largest_rise, rise)
+        return 0.0 < self.largest_rise < 2 * rise
+
+    def are_flat(self) -> bool:
+        """Whether they have not risen by half of what is clear; or, where they need not rise, have clearly fallen."""
+        rise, clear = self.rise()
+        return rise < (-clear if self.starts_well else clear / 2)
+
+    def flat(self) -> str:
+        """That they do not rise."""
+        kind = "train" if self.newest["train"] else "test"
+        newest, first = float(np.mean(self.newest[kind])), float(np.mean(self.first[kind]))
+        said = f"{newest:.3g} in the newest episodes, {first:.3g} in the first ones, after {self.count} episodes"
+        if self.starts_well or self.largest_rise:
+            return f"the return has fallen: {said}; lower the learning rates, or go on from the best policy"
+        return f"the return does not rise: {said}; see that rewards tell better from worse"
 
 
 class _Values(dict[str, Any]):
@@ -115,9 +139,9 @@ SIGNS: dict[str, tuple[Callable[[_Values], Any], str]] = {
         "episodes end after {episode_steps:.3g} steps: see what terminates them, and ep_max_length",
     ),
     "cut episodes": (
-        lambda v: v["truncated_share"] == 1 and v["episode_steps"] < v["horizon"] / 4,
-        "episodes are always cut, after {episode_steps:.3g} steps, and gamma looks {horizon:.0f} steps ahead: "
-        "raise ep_max_length, or lower agent.gamma",
+        lambda v: v["flat"] and v["truncated_share"] == 1 and v["behind_the_cut"] > 0.5,
+        "episodes are always cut, after {episode_steps:.3g} steps, behind which lies {behind_the_cut:.0%} of what "
+        "counts with gamma {gamma:g}: raise ep_max_length, or lower agent.gamma",
     ),
     "time limit": (
         lambda v: v["terminated_share"] == 1 and v["episode_steps_differ"] == 0,
@@ -157,6 +181,11 @@ SIGNS: dict[str, tuple[Callable[[_Values], Any], str]] = {
         lambda v: v["values_drift"] > 0.5,
         "values drift away: the critics say {q_mean:.3g}, and returns lie between {value_low:.3g} and {value_high:.3g} "
         "at most; lower agent.lr_critic, or raise agent.polyak",
+    ),
+    "critics": (
+        lambda v: v["critic_spread"] <= 1e-6 * abs(v["q_mean"]),
+        "a critic values all observations and actions alike: its values differ by {critic_spread:.1g}; lower "
+        "agent.lr_critic, and start again",
     ),
     "rewards too large": (
         lambda v: v["value_high"] - v["value_low"] > 1e4,
@@ -205,7 +234,7 @@ class Diagnosis:
 
     Attributes:
         returns: of all workers' episodes.
-        starts_well: the training began with a policy that had learnt, so that returns need not rise.
+        line: what was said last.
     """
 
     def __init__(self, **known: float) -> None:
@@ -213,7 +242,7 @@ class Diagnosis:
 
         `act_buf_len`, `batch_size`, `memory_size`, `gamma`, `max_entropy` in nats and `action_numbers`, of a Box.
         """
-        self.returns, self.starts_well = Returns(), False
+        self.returns = Returns()
         self._known = known
         self._episodes: deque[EpisodeStats] = deque(maxlen=_LATEST)
         self._terminated = False
@@ -234,20 +263,23 @@ class Diagnosis:
 
     def judge(self, record: Round) -> str:
         """The line about a training whose newest round this is: its metrics, with the figures of `figures`."""
-        values = self._values(record)
+        returns, values = self.returns, self._values(record)
+        is_old = record["training_steps_total"] >= _FLAT_STEPS and not 0 < returns.count < _FLAT_EPISODES
+        is_near_best = values["reward_level"] > _NEAR_BEST
+        values["flat"] = is_old and returns.count > 0 and not is_near_best and returns.are_flat()
         found = {name: text for name, (is_there, text) in SIGNS.items() if is_there(values)}
         self._lasts = {name: self._lasts.get(name, 0) + 1 for name in found}
         lasting = [text for name, text in found.items() if self._lasts[name] >= _LASTS]
-        if self.returns.have_risen():
+        if returns.have_risen():
             self.line = LEARNING
         elif lasting:
             self.line = NOT_LEARNING + lasting[0].format_map(values)
-        elif record["training_steps_total"] < _FLAT_STEPS or 0 < self.returns.count < _FLAT_EPISODES:
-            self.line = TOO_EARLY
-        elif self.starts_well or not self.returns.count:
+        elif values["flat"]:
+            self.line = NOT_LEARNING + returns.flat()
+        elif is_old and (returns.starts_well or not returns.count or is_near_best):
             self.line = LEARNING
         else:
-            self.line = NOT_LEARNING + self.returns.flat()
+            self.line = TOO_EARLY
         return self.line
 
     def _values(self, record: Round) -> _Values:
@@ -286,4 +318,8 @@ class Diagnosis:
             for name in ("terminated", "truncated", "fault"):
                 values[f"{name}_share"] = float(np.mean([bool(getattr(stats, name)) for stats in self._episodes]))
             values.update(episode_steps=float(np.mean(steps)), episode_steps_differ=max(steps) - min(steps))
+            values["behind_the_cut"] = gamma ** values["episode_steps"]
+            if values["truncated_share"] == 1:
+                reward = sum(stats.return_ for stats in self._episodes) / max(1, sum(steps))
+                values["reward_level"] = (reward - low) / (high - low or math.nan)
         return values

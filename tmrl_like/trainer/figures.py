@@ -1,4 +1,4 @@
-"""What the diagnosis goes by beside a round's metrics: figures of the newest samples, and of the actor on a batch.
+"""What the diagnosis goes by beside a round's metrics: of the newest samples, and of actor and critics on a batch.
 
 Both are bounded, whatever arrives: the samples of one stream at a time, and a batch that was trained on anyway. They
 change no random number that training draws. docs/metrics.md explains each figure.
@@ -6,15 +6,17 @@ change no random number that training draws. docs/metrics.md explains each figur
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from gymnasium import spaces
 
+from tmrl_like.agents.ensemble import EnsembleMLP
 from tmrl_like.agents.layout import action_bounds, categories_of
 from tmrl_like.agents.models import SamplingActor
 from tmrl_like.agents.observations import Encoder
@@ -146,7 +148,7 @@ def _numbers(kinds: str, segments: Sequence[Any], start: int, end: int) -> Array
 
 
 class ActorFigures:
-    """Asks an actor what it does on a batch, always by the same noise."""
+    """Asks an actor and its critics what they make of a batch, always by the same noise."""
 
     def __init__(self) -> None:
         self._obs: Any = None  # always the same ones
@@ -157,6 +159,9 @@ class ActorFigures:
         """Of a batch, and of what changed since the last figures."""
         actor, figures = agent.get_actor(), _values(agent, batch)
         obs = tree.map_leaves(lambda leaf: leaf[:_PROBED], batch.obs)
+        if isinstance(critic := getattr(agent, "critic", None), EnsembleMLP) and len(batch.rew) >= _LEAST_PROBED:
+            with _own_noise(agent.device):
+                figures["critic_spread"] = float(critic(obs, batch.act[:_PROBED]).std(1).min())
         encoder = getattr(actor, "encoder", None)
         if isinstance(encoder, Encoder) and not encoder.images:
             seen = encoder(obs)
@@ -172,11 +177,18 @@ class ActorFigures:
         return figures if before is None else figures | {"policy_change": float((self._act - before).abs().mean())}
 
 
+@contextlib.contextmanager
+def _own_noise(device: str) -> Iterator[None]:
+    """Within it torch draws the same numbers each time, and none of those that training draws."""
+    with torch.random.fork_rng([device] if device.startswith("cuda") else []):
+        torch.manual_seed(0)
+        yield
+
+
 def _sample(actor: SamplingActor, obs: Any) -> torch.Tensor:
     """Actions [B, A], scaled to [-1, 1]."""
     center, half = action_bounds(actor.action_space)
-    with torch.random.fork_rng([actor.device] if actor.device.startswith("cuda") else []):
-        torch.manual_seed(0)
+    with _own_noise(actor.device):
         act = actor.sample(obs)[0].float().cpu()
     return (act.reshape(len(act), -1) - torch.from_numpy(center)) / torch.from_numpy(half)
 

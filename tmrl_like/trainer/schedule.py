@@ -297,6 +297,7 @@ class TrainingOffline(Schedule):
                 ready, self._is_to_end(), self._unsaid_samples, self._unsaid_tasks, pacer.in_lockstep
             )
             if others := new - self._unsaid_samples:
+                self.diagnosis.returns.begin(self.total_updates)
                 pacer.before_samples(self.total_updates, self.total_samples, others, driven=None)
                 self.total_samples += others
             if in_lockstep:
@@ -358,6 +359,7 @@ class TrainingOffline(Schedule):
     def _count(self, buffer: Buffer, interface: TrainerInterface, metrics: RoundMetrics) -> None:
         age_s = min((time.time() - float(b.timing.observed_at_s[-1]) for b in buffer.blocks), default=0.0)
         driven = interface.overruns()
+        self.diagnosis.returns.begin(self.total_updates)
         self.pacer.before_samples(self.total_updates, self.total_samples, len(buffer), age_s, driven)
         metrics.add_samples(buffer, interface.published_at, interface.newest_version)
         self._sample_figures.add(buffer)

@@ -31,7 +31,8 @@ from tmrl_like.trainer.schedule import TrainingOffline
 
 log = logging.getLogger("tmrl_like.trainer")
 
-FORMAT = 7
+FORMAT = 8
+_READ = (7, FORMAT)  # 7 has the first returns alone
 _COUNTERS = ("epoch", "round", "round_steps", "elapsed_s", "total_updates", "total_samples")
 _OF_PACER = (
     *("recorded_samples", "unpaced_steps", "limit"),
@@ -249,7 +250,7 @@ def _training_state(training: TrainingOffline, extra: dict[str, Any]) -> dict[st
         "counters": {name: getattr(training, name) for name in _COUNTERS},
         "pacer": {name: getattr(training.pacer, name) for name in _OF_PACER},
         "tuning": training.tuning.state(),
-        "first_returns": training.diagnosis.returns.first,
+        "returns": vars(training.diagnosis.returns),
         "torch_rng": torch.get_rng_state(),
         "cuda_rng": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
         "python_rng": random.getstate(),
@@ -266,7 +267,8 @@ def _load_training_state(training: TrainingOffline, state: Mapping[str, Any]) ->
     for name, value in state["pacer"].items():
         setattr(training.pacer, name, value)
     training.tuning.load(state["tuning"])
-    training.diagnosis.returns.first = state["first_returns"]
+    first = state.get("first_returns", {})
+    vars(training.diagnosis.returns).update(state.get("returns", {"first": first, "has_begun": any(first.values())}))
     torch.set_rng_state(state["torch_rng"])
     if state["cuda_rng"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(state["cuda_rng"])
@@ -294,8 +296,10 @@ def read_manifest(path: Path) -> Manifest | None:
         raise CheckpointError(
             f"{path} is not a checkpoint that can be read ({error}); move it away to start over"
         ) from None
-    if manifest.format != FORMAT:
-        raise CheckpointError(f"the checkpoint in {path} has format {manifest.format}, this tmrl_like reads {FORMAT}")
+    if manifest.format not in _READ:
+        raise CheckpointError(
+            f"the checkpoint in {path} has format {manifest.format}, this tmrl_like reads {_READ[0]} to {FORMAT}"
+        )
     return manifest if manifest.number else None
 
 

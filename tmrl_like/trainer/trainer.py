@@ -372,7 +372,7 @@ def _start_from(training: TrainingOffline, init_policy: str) -> None:
         training.agent.start_from(weights, 0 if card is None else card.training_steps)
     except (PolicyError, OSError) as error:
         raise ConfigError(f"init_policy is {init_policy}: {error}") from None
-    training.diagnosis.starts_well = True
+    training.diagnosis.returns.starts_well = True
     log.info("this training starts from the policy %s", path)
 
 

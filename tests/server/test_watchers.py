@@ -141,27 +141,27 @@ def driven(link):
 
 
 def test_an_operators_keys_go_to_the_worker_under_the_name_of_his_key(driven, link):
-    give(driven, b"op", m.Drive("w1", ("left", "up"), driver="somebody else"), OPERATOR)
-    give(driven, b"op", m.Drive("nobody", ("left",)), OPERATOR)
+    give(driven, b"op", m.Drive("w1", 7, 1.5, ("left", "up"), driver="somebody else"), OPERATOR)
+    give(driven, b"op", m.Drive("nobody", 7, 1.5, ("left",)), OPERATOR)
     give(driven, b"op", m.Look(), OPERATOR)
-    assert link.to(b"w", m.Drive) == [m.Drive("w1", ("left", "up"), driver="tablet")]
+    assert link.to(b"w", m.Drive) == [m.Drive("w1", 7, 1.5, ("left", "up"), driver="tablet")]
     assert len(link.sights) == 1
 
 
 def test_a_watchers_key_does_not_drive(relay, link):
     give(relay, b"w", hello())
-    give(relay, b"eye", m.Drive("w1", ("left",)), WATCHER)
-    give(relay, b"w", m.Drive("w1", ("left",)))
+    give(relay, b"eye", m.Drive("w1", 7, 1.5, ("left",)), WATCHER)
+    give(relay, b"w", m.Drive("w1", 7, 1.5, ("left",)))
     assert not link.to(b"w", m.Drive)
 
 
 def test_a_key_that_is_no_operators_any_more_does_not_drive(driven, link):
-    give(driven, b"op", m.Drive("w1", ("left",)), OPERATOR)
-    give(driven, b"op", m.Drive("w1", ("up",)), Identity("tablet", ("watcher",)))
+    give(driven, b"op", m.Drive("w1", 7, 1.5, ("left",)), OPERATOR)
+    give(driven, b"op", m.Drive("w1", 7, 1.5, ("up",)), Identity("tablet", ("watcher",)))
     assert [drive.keys for drive in link.to(b"w", m.Drive)] == [("left",)]
 
 
 def test_an_operator_sends_so_many_a_second(driven, link):
     for _ in range(500):
-        give(driven, b"op", m.Drive("w1"), OPERATOR, now=1.0)
+        give(driven, b"op", m.Drive("w1", 7, 1.5), OPERATOR, now=1.0)
     assert len(link.to(b"w", m.Drive)) == 50

@@ -7,12 +7,13 @@ import contextlib
 import functools
 import ipaddress
 import logging
+import secrets
 import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
 
@@ -27,7 +28,7 @@ DEFAULT_PORT = 7791
 _FILES = {"": "page.html", "page.js": "page.js", "page.css": "page.css"}
 _TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 _MAX_BROWSERS = 20
-_MAX_WISH_BYTES = 4096
+_MAX_DRIVE_BYTES = 4096
 _FRESH_S = 1.0  # Prometheus is shown nothing older, where the server answers
 _HEADERS = [  # nothing from elsewhere, nothing inside another page, and no other site reads it
     (b"content-security-policy", b"default-src 'self'; img-src data:; frame-ancestors 'none'"),
@@ -35,14 +36,6 @@ _HEADERS = [  # nothing from elsewhere, nothing inside another page, and no othe
     (b"cache-control", b"no-store"),
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
-
-
-class Wish(msgspec.Struct, forbid_unknown_fields=True):
-    """What a browser that drives sends, see `wire.messages.Drive`."""
-
-    worker: m.Name
-    keys: Annotated[tuple[m.Name, ...], msgspec.Meta(max_length=m.MAX_KEYS)] = ()
-    gives_back: bool = False
 
 
 class Browser:
@@ -93,10 +86,11 @@ class Page:
         except ImportError:
             raise MissingExtraError("the page needs two packages: pip install 'tmrl_like[page]'") from None
         self._watcher = watcher
+        self._token = secrets.token_urlsafe(16) if watcher.may_drive else ""
         self._socket = _listening(bind, port)
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
         config = uvicorn.Config(
-            application(watcher),
+            application(watcher, self._token),
             log_config=None,
             log_level="warning",
             access_log=False,
@@ -119,9 +113,9 @@ class Page:
 
     @property
     def url(self) -> str:
-        """Where a browser finds it."""
+        """Where a browser finds it; where browsers may drive, with the secret that lets them, behind a #."""
         host, port = self.address
-        return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}/{self._token and f'#{self._token}'}"
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -178,28 +172,30 @@ def _listening(bind: str, port: int | None) -> socket.socket:
         raise TransportError(f"the page cannot listen on {bind}:{port}: {error.strerror}") from None
 
 
-def application(watcher: Watcher) -> Any:
-    """The ASGI application; in the watcher's `browsers` it has those that are connected."""
+def application(watcher: Watcher, token: str = "") -> Any:
+    """The ASGI application; in the watcher's `browsers` it has those that are connected.
+
+    Who knows the token drives; where it is empty, nobody does.
+    """
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import PlainTextResponse, Response, StreamingResponse
     from starlette.routing import Route
 
-    async def events(request: Request) -> Response:
+    async def events(request: Request) -> Any:
         if len(watcher.browsers) >= _MAX_BROWSERS:
             return PlainTextResponse(f"{_MAX_BROWSERS} browsers look at this page already\n", 503)
+        browser = Browser()
+        watcher.browsers.add(browser)
+        watcher.want()
 
-        async def stream() -> AsyncIterator[bytes]:
-            browser = Browser()
-            watcher.browsers.add(browser)
-            watcher.want()
+        async def response(*asgi: Any) -> None:
             try:
-                async for event in browser:
-                    yield event
+                await StreamingResponse(browser, media_type="text/event-stream")(*asgi)
             finally:
                 watcher.browsers.discard(browser)
 
-        return StreamingResponse(stream(), media_type="text/event-stream")
+        return response
 
     async def metrics(request: Request) -> Response:
         watcher.want()
@@ -212,24 +208,27 @@ def application(watcher: Watcher) -> Any:
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     async def drive(request: Request) -> Response:
-        """Only from our own page: another site can send no JSON here without asking first, which nobody allows."""
-        headers = request.headers
-        is_our_page = headers.get("origin", "").partition("//")[2] == headers["host"]
-        if not watcher.may_drive or not is_our_page or headers.get("content-type") != "application/json":
-            return PlainTextResponse("only the page drives, started with --operator\n", 403)
-        if not 0 < int(headers.get("content-length", 0)) <= _MAX_WISH_BYTES:
-            return PlainTextResponse("too long\n", 413)
+        """Pass on the `Drive` in the body, as JSON. No other site and no other account knows the token."""
+        given = request.headers.get("authorization", "")
+        if not secrets.compare_digest(given.encode(), f"Bearer {token}".encode()):
+            return PlainTextResponse("to drive, open the whole address that `tmrl-like page --operator` shows\n", 403)
+        body = b""
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > _MAX_DRIVE_BYTES:
+                return PlainTextResponse("too long\n", 413)
         try:
-            wish = msgspec.json.decode(await request.body(), type=Wish)
+            watcher.drive(msgspec.json.decode(body, type=m.Drive))
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             return PlainTextResponse(f"{error}\n", 400)
-        watcher.drive(m.Drive(wish.worker, wish.keys, wish.gives_back))
         return Response(status_code=204)
 
     async def file(request: Request, content: bytes, media_type: str) -> Response:
         return Response(content, media_type=media_type)
 
-    routes = [Route("/events", events), Route("/metrics", metrics), Route("/drive", drive, methods=["POST"])]
+    routes = [Route("/events", events), Route("/metrics", metrics)]
+    if token:
+        routes.append(Route("/drive", drive, methods=["POST"]))
     for path, name in _FILES.items():
         content = (Path(__file__).with_name("static") / name).read_bytes()
         kind = _TYPES[name.rpartition(".")[2]]

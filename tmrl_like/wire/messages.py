@@ -24,7 +24,7 @@ from tmrl_like.base.text import CONTROLS, one_line
 from tmrl_like.errors import DecodingError, OversizeError
 from tmrl_like.types import LATENESS_EDGES_S, Count, EpisodeStats, Receipt
 
-WIRE_VERSION = 9
+WIRE_VERSION = 10
 MAX_HEADER_BYTES = 1 << 16
 MAX_TAKEN_OVER = 1000
 MAX_RANKS = 1024
@@ -254,6 +254,8 @@ class Beat(Message):
     returns: Annotated[tuple[float, ...], msgspec.Meta(max_length=RETURNS_KEPT)] = ()  # of the last episodes
     may_be_driven: bool = False  # an operator may take over from the page
     driver: Text = ""  # who drives: "policy", "expert", "safe" (the safe action), or who took over
+    at_s: float = 0.0  # when the worker said this; Unix time, by its own clock
+    hand: Count = 0  # `Drive.hand` of the operator who has taken over; 0: nobody has, from the page
 
     def __post_init__(self) -> None:
         self.alarm, self.ended, self.driver = one_line(self.alarm), one_line(self.ended), one_line(self.driver)
@@ -267,9 +269,14 @@ class Report(Message):
 
 
 class Drive(Message):
-    """Operator to server to worker: drive in place of its policy, by keys; to be said again within half a second."""
+    """Operator to server to worker: drive in place of its policy, by keys; to be said again within half a second.
+
+    The worker does not obey where `heard_s` is long ago by its own clock: a link that froze brings old keys late.
+    """
 
     worker: Name
+    hand: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]  # random, of the browser: while one drives, no other does
+    heard_s: float  # `at_s` of the worker's newest beat that the browser has
     keys: Annotated[tuple[Name, ...], msgspec.Meta(max_length=MAX_KEYS)] = ()  # that are held down
     gives_back: bool = False  # the policy drives again
     driver: Name = ""  # the operator's key, as the server knows it

@@ -112,7 +112,7 @@ class WorkerRole:
                     )
                 outbox.set_aside(message.incarnation, message.reason)
         elif isinstance(message, m.Drive):
-            self._tell(Driven(message.driver, message.keys, message.gives_back))
+            self._tell(Driven(message.driver, message.hand, message.heard_s, message.keys, message.gives_back))
 
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
         while self.fit:
@@ -154,6 +154,8 @@ class WorkerRole:
             returns=state.returns,
             may_be_driven=state.may_be_driven,
             driver=state.driver,
+            at_s=time.time(),
+            hand=state.hand,
         )
 
 

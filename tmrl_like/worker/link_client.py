@@ -106,7 +106,7 @@ class LinkClient(ABC):
             elif isinstance(message, Driven):
                 takeover = self._lanes[0].loop.takeover
                 if takeover is not None:
-                    takeover.on_page(message.operator, message.keys, message.gives_back)
+                    takeover.on_page(message, time.perf_counter(), time.time())
             elif isinstance(message, LogLine):
                 logging.getLogger(message.logger).log(message.level, "%s", message.text)
             elif isinstance(message, Failed):

@@ -48,6 +48,7 @@ class State(_Told):
     returns: tuple[float, ...] = ()
     may_be_driven: bool = False
     driver: str = ""  # who drives
+    hand: int = 0  # of the operator who does
 
 
 class Lane(_Told):
@@ -120,9 +121,11 @@ class Trained(_Told):
 
 
 class Driven(_Told):
-    """From the link: an operator drives, or gives back."""
+    """From the link: an operator drives, or gives back (see `wire.messages.Drive`)."""
 
     operator: str
+    hand: int
+    heard_s: float
     keys: tuple[str, ...]
     gives_back: bool
 

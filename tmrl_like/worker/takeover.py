@@ -7,19 +7,23 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from tmrl_like.base.budgets import Buckets
 from tmrl_like.base.text import one_line
 from tmrl_like.envs.drivers import Keys
 from tmrl_like.envs.supervision import SupervisedEnv
 from tmrl_like.types import ActionSource, Driver
 from tmrl_like.worker.dead_man import to_action
+from tmrl_like.worker.link_messages import Driven
 
 log = logging.getLogger("tmrl_like.worker")
 
 _EVERY_S = 0.01
 _SILENT_S = 0.5  # for a driver that does not answer, the policy drives
+_STALE_S = 1.5  # signs of life come twice a second, a page looks three times a second, and then there is the network
+_SAYS_AGAIN_S = 60.0
 
 
 class _Hand(NamedTuple):
@@ -60,7 +64,8 @@ class Takeover:
         self._hand: _Hand | None = None
         self._page: _Hand | None = None
         self._page_until = -math.inf
-        self._refused: set[str] = set()
+        self._wheel = "", 0  # who drives from the page until then: operator, hand
+        self._refusals = Buckets(1, 1 / _SAYS_AGAIN_S)  # by what is said: one line each
         self._asked_at = math.inf  # `time.perf_counter()` of the call that is under way
         self._is_silent = False
         self._closing = threading.Event()
@@ -119,16 +124,33 @@ class Takeover:
             self._hand = None if action is None else _Hand(action, source, source.name.lower())
             self._asked_at = math.inf
 
-    def on_page(self, operator: str, keys: Collection[str], gives_back: bool) -> None:
-        """Let an operator drive for half a second, by the keys that are held, unless the driver does; or give back."""
+    @property
+    def hand(self) -> int:
+        """`wire.messages.Drive.hand` of the operator who has taken over from the page; 0: nobody has."""
+        return self._wheel[1] if time.perf_counter() < self._page_until else 0
+
+    def on_page(self, said: Driven, now: float, unix_s: float) -> None:
+        """Let an operator drive for half a second, by the keys that are held, unless the driver does; or give back.
+
+        He does not while another one drives, nor by keys from before the newest 1.5 s. `now` is as for `choose`.
+        """
+        who = said.operator, said.hand
         if self._keys is None:
-            if operator not in self._refused:
-                self._refused.add(operator)
-                log.warning("takeover: operator %s may not drive: worker.takeover_from_page is false", operator)
+            why = "worker.takeover_from_page is false"
+        elif who != self._wheel and now < self._page_until:
+            why = f"operator {self._wheel[0]} has not given back"
+        elif said.gives_back:
+            self._page_until = -math.inf
             return
-        action = to_action(self._keys.action_of(keys), self._env.env.action_space, "its action")
-        self._page = _Hand(action, ActionSource.REMOTE, f"operator {operator}")
-        self._page_until = -math.inf if gives_back else time.perf_counter() + _SILENT_S
+        elif not 0.0 <= unix_s - said.heard_s <= _STALE_S:
+            why = f"his keys are older than {_STALE_S:g} s: the link is slow, or was cut for a moment"
+        else:
+            action = to_action(self._keys.action_of(said.keys), self._env.env.action_space, "its action")
+            self._page = _Hand(action, ActionSource.REMOTE, f"operator {said.operator}")
+            self._wheel, self._page_until = who, now + _SILENT_S
+            return
+        if self._refusals.take(f"{said.operator}: {why}", 1, now):
+            log.warning("takeover: operator %s does not drive: %s", said.operator, why)
 
     def close(self) -> None:
         """Ask no more, and close the driver. Twice is fine."""

@@ -278,6 +278,7 @@ class RolloutWorker:
 
     def _state(self) -> State:
         first, loops = self.loop, [lane.loop for lane in self.lanes]
+        takeover = first.takeover
         alarms: dict[str, None] = {}
         for lane in self.lanes:
             log_alarm = lane.samples.alarm if lane.samples is not None else ""
@@ -299,15 +300,10 @@ class RolloutWorker:
             late_steps=tuple(map(sum, zip(*(loop.late_steps for loop in loops), strict=True))),
             action_delay_s=max(loop.action_delay_s for loop in loops),
             returns=tuple(return_ for _, return_ in ended[-RETURNS_KEPT:]),
-            may_be_driven=self.loop.takeover is not None and self.loop.takeover.from_page,
-            driver=self._driver,
+            may_be_driven=takeover is not None and takeover.from_page,
+            driver=(takeover and takeover.name) or first.drove.name.lower(),
+            hand=takeover.hand if takeover else 0,
         )
-
-    @property
-    def _driver(self) -> str:
-        """Who drives the first environment: "policy", "expert", "safe", or who took over."""
-        took_over = "" if self.loop.takeover is None else self.loop.takeover.name
-        return took_over or self.loop.drove.name.lower()
 
     @property
     def env(self) -> Any:

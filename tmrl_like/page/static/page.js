@@ -186,19 +186,21 @@ function drawWorkers() {
 const KEYS = { ArrowLeft: "left", ArrowRight: "right", ArrowUp: "up", ArrowDown: "down", " ": "space", Enter: "enter" };
 const held = new Map();  // a key's code -> its name
 const keys = () => [...held.values()].slice(0, 16);
-let driven = null;  // the worker
+const hand = 1 + crypto.getRandomValues(new Uint32Array(1))[0];  // names this tab; a worker obeys one at a time
+let driven = null, told = "";  // the worker; why it is driven no more
 
 function drive(givesBack) {
   if (driven === null) return;
-  const body = JSON.stringify({ worker: driven, keys: keys(), gives_back: givesBack });
-  fetch("drive", { method: "POST", headers: { "content-type": "application/json" }, body })
-    .then((answer) => answer.ok || letGo(), letGo);  // who lost the page does not take over again by himself
-  if (givesBack) letGo();
+  const heard = fleet.find((w) => w.worker === driven)?.at_s ?? 0;
+  const headers = { authorization: "Bearer " + location.hash.slice(1) };
+  fetch("drive", { method: "POST", headers, body: JSON.stringify(["Drive", driven, hand, heard, keys(), givesBack]) })
+    .then(async (answer) => answer.ok || letGo(await answer.text()), () => letGo("the page's process does not answer"));
+  if (givesBack) letGo("");
   drawTakeover();
 }
 
-function letGo() {
-  driven = null;
+function letGo(why) {  // who lost the page does not take over again by himself
+  [driven, told] = [null, why];
   held.clear();
   drawTakeover();
 }
@@ -209,10 +211,14 @@ function drawTakeover() {
   if (able.join() !== [...select.options].map((option) => option.value).join() && driven === null) {
     select.replaceChildren(...able.map((name) => new Option(name)));
   }
+  const w = fleet.find((one) => one.worker === (driven ?? select.value));
+  const other = w && w.hand && w.hand !== hand ? `${w.driver} drives ${w.worker} and has not given back` : "";
+  if (driven !== null && other) return letGo(other);
   select.disabled = driven !== null;
+  button.disabled = driven === null && other !== "";
   text(button, driven === null ? "take over" : "give back");
-  const who = fleet.find((w) => w.worker === driven);
-  text(said, driven === null ? "" : `keys: ${keys().join(" ") || "none"}; Escape gives back; ${who ? who.state : "gone"}`);
+  const state = !w ? "gone" : w.hand ? w.state : `it does not obey yet, and what it said last came ${seconds(w.age)} ago`;
+  text(said, driven === null ? other || told : `keys: ${keys().join(" ") || "none"}; Escape gives back; ${state}`);
 }
 
 function onKey(event) {

@@ -161,6 +161,20 @@ def test_a_key_that_is_no_operators_any_more_does_not_drive(driven, link):
     assert [drive.keys for drive in link.to(b"w", m.Drive)] == [("left",)]
 
 
+@pytest.mark.fault(
+    "peers", "a watcher asks all the time, and comes again and again", "it is answered four times a second"
+)
+def test_a_watcher_that_comes_again_and_again_gets_no_more_for_it(relay, link):
+    for number in range(30):
+        peer = b"again%d" % number
+        give(relay, peer, hello("watcher", "again", number + 1), OPERATOR)
+        for _ in range(10):
+            view = link.sights[-1][0].number if link.sights else 0
+            give(relay, peer, m.Look(view=view), OPERATOR)
+        give(relay, peer, m.Bye(), OPERATOR)
+    assert len(link.sights) == 10
+
+
 def test_an_operator_sends_so_many_a_second(driven, link):
     for _ in range(500):
         give(driven, b"op", m.Drive("w1", 7, 1.5), OPERATOR, now=1.0)

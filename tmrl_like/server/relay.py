@@ -45,8 +45,8 @@ _ASK_AGAIN_S = 2.0
 _PROBE_BYTES, _PROBE_BYTES_PER_S = 8 << 20, 1 << 20  # of one key that are returned, at first, and then
 _BEATS, _BEATS_PER_S = 100, 20.0  # of one worker that are passed on, at first, and then
 _MAX_WATCHERS = 8
-_LOOKS, _LOOKS_PER_S = 10, 4.0  # of one watcher that are answered, at first, and then
-_DRIVES, _DRIVES_PER_S = 50, 50.0  # of one operator that are passed on, at first, and then
+_LOOKS, _LOOKS_PER_S = 10, 4.0  # at one place of a watcher that are answered, at first, and then
+_DRIVES, _DRIVES_PER_S = 50, 50.0  # at one of an operator that are passed on, at first, and then
 _VIEWS_ON_THEIR_WAY = 3  # to one watcher
 _SHOWN_BEAT_BYTES, _SHOWN_TEXT = 1000, 200  # of a longer beat so many characters of each text
 _SHARED_FILE = "this {0} and the {1} keep their weights in one file of one machine: give each its own model_path"
@@ -54,6 +54,14 @@ _MISFIT = (
     "this worker's samples do not fit those in the trainer's memory: {0}; start both with the same environment and "
     "sample_compressor"
 )
+
+
+class _Place:
+    """What one of the few watchers may take; who comes after him gets what he has left."""
+
+    def __init__(self) -> None:
+        self.looks = Bucket(_LOOKS, _LOOKS_PER_S)
+        self.drives = Bucket(_DRIVES, _DRIVES_PER_S)
 
 
 @dataclass(slots=True)
@@ -71,10 +79,9 @@ class Seat:
     newest_beat: m.Beat | None = None  # as it is shown to watchers
     beat_at: float = 0.0
     # of a watcher
-    looks: Bucket = field(default_factory=lambda: Bucket(_LOOKS, _LOOKS_PER_S))
+    place: _Place = field(default_factory=_Place)
     views_on_their_way: deque[int] = field(default_factory=deque)
     is_operator: bool = False  # may take over from policies as well
-    drives: Bucket = field(default_factory=lambda: Bucket(_DRIVES, _DRIVES_PER_S))
     # of a trainer
     waiting: _Waiting = field(default_factory=lambda: _Waiting(0))
     feed: int = 0
@@ -210,6 +217,7 @@ class Relay:
         self._malformed = Buckets(_MALFORMED_BEFORE_REFUSAL - 1, 0.0)  # by connection
         self._unsaid = Buckets(1, 0.0)  # what the log has not got yet: refusals, and whose message was malformed
         self._names: dict[str, str] = {}  # worker -> key that used this name first; the oldest first
+        self._places = [_Place() for _ in range(_MAX_WATCHERS)]
         self._views = self._report = self._report_bytes = 0  # numbers of the newest; size of those that are kept
         self._reports: deque[bytes] = deque()
         self.counters = Counters()
@@ -222,6 +230,10 @@ class Relay:
     @property
     def workers(self) -> list[Seat]:
         return list(self._workers.values())
+
+    @property
+    def _watchers(self) -> list[Seat]:
+        return [seat for seat in self._seats.values() if seat.hello.role == "watcher"]
 
     def handle(self, incoming: Incoming, now: float) -> None:
         """Act on one message from a peer whose key is, or was, valid."""
@@ -328,6 +340,8 @@ class Relay:
             self._seat_trainer(seat)
             self._welcome(seat)
         elif hello.role == "watcher":
+            taken = [watcher.place for watcher in self._watchers]
+            seat.place = next(place for place in self._places if place not in taken)
             self._welcome(seat)
         else:
             self._workers[hello.name] = seat
@@ -363,8 +377,7 @@ class Relay:
         if not _may_be(identity, hello.role):
             return _not_for(identity, hello.role)
         if hello.role == "watcher":
-            watchers = sum(seat.hello.role == "watcher" for seat in self._seats.values())
-            is_full = watchers >= _MAX_WATCHERS
+            is_full = len(self._watchers) >= _MAX_WATCHERS
             return m.Refusal(f"the server has its {_MAX_WATCHERS} watchers", _RETRY_AFTER_S) if is_full else None
         if hello.role == "trainer":
             return self._reason_to_refuse_trainer(identity, hello, now)
@@ -670,7 +683,7 @@ class Relay:
         """Answer, unless it asks too often, or has not got the last answers yet."""
         while seat.views_on_their_way and seat.views_on_their_way[0] <= message.view:
             seat.views_on_their_way.popleft()
-        if len(seat.views_on_their_way) >= _VIEWS_ON_THEIR_WAY or not seat.looks.take(1, self._now):
+        if len(seat.views_on_their_way) >= _VIEWS_ON_THEIR_WAY or not seat.place.looks.take(1, self._now):
             return
         workers = [(self._now - w.beat_at, w.newest_beat) for w in self._workers.values() if w.newest_beat]
         before = self._report - len(self._reports)
@@ -686,7 +699,7 @@ class Relay:
         """Pass an operator's keys on; the worker decides whether they drive."""
         if not seat.is_operator:
             self._refuse_malformed_from(seat, "a watcher's key does not drive; invite one with --role operator")
-        elif (worker := self._workers.get(message.worker)) is not None and seat.drives.take(1, self._now):
+        elif (worker := self._workers.get(message.worker)) is not None and seat.place.drives.take(1, self._now):
             self._tell(worker.peer, msgspec.structs.replace(message, driver=seat.key))
 
     def _on_bye(self, seat: Seat, message: m.Bye, data: bytes | memoryview) -> None:

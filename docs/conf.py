@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -12,7 +13,7 @@ author = "the tmrl_like authors"
 copyright = author
 version = release = tmrl_like.__version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = f"tmrl_like {release}"
@@ -20,9 +21,25 @@ html_title = f"tmrl_like {release}"
 myst_heading_anchors = 3
 myst_enable_extensions = ["deflist"]
 
+autoclass_content = "both"  # what a class is, then what its constructor takes
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"  # signatures stay readable; types stand in the source and are checked by mypy
+autodoc_typehints = "signature"
+python_maximum_signature_line_length = 88
+autodoc_typehints_format = "short"
+default_role = "py:obj"  # `name` in a docstring leads there, where it is on the page; else it is code
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 nitpicky = False  # docstrings name types in plain text, not as cross-references
+
+copybutton_exclude = ".linenos, .gp, .go"  # neither prompts nor output
+
+
+def whole_sentences(app: object, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    """Napoleon takes what stands before a colon in an attribute's first line for its type: give it an empty one."""
+    if what in ("attribute", "property"):
+        lines.insert(0, "")
+
+
+def setup(app: Any) -> None:
+    app.connect("autodoc-process-docstring", whole_sentences, priority=400)  # before Napoleon

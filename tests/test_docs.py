@@ -161,9 +161,9 @@ def test_the_commands_of_the_guide_lead_to_a_policy(tmp_path):
 
 
 def test_the_game_of_the_guide_is_a_whole_experiment(tmp_path):
-    section = page("guide/environments.md").partition("\n## A desktop game\n")[2]
-    (tmp_path / "my_game.py").write_text(fences(section, "python")[0], encoding="utf-8")
-    (tmp_path / "my_game.yaml").write_text(fences(section, "yaml")[0], encoding="utf-8")
+    text = page("environments/desktop.md")
+    (tmp_path / "my_game.py").write_text(fences(text, "python")[0], encoding="utf-8")
+    (tmp_path / "my_game.yaml").write_text(fences(text, "yaml")[0], encoding="utf-8")
     assert "my_game.CarOnScreen" in command_in(tmp_path, "check", "my_game.yaml", "--print_config")
 
 

@@ -43,6 +43,8 @@ class ClocklessArm:
 
     def connect(self) -> None: ...
 
+    def close(self) -> None: ...
+
     def read_state(self) -> RobotState:
         cycle, time_s, *numbers, is_stopped = STATE.unpack(self._newest)
         return RobotState(cycle, time_s, tuple(numbers[:2]), tuple(numbers[2:]), is_stopped)

@@ -108,7 +108,7 @@ class TargetInView:
 
     Where the target is as seen from the drone is all that matters, and the last centimetres matter most.
     (x, y, target x, target y, actions…) becomes (near x, near y, far x, far y, actions…), same shapes:
-    far = d / 2, near = 0.7 d / sqrt(|d| + 0.01 m), where d is the way to the target in m. `near` is steep
+    `far = d / 2`, `near = 0.7 d / sqrt(|d| + 0.01 m)`, where d is the way to the target in m. `near` is steep
     close to the target and flat far from it.
 
     Works on one observation (arrays) and on a batch of them (tensors [B, 1]).

@@ -156,7 +156,7 @@ class TargetInView:
     """Observation preprocessor: the last centimetres to the target, enlarged, take the place of the tip's.
 
     (positions, velocities, tip, way, actions…) becomes (positions, velocities, near, way, actions…), same shapes, with
-    near = 0.7 way / sqrt(|way| + 0.01 m), by axis: steep close to the target and flat far from it.
+    `near = 0.7 way / sqrt(|way| + 0.01 m)`, by axis: steep close to the target and flat far from it.
 
     Works on one observation (arrays) and on a batch of them (tensors [B, 2]).
     """

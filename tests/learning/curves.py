@@ -1,0 +1,191 @@
+"""The learning curves of the environments' pages: experiments as they ship, in simulated time.
+
+    python tests/learning/curves.py [drone robot doom carla] [--seeds 0 1 2] [--folder FOLDER]
+
+Each is `tmrl-like run --in-process` with an environment that moves on while it is waited for, instead of by a clock:
+real time with a trainer that is always fast enough. Needs the extras `mujoco`, `vizdoom`, `carla` and `plot`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from tmrl_like.envs.carla import CarlaSyncEnv
+from tmrl_like.envs.clock import Clock
+from tmrl_like.envs.doom import VizDoomEnv
+from tmrl_like.envs.doom.env import TIC_S
+from tmrl_like.envs.real_time import RealTimeEnv, also_takes
+from tmrl_like.envs.robot import RobotEnv
+from tmrl_like.envs.robot import env as robot
+from tmrl_like.metrics.curves import averaged, new_figure
+from tmrl_like.metrics.reading import read_records
+
+sys.path.append(str(Path(__file__).parents[1]))
+from simulated_drone import TIME_STEP_S, SimulatedDroneEnv
+from test_the_robot_is_learnt import ClocklessArm
+
+ROOT = Path(__file__).parents[2]
+
+
+class SteppedClock(Clock):
+    """Of a world that moves on while somebody sleeps."""
+
+    def wait_until(self, deadline: float) -> None:
+        self._sleep(max(0.0, deadline - self.now()))
+
+
+class Simulated(gymnasium.Env[Any, Any]):
+    """An environment in real time whose time is that of a `world`, with `monotonic` and `sleep`."""
+
+    def __init__(self, env: RealTimeEnv, world: Any) -> None:
+        self._env, inner = env, env.unwrapped
+        inner._clock = SteppedClock(0.0, world.monotonic, world.sleep)
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+        self.default_action, self.act_buf_len = env.default_action, inner.act_buf_len
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return self._env.reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        return self._env.step(action)
+
+    def close(self) -> None:
+        self._env.close()
+
+
+class Drone(SimulatedDroneEnv):
+    """`DroneEnv` in simulated time."""
+
+    def __init__(self, time_step_duration: float, ep_max_length: int, act_buf_len: int, reset_act_buf: bool) -> None:
+        super().__init__(None, ep_max_length, act_buf_len)
+
+
+class Robot(Simulated):
+    """`RobotEnv` in simulated time."""
+
+    def __init__(self, driver: Any, time_step_duration: float, ep_max_length: int, act_buf_len: int) -> None:
+        arm = robot.time = ClocklessArm(0)
+        super().__init__(RobotEnv(lambda: arm, time_step_duration, ep_max_length, act_buf_len), arm)
+
+
+class WaitingGame:
+    """A game of Doom whose engine waits for whoever plays."""
+
+    def __init__(self, game: Any) -> None:
+        import vizdoom
+
+        game.close()
+        game.set_mode(vizdoom.Mode.PLAYER)
+        game.init()
+        self._game, self._tics = game, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._game, name)
+
+    def monotonic(self) -> float:
+        return self._tics * TIC_S
+
+    def sleep(self, duration_s: float) -> None:
+        if tics := round(duration_s / TIC_S):
+            self.advance_action(tics)
+
+    def advance_action(self, tics: int = 1, update_state: bool = True) -> None:
+        self._tics += tics
+        if not self._game.is_episode_finished():
+            self._game.advance_action(tics, update_state)
+
+
+class Doom(Simulated):
+    """`VizDoomEnv` in simulated time."""
+
+    frame_stacks = VizDoomEnv.frame_stacks
+    time_step_unit = VizDoomEnv.time_step_unit
+
+    @also_takes(VizDoomEnv)
+    def __init__(self, **arguments: Any) -> None:
+        env = VizDoomEnv(**arguments)
+        interface: Any = env.unwrapped.interface
+        interface.game = WaitingGame(interface.game)
+        super().__init__(env, interface.game)
+
+
+class Carla(CarlaSyncEnv):
+    """`CarlaSyncEnv`, with the arguments of `CarlaEnv`."""
+
+    def __init__(self, time_step_duration: float, **arguments: Any) -> None:
+        super().__init__(time_step_duration, **arguments)
+
+
+TASKS = {  # experiment, what is different, seconds of a step
+    "drone": ("drone", "--env.class_path curves.Drone --trainer.epochs 15", TIME_STEP_S),
+    "robot": ("robot", "--env.class_path curves.Robot --trainer.epochs 20", 0.05),
+    "doom": ("vizdoom", "--env.class_path curves.Doom --trainer.epochs 2", 4 * TIC_S),
+    "carla": (
+        "carla",
+        "--env.class_path curves.Carla --env.client_cls carla_stand_in.Client --env.sensors.camera null "
+        "--trainer.epochs 4",
+        0.1,
+    ),
+}
+
+
+def train(name: str, seed: int, home: Path) -> Path:
+    """Train one seed; returns the run's folder."""
+    experiment, words, _ = TASKS[name]
+    run_name = f"{name}_{seed}"
+    command = ["run", str(ROOT / "config" / f"{experiment}.yaml"), "--in-process", *words.split(), "--seed", str(seed)]
+    subprocess.run(
+        [sys.executable, "-m", "tmrl_like", *command, "--run_name", run_name, "--trainer.max_minutes", ".inf"],
+        env=os.environ
+        | {
+            "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "tests", Path(__file__).parent))),
+            "TMRL_LIKE_HOME": str(home),
+        },
+        check=True,
+    )
+    return home / "runs" / run_name
+
+
+def draw(folders: list[Path], step_s: float, file: Path) -> None:
+    """Episodes as dots, training pale; the mean of the newest test episodes as a line, one for each seed."""
+    figure = new_figure(7, 3.2)
+    axes = figure.subplots()
+    for number, folder in enumerate(folders):
+        episodes = [r for r in read_records(folder / "metrics.jsonl") if r["kind"] == "episode"]
+        for is_test, alpha in ((False, 0.15), (True, 0.6)):
+            chosen = [r for r in episodes if r["test"] == is_test and r["return"] is not None]
+            seconds = step_s * np.array([r["env_steps_total"] or 0 for r in chosen])
+            returns = np.array([r["return"] for r in chosen])
+            axes.plot(seconds, returns, ".", color=f"C{number}", alpha=alpha)
+        axes.plot(seconds, averaged(returns), color=f"C{number}", label=f"seed {folder.name.rpartition('_')[2]}")
+    axes.set(xlabel="seconds of experience", ylabel="return of an episode")
+    axes.legend()
+    figure.savefig(file, dpi=110)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", nargs="*", default=list(TASKS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--folder", type=Path, default=ROOT / "docs" / "environments" / "figures")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as home:
+        for name in arguments.tasks:
+            began = time.monotonic()
+            folders = [train(name, seed, Path(home)) for seed in arguments.seeds]
+            draw(folders, TASKS[name][2], arguments.folder / f"{name}_curve.png")
+            print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

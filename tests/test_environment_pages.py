@@ -1,0 +1,119 @@
+"""The pages of the environments say what the experiments that ship make."""
+
+import importlib
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import tmrl_like.envs  # noqa: F401  registers its ids
+from tmrl_like.config.document import shipped
+from tmrl_like.config.loading import load_experiment
+from tmrl_like.errors import MissingExtraError
+
+PAGES = sorted((Path(__file__).parents[1] / "docs" / "environments").glob("*.md"))
+TABLE = re.compile(r"^\|(.*)\|\n\|[-|]+\|\n((?:\|.*\|\n)+)", re.M)
+NAME = re.compile(r"`(\w+)`")
+Row = list[str]
+
+
+@cache
+def tables_of(page: Path) -> list[list[Row]]:
+    """Its tables, headers first; cells without blanks around them."""
+    text = page.read_text(encoding="utf-8")
+    return [
+        [[cell.strip() for cell in line.strip("|").split("|")] for line in (header, *rows.splitlines())]
+        for header, rows in TABLE.findall(text)
+    ]
+
+
+def tables_of_spaces() -> Iterator[Any]:
+    """What of which experiment, and its rows."""
+    for page in PAGES:
+        for (header, *_), *rows in tables_of(page):
+            if header.startswith(("observation of", "action of")):
+                for name in NAME.findall(header):
+                    yield pytest.param(header.split()[0], name, rows, id=f"{header.split()[0]} of {name}")
+
+
+def tables_of_facts() -> Iterator[Any]:
+    for page in PAGES:
+        for header, *rows in tables_of(page):
+            for column, names in enumerate(header):
+                for name in NAME.findall(names) if header[0] == "" else ():
+                    facts = {row[0]: row[column] if row[column] != "the same" else row[1] for row in rows}
+                    yield pytest.param(name, facts, id=name)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The environment of an experiment, by its name; a module without its extra is skipped."""
+    folder = tmp_path_factory.mktemp("my_game")
+    text = next(page for page in PAGES if page.stem == "desktop").read_text(encoding="utf-8")
+    for language, suffix in (("python", "py"), ("yaml", "yaml")):
+        code = re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)[0]
+        (folder / f"my_game.{suffix}").write_text(code, encoding="utf-8")
+    envs: dict[str, Any] = {}
+
+    def make(name: str) -> Any:
+        if name not in envs:
+            file = shipped().get(name, folder / "my_game.yaml")
+            try:
+                envs[name] = load_experiment(file, parts=("env",)).env()
+            except MissingExtraError as error:
+                pytest.skip(str(error))
+        return envs[name]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(folder))
+        yield make
+    for env in envs.values():
+        env.close()
+
+
+def described(space: gymnasium.Space[Any]) -> Row:
+    """Shape, dtype and range as the tables have them."""
+    shape = str(list(space.shape or ()))
+    if isinstance(space, spaces.Discrete):
+        return [shape, str(space.dtype), f"{space.start} to {space.start + space.n - 1}"]
+    assert isinstance(space, spaces.Box)
+    bounds = (bound.flatten() if np.ptp(bound) else bound.flatten()[:1] for bound in (space.low, space.high))
+    return [shape, str(space.dtype), " to ".join(", ".join(f"{x:.4g}" for x in bound) for bound in bounds)]
+
+
+@pytest.mark.parametrize(("what", "name", "rows"), list(tables_of_spaces()))
+def test_a_table_has_the_items_of_the_space(made: Any, what: str, name: str, rows: list[Row]) -> None:
+    env = made(name)
+    space = env.observation_space if what == "observation" else env.action_space
+    items = [described(item) for item in (space.spaces if isinstance(space, spaces.Tuple) else [space])]
+    written = []
+    for meaning, shape, dtype, limits, _unit in rows:
+        count = re.match(r"the last (?:(\d+) )?actions?$", meaning)
+        written += [[shape, dtype, limits]] * int(count[1] or 1 if count else 1)
+    assert written == items
+
+
+@pytest.mark.parametrize(("name", "facts"), list(tables_of_facts()))
+def test_class_clock_and_length_are_those_of_the_experiment(made: Any, name: str, facts: dict[str, str]) -> None:
+    env = made(name)
+    module, _, cls = facts["class"].strip("`").rpartition(".")
+    assert type(env) is getattr(importlib.import_module(module), cls)
+    assert facts["time-step"] == ("stands still" if env.time_step_s is None else f"{1e3 * env.time_step_s:.0f} ms")
+    longest = env.spec.max_episode_steps if env.time_step_s is None else env.unwrapped.ep_max_length
+    assert facts["episode"] == f"{longest} steps"
+    for id in NAME.findall(facts.get("for Gymnasium", "").replace("/", "").replace("-", "")):
+        known = {re.sub(r"\W", "", known): spec for known, spec in gymnasium.registry.items()}
+        place = known[id].kwargs["env_cls"].replace(":", ".").rpartition(".")
+        assert type(env) is getattr(importlib.import_module(place[0]), place[2])
+
+
+def test_every_experiment_that_ships_is_on_a_page_with_all_tables() -> None:
+    observed, acted = ({p.values[1] for p in tables_of_spaces() if p.values[0] == w} for w in ("observation", "action"))
+    known = set(shipped()) | {"my_game"}
+    assert observed == acted == {p.values[0] for p in tables_of_facts()} == known

@@ -29,6 +29,22 @@ def repeat(times: int, *calls: Callable[[], float]) -> list[list[float]]:
     return results
 
 
+def make_room_for_links(links: int) -> None:
+    """Let this process have so many links over zmq: descriptors for all, and one context, whose threads they share."""
+    import zmq
+
+    from tmrl_like.transport.base import raise_descriptor_limit
+
+    class Shared(zmq.Context):  # type: ignore[type-arg]
+        def term(self) -> None:
+            """Each link ends the context that it made; here it is everybody's."""
+
+    raise_descriptor_limit()
+    shared = Shared()
+    shared.max_sockets = 16 * links + 100
+    zmq.Context = lambda: shared  # type: ignore[assignment,misc]
+
+
 def finish(result: dict[str, Any]) -> None:
     """Print the result: readable lines, then one JSON object."""
     result = {"machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}", **result}

@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 import psutil
-from _common import finish
+from _common import finish, make_room_for_links
 
 PACKET_S = 0.1  # the outbox's `max_age_s`
 PROCESSES = 4  # that the light workers live in
@@ -199,24 +199,12 @@ class LightWorker:
 
 def run_workers(keys_folder: Path, names: dict[str, int], samples: int, packet_s: float, pipe: Any) -> None:
     """`names`: of the workers, with the port that each dials."""
-    import zmq
-
     from tmrl_like.transport import KeyFolder
-    from tmrl_like.transport.base import raise_descriptor_limit
     from tmrl_like.types import StepTiming
     from tmrl_like.wire.packet import Compressor, PacketWriter
 
-    class Shared(zmq.Context):  # type: ignore[type-arg]
-        """A context has threads of its own, and each link makes one: here all have this one."""
-
-        def term(self) -> None:
-            pass
-
     logging.disable()
-    raise_descriptor_limit()
-    shared = Shared()
-    shared.max_sockets = 16 * len(names) + 100
-    zmq.Context = lambda: shared  # type: ignore[assignment,misc]
+    make_room_for_links(len(names))
     writer = PacketWriter()
     for i in range(samples):
         obs = np.array([0.1 * i, 0.2, 0.3, 0.4], np.float32)

@@ -4,9 +4,9 @@
 
 Light workers (a connection and its signs of life, twice a second, without environments and samples) meet a server; a
 stand-in for a trainer reports a round and twenty episodes a second. The page is a `tmrl-like page`; this program is the
-browser that looks at it. Each sign of life carries its time (in `policy_age_s`), so that the age of what the browser
-has is known: when an event arrives ("fresh"), and right before the next one ("stale"). CPU time is the processes' own,
-from the operating system; "alone": while nobody looks.
+browser that looks at it. Each sign of life carries its time, so that the age of what the browser has is known: when an
+event arrives ("fresh"), and right before the next one ("stale"). CPU time is the processes' own, from the operating
+system; "alone": while nobody looks.
 """
 
 from __future__ import annotations
@@ -31,35 +31,26 @@ from typing import Any
 import msgspec
 import numpy as np
 import psutil
-from _common import finish
+from _common import finish, make_room_for_links
+
+from tmrl_like.page.figures import FIELDS
 
 EXPERIMENT = Path(__file__).parents[2] / "config" / "drone.yaml"
 PROCESSES = 2
 BEAT_S = 0.5
 ARRIVES_EVERY_S = 0.03  # one in each of the processes
 EPISODES_PER_S = 20
+AT_S = FIELDS.index("at_s")
 
 
 def run_workers(keys_folder: Path, names: list[str], port: int, stopping: Any) -> None:
-    import zmq
-
     import tmrl_like
     from tmrl_like.transport import KeyFolder, TransportOptions
-    from tmrl_like.transport.base import raise_descriptor_limit
     from tmrl_like.transport.zmq import ZmqPeerLink
     from tmrl_like.wire import messages as m
 
-    class Shared(zmq.Context):  # type: ignore[type-arg]
-        """A context has threads of its own, and each link makes one: here all have this one."""
-
-        def term(self) -> None:
-            pass
-
     logging.disable()
-    raise_descriptor_limit()
-    shared = Shared()
-    shared.max_sockets = 16 * len(names) + 100
-    zmq.Context = lambda: shared  # type: ignore[assignment,misc]
+    make_room_for_links(len(names))
     began, keys = time.monotonic(), KeyFolder(keys_folder)
     links, welcome = [], set()
     due = [(began + ARRIVES_EVERY_S * i, i) for i in range(len(names))]
@@ -86,7 +77,7 @@ def run_workers(keys_folder: Path, names: list[str], port: int, stopping: Any) -
         else:
             steps += 1
             late = (steps, 50, 20, 10, 5, 2, 1, 0)
-            beat = m.Beat(names[i], 7, time.time(), 7, steps, 3, 120, time_step_s=0.05, late_steps=late)
+            beat = m.Beat(names[i], 7, 30.0, 7, steps, 3, 120, time_step_s=0.05, late_steps=late, at_s=time.time())
             beat.action_delay_s, beat.returns = 0.002, (-20.5, -18.25, -16.0, -15.5, -14.75)
             link.send(m.encode(beat))
     for link in links:
@@ -132,7 +123,7 @@ def look(page_port: int, seconds: float) -> tuple[list[float], list[float], list
         data = answer.readline()
         now = time.time()
         stale += list(now - times)
-        times = np.array([beat[3] for _, beat in msgspec.msgpack.decode(base64.b64decode(data[6:]))])
+        times = np.array([beat[AT_S] for _, beat in msgspec.msgpack.decode(base64.b64decode(data[6:]))])
         fresh += list(now - times)
         sizes.append(len(data))
     connection.close()

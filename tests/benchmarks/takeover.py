@@ -96,14 +96,17 @@ def main() -> None:
                 while not (watcher.session.connected and worker.wait_connected(60)):
                     time.sleep(0.05)
 
-                def says(*held: str) -> Callable[[], None]:
-                    return lambda: watcher.drive(m.Drive("arm", held))
+                def says(*held: str, gives_back: bool = False) -> Callable[[], None]:
+                    return lambda: watcher.drive(m.Drive("arm", 1, time.time(), held, gives_back))
 
                 _add(result, "script to env.step", delays_s(arguments.presses, says("right"), says()))
+                says(gives_back=True)()
                 if PROGRAM is not None:
                     with Chromium(page.url, Path(folder) / "profile") as browser:
+                        button = "$('takeover').children[1]"
                         browser.wait_for("typeof run !== 'undefined' && run !== null && !$('takeover').hidden")
-                        browser.value("$('takeover').children[1].click()")
+                        browser.wait_for(f"!{button}.disabled")
+                        browser.value(f"{button}.click()")
                         _add(
                             result,
                             "key in Chromium to env.step",

@@ -1,7 +1,6 @@
 """A worker's packets on disk: what is found again after a kill at any point, and a disk that does not take them."""
 
 import errno
-import io
 import os
 import threading
 from pathlib import Path
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from both_ends import CLOCK, STATS, Clock, nothing, opened_ends
 
+from tmrl_like.base.files import disk
 from tmrl_like.delivery import folder as folder_module
 from tmrl_like.delivery.folder import open_folder
 from tmrl_like.errors import ConfigError
@@ -161,26 +161,17 @@ class Trainer:
 
 
 class Disk:
-    """Stands in for `FileIO.write`: takes `room` bytes, then fails."""
+    """Takes `room` bytes of packets, then fails."""
 
     def __init__(self, monkeypatch):
         self.room = 10**9
-        real = Path.open
-        disk = self
+        monkeypatch.setattr(disk, "write", self.write)
 
-        class File(io.FileIO):
-            def write(self, data):
-                if disk.room <= 0:
-                    raise OSError(errno.ENOSPC, "No space left on device")
-                taken = super().write(bytes(data[: disk.room]))
-                disk.room -= taken
-                return taken
-
-        def open_(path, mode="r", buffering=-1, **more):
-            is_segment = mode == "xb" and path.suffix == ".log"
-            return File(path, mode) if is_segment else real(path, mode, buffering, **more)
-
-        monkeypatch.setattr(Path, "open", open_)
+    def write(self, file, data):
+        taken = file.write(bytes(data[: max(0, self.room)]))
+        self.room -= taken
+        if taken < len(data):
+            raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def fill(box, *numbers, size=1):
@@ -337,14 +328,14 @@ def test_what_is_lost_is_counted_once_whoevers_packets_are_sent(outbox, tmp_path
 
 @pytest.mark.fault("disk", "the spool's disk is away for a while", "what is kept in memory is written later")
 def test_without_a_disk_the_outbox_goes_on_and_writes_later_what_it_kept(outbox, monkeypatch):
-    disk = Disk(monkeypatch)
+    full = Disk(monkeypatch)
     clock = Clock()
     box = outbox(clock=clock)
-    disk.room = 0
+    full.room = 0
     fill(box, 1, 2)
     box.pump(nothing, False)
     assert "No space left" in box.alarm
-    disk.room = 10**9
+    full.room = 10**9
     box.pump(nothing, False)
     assert "No space left" in box.alarm, "not before a while has passed"
     clock.now = 11.0
@@ -425,13 +416,13 @@ def test_what_cannot_be_taken_over_because_the_disk_is_full_is_there_for_the_nex
     box = outbox(1, max_samples=100)
     fill(box, 1, 2)
     box.kill()
-    disk = Disk(monkeypatch)
-    disk.room = 0
+    full = Disk(monkeypatch)
+    full.room = 0
     box, trainer = outbox(2), Trainer()
     box.pump(trainer.send, True)
     assert trainer.rows == {1: [1, 2]}
     box.kill()  # before anything is acknowledged
-    disk.room = 10**9
+    full.room = 10**9
     box, trainer = outbox(3), Trainer()
     box.pump(trainer.send, True)
     assert trainer.rows == {1: [1, 2]}

@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from tmrl_like.base.files import write_whole
+from tmrl_like.base.files import disk, write_whole
 from tmrl_like.delivery.log import Head, PacketLog, entries_of, lock_folder
 from tmrl_like.errors import DecodingError
 from tmrl_like.types import Receipt
@@ -184,7 +184,7 @@ def test_a_disk_that_stays_full_is_not_filled_with_files_that_hold_nothing(opene
             raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("tmrl_like.delivery.log.write_whole", full)
+        patch.setattr(disk, "write", full)
         for hour in range(1, 6):
             assert log.append(packet(4, size=500), 3600.0 * hour, 3) is None
             assert len(list(tmp_path.glob("*.log"))) <= 2

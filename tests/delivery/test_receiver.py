@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from tmrl_like.base.files import disk
 from tmrl_like.delivery.log import PacketLog, lock_folder
 from tmrl_like.delivery.receiver import Receiver, WorkerLimits
 from tmrl_like.errors import MemoryContractError
@@ -418,7 +419,7 @@ def test_a_log_that_takes_nothing_shows_in_the_metrics_until_it_does(tmp_path, m
         raise OSError("full")
 
     with monkeypatch.context() as patch:
-        patch.setattr("tmrl_like.delivery.log.write_whole", fail)
+        patch.setattr(disk, "write", fail)
         log.append(b"x", 0.0)
     assert receiver.metrics()["log_fails"] == 1
     log.append(b"x", 60.0)

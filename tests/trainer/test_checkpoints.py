@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from tmrl_like.base.files import write_whole
+from tmrl_like.base.files import disk, write_whole
 from tmrl_like.base.functional import partial
 from tmrl_like.delivery import receiver
 from tmrl_like.delivery.options import OutboxOptions
@@ -313,7 +313,7 @@ def test_a_full_disk_is_logged_once_and_what_was_not_written_is_written_later(tm
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("tmrl_like.delivery.log.write_whole", full)
+        patch.setattr(disk, "write", full)
         stored = {**first.take(2, 3, now=1.0), **first.take(4, now=2.0), **first.take(5, now=50.0)}
         assert stored == {"w": 1}
         assert first.training.total_samples == 50
@@ -340,7 +340,7 @@ def test_after_a_full_disk_the_log_takes_as_much_of_what_waited_as_there_is_room
         room -= len(data)
         write_whole(file, data)
 
-    monkeypatch.setattr("tmrl_like.delivery.log.write_whole", full)
+    monkeypatch.setattr(disk, "write", full)
     assert first.take(*range(2, 50), now=1.0) == {"w": 1}
     room = sum(len(message(sequence)[1]) for sequence in (2, 3, 4))
     assert first.write(now=20.0) == {"w": 4}

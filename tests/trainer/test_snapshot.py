@@ -3,7 +3,6 @@
 import errno
 import os
 import random
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from tmrl_like.base.files import disk
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import CheckpointError
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
@@ -338,24 +338,15 @@ def test_the_checkpoint_of_another_run_is_not_an_older_generation(tmp_path: Path
         load_checkpoint(training(), tmp_path)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows syncs no folders")
 def test_a_checkpoint_is_on_the_disk_before_the_manifest_names_it_and_the_manifest_at_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = training()
     take_snapshot(one).write(tmp_path)
-    events, fsync, replace = [], os.fsync, os.replace
-
-    def synced(descriptor: int) -> None:
-        fsync(descriptor)
-        events.append("folder" if os.path.samestat(os.fstat(descriptor), tmp_path.stat()) else "file")
-
-    def put(source: Any, target: Any) -> None:
-        replace(source, target)
-        events.append(Path(target).name)
-
-    monkeypatch.setattr("os.fsync", synced)
-    monkeypatch.setattr("os.replace", put)
+    events: list[str] = []
+    monkeypatch.setattr(disk, "sync", lambda file: events.append("file"))
+    monkeypatch.setattr(disk, "sync_folder", lambda path: events.append("folder" if path == tmp_path else str(path)))
+    monkeypatch.setattr(disk, "rename", lambda source, path: os.replace(source, path) or events.append(path.name))
     take_snapshot(one).write(tmp_path)
     expected = ["file", "training-2.pt", "folder", "file", "manifest.json", "folder"]
     assert events == expected

@@ -1,43 +1,121 @@
-"""Files that a kill, a full disk or a reader at the wrong moment never leaves half written."""
+"""Files that a kill, a power cut, a full disk or a reader at the wrong moment never leaves half written."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
 import mmap
 import os
 import secrets
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 _PIECE = bytes(1 << 20)
+_NOT_OFFERED = (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY)  # by a file system
+STALE_S = 60.0
+"""A draft that is older was left by a process that is dead."""
 _ATTEMPTS = 50 if os.name == "nt" else 1  # Windows replaces no file that is open
+
+
+class Disk:
+    """Each change to what is to outlive a power cut: all of them come through `disk`, where tests see their order.
+
+    The system may put changes on the disk in any order, or never, until `sync` has returned for what is in a file, and
+    `sync_folder` for the names in a folder. All raise OSError.
+    """
+
+    def open(self, path: Path, new: bool = False, private: bool = False) -> io.FileIO:
+        """A file to be written without a buffer; `private`: a new one is readable by its owner only (0600)."""
+        flags = os.O_RDWR | getattr(os, "O_BINARY", 0) | (os.O_CREAT | os.O_EXCL if new else 0)
+        mode = 0o600 if private else 0o666
+        return io.FileIO(path, "r+b", opener=lambda name, _: os.open(name, flags, mode))
+
+    def write(self, file: io.FileIO, data: bytes | memoryview) -> None:
+        """Write all of it, where the file is at."""
+        write_whole(file, data)
+
+    def truncate(self, file: io.FileIO, size: int) -> None:
+        """Cut a file off, and go on there."""
+        file.seek(size)
+        file.truncate()
+
+    def sync(self, file: io.FileIO) -> None:
+        """Return when what is in the file is on the disk."""
+        _sync(file.fileno())
+
+    def sync_folder(self, path: Path) -> None:
+        """Return when the names in a folder are on the disk. Nothing on Windows, or where no folder can be synced."""
+        if sys.platform == "win32":
+            return
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            _sync(descriptor)
+        except OSError as error:
+            if error.errno not in _NOT_OFFERED:
+                raise
+        finally:
+            os.close(descriptor)
+
+    def make_folder(self, path: Path, mode: int = 0o777) -> None:
+        """Make a folder, and those above it, where they are not there; from then on their names are on the disk."""
+        if not path.is_dir():
+            self.make_folder(path.parent)
+            path.mkdir(mode, exist_ok=True)
+            self.sync_folder(path.parent)
+
+    def rename(self, source: Path, path: Path) -> None:
+        """Put a file, or a folder, in the place of what is at `path`, in one step."""
+        os.replace(source, path)
+
+    def link(self, source: Path, path: Path) -> None:
+        """Give a file one more name."""
+        os.link(source, path)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, if it is there."""
+        path.unlink(missing_ok=True)
+
+
+disk = Disk()
+
+
+def _sync(descriptor: int) -> None:
+    if sys.platform == "darwin":  # whose fsync leaves it in the cache of the drive
+        import fcntl
+
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+        except OSError as error:
+            if error.errno not in _NOT_OFFERED:
+                raise
+        else:
+            return
+    os.fsync(descriptor)
 
 
 def write_atomically(path: Path, *content: bytes | memoryview, private: bool = False) -> None:
     """Write `content` beside `path`, flush it to the disk, then put it in place in one step; missing folders are made.
 
-    `private`: readable by its owner only (0600, where the system knows modes).
+    A power cut leaves the old file or the new one; `disk.sync_folder` makes sure that it is the new one. `private`:
+    readable by its owner only (0600, where the system knows modes).
 
     Raises:
         OSError: disk full, no permission; the old file, if any, is untouched.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    disk.make_folder(path.parent)
     draft = _draft_of(path)
     try:
-        descriptor = os.open(
-            draft,
-            os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0),
-            0o600 if private else 0o666,
-        )
-        with os.fdopen(descriptor, "wb") as file:
-            file.writelines(content)
-            file.flush()
-            os.fsync(file.fileno())
+        with disk.open(draft, new=True, private=private) as file:
+            for piece in content:
+                disk.write(file, piece)
+            disk.sync(file)
         _put_in_place(draft, path)
     except BaseException:
         with contextlib.suppress(OSError):
-            draft.unlink()
+            disk.remove(draft)
         raise
 
 
@@ -49,39 +127,36 @@ def link_atomically(source: Path, path: Path) -> None:
     """
     draft = _draft_of(path)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        os.link(source, draft)
+        disk.make_folder(path.parent)
+        disk.link(source, draft)
     except OSError:
         write_atomically(path, source.read_bytes())
     else:
         _put_in_place(draft, path)
-        draft.unlink(missing_ok=True)  # it is still there where the two were one file already
+        disk.remove(draft)  # it is still there where the two were one file already
 
 
 def _put_in_place(draft: Path, path: Path) -> None:
     for _ in range(_ATTEMPTS - 1):
         try:
-            os.replace(draft, path)
+            disk.rename(draft, path)
         except PermissionError:  # somebody reads what is there
             time.sleep(0.01)
         else:
             return
-    os.replace(draft, path)
+    disk.rename(draft, path)
 
 
 def _draft_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
 
 
-def sync_folder(path: Path) -> None:
-    """Have the names in a folder on the disk: what was put in place there outlives a power cut. Not on Windows."""
-    if os.name == "nt":  # which lets no one open a folder
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def remove_drafts(folder: Path) -> None:
+    """Remove what processes that were killed have left in a folder beside what they were about to write."""
+    for draft in folder.glob(".*.tmp"):
+        with contextlib.suppress(OSError):
+            if draft.stat().st_mtime < time.time() - STALE_S:
+                disk.remove(draft)
 
 
 def reserve(path: Path, size: int) -> None:
@@ -110,7 +185,7 @@ def allocate(file: Any, size: int) -> None:
 
 def write_whole(file: Any, data: bytes | memoryview) -> None:
     """Write all of the data to a file without a buffer, which may take it in parts."""
-    left = memoryview(data)
+    left = memoryview(data).cast("B")
     while left:
         left = left[file.write(left) :]
 

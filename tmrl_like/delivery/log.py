@@ -12,7 +12,12 @@ what the segments before it have come to.
 
 A process that is killed leaves at most one record that is cut off, at the end: it is passed over. A byte that is
 damaged elsewhere costs the record that it is in. What is written is in the system's hands at once: it survives the
-process, killed at any point. It is not flushed to the disk (no fsync): the last seconds before a power cut may be lost.
+process, killed at any point.
+
+With `sync_every_s` it survives a power cut, too, once `settle` has said so. Records are synced in groups, one group at
+a time: nothing is written while one is, a segment is begun when all before it is on the disk, and behind each group
+comes a *mark*, an empty record. So a power cut can damage nothing but what lies behind the newest mark, and of that the
+first damage is the end: what comes behind it is whole by chance, and was not promised to anybody.
 """
 
 from __future__ import annotations
@@ -20,16 +25,18 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from concurrent.futures import Executor, Future, wait
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import filelock
 import msgspec
 
-from tmrl_like.base.files import write_whole
+from tmrl_like.base.files import disk
 from tmrl_like.errors import DecodingError
 from tmrl_like.types import Receipt
 from tmrl_like.wire import messages as m
@@ -40,6 +47,7 @@ T = TypeVar("T")
 
 SUFFIX = ".log"
 _HEAD = b"\x00"  # where a message has its wire version
+_MARK = seal()
 _RETRY_S = 10.0
 _FUTILE_CHECKS = 10  # of a whole file, at most, in search of records behind damage
 
@@ -105,10 +113,25 @@ class PacketLog:
         make_head: called when a segment begins.
     """
 
-    def __init__(self, folder: Path, lock: filelock.BaseFileLock, segment_bytes: int = 4 << 20) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        lock: filelock.BaseFileLock,
+        segment_bytes: int = 4 << 20,
+        sync_every_s: float = 0.0,
+        beside: Executor | None = None,
+    ) -> None:
         """Take over what is in the folder, whose lock (`lock_folder`) `close` releases.
 
-        A segment of `segment_bytes` is followed by another one.
+        Args:
+            folder: of the log.
+            lock: its lock.
+            segment_bytes: a segment of this size is followed by another one.
+            sync_every_s: records are synced at most so long, in seconds, after they were written; 0: they are not.
+            beside: where that is done; None: by the caller of `settle`.
+
+        Raises:
+            OSError: it cannot be read, or what a power cut has left cannot be synced.
         """
         self.folder = folder
         self.alarm = ""
@@ -125,6 +148,29 @@ class PacketLog:
         self._current: Segment | None = None
         self._retry_at = 0.0
         self.make_head: Callable[[], Head] = Head
+        self._sync_every_s = sync_every_s
+        self._beside = beside
+        self._synced: Segment | None = None  # the current one, as it was synced last; None: its name is not, either
+        self._unsynced_since: float | None = None  # None: all that was appended is synced
+        self._syncing: Future[None] | None = None
+        self._shall_mend = False
+        self._is_given_up = False  # the current segment, of which a part could not be synced
+        if sync_every_s and self._segments:
+            self._settle_newest(self._segments[-1])
+
+    def _settle_newest(self, segment: Segment) -> None:
+        """Have on the disk what is in the log from here on, after a kill or a power cut."""
+        with disk.open(segment.path) as file:
+            whole = _whole_of(memoryview(file.readall()))
+            if whole < segment.size_bytes:
+                log.info("%s: the last %d bytes were not synced", segment.path, segment.size_bytes - whole)
+                disk.truncate(file, whole)
+                self.size_bytes += whole - segment.size_bytes
+                segment.size_bytes = whole
+            disk.sync(file)
+        if not whole:
+            self.remove(segment)
+        disk.sync_folder(self.folder)
 
     @property
     def segments(self) -> list[Segment]:
@@ -146,16 +192,24 @@ class PacketLog:
         return record
 
     def can_write(self, now: float) -> bool:
-        """False for a while after writing failed."""
-        return now >= self._retry_at
+        """False for a while after writing failed, and while what was written is synced."""
+        return now >= self._retry_at and self._syncing is None
 
     def append(self, record: bytes | memoryview, now: float, samples: int = 0, packets: int = 1) -> Place | None:
         """Write a record, or several; where they lie, None where they could not be written."""
-        return self._try(lambda: self._append(record, samples, packets), now) if self.can_write(now) else None
+        if not self.can_write(now):
+            return None
+        place = self._try(lambda: self._append(record, samples, packets), now, is_proof=not self._sync_every_s)
+        if place is not None and self._sync_every_s and self._unsynced_since is None:
+            self._unsynced_since = now
+        return place
 
     def _append(self, record: bytes | memoryview, samples: int, packets: int) -> Place:
+        if self._shall_mend:
+            self._mend()
         segment = self._current
-        if segment is None or segment.size_bytes >= self._segment_bytes:
+        is_done = segment is None or self._is_given_up or segment.size_bytes >= self._segment_bytes
+        if segment is None or (is_done and self._unsynced_since is None):
             segment = self._begin_segment()
         self._extend(segment, record)
         segment.samples += samples
@@ -163,9 +217,65 @@ class PacketLog:
         return Place(segment, segment.size_bytes - len(record), len(record))
 
     def _extend(self, segment: Segment, data: bytes | memoryview) -> None:
-        write_whole(self._file, data)
+        assert self._file is not None
+        disk.write(self._file, data)
         segment.size_bytes += len(data)
         self.size_bytes += len(data)
+
+    def settle(self, now: float) -> bool | None:
+        """See what was appended onto the disk, if that is wanted, when it is time; `now` as in `append`.
+
+        Returns:
+            True: all that was appended is stored. False: what was appended since the last True is not, and is taken out
+            of the log: append it again. None: not yet.
+        """
+        if self._unsynced_since is None:
+            return True
+        if self._syncing is None:
+            if now < self._unsynced_since + self._sync_every_s:
+                return None
+            self._syncing = self._begin_sync()
+        if not self._syncing.done():
+            return None
+        syncing, self._syncing, self._unsynced_since = self._syncing, None, None
+        segment = self._try(lambda: self._end_sync(syncing), now)
+        if segment is None:
+            return False
+        self._try(lambda: self._extend(segment, _MARK), now)
+        return True
+
+    def _begin_sync(self) -> Future[None]:
+        if self._beside is not None:
+            with contextlib.suppress(RuntimeError):  # the interpreter exits, and starts no thread any more
+                return self._beside.submit(self._sync)
+        done: Future[None] = Future()
+        try:
+            self._sync()
+            done.set_result(None)
+        except OSError as error:
+            done.set_exception(error)
+        return done
+
+    def _sync(self) -> None:
+        assert self._file is not None
+        disk.sync(self._file)
+        if self._synced is None:
+            disk.sync_folder(self.folder)
+
+    def _end_sync(self, syncing: Future[None]) -> Segment:
+        """Take note of it. What a system could not write it may forget: after an error another sync proves nothing."""
+        segment = self._current
+        assert segment is not None
+        try:
+            syncing.result()
+        except OSError:
+            before = self._synced or Segment(segment.path)
+            self.size_bytes -= segment.size_bytes - before.size_bytes
+            segment.size_bytes, segment.samples, segment.kept = before.size_bytes, before.samples, before.kept
+            self._is_given_up = True
+            raise
+        self._synced = replace(segment)
+        return segment
 
     def begin_segment(self, now: float) -> None:
         """Let what comes next lie in a file of its own."""
@@ -173,7 +283,7 @@ class PacketLog:
 
     def _begin_segment(self) -> Segment:
         path = self.folder / f"{self._number + 1:010d}{SUFFIX}"
-        file = path.open("xb", buffering=0)
+        file = disk.open(path, new=True)
         self._end_segment()
         self._number += 1
         self._file, self._current = file, Segment(path)
@@ -185,9 +295,11 @@ class PacketLog:
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.close()
-        self._file, self._current = None, None
+        self._file, self._current, self._synced = None, None, None
+        self._shall_mend = self._is_given_up = False
 
-    def _try(self, write: Callable[[], T], now: float) -> T | None:
+    def _try(self, write: Callable[[], T], now: float, is_proof: bool = True) -> T | None:
+        """The result, None for an OSError; `is_proof`: otherwise all is well."""
         try:
             result = write()
         except OSError as error:
@@ -200,22 +312,29 @@ class PacketLog:
                 )
                 log.error("%s", self.alarm)
             return None
-        if self.alarm:
+        if self.alarm and is_proof:
             log.info("%s can be written to again", self.folder)
             self.alarm = ""
         return result
 
     def _take_back(self) -> None:
         """Remove what was written in part: however often it is tried, a disk that is full gets no fuller."""
+        try:
+            self._mend()
+        except OSError:
+            if not self._sync_every_s:
+                self._end_segment()  # it may end in half a record
+
+    def _mend(self) -> None:
+        """Cut off what is not to be in the current segment."""
         segment = self._current
         if segment is None or self._file is None:
             return
-        try:
-            self._file.seek(segment.size_bytes)
-            self._file.truncate()
-        except OSError:
-            self._end_segment()  # it may end in half a record
-            return
+        self._shall_mend = True
+        disk.truncate(self._file, segment.size_bytes)
+        if self._is_given_up:
+            disk.sync(self._file)  # else a power cut might bring it back
+        self._shall_mend = False
         if not segment.size_bytes:
             self._end_segment()
             self.remove(segment)
@@ -247,12 +366,23 @@ class PacketLog:
         self._segments.remove(segment)
         self.size_bytes -= segment.size_bytes
         try:
-            segment.path.unlink(missing_ok=True)
+            disk.remove(segment.path)
         except OSError as error:
             log.warning("cannot remove %s, which is not needed any more: %s", segment.path, error)
 
+    def clear(self) -> None:
+        """Remove all that earlier processes left."""
+        for segment in self.segments:
+            self.remove(segment)
+        if self._sync_every_s:
+            disk.sync_folder(self.folder)
+
     def close(self) -> None:
-        """Leave the folder to the next process. Twice is fine."""
+        """Leave the folder to the next process, when all that was appended is stored. Twice is fine."""
+        if self._syncing is not None:
+            wait([self._syncing])
+        self._beside = None
+        self.settle(math.inf)
         current = self._current
         self._end_segment()
         if current is not None and not current.kept and current in self._segments:
@@ -279,8 +409,10 @@ def entries_of(segment: Segment) -> Iterator[Entry]:
         log.error("cannot read %s, which is left as it is: %s", segment.path, error)
         return
     damaged = 0
-    for offset, start, size in _records_in(data):
-        entry = _entry(segment, data, offset, start, size) if size else None
+    for offset, found in _records_in(data):
+        if found is not None and not found[1]:
+            continue
+        entry = found and _entry(segment, data, offset, *found)
         if entry is None:
             damaged += 1
         else:
@@ -304,8 +436,8 @@ def _entry(segment: Segment, data: memoryview, offset: int, start: int, size: in
         return None
 
 
-def _records_in(data: memoryview) -> Iterator[tuple[int, int, int]]:
-    """(offset of a record, start and size of its message) of each whole one; size 0 for something that is damaged.
+def _records_in(data: memoryview) -> Iterator[tuple[int, tuple[int, int] | None]]:
+    """(offset of a record, start and size of its message) of each whole one; None for something that is damaged.
 
     Damage after which no whole record comes is the end of one that was cut off: it is passed over. Where marks that
     begin no record are many, the search ends early: each may claim the whole rest of the file.
@@ -321,17 +453,27 @@ def _records_in(data: memoryview) -> Iterator[tuple[int, int, int]]:
             at = raw.find(MARK, at + 1)
             continue
         if damaged:
-            yield at, 0, 0
+            yield at, None
             damaged = False
-        yield at, *found
+        yield at, found
         at = sum(found)
     if 0 <= at < len(data):
-        yield at, 0, 0
+        yield at, None
+
+
+def _whole_of(data: memoryview) -> int:
+    """How much of the newest segment counts: up to the first damage behind the newest mark."""
+    end, is_whole = 0, True
+    for _, found in _records_in(data):
+        is_whole = found is not None and (is_whole or not found[1])
+        if found is not None and is_whole:
+            end = sum(found)
+    return end
 
 
 def lock_folder(folder: Path, within_s: float = 0.0, name: str = "lock") -> filelock.BaseFileLock | None:
     """Lock a log's folder for this process; None where another has it, OSError where it cannot be made."""
-    folder.mkdir(parents=True, exist_ok=True)
+    disk.make_folder(folder)
     lock = filelock.FileLock(folder / name, thread_local=False)
     try:
         lock.acquire(timeout=within_s)

@@ -158,6 +158,8 @@ class Receiver:
         self._rejected = 0
         self._copies: set[str] = set()  # workers whose samples another trainer counts
         self._waiting: deque[_Waiting] = deque()
+        self._written: deque[_Waiting] = deque()  # to the log, which has not settled them yet
+        self._written_samples = 0
         self._waiting_bytes: Counter[str] = Counter()  # by worker
         self._acks: dict[Process, bool] = {}  # due; True: send again, please
         self._dismissals: set[Process] = set()  # due
@@ -395,6 +397,18 @@ class Receiver:
         with self._lock:
             return self._receipts("confirmed")
 
+    @property
+    def unstored_samples(self) -> int:
+        """Samples that are in the memory and not stored: after a kill they come again."""
+        with self._lock:
+            waiting = {id(waiting): waiting for waiting in (*self._waiting, *self._written)}.values()
+            return sum(
+                waiting.samples
+                for waiting in waiting
+                if waiting.last.sequence <= waiting.progress.confirmed
+                and not (waiting.is_dropped or waiting.progress.rejection or waiting.last.worker in self._copies)
+            )
+
     def reject(self, receipt: Receipt, reason: str) -> None:
         """Take nothing more of a worker process, and acknowledge nothing more: its samples do not fit the memory.
 
@@ -421,6 +435,7 @@ class Receiver:
 
     def write(self, now: float) -> None:
         """Write to the log what the memory has stored. What the disk does not take now waits."""
+        self._settle(now)
         while self._write_some(now):
             pass
 
@@ -439,22 +454,40 @@ class Receiver:
                 records += waiting.records
                 samples += waiting.samples
                 size_bytes += waiting.size_bytes
-        if records and self._log is not None:
-            if self._log.append(b"".join(records), now, samples, len(records)) is None:
-                return False
-            self._log.keep_newest(self._keep_samples)
-        self.samples += samples
-        for _ in range(done):
-            waiting = self._waiting.popleft()
-            worker, incarnation, sequence = waiting.last
-            self._waiting_bytes[worker] -= waiting.size_bytes
-            if not self._waiting_bytes[worker]:
-                del self._waiting_bytes[worker]
-            if not waiting.progress.rejection:
-                waiting.progress.logged = max(waiting.progress.logged, sequence)
-                with self._lock:
-                    self._acks.setdefault((worker, incarnation), False)
+        if records and self._log is not None and not self._log.append(b"".join(records), now, samples, len(records)):
+            return False
+        self._written.extend(self._waiting.popleft() for _ in range(done))
+        self._written_samples += samples
+        self._settle(now)
         return size_bytes >= _WRITE_BYTES
+
+    def _settle(self, now: float) -> None:
+        """Acknowledge what was written when the log has stored it; write it again where the log could not."""
+        if not self._written:
+            return
+        is_stored = self._log is None or self._log.settle(now)
+        if is_stored is None:
+            return
+        if is_stored:
+            self.samples += self._written_samples
+            for waiting in self._written:
+                self._note_stored(waiting)
+            if self._log is not None:
+                self._log.keep_newest(self._keep_samples)
+        else:
+            self._waiting.extendleft(reversed(self._written))
+        self._written.clear()
+        self._written_samples = 0
+
+    def _note_stored(self, waiting: _Waiting) -> None:
+        worker, incarnation, sequence = waiting.last
+        self._waiting_bytes[worker] -= waiting.size_bytes
+        if not self._waiting_bytes[worker]:
+            del self._waiting_bytes[worker]
+        if not waiting.progress.rejection:
+            waiting.progress.logged = max(waiting.progress.logged, sequence)
+            with self._lock:
+                self._acks.setdefault((worker, incarnation), False)
 
     def due(self) -> list[m.Ack | m.Dismissal]:
         """What is to be said to the workers; `not_said` takes back what could not be sent."""

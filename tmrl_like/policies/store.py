@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from tmrl_like.base.files import link_atomically, write_atomically
+from tmrl_like.base.files import disk, link_atomically, remove_drafts, write_atomically
 from tmrl_like.base.text import suggestion
 from tmrl_like.config.paths import data_folder
 from tmrl_like.errors import ConfigError, PolicyError
@@ -126,11 +126,12 @@ class PolicyStore:
         """Remove versions that are too many or too old, never the newest; how many were removed."""
         versions = self.versions()
         oldest_s, removed = time.time() - max_age_s, 0
+        remove_drafts(self.folder)
         for place, version in enumerate(versions[:-1]):
             path = self.path(version)
             try:
                 if place < len(versions) - at_most or path.stat().st_mtime < oldest_s:
-                    path.unlink(missing_ok=True)
+                    disk.remove(path)
                     removed += 1
             except OSError:  # Windows, where somebody reads it: the next time then
                 continue
@@ -149,6 +150,7 @@ class PolicyStore:
         if not _TAG.fullmatch(name) or name == NEWEST:
             raise ConfigError(f"the tag is {name!r}; expected a letter, then letters, digits, '.', '_' and '-'")
         link_atomically(self.find(which), self.path(name))
+        disk.sync_folder(self.folder)
         return self.path(name)
 
 

@@ -68,9 +68,17 @@ class Checkpoints:
     """
 
     def __init__(
-        self, path: Path | None, dump: Dump | None = None, load: Load | None = None, ranks: Alone | None = None
+        self,
+        path: Path | None,
+        dump: Dump | None = None,
+        load: Load | None = None,
+        ranks: Alone | None = None,
+        sync_every_s: float = 0.0,
+        in_one_thread: bool = False,
     ) -> None:
-        """Nothing happens yet; see `Trainer` for the arguments. Of several `ranks`, rank 0 writes checkpoints.
+        """Nothing happens yet; see `Trainer` and `TrainerOptions` for the arguments.
+
+        Of several `ranks`, rank 0 writes checkpoints. `in_one_thread`: no thread syncs the samples.
 
         Raises:
             ConfigError: several trainers, and a format that only one can write.
@@ -86,6 +94,8 @@ class Checkpoints:
         self.receiver = Receiver()
         self.version = 0
         self._writer = ThreadPoolExecutor(1, "tmrl-checkpoint")
+        self._sync_every_s = sync_every_s
+        self._syncer = None if in_one_thread else ThreadPoolExecutor(1, "tmrl-log")
         self._writing: Future[None] | None = None
         self._uncounted_samples = 0  # total_samples is so many more than were ever written to the log
         self._skipped = False
@@ -113,7 +123,11 @@ class Checkpoints:
             raise CheckpointError(f"cannot keep samples in {folder}: {error}") from None
         if lock is None:
             raise CheckpointError(f"{self.path} is in use by another trainer: end that one, or choose another run name")
-        self._log = PacketLog(folder, lock, _SEGMENT_BYTES)
+        try:
+            self._log = PacketLog(folder, lock, _SEGMENT_BYTES, self._sync_every_s, self._syncer)
+        except OSError as error:
+            lock.release()
+            raise CheckpointError(f"cannot keep samples in {folder}: {error}") from None
         if not own_format:
             self._left = list(self._logs_left(self.path))
         try:
@@ -146,8 +160,7 @@ class Checkpoints:
             if has_checkpoint:
                 self._give_up(path)
             for kept in (packet_log, *self._left):
-                for segment in kept.segments:
-                    kept.remove(segment)
+                kept.clear()
             run = str(shared(training, {"run": secrets.token_hex(8)}, self._ranks)["run"])
             self._uncounted_samples = training.total_samples
             self.receiver = Receiver(packet_log, run, training.memory.memory_size)
@@ -262,6 +275,7 @@ class Checkpoints:
             return
         extra = {"version": version, "uncounted_samples": self._uncounted_samples - training.copied_samples}
         snapshot = take_snapshot(training, extra, self.receiver.run)
+        snapshot.training["counters"]["total_samples"] -= self.receiver.unstored_samples
         log.debug("training was held for %.1f ms by a checkpoint", 1e3 * (time.monotonic() - started))
         write = functools.partial(self._try, functools.partial(snapshot.write, self.path))
         try:
@@ -291,6 +305,8 @@ class Checkpoints:
         for packet_log in (self._log, *self._left):
             if packet_log is not None:
                 packet_log.close()
+        if self._syncer is not None:
+            self._syncer.shutdown()
 
     def _wait(self) -> None:
         """Wait until the checkpoint that is being written is; raise what that raised."""

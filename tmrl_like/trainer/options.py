@@ -138,6 +138,9 @@ class TrainerOptions:
             from nothing. None: the actor does, too. A training that is resumed goes on as it was.
         worker_stalled_after_s: a worker that drives one policy for so long, in seconds, while newer ones are published
             is named in the log and counted; .inf: never.
+        sync_every_s: samples are on the disk at most so long, in seconds, after they were written to the log, and are
+            acknowledged as stored then: no power cut loses them. 0: when they are written; a power cut may cost the
+            last half minute.
         checkpoint_interval_s: at least so many seconds between two checkpoints; 0: one after each epoch. The last one
             is written all the same.
         keep_policies: how many versions the policy store keeps, the newest; those with a tag stay for good. A version
@@ -152,6 +155,7 @@ class TrainerOptions:
     resume: Resume = "all"
     init_policy: str | None = None
     worker_stalled_after_s: float = 30.0
+    sync_every_s: float = 0.25
     checkpoint_interval_s: float = 0.0
     keep_policies: int = 100
     keep_policies_s: float = math.inf
@@ -162,5 +166,5 @@ class TrainerOptions:
     def __post_init__(self) -> None:
         expect(self.resume in ("all", "memory", "none"), "resume", self.resume, "all, memory or none")
         above_0(self, "worker_stalled_after_s", "keep_policies_s")
-        at_least(self, 0, "checkpoint_interval_s", "tag_every_s", "tag_every_steps")
+        at_least(self, 0, "sync_every_s", "checkpoint_interval_s", "tag_every_s", "tag_every_steps")
         at_least(self, 1, "keep_policies")

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 import torch
 
-from tmrl_like.base.files import sync_folder, write_atomically
+from tmrl_like.base.files import disk, remove_drafts, write_atomically
 from tmrl_like.base.text import one_line
 from tmrl_like.base.tree import map_leaves
 from tmrl_like.errors import CheckpointError
@@ -91,9 +91,9 @@ class Snapshot:
             if previous is None:  # from here on there is a manifest, whatever the process is killed in
                 write_atomically(path / "manifest.json", msgspec.json.encode(Manifest(FORMAT, 0)))
             write_atomically(path / manifest.training, buffer.getvalue())
-            sync_folder(path)
+            disk.sync_folder(path)
             write_atomically(path / "manifest.json", msgspec.json.encode(manifest))
-            sync_folder(path)
+            disk.sync_folder(path)
         except OSError as error:
             _remove_others(path, previous)
             raise CheckpointError(f"cannot write the checkpoint to {path}: {error}") from None
@@ -175,7 +175,7 @@ def shared(training: TrainingOffline, extra: Mapping[str, Any], ranks: Alone) ->
 def give_up_checkpoint(path: Path) -> None:
     """Have the folder hold no complete checkpoint, as it was before the first one; OSError: all is as it was."""
     write_atomically(path / "manifest.json", msgspec.json.encode(Manifest(FORMAT, 0)))
-    sync_folder(path)
+    disk.sync_folder(path)
 
 
 def object_state(holder: Any) -> dict[str, Any]:
@@ -306,11 +306,11 @@ def read_manifest(path: Path) -> Manifest | None:
 def _remove_others(path: Path, manifest: Manifest | None) -> None:
     """Remove what the manifest does not name: earlier checkpoints, drafts."""
     keep = {m.training for m in (manifest, manifest and manifest.previous) if m}
-    for pattern in ("training-*.pt", ".*.tmp"):
-        for file in path.glob(pattern):
-            if file.name not in keep:
-                with contextlib.suppress(OSError):  # still open somewhere; the next checkpoint tries again
-                    file.unlink()
+    for file in path.glob("training-*.pt"):
+        if file.name not in keep:
+            with contextlib.suppress(OSError):  # still open somewhere; the next checkpoint tries again
+                disk.remove(file)
+    remove_drafts(path)
 
 
 def _load_tensors(path: Path, checksum: int) -> dict[str, Any]:

@@ -40,7 +40,7 @@ from tmrl_like.trainer.ranks import Alone, Ranks, meet
 from tmrl_like.trainer.sample_check import SampleCheck
 from tmrl_like.trainer.saver import Saver
 from tmrl_like.trainer.schedule import TrainingOffline
-from tmrl_like.transport import KeyFolder, PeerLink, TransportOptions, addresses_of, connect_to_one
+from tmrl_like.transport import ONE_THREAD, KeyFolder, PeerLink, TransportOptions, addresses_of, connect_to_one
 from tmrl_like.types import Receipt
 from tmrl_like.wire.messages import Rank
 from tmrl_like.wire.spaces import describe_spaces
@@ -136,7 +136,11 @@ class Trainer:
             )
         path = cfg.path_of_run(checkpoint_path, "CHECKPOINT_PATH")
         self.ranks = ranks = meet(options.distributed)
-        self._checkpoints = Checkpoints(path, dump_run_instance_fn, load_run_instance_fn, ranks)
+        self._checkpoints = Checkpoints(
+            *(path, dump_run_instance_fn, load_run_instance_fn, ranks),
+            sync_every_s=options.sync_every_s,
+            in_one_thread=transport == ONE_THREAD,
+        )
         self._metrics_path = Path(metrics_path or cfg.RUN_FOLDER / "metrics.jsonl")
         self._extra_sinks = sinks
         self.about_start: dict[str, str] = {}

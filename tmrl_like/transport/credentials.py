@@ -31,7 +31,7 @@ from typing import Annotated, TypeAlias, TypeVar
 import msgspec
 
 from tmrl_like.base.budgets import Bucket
-from tmrl_like.base.files import write_atomically
+from tmrl_like.base.files import STALE_S, disk, remove_drafts, write_atomically
 from tmrl_like.errors import CredentialsError
 from tmrl_like.transport.base import Identity
 
@@ -145,7 +145,7 @@ class KeyFolder:
             CredentialsError: those of another server are.
         """
         if not (self.path / "server.json").exists():
-            write_atomically(self.path / "peer.json", msgspec.json.encode(keys), private=True)
+            self._write("peer.json", keys, private=True)
         elif self.server_keys().curve_public != keys.server_curve_public:
             raise CredentialsError(
                 f"{self.path} holds a server's keys; join from another folder (--keys-dir) or remove it"
@@ -169,33 +169,44 @@ class KeyFolder:
             CredentialsError: there is none.
         """
         check_name(name)
-        try:
-            (self.path / "authorized" / f"{name}.json").unlink()
-        except FileNotFoundError:
+        file = self.path / "authorized" / f"{name}.json"
+        if not file.exists():
             known = ", ".join(sorted(i.name for i in AuthorizedKeys(self).identities.values())) or "none"
-            raise CredentialsError(f"no key is named {name!r}; there are: {known}") from None
+            raise CredentialsError(f"no key is named {name!r}; there are: {known}")
+        disk.remove(file)
+        disk.sync_folder(file.parent)
+
+    def _write(self, name: str, content: msgspec.Struct, private: bool = False) -> None:
+        """When it returns, no power cut takes the file away."""
+        file = self.path / name
+        write_atomically(file, msgspec.json.encode(content), private=private)
+        disk.sync_folder(file.parent)
+        remove_drafts(file.parent)
 
     def _authorize(self, server: ServerKeys, name: str, roles: tuple[str, ...]) -> PeerKeys:
         public, secret = _curve_pair()
         entry = Authorized(roles, public)
-        write_atomically(self.path / "authorized" / f"{name}.json", msgspec.json.encode(entry))
+        self._write(f"authorized/{name}.json", entry)
         return PeerKeys(name, roles, public, secret, server.curve_public, server.tls_certificate)
 
     def _fill(self, server: ServerKeys) -> None:
         peer = self._authorize(server, _LOCAL, (*ROLES, "operator"))
-        write_atomically(self.path / "peer.json", msgspec.json.encode(peer), private=True)
-        write_atomically(self.path / "server.json", msgspec.json.encode(server), private=True)
+        self._write("peer.json", peer, private=True)
+        self._write("server.json", server, private=True)
 
     def _create(self) -> None:
         """Make all keys in a folder beside, then rename: two parts that start at once agree on one set."""
         draft = KeyFolder(self.path.with_name(f".{self.path.name}.{os.getpid()}.{secrets.token_hex(4)}"))
+        for left in self.path.parent.glob(f".{self.path.name}.*"):
+            if left.stat().st_mtime < time.time() - STALE_S:  # by a process that was killed
+                shutil.rmtree(left, ignore_errors=True)
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            draft.path.mkdir(mode=0o700)
+            disk.make_folder(draft.path, mode=0o700)
             draft._fill(ServerKeys(*_curve_pair(), *_tls_pair()))
             if self.path.is_dir() and not any(self.path.iterdir()):
                 self.path.rmdir()
-            draft.path.rename(self.path)
+            disk.rename(draft.path, self.path)
+            disk.sync_folder(self.path.parent)
         except OSError as error:
             if not (self.path / "server.json").exists():
                 raise CredentialsError(

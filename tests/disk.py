@@ -1,0 +1,357 @@
+"""A disk whose power may fail: what is written through `tmrl_like.base.files.disk`, and what a cut may leave of it.
+
+    with PowerDisk(folder) as power:
+        ...                             # the parts write to files below `folder`, which are real ones
+        power.cut(random.Random(1))     # `folder` as a power cut may leave it, for parts that are started now
+
+Until `sync` has returned, what was written to a file may be missing in part, or be zeros, in any order. Until
+`sync_folder` has, the same holds for the names in a folder: new files, removed ones, renames, of which each is whole or
+not there. What is written in another way than through the seam (locks, mapped files) is left as it is.
+
+`operations` are all changes in order; `states` goes through them once more, so that one run is cut at many points.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import threading
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tmrl_like.base.files import Disk
+from tmrl_like.base.files import disk as product
+
+SECTOR = 512
+Operation = tuple[Any, ...]  # kind, and what it is done to: paths relative to the root, files by number
+Tree = dict[str, "bytes | None"]
+"""Files with what is in them, by path; None: a folder."""
+
+
+@dataclass(eq=False)
+class File:
+    synced: bytes = b""
+    pending: list[tuple[int, bytes | None]] = field(default_factory=list)  # where, and what; None: cut off there
+
+    def content(self) -> bytes:
+        """As a process sees it."""
+        return self._with(self.pending)
+
+    def sync(self) -> None:
+        self.synced, self.pending = self.content(), []
+
+    def after_a_cut(self, rng: random.Random) -> bytes:
+        share = rng.choice((0.0, 0.5, 0.9, 1.0))
+        return self._with([kept for change in self.pending for kept in _left_of(change, share, rng)])
+
+    def _with(self, changes: list[tuple[int, bytes | None]]) -> bytes:
+        content = bytearray(self.synced)
+        for at, data in changes:
+            content += bytes(max(0, at - len(content)))
+            if data is None:
+                del content[at:]
+            else:
+                content[at : at + len(data)] = data
+        return bytes(content)
+
+
+def _left_of(change: tuple[int, bytes | None], share: float, rng: random.Random) -> Iterator[tuple[int, bytes | None]]:
+    at, data = change
+    if rng.random() < share:
+        yield change
+    elif data:
+        how = rng.choice(("nothing", "zeros", "beginning", "sectors"))
+        if how == "zeros":
+            yield at, bytes(len(data))
+        elif how == "beginning":
+            yield at, data[: rng.randrange(len(data))]
+        elif how == "sectors":
+            for start in range(0, len(data), SECTOR):
+                if rng.random() < 0.5:
+                    yield at + start, data[start : start + SECTOR]
+
+
+@dataclass(eq=False)
+class Folder:
+    names: dict[str, File | Folder] = field(default_factory=dict)  # as a process sees them
+    synced: dict[str, File | Folder] = field(default_factory=dict)
+
+
+Renaming = list[tuple[Folder, str, "File | Folder | None"]]
+"""Names that change in one step: what each is then; None: it is gone."""
+
+
+class State:
+    """What is on the disk, and what a process sees there."""
+
+    def __init__(self, tree: Tree) -> None:
+        """All of `tree` is on the disk."""
+        self.root = Folder()
+        self.files: dict[int, File] = {}
+        self._pending: list[Renaming] = []
+        for path, content in tree.items():
+            folder = self._folder(Path(path).parent)
+            folder.names[Path(path).name] = Folder() if content is None else File(content)
+        self._sync_all(self.root)
+
+    def _sync_all(self, folder: Folder) -> None:
+        folder.synced = dict(folder.names)
+        for node in folder.names.values():
+            if isinstance(node, Folder):
+                self._sync_all(node)
+
+    def _folder(self, path: Path) -> Folder:
+        """One that was made in another way than through the seam counts as on the disk."""
+        folder = self.root
+        for part in path.parts:
+            if part not in folder.names:
+                folder.names[part] = folder.synced[part] = Folder()
+            found = folder.names[part]
+            assert isinstance(found, Folder), path
+            folder = found
+        return folder
+
+    def apply(self, operation: Operation) -> None:
+        kind, *what = operation
+        if kind == "open":
+            number, path, is_new = what
+            folder, name = self._folder(Path(path).parent), Path(path).name
+            if is_new:
+                self._change([(folder, name, File())])
+            node = folder.names[name]
+            assert isinstance(node, File)
+            self.files[number] = node
+        elif kind == "write":
+            number, at, data = what
+            self.files[number].pending.append((at, data))
+        elif kind == "truncate":
+            number, at = what
+            self.files[number].pending.append((at, None))
+        elif kind == "sync":
+            self.files[what[0]].sync()
+        elif kind == "sync_folder":
+            self._sync_folder(self._folder(Path(what[0])))
+        elif kind == "make_folder":
+            self._change([(self._folder(Path(what[0]).parent), Path(what[0]).name, Folder())])
+        else:
+            self._rename(kind, *map(Path, what))
+
+    def _rename(self, kind: str, source: Path, path: Path | None = None) -> None:
+        folder = self._folder(source.parent)
+        node = folder.names.get(source.name)
+        changes: Renaming = [] if kind == "link" or node is None else [(folder, source.name, None)]
+        if path is not None:
+            changes.append((self._folder(path.parent), path.name, node))
+        self._change(changes)
+
+    def _change(self, changes: Renaming) -> None:
+        for folder, name, node in changes:
+            _put(folder.names, name, node)
+        self._pending.append(changes)
+
+    def _sync_folder(self, folder: Folder) -> None:
+        pending, self._pending = self._pending, []
+        for changes in pending:
+            if any(changed is folder for changed, _, _ in changes):
+                for changed, name, node in changes:
+                    _put(changed.synced, name, node)
+            else:
+                self._pending.append(changes)
+
+    def seen(self) -> Tree:
+        """What a process finds that is started after the one before was killed."""
+        return _tree(self.root, lambda folder: folder.names, File.content)
+
+    def after_a_cut(self, rng: random.Random) -> Tree:
+        """What a process may find that is started after a power cut."""
+        share = rng.choice((0.0, 0.5, 1.0))
+        names: dict[int, dict[str, File | Folder]] = {}
+        for changes in self._pending:
+            if rng.random() < share:
+                for folder, name, node in changes:
+                    _put(names.setdefault(id(folder), dict(folder.synced)), name, node)
+        return _tree(self.root, lambda folder: names.get(id(folder), folder.synced), lambda f: f.after_a_cut(rng))
+
+
+def _put(names: dict[str, File | Folder], name: str, node: File | Folder | None) -> None:
+    names.pop(name, None)
+    if node is not None:
+        names[name] = node
+
+
+def _tree(folder: Folder, names_of: Any, content_of: Any, above: str = "") -> Tree:
+    tree: Tree = {}
+    for name, node in sorted(names_of(folder).items()):
+        path = f"{above}{name}"
+        if isinstance(node, Folder):
+            tree |= {path: None, **_tree(node, names_of, content_of, f"{path}/")}
+        else:
+            tree[path] = content_of(node)
+    return tree
+
+
+def write_tree(tree: Tree, root: Path) -> None:
+    for path, content in tree.items():
+        target = root / path
+        (target.parent if content is not None else target).mkdir(parents=True, exist_ok=True)
+        if content is not None:
+            target.write_bytes(content)
+            target.chmod(0o600)  # keys are their owner's alone
+
+
+def read_tree(root: Path) -> Tree:
+    paths = sorted(path for path in root.rglob("*") if path.is_dir() or path.is_file())
+    return {path.relative_to(root).as_posix(): path.read_bytes() if path.is_file() else None for path in paths}
+
+
+class PowerDisk:
+    """Records what the parts write below `root`. Several, of different roots, may be in use at once.
+
+    Attributes:
+        operations: all there were, in order.
+        state: the disk now.
+        before: called before each operation with its number, from 0; what it raises keeps the operation from happening.
+        is_off: what is written now reaches nobody, as of a process that is dead already.
+    """
+
+    def __init__(self, root: Path, really_syncs: bool = False) -> None:
+        """`really_syncs`: else a sync is noted, and takes no time."""
+        self.root = root
+        self.operations: list[Operation] = []
+        self.before: Any = lambda number: None
+        self.is_off = False
+        self._really_syncs = really_syncs
+        self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # of open files
+        self._opened = 0
+        self._lock = threading.RLock()
+        self.begin()
+
+    def begin(self) -> None:
+        """Count from here: what is in the folder is on the disk."""
+        self.operations = []
+        self._first = read_tree(self.root)
+        self.state = State(self._first)
+
+    def states(self) -> Iterator[tuple[int, State]]:
+        """The disk after each number of operations; one and the same object, which goes on."""
+        state = State(self._first)
+        yield 0, state
+        for number, operation in enumerate(self.operations, start=1):
+            state.apply(operation)
+            yield number, state
+
+    def cut(self, rng: random.Random) -> None:
+        """Cut the power: leave the folder as the next process may find it. Nobody may use what was open."""
+        tree = self.state.after_a_cut(rng)
+        for path in reversed(self.state.seen()):
+            target = self.root / path
+            if target.is_file():
+                target.unlink()
+            elif path not in tree:
+                shutil.rmtree(target, ignore_errors=True)
+        write_tree(tree, self.root)
+        self._numbers.clear()
+        self.begin()
+
+    def __enter__(self) -> PowerDisk:
+        self._before_us = {name: getattr(product, name) for name in vars(Disk) if name[0] != "_"}
+        for name in self._before_us:
+            setattr(product, name, getattr(self, f"_{name}"))
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for name, method in self._before_us.items():
+            setattr(product, name, method)
+
+    def _path(self, path: Path) -> str | None:
+        return path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else None
+
+    def _do(self, name: str, operation: Operation | None, *arguments: Any) -> None:
+        """Do and note it; None: it is not ours."""
+        with self._lock:
+            if operation is None:
+                self._before_us[name](*arguments)
+            elif not self.is_off:
+                self.before(len(self.operations))
+                if self._really_syncs or name not in ("sync", "sync_folder"):
+                    self._before_us[name](*arguments)
+                self._note(operation)
+
+    def _note(self, operation: Operation) -> None:
+        self.operations.append(operation)
+        self.state.apply(operation)
+
+    def _open(self, path: Path, new: bool = False, private: bool = False) -> Any:
+        ours = self._path(path)
+        if ours is None:
+            return self._before_us["open"](path, new, private)
+        with self._lock:
+            if self.is_off:
+                raise OSError(f"the power is off: {path}")
+            self.before(len(self.operations))
+            file = self._before_us["open"](path, new, private)
+            self._opened += 1
+            self._numbers[file] = self._opened
+            self._note(("open", self._opened, ours, new))
+        return file
+
+    def _write(self, file: Any, data: bytes | memoryview) -> None:
+        number = self._numbers.get(file)
+        if number is None:
+            if not self.is_off:
+                self._before_us["write"](file, data)
+            return
+        with self._lock:
+            if self.is_off:
+                return
+            self.before(len(self.operations))
+            at = file.tell()
+            try:
+                self._before_us["write"](file, data)
+            finally:  # of what failed a part may be there
+                self._note(("write", number, at, bytes(data[: file.tell() - at])))
+
+    def _truncate(self, file: Any, size: int) -> None:
+        self._do("truncate", self._of(file, "truncate", size), file, size)
+
+    def _sync(self, file: Any) -> None:
+        self._do("sync", self._of(file, "sync"), file)
+
+    def _of(self, file: Any, kind: str, *more: Any) -> Operation | None:
+        number = self._numbers.get(file)
+        return None if number is None else (kind, number, *more)
+
+    def _sync_folder(self, path: Path) -> None:
+        self._do("sync_folder", self._with_paths("sync_folder", path), path)
+
+    def _make_folder(self, path: Path, mode: int = 0o777) -> None:
+        """As the real one, which calls this one for what is above."""
+        if not path.is_dir():
+            self._make_folder(path.parent)
+            self._do_make(path, mode)
+            self._sync_folder(path.parent)
+
+    def _do_make(self, path: Path, mode: int) -> None:
+        ours = self._path(path)
+        with self._lock:
+            if ours is not None and not self.is_off:
+                self.before(len(self.operations))
+            path.mkdir(mode, exist_ok=True)
+            if ours is not None and not self.is_off:
+                self._note(("make_folder", ours))
+
+    def _rename(self, source: Path, path: Path) -> None:
+        self._do("rename", self._with_paths("rename", source, path), source, path)
+
+    def _link(self, source: Path, path: Path) -> None:
+        self._do("link", self._with_paths("link", source, path), source, path)
+
+    def _remove(self, path: Path) -> None:
+        self._do("remove", self._with_paths("remove", path), path)
+
+    def _with_paths(self, kind: str, *paths: Path) -> Operation | None:
+        ours = [self._path(path) for path in paths]
+        return None if None in ours else (kind, *ours)

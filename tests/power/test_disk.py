@@ -1,0 +1,119 @@
+"""The disk that tests cut the power of: what is synced stays, and what is not may be lost in any way."""
+
+import random
+from pathlib import Path
+
+import pytest
+from disk import PowerDisk, State, read_tree, write_tree
+
+from tmrl_like.base.files import disk, link_atomically, write_atomically
+
+
+@pytest.fixture
+def power(tmp_path):
+    root = tmp_path / "disk"
+    root.mkdir()
+    with PowerDisk(root) as power:
+        yield power
+
+
+def left(power, name="f", tries=300):
+    """What cuts leave of a file; None: it is not there."""
+    rng = random.Random(0)
+    return [power.state.after_a_cut(rng).get(name) for _ in range(tries)]
+
+
+def written(power, *pieces, name="f", sync=False):
+    with disk.open(power.root / name, new=True) as file:
+        for piece in pieces:
+            disk.write(file, piece)
+        if sync:
+            disk.sync(file)
+            disk.sync_folder(power.root)
+
+
+def test_what_is_synced_stays_as_it_is(power):
+    written(power, b"one", b"two", sync=True)
+    assert set(left(power)) == {b"onetwo"}
+
+
+def test_of_what_is_not_synced_anything_may_be_there(power):
+    written(power, b"one", b"two")
+    found = set(left(power, tries=3000))
+    assert found >= {None, b"", b"onetwo", b"one", b"\0\0\0two", bytes(6), b"on"}
+
+
+def test_a_synced_file_may_have_no_name_until_its_folder_is_synced(power):
+    written(power, b"one")
+    with disk.open(power.root / "f") as file:
+        disk.sync(file)
+    assert set(left(power)) == {None, b"one"}
+    disk.sync_folder(power.root)
+    assert set(left(power)) == {b"one"}
+
+
+def test_a_file_replaced_in_one_step_is_the_old_one_or_the_new_one(power):
+    written(power, b"old", sync=True)
+    write_atomically(power.root / "f", b"new")
+    assert set(left(power)) == {b"old", b"new"}
+    disk.sync_folder(power.root)
+    assert set(left(power)) == {b"new"}
+    link_atomically(power.root / "f", power.root / "tag")
+    assert set(left(power, "tag")) == {None, b"new"}
+
+
+def test_a_file_that_was_removed_may_come_back(power):
+    written(power, b"one", sync=True)
+    disk.remove(power.root / "f")
+    assert set(left(power)) == {None, b"one"}
+
+
+def test_a_folder_is_named_before_what_is_in_it(power):
+    write_atomically(power.root / "a" / "b" / "f", b"x")
+    disk.sync_folder(power.root / "a" / "b")
+    assert set(left(power, "a/b/f")) == {b"x"}
+
+
+def test_what_was_truncated_may_come_back(power):
+    written(power, b"one", b"two", sync=True)
+    with disk.open(power.root / "f") as file:
+        disk.truncate(file, 3)
+        disk.write(file, b"X")
+    assert set(left(power)) >= {b"oneX", b"onetwo", b"one", b"oneXwo"}
+
+
+def test_the_model_sees_what_is_in_the_folder(power):
+    rng = random.Random(1)
+    for number in range(60):
+        write_atomically(power.root / rng.choice("ab") / rng.choice("fg"), bytes([number]))
+        if number % 7 == 0:
+            disk.remove(power.root / rng.choice("ab") / "f")
+    assert power.state.seen() == read_tree(power.root)
+    *_, (count, state) = power.states()
+    assert (count, state.seen()) == (len(power.operations), power.state.seen())
+
+
+def test_after_a_cut_the_folder_is_as_the_cut_left_it_and_all_in_it_is_synced(power):
+    written(power, b"one", b"two")
+    power.cut(random.Random(5))
+    before = read_tree(power.root)
+    assert power.state.seen() == before
+    assert power.state.after_a_cut(random.Random(6)) == before
+
+
+def test_the_dead_write_nothing_any_more(power):
+    written(power, b"one")
+    power.is_off = True
+    disk.remove(power.root / "f")
+    with pytest.raises(OSError, match="power is off"):
+        disk.open(power.root / "g", new=True)
+    assert read_tree(power.root) == {"f": b"one"}
+    assert not [operation for operation in power.operations if operation[0] == "remove"]
+
+
+def test_other_folders_are_not_touched(power, tmp_path):
+    write_atomically(tmp_path / "other" / "f", b"x")
+    assert power.operations == []
+    write_tree({"a/f": b"1", "b": None}, tmp_path / "other")
+    assert read_tree(tmp_path / "other") == {"a": None, "a/f": b"1", "b": None, "f": b"x"}
+    assert State(read_tree(tmp_path / "other")).seen() == read_tree(Path(tmp_path / "other"))

@@ -75,6 +75,14 @@ def written(path: Path, policy: bytes | None = None, **said: Any) -> tuple[Any, 
     return hidden, last
 
 
+def zipped(packing: int = zipfile.ZIP_STORED, **files: bytes) -> bytes:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", packing) as file:
+        for name, content in files.items():
+            file.writestr(f"archive/{name.replace('_', '.')}", content)
+    return archive.getvalue()
+
+
 def saved_by_torch(value: Any) -> bytes:
     file = io.BytesIO()
     torch.save(value, file)
@@ -172,3 +180,63 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:
             StableBaselinesActor(BOX, WIDE, broken)
     with pytest.raises(PolicyError, match="give one of them"):
         StableBaselinesActor(BOX, WIDE)
+
+
+def refused(policy: bytes, path: Path) -> str:
+    """What is said of a file with these parameters."""
+    written(path, policy=policy)
+    with pytest.raises(PolicyError, match="cannot be read") as refusal:
+        StableBaselinesActor(BOX, WIDE, path)
+    return str(refusal.value)
+
+
+def test_a_small_file_cannot_become_a_large_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, module = tmp_path / "policy.zip", "tmrl_like.policies.stable_baselines"
+    broad = torch.zeros(1).expand(1 << 14, 1 << 14)  # a GiB by its shape, a number in the file
+    assert "claim to be larger" in refused(saved_by_torch({"actor.mu.weight": broad}), path)
+    of_memory = pickle.dumps(bytearray, protocol=2)[:-1] + b"J\x00\x00\x00\x7f\x85R."  # torch would allow it: 2 GiB
+    assert "they name __builtin__ bytearray" in refused(zipped(data_pkl=of_memory, version=b"3"), path)
+    assert "data.pkl holds more than 1 MiB" in refused(zipped(zipfile.ZIP_DEFLATED, data_pkl=bytes(2 << 20)), path)
+    monkeypatch.setattr(f"{module}._PARAMETERS_BYTES", 1 << 20)
+    once = torch.zeros(150_000)
+    assert "larger than 1 MiB" in refused(saved_by_torch({"a": once, "b": once}), path)
+    three = {f"data/{k}": bytes(600_000) for k in range(3)}
+    assert "data/1 holds more than 0 MiB" in refused(zipped(zipfile.ZIP_DEFLATED, **three), path)
+    assert "policy.pth holds more than 1 MiB" in refused(bytes(2 << 20), path)
+    assert "not use" in refused(zipped(zipfile.ZIP_BZIP2, version=b"3"), path)
+    monkeypatch.setattr(f"{module}._MOST_FILES", 10)
+    assert "more than 10 files" in refused(zipped(**{f"data/{k}": b"" for k in range(11)}), path)
+
+
+def test_layers_that_do_not_follow_each_other_are_refused(tmp_path: Path) -> None:
+    for shapes in (((8, 3), (2, 5)), ((8,), (2, 8)), ((8, 0), (2, 8))):
+        layers = dict(zip(("actor.latent_pi.0", "actor.mu"), shapes, strict=True))
+        state = {f"{name}.weight": torch.zeros(shape) for name, shape in layers.items()}
+        state |= {f"{name}.bias": torch.zeros(shape[0]) for name, shape in layers.items()}
+        assert "does not fit the layers beside it" in refused(saved_by_torch(state), tmp_path / "policy.zip")
+
+
+def test_a_damaged_file_is_one_line_or_a_policy(tmp_path: Path) -> None:
+    path, random = tmp_path / "policy.zip", np.random.default_rng(0)
+    written(path)
+    whole = path.read_bytes()
+    stored = {"policy.pth": saved_by_torch({"actor.mu.weight": torch.zeros(2, 3), "actor.mu.bias": torch.zeros(2)})}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:  # where a flipped bit meets zlib
+        for name, content in (stored | {"data": b"[]"}).items():
+            file.writestr(name, content)
+    lines = set()
+    for content in (whole, path.read_bytes()):
+        for _ in range(150):
+            damaged = bytearray(content[: random.integers(1, len(content)) if random.random() < 0.1 else None])
+            for at in random.integers(0, len(damaged), 3):
+                damaged[at] = random.integers(0, 256)
+            path.write_bytes(damaged)
+            try:
+                StableBaselinesActor(BOX, WIDE, path)
+            except PolicyError as error:
+                lines.add(str(error))
+    assert len(lines) > 10
+    assert all("cannot be read: " in line and "\n" not in line for line in lines)
+    for said in ({"policy_kwargs": [1]}, {"policy_kwargs": {"activation_fn": 3}}):
+        written(path, **said)
+        StableBaselinesActor(BOX, WIDE, path)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import pickletools
 import re
 import zipfile
 from collections.abc import Mapping
@@ -25,7 +26,12 @@ from tmrl_like.base.text import one_line
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.actor import ActorModule
 
-_LARGEST_BYTES = 1 << 30
+_PARAMETERS_BYTES = 256 << 20
+_DATA_BYTES = 16 << 20
+_PICKLE_BYTES = 1 << 20
+_MOST_FILES = 10_000
+_DIRECTORY_ENTRY = b"PK\x01\x02"
+_NAMES = r"collections OrderedDict|torch._utils _rebuild_tensor_v2|torch \w+Storage"  # what parameters are pickled with
 _FORMS = (  # hidden layers, last layer, activation unless the file says another, how the last layer becomes an action
     (r"actor\.latent_pi\.(\d+)\.", "actor.mu.", "ReLU", "squashed"),  # SAC, TQC
     (r"actor\.mu\.(\d+)\.", "", "ReLU", "squashed"),  # TD3, DDPG
@@ -67,7 +73,7 @@ class StableBaselinesActor(ActorModule):
                 raise PolicyError(f"{path}: a policy that sees pictures cannot be read: give a loaded `model` instead")
             try:
                 self.net, self._squashed = _network_of(*_read(path))
-            except (PolicyError, OSError, zipfile.BadZipFile, KeyError, ValueError, RuntimeError) as error:
+            except Exception as error:  # of zipfile, zlib, json and torch, whatever the file is
                 raise PolicyError(f"{path} cannot be read: {one_line(error, 300)}") from None
             wanted = spaces.flatdim(action_space) if isinstance(action_space, spaces.Box | spaces.Discrete) else None
             if (gives := self.net[-1].out_features) != wanted:
@@ -102,21 +108,55 @@ class StableBaselinesActor(ActorModule):
 def _read(path: str | os.PathLike[str]) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Parameters by name, and what the file says in text of how the policy was made."""
     with zipfile.ZipFile(path) as archive:
-        if sum(archive.getinfo(name).file_size for name in ("policy.pth", "data")) > _LARGEST_BYTES:
-            raise PolicyError(f"it holds more than {_LARGEST_BYTES >> 20} MiB")
-        try:
-            state = torch.load(io.BytesIO(archive.read("policy.pth")), map_location="cpu", weights_only=True)
-        except Exception as error:  # of a file that is damaged, or that holds more than tensors
-            raise PolicyError(f"its parameters: {one_line(error, 200)}") from None
-        data = json.loads(archive.read("data"))
+        packed = _unpacked(archive, "policy.pth", _PARAMETERS_BYTES)
+        data = json.loads(_unpacked(archive, "data", _DATA_BYTES))
+    try:
+        state = torch.load(_checked(packed), map_location="cpu", weights_only=True)
+    except Exception as error:  # of a file that is damaged, or that holds more than tensors
+        raise PolicyError(f"its parameters: {one_line(error, 200)}") from None
     if not (isinstance(state, Mapping) and all(isinstance(value, torch.Tensor) for value in state.values())):
         raise PolicyError("policy.pth holds more than parameters")
-    return dict(state), data if isinstance(data, dict) else {}
+    if not all(value.is_contiguous() for value in state.values()):
+        raise PolicyError("parameters are as large as what the file holds of them, and these claim to be larger")
+    if sum(value.nbytes for value in state.values()) > _PARAMETERS_BYTES:
+        raise PolicyError(f"its parameters are larger than {_PARAMETERS_BYTES >> 20} MiB")
+    return {str(name): value for name, value in state.items()}, data if isinstance(data, dict) else {}
+
+
+def _unpacked(archive: zipfile.ZipFile, name: str, limit_bytes: int) -> bytes:
+    """A file of an archive, which may not be what the archive's directory says of it."""
+    entry = archive.getinfo(name)
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise PolicyError(f"{name} is compressed in a way that Stable-Baselines3 does not use")
+    with archive.open(entry) as file:
+        content = file.read(limit_bytes + 1)
+    if len(content) > limit_bytes:
+        raise PolicyError(f"{name} holds more than {limit_bytes >> 20} MiB")
+    return content
+
+
+def _checked(packed: bytes) -> io.BytesIO:
+    """What torch has saved, written anew from what was checked of it: torch reads damaged archives in its own way."""
+    if packed.count(_DIRECTORY_ENTRY) > _MOST_FILES:
+        raise PolicyError(f"they are in more than {_MOST_FILES} files")
+    checked, left = io.BytesIO(), _PARAMETERS_BYTES
+    with zipfile.ZipFile(io.BytesIO(packed)) as archive, zipfile.ZipFile(checked, "w") as copy:
+        for name in dict.fromkeys(archive.namelist()):
+            is_pickle = name.endswith(".pkl")
+            content = _unpacked(archive, name, min(left, _PICKLE_BYTES) if is_pickle else left)
+            for code, named, _ in pickletools.genops(content) if is_pickle else ():
+                if code.name == "GLOBAL" and not re.fullmatch(_NAMES, str(named)):
+                    raise PolicyError(f"they name {named}")
+            copy.writestr(name, content)
+            left -= len(content)
+    checked.seek(0)
+    return checked
 
 
 def _network_of(state: dict[str, torch.Tensor], data: dict[str, Any]) -> tuple[nn.Sequential, bool]:
     """The layers from observation to action, and whether their answer is squashed."""
-    made_with = data.get("policy_kwargs") or {}
+    made_with = data.get("policy_kwargs")
+    made_with = made_with if isinstance(made_with, dict) else {}
     unusual = [name for name in ("use_sde", "squash_output") if data.get(name) or made_with.get(name)]
     unusual += [name for name in state if "features_extractor" in name or "lstm" in name][:1]
     for hidden, last, activation, kind in () if unusual else _FORMS:
@@ -131,6 +171,9 @@ def _network_of(state: dict[str, torch.Tensor], data: dict[str, Any]) -> tuple[n
         layers: list[nn.Module] = []
         for prefix in [*prefixes, *([last] if last else [])]:
             weight, bias = state[f"{prefix}weight"], state[f"{prefix}bias"]
+            takes = layers[-1].out_features if layers else weight.shape[-1]
+            if weight.shape[1:] != (takes,) or bias.shape != weight.shape[:1] or not weight.numel():
+                raise PolicyError(f"{prefix}weight {[*weight.shape]} does not fit the layers beside it")
             linear = nn.Linear(weight.shape[1], weight.shape[0])
             linear.load_state_dict({"weight": weight, "bias": bias})
             layers += [*([getattr(nn, activation)()] if layers else []), linear]

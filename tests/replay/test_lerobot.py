@@ -125,6 +125,47 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:
         list(read_data_set(tmp_path / "d"))
 
 
+def test_what_is_said_of_the_features_is_checked(tmp_path: Path) -> None:
+    write(tmp_path, "v3.0")
+    state = {"dtype": "float32", "shape": [3]}
+    for info, line in (
+        ([1], r"cannot be read: Expected `object`, got `array`"),
+        ({"features": {}}, "missing required field `codebase_version`"),
+        ({"codebase_version": "v3.0"}, "missing required field `features`"),
+        ({"codebase_version": "v3.0", "features": {"observation.state": state}}, "no feature `action`"),
+        ({"codebase_version": "v3.0", "features": {"action": {"dtype": "float32"}}}, "missing required field `shape`"),
+    ):
+        (tmp_path / "meta" / "info.json").write_text(json.dumps(info), encoding="utf-8")
+        with pytest.raises(CheckpointError, match=line):
+            list(read_data_set(tmp_path))
+
+
+def test_a_small_file_cannot_become_a_large_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "v2.0", {name: FEATURES[name] for name in ("observation.state", "action", "episode_index")})
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    file = tmp_path / "data" / "chunk-000" / "episode_000000.parquet"
+    equal = {
+        "observation.state": [[0.0] * 3] * 100_000,
+        "action": [[0.0] * 2] * 100_000,
+        "episode_index": [0] * 100_000,
+    }
+    parquet.write_table(pyarrow.table(equal), file)
+    assert file.stat().st_size < 10_000
+    monkeypatch.setattr("tmrl_like.replay.lerobot._FILE_BYTES", 1 << 20)
+    with pytest.raises(CheckpointError, match=r"000000\.parquet holds 100000 frames of 4800000 bytes in all; at most"):
+        list(read_data_set(tmp_path))
+    monkeypatch.undo()
+    monkeypatch.setattr("tmrl_like.replay.lerobot._FILE_FRAMES", 1000)
+    with pytest.raises(CheckpointError, match="at most 1000"):
+        list(read_data_set(tmp_path))
+    for action, line in (("far", "action is text; expected numbers"), (None, "a column holds null; expected numbers")):
+        parquet.write_table(
+            pyarrow.table({"observation.state": [[0.0] * 3], "action": [action], "episode_index": [0]}), file
+        )
+        with pytest.raises(CheckpointError, match=line):
+            list(read_data_set(tmp_path))
+
+
 def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "v3.0")
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)

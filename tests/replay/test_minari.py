@@ -99,6 +99,20 @@ def test_what_cannot_be_read_is_one_line(tmp_path):
         file.create_group("episode_0")
     with pytest.raises(CheckpointError, match="cannot be read"):
         ReplayMemory(dataset_path=path)
+    for change, line in (
+        ({"rewards": np.float32(1.0)}, "not iterable"),
+        ({"actions": np.float32(1.0)}, "cannot be read"),
+    ):
+        with h5py.File(path, "w") as file:
+            put(file.create_group("episode_0"), next(episodes()) | change)
+        with pytest.raises(CheckpointError, match=line):
+            ReplayMemory(dataset_path=path)
+    with h5py.File(path, "w") as file:  # a few hundred bytes that say of themselves that they are 8 TB of zeros
+        put(episode := file.create_group("episode_0"), next(episodes()))
+        del episode["rewards"]
+        episode.create_dataset("rewards", (10**12,), "float64", chunks=(1024,))
+    with pytest.raises(CheckpointError, match="rewards has 8000000000000 bytes; at most 1073741824 are read"):
+        ReplayMemory(dataset_path=path)
 
 
 def test_without_h5py_the_extra_is_named(tmp_path, monkeypatch):

@@ -8,14 +8,15 @@ what was done (`action`), to which episode it belongs, and perhaps what came of 
 from __future__ import annotations
 
 import itertools
-import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
+from tmrl_like.base.text import one_line
 from tmrl_like.errors import CheckpointError, MissingExtraError
 from tmrl_like.replay.minari import samples_of
 from tmrl_like.types import Buffer
@@ -24,7 +25,22 @@ from tmrl_like.wire.rows import EPISODES
 log = logging.getLogger("tmrl_like.memory")
 
 _OBSERVATION = "observation."
+_EPISODE = "episode_index"
 _MARKS = ("next.reward", "next.done", "next.success")
+_FILE_BYTES = 1 << 30  # as arrays; a file of layout 3 has 0.1 GB
+_FILE_FRAMES = 1 << 22  # which become samples, an episode at a time
+
+
+class _Feature(msgspec.Struct):
+    dtype: str
+    shape: list[Annotated[int, msgspec.Meta(ge=0, lt=2**32)]]
+
+
+class _Info(msgspec.Struct):
+    """What is read of `meta/info.json`."""
+
+    codebase_version: str
+    features: dict[str, _Feature]
 
 
 def find_lerobot(path: Path) -> Path | None:
@@ -42,7 +58,8 @@ def lerobot_episodes(described: Path) -> Iterator[Buffer]:
 
     Raises:
         MissingExtraError: pyarrow is not installed.
-        CheckpointError: damaged, of another layout, or without observations that are numbers.
+        CheckpointError: damaged, of another layout, without observations that are numbers, or with a file of more than
+            a GiB or four million frames.
     """
     try:
         import pyarrow.parquet as parquet
@@ -50,34 +67,60 @@ def lerobot_episodes(described: Path) -> Iterator[Buffer]:
         raise MissingExtraError("LeRobot data sets are read with pyarrow: pip install 'tmrl_like[lerobot]'") from None
     folder = described.parent.parent
     try:
-        shapes = _shapes_of(json.loads(described.read_text(encoding="utf-8")), folder)
-        for file in sorted(folder.glob("data/*/*.parquet")):
-            table = parquet.ParquetFile(file).read([*shapes, "episode_index"])
+        shapes = _shapes_of(msgspec.json.decode(described.read_bytes(), type=_Info), folder)
+        for path in sorted(folder.glob("data/*/*.parquet")):
+            file = parquet.ParquetFile(path)
+            _refuse_too_large(file, shapes, path)
+            table = file.read([*shapes])
             columns = {name: _array(table[name], shape) for name, shape in shapes.items()}
-            episodes = _array(table["episode_index"], ())
+            episodes = columns.pop(_EPISODE)
             starts = [0, *(np.flatnonzero(np.diff(episodes)) + 1).tolist(), len(episodes)]
             for start, end in itertools.pairwise(starts):
                 episode = {name: values[start:end] for name, values in columns.items()}
                 if (buffer := _samples(episode, int(episodes[start]) % EPISODES)) is not None:
                     yield buffer
-    except (OSError, KeyError, TypeError, ValueError, IndexError) as error:  # pyarrow's errors are among them
-        raise CheckpointError(f"the data set {folder} cannot be read: {error}") from None
+    except Exception as error:  # of pyarrow and numpy, whatever the files hold
+        why = one_line(str(error) if isinstance(error, ValueError | msgspec.MsgspecError) else error, 300)
+        raise CheckpointError(f"the data set {folder} cannot be read: {why}") from None
 
 
-def _shapes_of(info: dict[str, Any], folder: Path) -> dict[str, tuple[int, ...]]:
+def _shapes_of(info: _Info, folder: Path) -> dict[str, tuple[int, ...]]:
     """Shape of each feature that is read; numbers of shape [1] are columns of numbers."""
-    version = str(info.get("codebase_version"))
-    if not version.startswith(("v2.", "v3.")):
-        raise ValueError(f"it has the layout {version}; expected 2 or 3")
-    features: dict[str, dict[str, Any]] = info["features"]
-    pictures = [name for name, feature in features.items() if feature["dtype"] in ("video", "image", "string")]
+    if not info.codebase_version.startswith(("v2.", "v3.")):
+        raise ValueError(f"it has the layout {info.codebase_version}; expected 2 or 3")
+    features = info.features
+    pictures = [name for name, feature in features.items() if feature.dtype in ("video", "image", "string")]
     read = [name for name in features if name.startswith(_OBSERVATION) and name not in pictures]
     if left_out := [name for name in pictures if name.startswith(_OBSERVATION)]:
         log.warning("of the data set %s only numbers are read, not %s", folder, ", ".join(left_out))
     if not read:
         raise ValueError("it has no observations that are numbers")
-    shapes = {name: tuple(features[name]["shape"]) for name in (*read, "action")}
-    return shapes | {name: () for name in _MARKS if name in features}
+    if "action" not in features:
+        raise ValueError("it has no feature `action`")
+    shapes = {name: tuple(features[name].shape) for name in (*read, "action")}
+    return shapes | {name: () for name in _MARKS if name in features} | {_EPISODE: ()}
+
+
+def _refuse_too_large(file: Any, shapes: Mapping[str, tuple[int, ...]], path: Path) -> None:
+    """A few bytes of a file can stand for any number of equal values; its footer says how many.
+
+    Raises:
+        ValueError: more than are read, or what is read is text.
+    """
+    footer, size_bytes = file.metadata, 0
+    for k in range(footer.num_columns):
+        column = file.schema.column(k)
+        if column.path.startswith(tuple(f"{name}." for name in shapes)) or column.path in shapes:
+            if column.physical_type == "BYTE_ARRAY":
+                raise ValueError(f"{path}: {column.path} is text; expected numbers")
+            values = sum(footer.row_group(group).column(k).num_values for group in range(footer.num_row_groups))
+            size_bytes += values * max(8, column.length)
+    size_bytes = max(size_bytes, sum(footer.row_group(group).total_byte_size for group in range(footer.num_row_groups)))
+    if size_bytes > _FILE_BYTES or footer.num_rows > _FILE_FRAMES:
+        raise ValueError(
+            f"{path} holds {footer.num_rows} frames of {size_bytes} bytes in all; at most {_FILE_FRAMES} frames and "
+            f"{_FILE_BYTES} bytes are read: write it in more files"
+        )
 
 
 def _array(column: Any, shape: tuple[int, ...]) -> Any:
@@ -85,7 +128,10 @@ def _array(column: Any, shape: tuple[int, ...]) -> Any:
     values = column.combine_chunks()
     while hasattr(values, "flatten") and hasattr(values.type, "value_type"):
         values = values.flatten()
-    return values.to_numpy(zero_copy_only=False).reshape(len(column), *shape)
+    array = values.to_numpy(zero_copy_only=False)
+    if array.dtype.kind not in "biuf":
+        raise ValueError(f"a column holds {values.type}; expected numbers")
+    return array.reshape(len(column), *shape)
 
 
 def _samples(episode: dict[str, Any], number: int) -> Buffer | None:

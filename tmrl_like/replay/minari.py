@@ -16,6 +16,7 @@ import numpy as np
 from gymnasium import spaces
 
 from tmrl_like.base import tree
+from tmrl_like.base.text import one_line
 from tmrl_like.errors import CheckpointError, MissingExtraError
 from tmrl_like.types import Buffer, Info, Sample
 from tmrl_like.wire.rows import EPISODES
@@ -23,6 +24,7 @@ from tmrl_like.wire.rows import EPISODES
 _FILE = "main_data.hdf5"
 _INDEX = "_index_"
 _JPEG = b"\xff\xd8"
+_ARRAY_BYTES = 1 << 30
 
 
 def find_minari(path: Path) -> Path | None:
@@ -36,7 +38,7 @@ def episodes_of(file: Path) -> Iterator[Buffer]:
 
     Raises:
         MissingExtraError: h5py is not installed.
-        CheckpointError: damaged, or holds what no memory of arrays can: text, JPEG images.
+        CheckpointError: damaged, or holds what no memory of arrays can: text, JPEG images, an array of more than a GiB.
     """
     try:
         import h5py
@@ -47,13 +49,15 @@ def episodes_of(file: Path) -> Iterator[Buffer]:
             names = sorted((name for name in data if name.startswith("episode_")), key=lambda name: int(name[8:]))
             for number, name in enumerate(names):
                 yield Buffer(_samples_of(data[name], number % EPISODES), "minari")
-    except (OSError, KeyError, ValueError, IndexError, RuntimeError) as error:
-        raise CheckpointError(f"the data set {file} cannot be read: {error}") from None
+    except Exception as error:  # of h5py and numpy, whatever the file holds
+        why = one_line(str(error) if isinstance(error, ValueError) else error, 300)
+        raise CheckpointError(f"the data set {file} cannot be read: {why}") from None
 
 
 def _samples_of(episode: Any, number: int) -> list[Sample]:
-    observations, actions = (_columns_of(episode[name], name) for name in ("observations", "actions"))
-    rewards, terminated, truncated = (episode[name][()].tolist() for name in ("rewards", "terminations", "truncations"))
+    names = ("observations", "actions", "rewards", "terminations", "truncations")
+    observations, actions, *outcomes = (_columns_of(episode[name], name) for name in names)
+    rewards, terminated, truncated = (column.tolist() for column in outcomes)
     return samples_of(observations, actions, rewards, terminated, truncated, number)
 
 
@@ -81,6 +85,8 @@ def _columns_of(node: Any, name: str) -> Any:
         if items and all(key.startswith(_INDEX) for key in items):
             return tuple(items[f"{_INDEX}{k}"] for k in range(len(items)))
         return items
+    if node.nbytes > _ARRAY_BYTES:  # of equal values, which take no room in the file
+        raise ValueError(f"{name} has {node.nbytes} bytes; at most {_ARRAY_BYTES} are read: write it in more episodes")
     values = node[()]
     is_jpeg = values.ndim == 2 and values.dtype == np.uint8 and values[:1, :2].tobytes() == _JPEG
     if values.dtype.kind not in "biuf" or is_jpeg:

@@ -1,4 +1,5 @@
 import json
+import os
 import platform
 import subprocess
 from pathlib import Path
@@ -26,6 +27,30 @@ def test_a_start_says_what_it_takes_to_do_it_again(tmp_path: Path, monkeypatch: 
     assert (start.task, start.command, start.tmrl_like) == ("Drone", "train.py", tmrl_like.__version__)
     assert start.python == platform.python_version()
     assert start.packages["numpy"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the program is a shell script")
+def test_nothing_of_a_repository_runs_or_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"COUNT": "1", "KEY_0": "core.abbrev", "VALUE_0": "12"}.items():  # of the user's own
+        monkeypatch.setenv(f"GIT_CONFIG_{name}", value)
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran-$1\ncat\n")
+    program.chmod(0o755)
+    (tmp_path / "code.py").write_text("1")
+    (tmp_path / ".gitattributes").write_text("*.py filter=o=s\n")
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for command in (["init", "-q"], ["add", "code.py", ".gitattributes"], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *command], check=True)
+    settings = {"core.fsmonitor": program, "filter.o=s.clean": f"{program} clean", "filter.o=s.required": "true"}
+    for name, value in settings.items():
+        subprocess.run([*git, "config", name, str(value)], check=True)
+    os.utime(tmp_path / "code.py", (1, 1))  # git looks at the file again, and would note in its index what it saw
+    index = (tmp_path / ".git" / "index").read_bytes()
+    assert not describe_start().git_changed
+    assert describe_start().git_commit
+    assert [path.name for path in tmp_path.glob("ran-*")] == []
+    assert (tmp_path / ".git" / "index").read_bytes() == index
 
 
 def test_the_newest_starts_are_kept_as_a_list_that_people_can_read(tmp_path: Path) -> None:

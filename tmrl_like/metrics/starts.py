@@ -10,6 +10,7 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,8 @@ FILE = "run.json"
 
 _KEPT = 100
 _GIT_WITHIN_S = 5.0
+_STATUS = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=dirty")
+_FILTERS = ("--name-only", "--get-regexp", r"^filter\..*\.(clean|process|required)$")
 
 
 class Start(msgspec.Struct, kw_only=True):
@@ -80,7 +83,7 @@ def _here(folder: str) -> Start:
         platform=platform.platform(),
         cpu=f"{_cpu()}, {os.cpu_count()}",
         git_commit=commit,
-        git_changed=bool(commit and _git("status", "--porcelain", "--untracked-files=no")),
+        git_changed=bool(commit and _git(*_STATUS, empty=_git("config", *_FILTERS).splitlines())),
     )
 
 
@@ -97,16 +100,24 @@ def write_starts(folder: Path, starts: list[Start]) -> None:
     write_atomically(folder / FILE, msgspec.json.format(msgspec.json.encode(starts[-_KEPT:]), indent=1))
 
 
-def _git(*arguments: str) -> str:
-    """What git says of the working folder; empty: there is no git, or it is in no repository."""
-    with contextlib.suppress(OSError, subprocess.SubprocessError):
+def _git(*arguments: str, empty: Sequence[str] = ()) -> str:
+    """What git says of the working folder; empty: there is no git, or it is in no repository.
+
+    The repository may be anyone's: nothing is written to it, and none of its programs is started; filters are those
+    whose keys of its configuration are `empty`.
+    """
+    with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
+        first = int(os.environ.get("GIT_CONFIG_COUNT") or 0)
+        keys = {f"GIT_CONFIG_KEY_{k}": key for k, key in enumerate(empty, first)}
+        values = {name.replace("KEY", "VALUE"): "" for name in keys}
         said = subprocess.run(
-            ["git", *arguments],
+            ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", *arguments],
             capture_output=True,
             stdin=subprocess.DEVNULL,
             text=True,
             timeout=_GIT_WITHIN_S,
             check=True,
+            env=os.environ | keys | values | {"GIT_CONFIG_COUNT": str(first + len(keys))},
         )
         return said.stdout.strip()
     return ""

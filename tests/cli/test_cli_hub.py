@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import http.server
 import json
 import os
@@ -36,6 +37,8 @@ class Hub(http.server.ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Answers)
         self.repositories: dict[str, dict[str, bytes]] = {}
         self.visibility: dict[str, str] = {}
+        self.gets: list[str] = []
+        self.gone: set[str] = set()  # files that are listed, and not there
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client may hang up whenever it likes."""
@@ -71,6 +74,8 @@ class Answers(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
+        if self.command == "GET":
+            self.server.gets.append(path)
         if path.startswith("/api/"):
             _, _, kind, user, name, _, _ = path.split("/")
             files = self.server.repositories.get(f"{kind}/{user}/{name}")
@@ -81,7 +86,7 @@ class Answers(http.server.BaseHTTPRequestHandler):
         place, _, file = path.partition("/resolve/main/")
         kind = "" if place.startswith("/datasets/") else "/models"
         data = self.server.repositories.get(f"{kind}{place}".removeprefix("/"), {}).get(file)
-        if data is None:
+        if data is None or file in self.server.gone:
             return self._answer(404, {}, {"X-Error-Code": "EntryNotFound"})
         return self._answer(200, data, {"ETag": f'"{hash(data) & 0xFFFFFFFF:x}"', "X-Repo-Commit": COMMIT})
 
@@ -123,6 +128,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
 def hub(served: Hub, monkeypatch: pytest.MonkeyPatch) -> Hub:
     served.repositories.clear()
     served.visibility.clear()
+    served.gone.clear()
     monkeypatch.setenv("HF_TOKEN", "hf_ours")
     return served
 
@@ -183,6 +189,55 @@ def test_a_log_goes_to_the_hub_and_comes_back(
     hub.repositories["datasets/me/text"] = {"README.md": b"x"}
     assert command_line("log", str(tmp_path / "other"), "--pull", "me/text") == 2
     assert "me/text is no packet log" in capsys.readouterr().err
+
+
+def test_a_file_that_is_too_large_is_not_pulled(
+    hub: Hub,
+    command_line: CommandLine,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def refused(*words: str) -> str:
+        asked = len(hub.gets)
+        assert command_line(*words) == 2
+        assert [path for path in hub.gets[asked:] if "/resolve/" in path] == []
+        return capsys.readouterr().err
+
+    hub.repositories["models/you/arm"] = {"policy.safetensors": bytes(2000)}
+    hub.repositories["datasets/you/log"] = {f"000000000{k}.log": bytes(1000) for k in range(3)}
+    monkeypatch.setattr("tmrl_like.cli.hub.MAX_POLICY_BYTES", 1000)
+    line = "you/arm: policy.safetensors has 2000 bytes; a policy has at most 1000"
+    assert line in refused("policies", "pull", "you/arm", str(tmp_path / "file"))
+    pull = ("log", str(tmp_path / "new"), "--pull", "you/log")
+    for limit in ("_LOG_BYTES", "_LOG_FILES"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"tmrl_like.cli.hub.{limit}", 2)
+            assert "you/log has more than" in refused(*pull)
+    hub.repositories["datasets/you/log"] = {"../1.log": b""}
+    assert "you/log is no packet log" in refused(*pull)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_log_that_cannot_be_written_whole_leaves_nothing(
+    hub: Hub, command_line: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub.repositories["datasets/you/log"] = {f"000000000{k}.log": bytes([k]) for k in range(2)}
+    copied = []
+
+    def fill_up(source: Path, target: Path) -> None:
+        copied.append(target.write_bytes(source.read_bytes()))
+        if len(copied) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device", str(target))
+
+    (tmp_path / "new").mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.copyfile", fill_up)
+        assert command_line("log", str(tmp_path / "new"), "--pull", "you/log") == 1
+    assert list(tmp_path.rglob("*")) == [tmp_path / "new"]
+    hub.gone.add("0000000001.log")
+    assert command_line("log", str(tmp_path / "else" / "new"), "--pull", "you/log@main") == 1
+    assert list(tmp_path.rglob("*")) == [tmp_path / "new"]
 
 
 @pytest.mark.parametrize(

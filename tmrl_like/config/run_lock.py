@@ -25,6 +25,7 @@ log = logging.getLogger("tmrl_like.run")
 _OWNERS = ("run", "trainer")
 _TURN_S = 30.0
 _count = itertools.count()
+_said_of: set[Path] = set()
 
 
 @contextlib.contextmanager
@@ -67,7 +68,9 @@ def use_run(
                 f"another process has been about to use the run {paths.run_name} for {_TURN_S:g} s: end it first"
             ) from None
         except OSError as error:
-            log.warning("the folder of the run %s is not protected from another run: %s", paths.run_name, error)
+            if paths.users not in _said_of:  # once, however many parts this process has
+                log.warning("the folder of the run %s is not protected from another run: %s", paths.run_name, error)
+            _said_of.add(paths.users)
         if not alone:
             turn.close()
         yield turn.close

@@ -45,6 +45,7 @@ class PolicyCard(msgspec.Struct, frozen=True, kw_only=True, rename={"return_": "
         training_steps: that it was trained for.
         return_: mean of its test episodes; None: there was none.
         episodes: how many there were.
+        std: standard deviation of their returns; 0 of less than two.
         format: of these fields.
     """
 
@@ -58,6 +59,7 @@ class PolicyCard(msgspec.Struct, frozen=True, kw_only=True, rename={"return_": "
     training_steps: int = 0
     return_: float | None = None
     episodes: int = 0
+    std: float = 0.0
     format: int = FORMAT
 
 

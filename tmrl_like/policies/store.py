@@ -10,6 +10,7 @@ may read at any time, and what one process removes stays whole for another one t
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import time
@@ -99,7 +100,10 @@ class PolicyStore:
         return path
 
     def add_return(self, version: int, return_: float) -> bool:
-        """A version's test episode ended: the one with the highest mean is `best`. Whether that changed.
+        """A version's test episode ended. Whether `best` is another one now.
+
+        That is the version whose mean return, less its standard error, is highest. Few versions have enough episodes to
+        say how much these differ, so the standard deviation is that of all versions together.
 
         Raises:
             PolicyError: the version is not kept any more.
@@ -109,14 +113,25 @@ class PolicyStore:
         card, weights = read_policy(path)
         if card is None:
             return False
-        mean = ((card.return_ or 0.0) * card.episodes + return_) / (card.episodes + 1)
-        card = msgspec.structs.replace(card, return_=mean, episodes=card.episodes + 1)
+        mean, episodes = card.return_ if card.return_ is not None else return_, card.episodes + 1
+        moved = mean + (return_ - mean) / episodes
+        squares = card.std**2 * max(0, card.episodes - 1) + (return_ - mean) * (return_ - moved)
+        std = math.sqrt(squares / max(1, card.episodes))
+        card = msgspec.structs.replace(card, return_=moved, std=std, episodes=episodes)
         write_atomically(path, *with_card([weights], card))
-        tested: dict[int, tuple[float, int, str]] = {}
+        tested: dict[int, tuple[PolicyCard, str]] = {}
         for name, found in self.cards():  # of a version and its tags the version first, whose mean is the newest
             if found.return_ is not None:
-                tested.setdefault(found.version, (found.return_, found.version, name))
-        _, best, name = max(tested.values())
+                tested.setdefault(found.version, (found, name))
+        degrees = sum(found.episodes - 1 for found, _ in tested.values())
+        spread = math.sqrt(sum(found.std**2 * (found.episodes - 1) for found, _ in tested.values()) / max(1, degrees))
+
+        def at_least(version: int) -> tuple[float, int]:
+            found, _ = tested[version]
+            return (found.return_ or 0.0) - spread / math.sqrt(found.episodes), version
+
+        best = max(tested, key=at_least)
+        name = tested[best][1]
         before = read_card(self.path(BEST)) if self.path(BEST).is_file() else None
         if name != BEST:
             link_atomically(self.path(name), self.path(BEST))

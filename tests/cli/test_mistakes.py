@@ -1,6 +1,7 @@
 """Mistakes that a new user makes. Each is one line that says what is wrong and what to do, and an exit code."""
 
 import contextlib
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -145,8 +146,14 @@ MISTAKES = {
     "a class misspelt": Mistake([*PRINT, "--agent", "tiny.TinyAgnt"], "tiny has no TinyAgnt; did you mean TinyAgent"),
     "an argument misspelt": Mistake([*PRINT, "--agent.gian", "1"], "has no such argument; did you mean gain?"),
     "a word for an argument": Mistake([*PRINT, "--agent.gain", "x"], "init_args.gain: expected a number, got 'x'"),
-    "a learning rate below 0": Mistake(["check", DRONE, "--agent.lr_actor", "-1"], "lr_actor is -1; expected 0 or"),
-    "a memory of no size": Mistake([*CHECK, "--memory.memory_size", "-4"], "memory_size is -4; expected a whole"),
+    "a learning rate below 0": Mistake(
+        ["check", DRONE, "--agent.lr_actor", "-1"],
+        "command line: agent.init_args.lr_actor is -1; expected 0 or more",
+    ),
+    "a memory of no size": Mistake(
+        [*CHECK, "--memory.memory_size", "-4"],
+        "command line: memory.init_args.memory_size is -4; expected a whole",
+    ),
     # -- what is not there
     "a device that is not there": Mistake(
         ["trainer", TINY, "--trainer.device", "cuda:99"],
@@ -309,6 +316,16 @@ def test_a_syntax_error_names_file_and_line(broken: str, tmp_path: Path, capsys:
     assert err.startswith(f"tmrl-like: error: {file}:")
     assert "is not valid YAML" in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.usefixtures("command_line")
+def test_what_an_agent_refuses_names_file_and_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "drone.yaml"
+    text = Path(DRONE).read_text(encoding="utf-8")
+    line = next(number for number, line in enumerate(text.splitlines(), 1) if "lr_actor:" in line)
+    file.write_text(re.sub("lr_actor: [^,}\n]*", "lr_actor: -2", text), encoding="utf-8")
+    assert main(["check", str(file), "--delay-steps", "0"]) == 2
+    assert f"error: {file}:{line}: agent.init_args.lr_actor is -2; expected" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import logging
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from tmrl_like.base.text import one_line
 from tmrl_like.cli.arguments import Arguments, parse
 from tmrl_like.config.paths import ROOT_VARIABLE, data_folder
-from tmrl_like.errors import CheckpointError, PolicyError, TmrlLikeError
+from tmrl_like.errors import CheckpointError, ConfigError, PolicyError, TmrlLikeError
 
 INTERRUPTED = 130
 FAILED = 1
@@ -27,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = parse(sys.argv[1:] if argv is None else argv)
         return arguments if isinstance(arguments, int) else _run(arguments)
     except TmrlLikeError as error:
-        return _say(error, f"{error}{_changes(error, arguments)}", error.exit_code)
+        return _say(error, _explained(error, arguments), error.exit_code)
     except BrokenPipeError:  # `tmrl-like … | head`
         sys.stdout = None
         return FAILED
@@ -47,13 +48,20 @@ def _say(error: Exception, text: str, exit_code: int) -> int:
     return exit_code
 
 
-def _changes(error: TmrlLikeError, arguments: Arguments | int) -> str:
-    """Why weights, a checkpoint or its samples may not fit; empty: that is not the error, or nobody knows."""
-    if not isinstance(error, CheckpointError | PolicyError) or " fit " not in str(error):
-        return ""
-    from tmrl_like.cli.changes import changes_since
+def _explained(error: TmrlLikeError, arguments: Arguments | int) -> str:
+    """The error: where the value that it is about was written, or what may have changed that something fits no more."""
+    with contextlib.suppress(ConfigError):  # of an experiment that cannot be read
+        if getattr(arguments, "experiment", None) is None or isinstance(arguments, int):
+            return str(error)
+        if isinstance(error, CheckpointError | PolicyError) and " fit " in str(error):
+            from tmrl_like.cli.changes import changes_since
 
-    return "" if isinstance(arguments, int) or "experiment" not in arguments else changes_since(arguments)
+            return f"{error}{changes_since(arguments)}"
+        if isinstance(error, ConfigError):
+            from tmrl_like.config.loading import with_place
+
+            return with_place(str(error), arguments.experiment, arguments.overrides)
+    return str(error)
 
 
 def _run(arguments: Arguments) -> int:

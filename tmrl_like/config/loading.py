@@ -15,7 +15,15 @@ from tmrl_like.base.factories import signature_of
 from tmrl_like.base.text import suggestion
 from tmrl_like.config.components import holds_component, instantiate, is_component, make_page, resolve_component
 from tmrl_like.config.derived import complete_memory
-from tmrl_like.config.document import Document, Keys, find_experiment, parse_document, parse_value, read_document
+from tmrl_like.config.document import (
+    Document,
+    Keys,
+    dotted,
+    find_experiment,
+    parse_document,
+    parse_value,
+    read_document,
+)
 from tmrl_like.config.experiment import PARTS, SECTIONS, Experiment, Settings
 from tmrl_like.errors import ConfigError
 
@@ -100,6 +108,16 @@ def settings_of(document: Document) -> Settings:
 def open_experiment(path: str | Path, overrides: Overrides = ()) -> Document:
     """Read the file, lay the overrides over it, and refuse keys that do not exist; raises as `load_experiment`."""
     return _opened(read_document(Path(find_experiment(str(path)))), overrides)
+
+
+def with_place(problem: str, path: str | Path, overrides: Overrides = ()) -> str:
+    """A problem behind file, line and key, if it begins with the name of an argument that the experiment gives to code.
+
+    For what code finds wrong when it is made, long after the file was read; raises as `load_settings`.
+    """
+    document, name = open_experiment(path, overrides), problem.partition(" ")[0]
+    places = [keys for keys in document.origins if keys[0] in PARTS and keys[-1] == name]
+    return f"{document.where(places[0])}: {dotted((*places[0][:-1], ''))}{problem}" if len(places) == 1 else problem
 
 
 def _opened(document: Document, overrides: Overrides) -> Document:

@@ -96,7 +96,7 @@ def test_a_server_that_does_not_run_here_yet_is_no_problem(look: Look, free_port
     ("option", "problem"),
     [
         ("--server.host=no-such-host.invalid", "there is no host no-such-host.invalid"),
-        ("--trainer.device=cuda:99", "trainer.device is cuda:99, which torch"),
+        ("--trainer.device=cuda:99", "trainer.device is 'cuda:99'; torch has no such"),
         (
             "--server.engine=tls://no-such-node.invalid",
             "problem  engine tls://no-such-node.invalid:4222: there is no host",

@@ -30,7 +30,7 @@ from tmrl_like.config.loading import load_settings
 from tmrl_like.config.paths import default_keys_folder
 from tmrl_like.delivery.folder import shared_memory
 from tmrl_like.engine.options import address_of
-from tmrl_like.errors import CredentialsError, RefusedError, TmrlLikeError
+from tmrl_like.errors import ConfigError, CredentialsError, RefusedError, TmrlLikeError
 from tmrl_like.transport import KeyFolder, addresses_of, connect
 from tmrl_like.transport.base import DialledLink
 from tmrl_like.transport.credentials import PeerKeys, ServerKeys, read_keys
@@ -124,12 +124,13 @@ def _versions() -> Iterator[Finding]:
 def _device(settings: Settings, load: Load) -> Iterator[Finding]:
     import torch
 
-    for key, name in (("trainer.device", settings.trainer.device), ("worker.device", settings.worker.device)):
+    from tmrl_like.policies.actor import refuse_device
+
+    for section, name in (("trainer", settings.trainer.device), ("worker", settings.worker.device)):
         try:
-            torch.zeros(1, device=name)
-        except (RuntimeError, AssertionError) as error:
-            text = f"{key} is {name}, which torch {torch.__version__} cannot use ({one_line(error, 100)})"
-            yield PROBLEM, f"{text}: take cpu, or install the driver and a torch with CUDA"
+            refuse_device(name or "cpu")
+        except ConfigError as error:
+            yield PROBLEM, f"{section}.{error}: take cpu, or install the driver and a torch with CUDA"
     has_cuda = torch.cuda.is_available()
     yield OK, f"CUDA on {torch.cuda.get_device_name()}" if has_cuda else "no CUDA: training is on the processor"
 

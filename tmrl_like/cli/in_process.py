@@ -12,7 +12,6 @@ from tmrl_like.cli.best import hooks_of
 from tmrl_like.cli.trainer import make_trainer, train
 from tmrl_like.cli.worker import make_worker
 from tmrl_like.config.experiment import Experiment
-from tmrl_like.errors import ConfigError
 from tmrl_like.in_process import connected
 from tmrl_like.metrics.sinks import Sink
 from tmrl_like.trainer.trainer import Trainer
@@ -23,11 +22,6 @@ _PARTS = ("env", "actor", "agent", "memory", "agent_scheduler", "on_trainer_roll
 
 def main(arguments: Arguments) -> int:
     """Train until the epochs or the minutes are over."""
-    if arguments.workers != 1 or arguments.trainers != 1 or arguments.proof or arguments.fresh or arguments.page:
-        raise ConfigError(
-            "--in-process goes with none of --workers, --trainers, --proof, --fresh and --page: worker.envs is the "
-            "number of environments, --trainer.resume none starts over"
-        )
     return train(arguments, _PARTS, partial(_connected, arguments))
 
 

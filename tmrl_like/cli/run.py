@@ -48,11 +48,17 @@ class _ToldToStopError(Exception):
 
 def main(arguments: Arguments) -> int:
     """Run everything until training is over."""
+    settings = load_settings(arguments.experiment, arguments.overrides)
     if arguments.in_process:
+        if arguments.workers != 1 or arguments.trainers != 1 or arguments.proof or arguments.fresh or arguments.page:
+            raise ConfigError(
+                "--in-process goes with none of --workers, --trainers, --proof, --fresh and --page: worker.envs is the "
+                "number of environments, --trainer.resume none starts over"
+            )
+        print(f"run {settings.run_name} ({arguments.experiment}) starts: torch is loaded first", flush=True)
         from tmrl_like.cli import in_process
 
         return in_process.main(arguments)
-    settings = load_settings(arguments.experiment, arguments.overrides)
     set_up_logging("run", arguments.log_level)
     stopper = Stopper(arguments.supervised, _CHECKPOINT_WITHIN_S + 2 * _ENDS_WITHIN_S, on_stop=lambda: None)
     with use_run(settings.paths, "run", alone=arguments.fresh or arguments.proof) as let_others:

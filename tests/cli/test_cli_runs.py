@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from cli_commands import TINY
 from test_cli_policies import store  # noqa: F401
+from tiny import TinyActor, TinyEnv
 
 from tmrl_like.cli.eval import confidence_interval
 from tmrl_like.config.experiment import Settings
@@ -111,6 +112,32 @@ def test_a_policy_is_evaluated_where_it_was_trained_with_mean_spread_and_interva
     assert str(store.path("best")) in capsys.readouterr().out.replace("\n", "")
 
 
+def test_a_scripts_policy_is_evaluated_in_the_environment_that_the_script_named(
+    command_line: CommandLine,
+    capsys: pytest.CaptureFixture[str],
+    store: PolicyStore,  # noqa: F811
+) -> None:
+    folder, env = store.folder.parent, {"class_path": "tiny.TinyEnv", "init_args": {"step_s": 60.0}}
+    start = Start(env=env, folder=str(Path(TINY).parent), command="python3 my/train.py 3")
+
+    def error(start: Start, place: str = "tiny") -> str:
+        write_starts(folder, [start])
+        assert command_line("eval", place, "--episodes", "2") == 2
+        return capsys.readouterr().err
+
+    write_starts(folder, [start])
+    assert command_line("eval", "tiny@3", "--episodes", "2", "--env.step_s", "0") == 0
+    assert "2" in rows_of(capsys.readouterr().out)
+    unknown = msgspec.structs.replace(start, env={"class_path": "no_such.Env"})
+    assert "my/train.py (as it was kept):2: env.class_path: there is no module" in error(unknown)
+    assert "env cannot be made again: it is in my/train.py itself: put it into a module" in error(
+        msgspec.structs.replace(start, env={"class_path": "tiny.TinyEnv", "init_args": {"at": "__main__.here"}})
+    )
+    assert "its env cannot be made again: nobody knows" in error(msgspec.structs.replace(start, env="nobody knows"))
+    store.path(4).write_bytes(TinyActor(TinyEnv.observation_space, TinyEnv.action_space).weights())
+    assert "its actor cannot be made again: its file holds weights alone" in error(start, "tiny@4")
+
+
 def test_the_confidence_interval_is_that_of_a_mean() -> None:
     low, high = confidence_interval(np.random.default_rng(3).normal(5.0, 2.0, 400))
     assert high - low == pytest.approx(2 * 1.96 * 2.0 / 20.0, rel=0.1)
@@ -123,7 +150,7 @@ def test_the_confidence_interval_is_that_of_a_mean() -> None:
     [
         (["plot", "nobody"], "no episode of nobody has ended: expected a run with metrics in"),
         (["plot"], "PLACE"),
-        (["eval", "nobody"], "says of no experiment to drive it in"),
+        (["eval", "nobody"], "says of no environment to drive it in"),
         (["eval", "tiny@none"], "there is no policy none in"),
         (["eval", "tiny", "--episodes", "0"], "0 is not 1 or more"),
         (["runs", "--env.step_s", "1"], "`runs` reads no experiment"),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
+from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from tmrl_like.cli.app import INTERRUPTED
@@ -14,9 +17,11 @@ from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.tables import print_table
 from tmrl_like.cli.test import drive
 from tmrl_like.cli.worker import make_standalone
-from tmrl_like.config.loading import load_experiment, load_kept
+from tmrl_like.config.experiment import Experiment
+from tmrl_like.config.loading import Overrides, as_yaml, load_experiment, load_kept
 from tmrl_like.errors import ConfigError, PolicyError
-from tmrl_like.metrics.starts import read_starts
+from tmrl_like.metrics.starts import Start, read_starts
+from tmrl_like.policies.policy_file import read_card
 from tmrl_like.policies.store import NEWEST, PolicyStore
 
 _PARTS = ("env", "actor", "obs_preprocessor")
@@ -30,20 +35,23 @@ def main(arguments: Arguments) -> int:
     stopper = Stopper(supervised=False)
     place, _, which = arguments.place.partition("@")
     folder = folder_of(place, arguments.overrides)
-    if place.endswith((".yaml", ".yml")):
-        experiment = load_experiment(place, arguments.overrides, _PARTS)
-    else:
-        start = next((start for start in reversed(read_starts(folder)) if start.experiment), None)
-        if start is None:
-            raise ConfigError(
-                f"{folder} says of no experiment to drive it in (run.json): expected a run that `tmrl-like` trained; "
-                "`tmrl-like runs` lists all, and `tmrl-like eval EXPERIMENT.yaml` takes the file instead"
-            )
-        experiment = load_kept(start.experiment, start.experiment_file, arguments.overrides, _PARTS)
+    of_file = place.endswith((".yaml", ".yml"))
+    start = next((start for start in reversed(read_starts(folder)) if start.experiment or start.env), None)
+    if not of_file and start is None:
+        raise ConfigError(
+            f"{folder} says of no environment to drive it in (run.json): expected a run that was trained here; "
+            "`tmrl-like runs` lists all, and `tmrl-like eval EXPERIMENT.yaml` takes an experiment's file instead"
+        )
     try:
         policy = PolicyStore(folder / "policies").find(which or NEWEST)
     except PolicyError as error:
         raise ConfigError(str(error)) from None
+    if of_file or start is None:
+        experiment = load_experiment(place, arguments.overrides, _PARTS)
+    elif start.experiment:
+        experiment = load_kept(start.experiment, start.experiment_file, arguments.overrides, _PARTS)
+    else:
+        experiment = _of_script(start, policy, arguments.overrides)
     experiment = dataclasses.replace(experiment, worker=dataclasses.replace(experiment.worker, envs=1))
     with make_standalone(experiment, policy) as worker:
         episodes = list(drive(worker, arguments.episodes))
@@ -55,6 +63,27 @@ def main(arguments: Arguments) -> int:
         terminated = sum(episode.terminated for episode in episodes) / len(episodes)
         print_table(f"returns of {policy}", _COLUMNS, [[*row, f"{terminated:.0%}"]])
     return INTERRUPTED if stopper.requested else 0
+
+
+def _of_script(start: Start, policy: Path, overrides: Overrides) -> Experiment:
+    """The environment that run.json names, with actor and preprocessor that the policy's file names.
+
+    Raises:
+        ConfigError: one of them cannot be found outside the script.
+    """
+    card = read_card(policy)
+    preprocessor = card and card.obs_preprocessor
+    parts = {"env": start.env, "actor": card.actor if card else "its file holds weights alone"}
+    parts |= {"obs_preprocessor": preprocessor} if preprocessor else {}
+    script = next((word for word in shlex.split(start.command) if word.endswith(".py")), "the script")
+    for name, part in parts.items():
+        why = part if isinstance(part, str) else ""
+        if "__main__." in str(part):
+            why = f"it is in {script} itself: put it into a module of its own, and train again"
+        if why:
+            raise ConfigError(f"{policy} was trained by a script, and its {name} cannot be made again: {why}")
+    text = as_yaml(msgspec.to_builtins(parts))
+    return load_kept(text, str(Path(start.folder, script)), overrides, _PARTS)
 
 
 def confidence_interval(returns: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[float, float]:

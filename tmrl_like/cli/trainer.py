@@ -75,6 +75,7 @@ def train(
                 "command": shlex.join(
                     psutil.Process(os.getppid()).cmdline() if arguments.supervised else sys.orig_argv
                 ),
+                "env": "",
                 "experiment": text,
                 "experiment_file": str(Path(find_experiment(arguments.experiment)).resolve()),
             }

@@ -79,7 +79,9 @@ def _load(document: Document, parts: Collection[str]) -> Experiment:
     if "memory" in parts or has_own_compressor:
         complete_memory(document, parts)
     made: dict[str, Any] = {
-        name: _part(document, name) if name in parts else None for name in PARTS if document.data.get(name) is not None
+        name: _part(document, name) if name in parts else None
+        for name in PARTS
+        if name in _NEEDED_METHODS or document.data.get(name) is not None
     }
     if has_own_compressor:
         made["sample_compressor"] = _memorys_own_compressor(document)
@@ -87,8 +89,8 @@ def _load(document: Document, parts: Collection[str]) -> Experiment:
 
 
 def load_kept(text: str, path: str, overrides: Overrides = (), parts: Collection[str] = tuple(PARTS)) -> Experiment:
-    """As `load_experiment`, of what `dump_experiment` once made of the file `path`; that may be gone."""
-    return _load(_opened(parse_document(text, f"{path} (as it was kept)"), overrides), parts)
+    """As `load_experiment`, of these parts of a text that was kept of the file `path`; that may be gone."""
+    return _load(_opened(parse_document(text, f"{path} (as it was kept)"), overrides, parts), parts)
 
 
 def load_settings(path: str | Path, overrides: Overrides = ()) -> Settings:
@@ -120,14 +122,14 @@ def with_place(problem: str, path: str | Path, overrides: Overrides = ()) -> str
     return f"{document.where(places[0])}: {dotted((*places[0][:-1], ''))}{problem}" if len(places) == 1 else problem
 
 
-def _opened(document: Document, overrides: Overrides) -> Document:
+def _opened(document: Document, overrides: Overrides, parts: Collection[str] = tuple(PARTS)) -> Document:
     for keys, text in overrides:
         _override(document, keys, text)
     for key in document.data:
         if key not in TOP_LEVEL:
             raise document.error((key,), f": there is no such key; {suggestion(key, TOP_LEVEL)}")
     for name in _NEEDED_METHODS:
-        if document.data.get(name) is None:
+        if name in parts and document.data.get(name) is None:
             raise ConfigError(f"{document.source}: the key {name} is missing: it names a class_path")
     return document
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -34,6 +35,7 @@ class Start(msgspec.Struct, kw_only=True):
         command: the command line.
         folder: the working folder.
         experiment: the experiment, as YAML; a script has none.
+        env: what makes the environment of a script, as an experiment names it; text says why that is not known.
         experiment_file: its path.
         task: the environment.
         tmrl_like: version of this package.
@@ -52,6 +54,7 @@ class Start(msgspec.Struct, kw_only=True):
     folder: str = ""
     experiment: str = ""
     experiment_file: str = ""
+    env: dict[str, Any] | str = ""
     task: str = ""
     tmrl_like: str = ""
     packages: dict[str, str] = {}
@@ -64,7 +67,7 @@ class Start(msgspec.Struct, kw_only=True):
     ended: str = ""
 
 
-def describe_start(**known: str) -> Start:
+def describe_start(**known: Any) -> Start:
     """This process, now; `known` are further fields, or take the place of these."""
     time = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
     return msgspec.structs.replace(_here(str(Path.cwd())), **{"time": time} | known)

@@ -71,11 +71,16 @@ def describe(actor: Any, obs_preprocessor: Any = None, run: str = "") -> PolicyC
     """The card of an `ActorModule`, as it was made."""
     return PolicyCard(
         actor=_said(_code_of, type(actor), actor.made_with),
-        obs_preprocessor=None if obs_preprocessor is None else _said(_code_of_object, obs_preprocessor),
+        obs_preprocessor=None if obs_preprocessor is None else code_of(obs_preprocessor),
         observation_space=_said(spec_of, actor.observation_space),
         action_space=_said(spec_of, actor.action_space),
         run=run,
     )
+
+
+def code_of(value: Any) -> Code | str:
+    """What a function, a partial of one, or an object is made of; text says why that cannot be written down."""
+    return _said(_code_of_object, value)
 
 
 def with_card(pieces: Iterable[bytes | memoryview], card: PolicyCard) -> list[bytes | memoryview]:

@@ -29,7 +29,7 @@ from tmrl_like.engine.options import EngineOptions
 from tmrl_like.errors import ConfigError, PolicyError, expect
 from tmrl_like.metrics.sinks import ConsoleSink, JsonLinesSink, Sink, WandbSink
 from tmrl_like.metrics.starts import Start, describe_start, read_starts, write_starts
-from tmrl_like.policies.policy_file import describe, read_policy
+from tmrl_like.policies.policy_file import code_of, describe, read_policy
 from tmrl_like.policies.store import PolicyStore, find_policy
 from tmrl_like.policies.weight_file import first_not_finite, read_file
 from tmrl_like.trainer.checkpoints import Checkpoints
@@ -310,7 +310,11 @@ class Trainer:
     def _begin_note(self) -> list[Start]:
         """Note in run.json that this run begins; its starts."""
         gpu = torch.cuda.get_device_name() if str(self.training.device).startswith("cuda") else ""
-        start = describe_start(**{"task": _task_of(self.training.env_cls), "gpu": gpu} | self.about_start)
+        env_cls = self.training.env_cls
+        spaces_alone = isinstance(env_cls, tuple | list)
+        env = "the trainer knows its spaces alone" if spaces_alone else msgspec.to_builtins(code_of(env_cls))
+        about = {"task": "" if spaces_alone else _task_of(env_cls), "env": env, "gpu": gpu}
+        start = describe_start(**about | self.about_start)
         starts = [*read_starts(self._metrics_path.parent), start]
         self._note(starts)
         return starts
@@ -381,9 +385,7 @@ def _start_from(training: TrainingOffline, init_policy: str) -> None:
 
 
 def _task_of(env_cls: Any) -> str:
-    """What an environment is called; empty: only its spaces are known."""
-    if isinstance(env_cls, tuple | list):
-        return ""
+    """What an environment is called."""
     name = argument_of(env_cls, "id")
     return name if isinstance(name, str) else name_of(taken_apart(env_cls)[0])
 

@@ -3,9 +3,7 @@ import gc
 import json
 import logging
 import os
-import shutil
 import signal
-import subprocess
 import sys
 import time
 import warnings
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+from small_disk import small_disk
 
 # Before torch is imported: threads that wait for each other on a busy machine make small networks 30 times slower.
 os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
@@ -135,20 +134,10 @@ def until() -> Callable[..., None]:
 @pytest.fixture
 def full_disk(tmp_path: Path) -> Iterator[Callable[[], Path]]:
     """A file system of 4 MB, in tmp_path / "disk"; call it to fill the disk. Skipped where none can be made."""
-    disk, mount = tmp_path / "disk", shutil.which("mount")
-    disk.mkdir()
-    command = [str(mount), "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(disk)]
-    if mount is None or subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("a file system cannot be mounted here; tests with an injected failure stand for it")
-
-    def fill() -> Path:
-        with (disk / "ballast").open("wb", buffering=0) as file, contextlib.suppress(OSError):
-            while True:
-                file.write(bytes(4096))
-        return disk / "ballast"  # to be removed where the disk shall have room again
-
-    yield fill
-    subprocess.run(["umount", "-l", str(disk)], check=True)
+    with small_disk(tmp_path / "disk") as fill:
+        if fill is None:
+            pytest.skip("a file system cannot be mounted here; tests with an injected failure stand for it")
+        yield fill
 
 
 @pytest.fixture(params=["zmq", "inproc"])

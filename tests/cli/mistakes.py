@@ -1,0 +1,264 @@
+"""Mistakes that a new user makes, and what is said of each; the tests and `tests/benchmarks/mistakes.py` make them."""
+
+import contextlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from cli_commands import TINY
+from tiny import TinyActor, TinyEnv
+
+from tmrl_like.cli import main
+from tmrl_like.config.experiment import Settings
+from tmrl_like.config.paths import default_keys_folder
+from tmrl_like.server.server import Server
+from tmrl_like.transport import KeyFolder
+from tmrl_like.wire import messages as m
+
+DRONE = str(Path(__file__).parents[2] / "config" / "drone.yaml")
+ROBOT = str(Path(__file__).parents[2] / "config" / "robot.yaml")
+GYM = ("--env", "tmrl_like.envs.GenericGymEnv", "--env.id")
+NOWHERE = ("--server.port", "1")
+
+
+@dataclass
+class Machine:
+    """What a mistake can be prepared on."""
+
+    folder: Path
+    patch: pytest.MonkeyPatch
+    full_disk: Callable[[], Callable[[], Path]]
+    until_end: contextlib.ExitStack
+
+
+def home_is_a_file(machine: Machine) -> None:
+    """As one that cannot be written to; root, who runs tests in containers, may write everywhere else."""
+    (machine.folder / "file").touch()
+    machine.patch.setenv("TMRL_LIKE_HOME", str(machine.folder / "file" / "data"))
+
+
+def disk_is_full(machine: Machine) -> None:
+    fill = machine.full_disk()
+    machine.patch.setenv("TMRL_LIKE_HOME", str(machine.folder / "disk" / "data"))
+    KeyFolder(default_keys_folder()).server_keys()
+    fill()
+
+
+def with_weights_of_another_network(machine: Machine) -> None:
+    paths = Settings(run_name="tiny").paths
+    TinyActor(TinyEnv.observation_space, TinyEnv.action_space, width=3).save(paths.trainer_model)
+    assert main(["trainer", TINY, "--print_config", "--actor.width", "3"]) == 0
+
+
+def with_a_run_of_another_network(machine: Machine) -> None:
+    once = ("--trainer.rounds", "1", "--trainer.steps", "1", "--actor.width", "3")
+    assert main(["run", TINY, "--in-process", *once]) == 0
+
+
+def port_is_taken(machine: Machine) -> None:
+    machine.until_end.enter_context(Server(17790, host="127.0.0.1"))
+
+
+def key_is_damaged(machine: Machine) -> None:
+    KeyFolder(default_keys_folder()).server_keys()
+    (default_keys_folder() / "peer.json").write_text("{")
+
+
+def key_is_of_another_server(machine: Machine) -> None:
+    machine.until_end.enter_context(Server(17791, host="127.0.0.1"))
+    machine.patch.setenv("TMRL_LIKE_HOME", str(machine.folder / "other"))
+
+
+def server_is_newer(machine: Machine) -> None:
+    machine.until_end.enter_context(Server(17792, host="127.0.0.1"))
+    machine.patch.setattr("tmrl_like.wire.messages.WIRE_VERSION", m.WIRE_VERSION + 1)
+
+
+def without_mujoco(patch: pytest.MonkeyPatch) -> None:
+    patch.setitem(sys.modules, "mujoco", None)
+
+
+def without_tlspyo(patch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if "tlspyo" in name]:
+        patch.delitem(sys.modules, name)
+    patch.setitem(sys.modules, "tlspyo", None)
+
+
+def run_is_finished(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("tmrl_like.trainer.schedule.TrainingOffline.epoch", 1)
+
+
+def agent_diverges(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("tiny.TinyAgent.train", lambda *_: {"loss": float("nan")})
+
+
+def faults_are_soon_over(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("tmrl_like.envs.supervision._MAX_BACKOFF_S", 0.0)
+
+
+def gives_up_soon(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("tmrl_like.transport.zmq._GIVES_UP_AFTER_S", 0.1)
+
+
+@dataclass
+class Mistake:
+    """What is typed, on which machine, in which process, and what is said of it: a part of the one line."""
+
+    arguments: list[str]
+    said: str
+    code: int = 2
+    prepare: Callable[[Machine], None] = lambda machine: None
+    patch: Callable[[pytest.MonkeyPatch], None] = lambda patch: None
+
+
+PRINT = ["trainer", TINY, "--print_config"]
+CHECK = ["check", TINY, "--delay-steps", "0"]
+MISTAKES = {
+    # -- what is typed
+    "no command": Mistake([], "the following arguments are required: COMMAND"),
+    "a command misspelt": Mistake(["serve", TINY], "COMMAND: there is no 'serve'; did you mean server?"),
+    "no experiment": Mistake(["server"], "the following arguments are required: EXPERIMENT"),
+    "no such experiment": Mistake(["server", "no_such_file.yaml"], "no_such_file.yaml: there is no such file"),
+    "an option misspelt": Mistake(
+        ["server", TINY, "--log-lvel", "debug"], "there is no option --log-lvel; did you mean --log-level?"
+    ),
+    "an option unknown": Mistake(["server", TINY, "--frost", "3"], "--frost; see tmrl-like server --help"),
+    "a choice misspelt": Mistake(["server", TINY, "--log-level", "inf"], "there is no 'inf'; did you mean info?"),
+    "an argument too many": Mistake(["server", TINY, "more"], "'more' is one argument too many"),
+    "too few workers": Mistake(["run", TINY, "--workers", "0"], "0 is not 1 or more"),
+    "no minutes": Mistake(["run", TINY, "--minutes", "0"], "trainer.max_minutes is 0"),
+    "no episodes": Mistake(["test", TINY, "--episodes", "0"], "0 is not 1 or more"),
+    "two options that exclude": Mistake(["test", TINY, "--policy", "a", "--untrained"], "not allowed with argument"),
+    "one process for several workers": Mistake(["run", TINY, "--in-process", "--workers", "2"], "worker.envs is the"),
+    "a key for no experiment": Mistake(["keys", "list", "--server.port", "3"], "`keys` reads no experiment"),
+    # -- keys and values of the experiment
+    "a section misspelt": Mistake(["server", TINY, "--sever.port", "3"], "sever: there is no such key; did you mean "),
+    "a key misspelt": Mistake(["server", TINY, "--server.prt", "3"], "server.prt: there is no such key; did you mean"),
+    "a key without a value": Mistake(["server", TINY, "--server.port"], "--server.port needs a value"),
+    "a word for a number": Mistake(["server", TINY, "--server.port", "x"], "expected a whole number, got 'x'"),
+    "a port that is none": Mistake(["server", TINY, "--server.port", "-1"], "server.port is -1; expected 0 to 65535"),
+    "all addresses as a host": Mistake(
+        ["worker", TINY, "--server.host", "0.0.0.0"], "server.host is 0.0.0.0, all addresses of a machine, which nobody"
+    ),
+    "a module misspelt": Mistake([*PRINT, "--env", "tinny.Env"], "there is no module 'tinny'"),
+    "a class misspelt": Mistake([*PRINT, "--agent", "tiny.TinyAgnt"], "tiny has no TinyAgnt; did you mean TinyAgent"),
+    "an argument misspelt": Mistake([*PRINT, "--agent.gian", "1"], "has no such argument; did you mean gain?"),
+    "a word for an argument": Mistake([*PRINT, "--agent.gain", "x"], "init_args.gain: expected a number, got 'x'"),
+    "a learning rate below 0": Mistake(
+        ["check", DRONE, "--agent.lr_actor", "-1"],
+        "command line: agent.init_args.lr_actor is -1; expected 0 or more",
+    ),
+    "a memory of no size": Mistake(
+        [*CHECK, "--memory.memory_size", "-4"],
+        "command line: memory.init_args.memory_size is -4; expected a whole",
+    ),
+    # -- what is not there
+    "a device that is not there": Mistake(
+        ["trainer", TINY, "--trainer.device", "cuda:99"],
+        "device is 'cuda:99'; torch has no such device on",
+    ),
+    "a worker's device": Mistake(
+        ["test", TINY, "--untrained", "--worker.device", "cuda:99"], "torch has no such device"
+    ),
+    "an extra that is missing": Mistake(
+        ["test", ROBOT, "--untrained"], "pip install 'tmrl_like[mujoco]'", patch=without_mujoco
+    ),
+    "a transport that is missing": Mistake(
+        ["server", TINY, "--server.transport", "tlspyo"], "pip install tlspyo", patch=without_tlspyo
+    ),
+    "an environment misspelt": Mistake([*CHECK, *GYM, "Pendulm-v1"], "no environment 'Pendulm-v1'"),
+    "ALE without its package": Mistake(
+        [*CHECK, *GYM, "ALE/Pong-v5"], "pip install ale-py, and name its package as well: ale_py:ALE/Pong-v5"
+    ),
+    "no policy yet": Mistake(["test", TINY], "drive an untrained one with --untrained"),
+    "no such policy": Mistake(["worker", TINY, "--policy", "bset", *NOWHERE], "there is no policy bset in"),
+    "no such run": Mistake(["policies", "list", "drnoe"], "there are no policies at drnoe: expected a policy"),
+    "no such log": Mistake(["log", "nothere"], "there is no data set at nothere: expected a folder that"),
+    "nothing to replay": Mistake(["replay", "nothere"], "there is no best run at"),
+    "no such key to revoke": Mistake(["keys", "revoke", "nobody"], "no key is named 'nobody'"),
+    "an action misspelt": Mistake(["keys", "invit"], "there is no 'invit'; did you mean invite?"),
+    "no name for a key": Mistake(["keys", "invite", "../x"], "'../x' is not a name for a key"),
+    "no line to join by": Mistake(["keys", "join", "abc"], "expected the line that `tmrl-like keys invite` printed"),
+    # -- the machine
+    "a home that cannot be written to": Mistake(["server", TINY], "cannot write keys to", 1, home_is_a_file),
+    "a run without a home": Mistake(
+        ["trainer", TINY, "--trainer.checkpoint", "false", "--server.keys_dir", "keys"],
+        "cannot write: Not a directory",
+        1,
+        home_is_a_file,
+    ),
+    "a full disk": Mistake(["trainer", TINY, *NOWHERE], "No space left on device", 1, disk_is_full),
+    "a port that is taken": Mistake(["server", TINY, "--server.port", "17790"], "17790", 1, port_is_taken),
+    "an address of another machine": Mistake(["server", TINY, "--server.bind", "192.0.2.1"], "cannot listen on 192", 1),
+    "a video that is none": Mistake(["test", TINY, "--untrained", "--video", "x.avi"], "a file name ending in .mp4"),
+    "a damaged key": Mistake(["worker", TINY, *NOWHERE], "peer.json", 1, key_is_damaged),
+    "a key of another server": Mistake(
+        ["worker", TINY, "--server.port", "17791", "--worker.link_process", "false"],
+        "is not the server that this machine's key is for: check the address, or join",
+        1,
+        key_is_of_another_server,
+        gives_up_soon,
+    ),
+    "a server of another version": Mistake(
+        ["worker", TINY, "--server.port", "17792"], "wire version", 1, server_is_newer
+    ),
+    # -- what does not go together
+    "an actor without act": Mistake([*PRINT, "--actor", "tiny.NoActor"], "NoActor cannot be used here: it has no act"),
+    "another class": Mistake(
+        [*PRINT, "--agent", "tiny.TinyActor"], "TinyActor cannot be used here: it has no get_actor()"
+    ),
+    "weights of another network": Mistake(
+        ["test", TINY],
+        "pedal is (3,) instead of (1,); they are of another environment, actor class or arguments",
+        1,
+        with_weights_of_another_network,
+    ),
+    "a checkpoint of another network": Mistake(
+        ["trainer", TINY, *NOWHERE],
+        "(changed since the run began: actor.width was 3, is 1)",
+        1,
+        with_a_run_of_another_network,
+    ),
+    "weights of the run's other network": Mistake(
+        ["test", TINY], "(changed since the run began: actor.width was 3, is 1)", 1, with_a_run_of_another_network
+    ),
+    "a run that has finished": Mistake(
+        ["trainer", TINY, "--trainer.checkpoint", "false"],
+        "the run tiny has done its 1 epochs",
+        patch=run_is_finished,
+    ),
+    "no time-step to measure": Mistake(["benchmark", TINY, "--minutes", "0.1"], "the environment has none: use --s"),
+    "no track to record": Mistake(
+        ["record-reward", TINY, "--output", "x.npz"], "TinyEnv cannot record a demonstration"
+    ),
+    # -- code of the user's
+    "a constructor that raises": Mistake(
+        ["trainer", TINY, "--env.fails", "true"], "while it was made, to read its spaces: ConnectionError: no arm", 1
+    ),
+    "a worker's constructor that raises": Mistake(
+        ["worker", TINY, *NOWHERE, "--env.fails", "true"], "raised while it was made: ConnectionError: no arm (", 1
+    ),
+    "an environment that hangs": Mistake(
+        ["worker", TINY, *NOWHERE, "--env.hangs", "true", "--worker.hang_timeout_s", "0.1"],
+        "the environment hangs: step() has not come back for 0.1 s (5 faults in a row; giving up)",
+        1,
+        patch=faults_are_soon_over,
+    ),
+    "NaN in an observation": Mistake([*CHECK, "--env.returns", "nan"], "not finite: array([nan, nan], dtype=float32)"),
+    "another shape": Mistake(
+        [*CHECK, "--env.returns", "shape"],
+        "step 2: the observation is float32 (3,); the space says Box(-1.0, 1.0",
+    ),
+    "another dtype": Mistake([*CHECK, "--env.returns", "dtype"], "the observation is float64 (2,); the space says"),
+    "no observation": Mistake([*CHECK, "--env.returns", "nothing"], "the observation is NoneType None; the space says"),
+    "an endless reward": Mistake([*CHECK, "--env.returns", "infinite reward"], "the reward is inf; expected a finite"),
+    "no reward": Mistake([*CHECK, "--env.returns", "no reward"], "reward is None; expected a number", 1),
+    "no end": Mistake([*CHECK, "--env.returns", "no end"], "step 2: terminated is None; expected True or False"),
+    "no info": Mistake([*CHECK, "--env.returns", "no info"], "step 2: info is None; expected a dict"),
+    "a compressor that loses something": Mistake(
+        [*CHECK, "--sample_compressor", "tiny.drop_the_second"], "last_obs at element (1,) (1 of 2 elements differ)", 1
+    ),
+    "training that diverges": Mistake(CHECK, "values that are not finite (loss)", 1, patch=agent_diverges),
+}

@@ -36,10 +36,17 @@ copybutton_exclude = ".linenos, .gp, .go"  # neither prompts nor output
 
 
 def whole_sentences(app: object, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
-    """Napoleon takes what stands before a colon in an attribute's first line for its type: give it an empty one."""
+    """Napoleon takes what stands before a colon in an attribute's first line for its type: give it an empty comment."""
     if what in ("attribute", "property"):
-        lines.insert(0, "")
+        lines[:0] = ["..", ""]
+
+
+def python_signatures(app: object, *about: Any) -> tuple[str, str | None] | None:
+    """Sphinx lays out what it can parse: not a dataclass's <factory>. What a protocol takes is nobody's business."""
+    signature, returned = about[-2:]
+    return signature and (signature.replace("<factory>", "...").replace("(*args, **kwargs)", ""), returned)
 
 
 def setup(app: Any) -> None:
+    app.connect("autodoc-process-signature", python_signatures)
     app.connect("autodoc-process-docstring", whole_sentences, priority=400)  # before Napoleon

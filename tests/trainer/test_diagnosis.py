@@ -87,7 +87,7 @@ FAULTS = {
     "values": {"q_mean": 210.0},
     "critics": {"critic_spread": 0.0},
     "rewards too large": {"value_low": -2.6e6, "q_mean": -3e5},
-    "held out": {"loss_critic_held_out": 0.08},
+    "held out": {"loss_critic_held_out": 2.0},
     "entropy collapsed": {"entropy_nats": -11.0},
     "random": {"entropy_nats": 1.37, "training_steps_total": 5000},
     "saturated": {"actions_at_bounds_share": 0.97},
@@ -183,6 +183,41 @@ def test_a_delay_that_was_measured_is_known_while_nothing_is_to_be_seen():
     assert diagnosis.judge(WELL) == TOO_EARLY
     unseen = {name: value for name, value in WELL.items() if name != "action_lag_steps"}
     assert [diagnosis.judge(unseen) for _ in range(2)][-1].startswith("not learning because actions act up to 3 steps")
+
+
+def test_a_delay_that_a_policy_hides_later_stays_known_and_one_measurement_is_none():
+    for lags, line in (
+        ([7, 7, 7, 6, 1, 1, 2], "not learning because actions act up to 6 steps"),
+        ([1, 7, 1, 1], TOO_EARLY),
+    ):
+        diagnosis = Diagnosis(**KNOWN)
+        assert [diagnosis.judge(WELL | {"action_lag_steps": lag}) for lag in lags][-1].startswith(line)
+
+
+def test_held_out_episodes_that_are_valued_nearly_as_well_are_no_sign():
+    """The robot at 20 training steps a sample: it learns."""
+    assert said(loss_critic=0.00263, loss_critic_held_out=0.0621) == TOO_EARLY
+
+
+KNEW_AT_ONCE = [-112.5, -18.1, *[-5.1, -1.0, -8.9, -2.8] * 7, *[-1.4, -6.0] * 10]  # the drone's tests
+SUCCEEDS = [0.0, 0.0, *[0.0, 0.0, 0.0, 0.0, 1.0, *[0.0] * 5] * 2, *[1.0, 0.0, 1.0, 1.0] * 5]
+SUCCEEDS_MORE = [0.0, 0.0, *[0.0, 0.0, 0.0, 1.0] * 5, *[1.0, 0.0, 1.0, 1.0, 0.0] * 4]
+SUCCEEDS_BY_CHANCE = [0.0, 0.0, *[0.0, 1.0, 0.0, 0.0] * 9, *[1.0, 0.0, 0.0, 0.0] * 5]
+
+
+@pytest.mark.parametrize(
+    ("returns", "line"),
+    [
+        (KNEW_AT_ONCE, LEARNING),
+        (SUCCEEDS, LEARNING),
+        (SUCCEEDS_MORE, TOO_EARLY),
+        (SUCCEEDS_BY_CHANCE, "not learning because the return does"),
+    ],
+)
+def test_where_the_first_two_say_little_many_are_compared(returns, line):
+    diagnosis = Diagnosis(**KNOWN)
+    diagnosis.add(episodes(returns, test=returns is KNEW_AT_ONCE))
+    assert diagnosis.judge(WELL | OLD | {"reward_low": -2.0, "reward_high": 1.0}).startswith(line)
 
 
 def test_a_sign_that_comes_and_goes_is_none():

@@ -7,6 +7,7 @@ the first sign that lasts says why; docs/guide/not_learning.md has them all.
 from __future__ import annotations
 
 import math
+import statistics
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -20,9 +21,11 @@ LEARNING, TOO_EARLY, NOT_LEARNING = "learning", "too early to say", "not learnin
 _LASTS = 3  # judgements in a row
 _FIRST, _RECENT, _LEAST_RECENT = 2, 10, 8  # episodes, of training and of tests each
 _RISEN, _SPREAD_OF_FIRST = 4.0, 2.0  # standard errors
+_MANY, _IN_A_ROW = 20, 30  # episodes; as many in a row are better than both of the first two by chance in 1 of 500
 _FLAT_EPISODES, _FLAT_STEPS = 40, 10_000
 _TRAINED_STEPS = 500  # before the first sample of a worker
 _NEAR_BEST = 0.9  # of the way from the lowest reward to the highest
+_LAGS = 50  # measurements
 _LATEST, _LEAST_EPISODES = 20, 10  # episodes that are looked at
 _HELD_OUT_RISEN = 3.0  # times the loss on what is trained on
 
@@ -32,21 +35,30 @@ Round = Mapping[str, float]
 class Returns:
     """The first returns of a training and the newest, of training and of test episodes.
 
+    All attributes are plain values, which a checkpoint holds.
+
     Attributes:
         first: by kind, "train" and "test".
-        newest: those after them, likewise.
-        count: all that were added.
+        newest: those after the first two, likewise.
+        counts: how many there were, likewise.
+        above: how many in a row were better than both of the first two, likewise.
         largest_rise: of those that were clear; 0: there was none.
         has_begun: samples of a worker have come.
         starts_well: the first policies had been trained before that, so that returns need not rise.
     """
 
     def __init__(self) -> None:
-        """All attributes are plain values, which a checkpoint holds."""
+        """There are none yet."""
         self.first: dict[str, list[float]] = {"train": [], "test": []}
         self.newest: dict[str, list[float]] = {"train": [], "test": []}
-        self.count, self.largest_rise = 0, 0.0
+        self.counts, self.above = {"train": 0, "test": 0}, {"train": 0, "test": 0}
+        self.largest_rise = 0.0
         self.has_begun = self.starts_well = False
+
+    @property
+    def count(self) -> int:
+        """How many there were."""
+        return sum(self.counts.values())
 
     def begin(self, training_steps: int) -> None:
         """Samples of a worker have come, after so many training steps; only the first call counts."""
@@ -54,44 +66,64 @@ class Returns:
         self.has_begun = True
 
     def add(self, stats: EpisodeStats) -> None:
-        kind = "test" if stats.test else "train"
-        if len(self.first[kind]) < _FIRST:
-            self.first[kind].append(stats.return_)
-        else:
-            self.newest[kind] = [*self.newest[kind], stats.return_][-_RECENT:]
-        self.count += 1
-
-    def rise(self) -> tuple[float, float]:
-        """By how much the newest are above the first, and what a clear rise exceeds.
-
-        That is four standard errors by the spread of the newest alone, as if the first were drawn from the same
-        distribution, and two by the spread of both (Welch, "The generalization of 'Student's' problem", 1947).
-        """
-        total = same = welch = 0.0
-        for kind, first in self.first.items():
-            newest = self.newest[kind]
-            if len(newest) >= _LEAST_RECENT:
-                total += float(np.mean(newest) - np.mean(first))
-                same += float(np.var(newest, ddof=1)) * (1 / len(first) + 1 / len(newest))
-                welch += float(np.var(first, ddof=1)) / len(first) + float(np.var(newest, ddof=1)) / len(newest)
-        return total, max(_RISEN * math.sqrt(same), _SPREAD_OF_FIRST * math.sqrt(welch), 1e-9)
+        kind, value = "test" if stats.test else "train", stats.return_
+        first = self.first[kind]
+        if len(first) >= _FIRST:
+            self.newest[kind] = [*self.newest[kind], value][-_MANY:]
+            self.above[kind] = self.above[kind] + 1 if value > max(first[:_FIRST]) else 0
+        if len(first) < _MANY:
+            first.append(value)
+        self.counts[kind] += 1
 
     def have_risen(self) -> bool:
         """Clearly; and since then they have not lost half of that."""
-        rise, clear = self.rise()
-        if rise > clear:
+        rise, clear = self._rise()
+        if rise > clear or max(self.above.values()) >= _IN_A_ROW:
             self.largest_rise = max(self.largest_rise, rise)
-        return 0.0 < self.largest_rise < 2 * rise
+        rise_of_many, clear_of_many = self._rise_of_many()
+        return 0.0 < self.largest_rise < 2 * rise or rise_of_many > clear_of_many
 
     def are_flat(self) -> bool:
         """Whether they have not risen by half of what is clear; or, where they need not rise, have clearly fallen."""
-        rise, clear = self.rise()
-        return rise < (-clear if self.starts_well else clear / 2)
+        rise, clear = self._rise()
+        if self.starts_well:
+            return rise < -clear
+        rise_of_many, clear_of_many = self._rise_of_many()
+        return rise < clear / 2 and rise_of_many <= clear_of_many / 2
+
+    def _rise(self) -> tuple[float, float]:
+        """By how much the newest few are above the first two, and what a clear rise exceeds.
+
+        That is four standard errors by the spread of the newest alone, as if the first were drawn from the same
+        distribution, and two by the spread of both.
+        """
+        rise, same, both = self._compared(_FIRST, _RECENT, _FIRST + _LEAST_RECENT)
+        return rise, max(_RISEN * same, _SPREAD_OF_FIRST * both, 1e-9)
+
+    def _rise_of_many(self) -> tuple[float, float]:
+        """The same of twenty, once there are twice as many: where episodes succeed or fail, few say little."""
+        rise, _, both = self._compared(_MANY, _MANY, 2 * _MANY)
+        return rise, _RISEN * both
+
+    def _compared(self, num_first: int, num_newest: int, least: int) -> tuple[float, float, float]:
+        """The rise, and its standard error by the newest alone and by both.
+
+        The latter is Welch's ("The generalization of 'Student's' problem", 1947).
+        """
+        rise = same = both = 0.0
+        for kind, count in self.counts.items():
+            if count >= least:
+                first, newest = self.first[kind][:num_first], self.newest[kind][-num_newest:]
+                rise += float(np.mean(newest) - np.mean(first))
+                same += float(np.var(newest, ddof=1)) * (1 / len(first) + 1 / len(newest))
+                both += float(np.var(first, ddof=1)) / len(first) + float(np.var(newest, ddof=1)) / len(newest)
+        return rise, math.sqrt(same), math.sqrt(both)
 
     def flat(self) -> str:
         """That they do not rise."""
         kind = "train" if self.newest["train"] else "test"
-        newest, first = float(np.mean(self.newest[kind])), float(np.mean(self.first[kind]))
+        newest = float(np.mean(self.newest[kind][-_RECENT:]))
+        first = float(np.mean(self.first[kind][:_FIRST]))
         said = f"{newest:.3g} in the newest episodes, {first:.3g} in the first ones, after {self.count} episodes"
         if self.starts_well or self.largest_rise:
             return f"the return has fallen: {said}; lower the learning rates, or go on from the best policy"
@@ -192,7 +224,7 @@ SIGNS: dict[str, tuple[Callable[[_Values], Any], str]] = {
         "rewards are too large: returns go from {value_low:.3g} to {value_high:.3g}; set agent.scale_rewards",
     ),
     "held out": (
-        lambda v: v["held_out_rises"],
+        lambda v: v["held_out_rises"] and not v["loss_held_out"] < v["critic_spread"] ** 2,
         "the loss on held-out episodes rises: {loss_held_out:.3g}, and {loss:.3g} on what is trained on; lower "
         "trainer.max_training_steps_per_env_step, or raise memory_size",
     ),
@@ -249,7 +281,7 @@ class Diagnosis:
         self._rewards = math.inf, -math.inf
         self._held_out: deque[float] = deque(maxlen=_LASTS + 2)  # by how much it is larger
         self._lasts: dict[str, int] = {}
-        self._lag = math.nan  # as it was measured last
+        self._lags: deque[float] = deque(maxlen=_LAGS)
         self.line = TOO_EARLY
 
     def add(self, episodes: Iterable[EpisodeStats]) -> None:
@@ -286,7 +318,10 @@ class Diagnosis:
         values = _Values({name: value for name, value in {**self._known, **record}.items() if value is not None})
         self._rewards = min(self._rewards[0], values["reward_low"]), max(self._rewards[1], values["reward_high"])
         low, high = self._rewards
-        self._lag = values["action_lag_steps"] = values.get("action_lag_steps", self._lag)
+        if "action_lag_steps" in values:
+            self._lags.append(values["action_lag_steps"])
+        if self._lags:  # hardware keeps its delay, and a policy that explores little hides it: not the newest alone
+            values["action_lag_steps"] = statistics.median_low(self._lags)
         gamma, entropy = values["gamma"], values["entropy_nats"]
         name = next((name for name in values if name.startswith("loss_") and name.endswith("_held_out")), "")
         held_out, loss = values[name], values[name.removesuffix("_held_out")]

@@ -267,8 +267,10 @@ def _load_training_state(training: TrainingOffline, state: Mapping[str, Any]) ->
     for name, value in state["pacer"].items():
         setattr(training.pacer, name, value)
     training.tuning.load(state["tuning"])
-    first = state.get("first_returns", {})
-    vars(training.diagnosis.returns).update(state.get("returns", {"first": first, "has_begun": any(first.values())}))
+    first = state.get("first_returns", {})  # else there are none
+    counts = {kind: len(values) for kind, values in first.items()}
+    old = {"first": first, "counts": counts, "has_begun": any(counts.values())}
+    vars(training.diagnosis.returns).update(state.get("returns", old))
     torch.set_rng_state(state["torch_rng"])
     if state["cuda_rng"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(state["cuda_rng"])

@@ -40,7 +40,8 @@ from tmrl_like.types import Batch
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = sorted(p for p in (*ROOT.glob("*.md"), *DOCS.rglob("*.md")) if "_build" not in p.parts)
+NOTEBOOKS = sorted((DOCS / "notebook").glob("*.ipynb"))
+PAGES = sorted(p for p in (*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *NOTEBOOKS) if "_build" not in p.parts)
 COMMANDS = (
     "run",
     "server",
@@ -63,6 +64,16 @@ COMMANDS = (
 
 def page(name: str) -> str:
     return (DOCS / name).read_text(encoding="utf-8")
+
+
+def read(path: Path) -> str:
+    """A page as Markdown."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".ipynb":
+        return text
+    quoted = {"markdown": "{}", "code": "```python\n{}\n```"}
+    cells = json.loads(text)["cells"]
+    return "\n\n".join(quoted[cell["cell_type"]].format("".join(cell["source"])) for cell in cells)
 
 
 def fences(text: str, language: str) -> list[str]:
@@ -137,6 +148,44 @@ def test_the_example_of_chaos_loses_and_doubles_nothing(tmp_path):
     assert int(done.stdout.splitlines()[1].partition(" ")[0]) > 303 + 50  # what the last worker alone produces
 
 
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
+def test_the_cells_of_a_notebook_run_from_top_to_bottom(path, tmp_path):
+    """And it was saved after it had done so."""
+    cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    whole = "\n\n".join("".join(cell["source"]) for cell in cells)
+    short = whole.replace("STEPS = 5000", "STEPS = 20").replace("start_training=500", "start_training=20")
+    assert "STEPS = 20" in short
+    assert "start_training=20," in short
+    environment = os.environ | {"TMRL_LIKE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"}
+    ignored = "ignore:FigureCanvasAgg is non-interactive"  # a browser shows what it draws
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-W", ignored, "-c", short],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=250,
+    )
+    assert done.returncode == 0, done.stderr
+    printed = [line for cell in cells for output in cell["outputs"] for line in output.get("text", ())]
+    assert len(done.stdout.splitlines()) == len(printed)
+    assert printed[0].startswith("5000 training steps")
+
+
+BEGINNINGS = (ROOT / "README.md", DOCS / "quickstart.md", DOCS / "guide" / "windows.md")
+
+
+@pytest.mark.parametrize("path", BEGINNINGS, ids=lambda p: p.name)
+def test_the_commands_that_one_begins_with_exist(path):
+    shown = "\n".join(fences(read(path), "console") + fences(read(path), "powershell"))
+    lines = re.findall(r"tmrl-like (.*?)(?:  +#| &|$)", shown, re.M)
+    assert len(lines) > 8
+    for line in lines:
+        arguments = parse(shlex.split(line))
+        if getattr(arguments, "experiment", None) == "drone":
+            load_experiment("drone", arguments.overrides)
+
+
 def command_in(folder: Path, *arguments: str) -> str:
     environment = os.environ | {"TMRL_LIKE_HOME": str(folder / "data"), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "tmrl_like", *arguments]
@@ -169,7 +218,7 @@ def test_the_game_of_the_guide_is_a_whole_experiment(tmp_path):
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: p.name)
 def test_python_on_a_page_is_python(path):
-    for code in fences(path.read_text(encoding="utf-8"), "python"):
+    for code in fences(read(path), "python"):
         ast.parse(code)
 
 
@@ -186,7 +235,7 @@ def test_names_in_the_api_reference_exist():
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: p.name)
 def test_links_lead_somewhere(path):
-    text = path.read_text(encoding="utf-8")
+    text = read(path)
     for target in re.findall(r"\]\(([^)\s]+)\)", without_code(text)):
         if target.startswith("https://"):
             continue
@@ -195,7 +244,7 @@ def test_links_lead_somewhere(path):
         assert linked.exists(), f"{path.name}: {target}"
         assert linked.is_relative_to(ROOT), f"{path.name}: {target}"
         if anchor:
-            assert anchor in anchors(linked.read_text(encoding="utf-8")), f"{path.name}: {target}"
+            assert anchor in anchors(read(linked)), f"{path.name}: {target}"
 
 
 def test_every_page_is_in_the_table_of_contents():

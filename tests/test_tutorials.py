@@ -2,22 +2,29 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 import torch
 
 from tmrl_like import load_policy
 from tmrl_like.agents import SquashedGaussianActor
 from tmrl_like.config.experiment import Settings
+from tmrl_like.config.loading import load_experiment
+from tmrl_like.envs.robot import env as robot
 from tmrl_like.policies.export import write_onnx
 from tmrl_like.policies.policy_file import describe
 from tmrl_like.policies.store import PolicyStore
 
 TUTORIAL = Path(__file__).parents[1] / "tutorials" / "drone_tutorial.py"
+FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 
 
 LATE = "ignore:Time-step timed out:UserWarning"  # on a busy machine
@@ -133,3 +140,44 @@ def test_eight_environments_behind_a_web_service_are_stepped_in_lockstep(own_hom
     assert tasks is not None
     assert tasks[1] == tasks[2]
     assert int(tasks[1]) > 150
+
+
+@pytest.fixture(scope="module")
+def learning_gif() -> Any:
+    for extra in ("mujoco", "Box2D", "matplotlib"):
+        pytest.importorskip(extra)
+    return SimpleNamespace(**runpy.run_path(str(FIGURES / "learning_gif.py")))
+
+
+@pytest.mark.parametrize(("name", "simulated"), [("robot", "Arm"), ("racing_lidar", "Car")])
+def test_what_the_pictures_show_is_what_ships_but_for_the_clock(
+    learning_gif: Any, name: str, simulated: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(robot, "time", robot.time)  # it puts its own there
+    learner = learning_gif.Learner(name, name, getattr(learning_gif, simulated), 1, 1.0)
+    ours, real = learner.experiment.env(), load_experiment(name).env()
+    assert ours.observation_space == real.observation_space
+    assert ours.action_space == real.action_space
+    assert ours.act_buf_len == real.unwrapped.act_buf_len
+    obs, _ = ours.reset(seed=0)
+    now = ours._env.unwrapped._clock.now
+    began_s, first = now(), obs
+    for _ in range(10):
+        assert obs in ours.observation_space
+        obs, *_ = ours.step(np.ones(2, np.float32))
+    assert now() - began_s == pytest.approx(10 * learner.step_s)
+    assert not np.allclose(obs[1], first[1])  # the arm moves; the car sees another road
+    assert ours.render().shape[2] == 3
+    real.close()
+
+
+@pytest.mark.long
+def test_the_pictures_are_drawn_of_what_was_trained(learning_gif: Any, own_home: Path, tmp_path: Path) -> None:
+    from PIL import Image
+
+    learner = learning_gif.Learner("arm", "robot", learning_gif.Arm, 1, 5.0)
+    learner.train()
+    assert [practice_s for practice_s, _ in learner.policies()] == sorted({p for p, _ in learner.policies()})
+    learning_gif.draw_gif([learner, learner], tmp_path / "learning.gif")
+    with Image.open(tmp_path / "learning.gif") as gif:
+        assert gif.n_frames > 100

@@ -31,6 +31,7 @@ AT_REST_RAD_S = 0.2
 STEP_COSTS = 0.1
 _NEAR_M = 0.01
 _IMAGE_PX, _PX_PER_M = 300, 200
+_FAINT, _ARM, _JOINT, _TARGET = (205, 210, 215), (95, 135, 180), (45, 60, 80), (255, 0, 0)  # RGB
 
 _HOME_GAIN = 5.0  # 1/s
 _AT_HOME_RAD = 0.05
@@ -93,10 +94,20 @@ class RobotInterface(RealTimeGymInterface):  # type: ignore[misc]
         """The arm and its target from above, as they were observed last, uint8 [300, 300, 3] RGB."""
         cv2 = load_opencv()
         image = np.full((_IMAGE_PX, _IMAGE_PX, 3), 255, np.uint8)
-        elbow = LINKS_M[0] * np.array((math.cos(self._position_rad[0]), math.sin(self._position_rad[0])))
-        arm = [_pixel(point) for point in (np.zeros(2), elbow, tip_m(self._position_rad))]
-        cv2.polylines(image, [np.array(arm)], isClosed=False, color=(0, 0, 0), thickness=4)
-        cv2.circle(image, _pixel(self._target), round(REACHED_M * _PX_PER_M), (255, 0, 0), -1)
+        elbow_m = LINKS_M[0] * np.array((math.cos(self._position_rad[0]), math.sin(self._position_rad[0])))
+        shoulder, elbow, tip = map(_pixel, (np.zeros(2), elbow_m, tip_m(self._position_rad)))
+
+        def disc(middle: tuple[int, int], radius: int, colour: tuple[int, int, int], thickness: int = -1) -> None:
+            cv2.circle(image, middle, radius, colour, thickness, cv2.LINE_AA)
+
+        disc(shoulder, round(sum(LINKS_M) * _PX_PER_M), _FAINT, 1)  # how far it reaches
+        cv2.line(image, shoulder, elbow, _ARM, 14, cv2.LINE_AA)
+        cv2.line(image, elbow, tip, _ARM, 8, cv2.LINE_AA)
+        disc(shoulder, 12, _JOINT)
+        disc(elbow, 8, _JOINT)
+        disc(_pixel(self._target), round(3 * REACHED_M * _PX_PER_M), _TARGET, 1)
+        disc(_pixel(self._target), round(REACHED_M * _PX_PER_M), _TARGET)
+        disc(tip, 4, (0, 0, 0))
         return image
 
     def wait(self) -> None:

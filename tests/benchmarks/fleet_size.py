@@ -138,10 +138,7 @@ class LightWorker:
 
         class Link(ZmqPeerLink):
             takes_turns = True  # no thread
-
-        class TimedSession(Session):
-            def _clock(self) -> float:
-                return time.monotonic()
+            clock = staticmethod(time.monotonic)
 
         self.name, self._body, self._samples = name, body, samples
         self.made = 0  # packets
@@ -155,7 +152,7 @@ class LightWorker:
         self.incarnation = int.from_bytes(os.urandom(7), "little") | 1
         self.sender = Sender(name, self.incarnation, OutboxOptions(), self._log, time.monotonic())
         link = Link("127.0.0.1", port, keys, TransportOptions())
-        self.session = TimedSession(link, "fleet", self, "worker", name, Spaces(*SPACES), incarnation=self.incarnation)
+        self.session = Session(link, "fleet", self, "worker", name, Spaces(*SPACES), incarnation=self.incarnation)
 
     def on_welcome(self, welcome: Any, is_new: bool) -> None:
         if is_new or welcome.feed != self._feed:

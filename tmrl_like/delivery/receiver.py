@@ -162,7 +162,7 @@ class Receiver:
         self._written_samples = 0
         self._waiting_bytes: Counter[str] = Counter()  # by worker
         self._acks: dict[Process, bool] = {}  # due; True: send again, please
-        self._dismissals: set[Process] = set()  # due
+        self._dismissals: dict[Process, None] = {}  # due, in order
         self._lock = threading.Lock()  # for what both threads change: confirmed, rejection, what is due
         if packet_log is not None:
             packet_log.make_head = lambda: Head(self.run, self.samples, self._receipts("logged"))
@@ -256,7 +256,7 @@ class Receiver:
             if not progress.rejection:
                 yield from self._take_run(run, is_admitted, progress, now)
         if progress.rejection and progress.may_ask(now):
-            self._dismissals.add(process)
+            self._dismissals[process] = None
 
     def _new_packets(self, process: Process, body: memoryview, progress: _Progress) -> Iterator[_Arrived]:
         newest = progress.received
@@ -421,7 +421,7 @@ class Receiver:
                 return
             progress.rejection = reason
             self._rejected += 1
-            self._dismissals.add(receipt[:2])
+            self._dismissals[receipt[:2]] = None
         line = "worker %s is rejected, training goes on without its samples: they do not fit those in the memory: %s"
         self.say(receipt.worker, logging.ERROR, line, receipt.worker, reason)
 
@@ -493,7 +493,7 @@ class Receiver:
         """What is to be said to the workers; `not_said` takes back what could not be sent."""
         with self._lock:
             acks, self._acks = self._acks, {}
-            dismissals, self._dismissals = self._dismissals, set()
+            dismissals, self._dismissals = self._dismissals, {}
         messages: list[m.Ack | m.Dismissal] = []
         for process, again in acks.items():
             progress = self._processes.get(process)
@@ -511,7 +511,7 @@ class Receiver:
             if isinstance(message, m.Ack):
                 self._acks[process] = self._acks.get(process, False) or message.again
             else:
-                self._dismissals.add(process)
+                self._dismissals[process] = None
 
     @property
     def pending(self) -> bool:

@@ -69,7 +69,8 @@ class Session:
     the next one. What a server refuses for good ends it; a key, when all servers have refused it.
 
     Attributes:
-        takes_turns: it has no thread of its own, and its owner calls `turn`. Its time passes by turns.
+        takes_turns: it has no thread of its own, and its owner calls `turn`. Its time passes by turns, or is that of
+            its link's `clock`.
     """
 
     def __init__(
@@ -119,7 +120,9 @@ class Session:
         self._welcomed = threading.Event()
         self.takes_turns = getattr(link, "takes_turns", False)
         self._says = not getattr(link, "says_itself", False)
-        self._turns = itertools.count(1)
+        turns = itertools.count(1)
+        by_turns = (lambda: next(turns) * _SECONDS_OF_A_TURN) if self.takes_turns else time.monotonic
+        self._clock: Callable[[], float] = getattr(link, "clock", by_turns)
         self._heard_at = self._dialled_at = self._clock()
         self._patience_s = _PATIENCE_S
         self._leave_at = math.inf  # the server, which refuses this peer for now
@@ -134,9 +137,6 @@ class Session:
         self._thread = threading.Thread(target=self._run, name=f"tmrl-link-{role_name}", daemon=True)
         if not self.takes_turns:
             self._thread.start()
-
-    def _clock(self) -> float:
-        return next(self._turns) * _SECONDS_OF_A_TURN if self.takes_turns else time.monotonic()
 
     @property
     def connected(self) -> bool:

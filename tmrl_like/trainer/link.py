@@ -68,7 +68,8 @@ class TrainerLink:
         self.gather: Callable[[bool], None] | None = None
         self._receiver = receiver or Receiver()
         limits = self._receiver.limits
-        self._unread: Turns[Delivery] = Turns(limits.unread_bytes, limits.total_bytes)
+        self._clock: Callable[[], float] = getattr(link, "clock", time.monotonic)
+        self._unread: Turns[Delivery] = Turns(limits.unread_bytes, limits.total_bytes, self._clock)
         self._turn_s = math.inf if getattr(link, "takes_turns", False) else limits.turn_s  # else the clock decides
         self._turn_left_s = self._turn_s
         self._freshness = freshness or FreshnessLimits()
@@ -210,7 +211,7 @@ class TrainerLink:
         """Samples, to be read in turns, and signs of life."""
         if isinstance(message, m.Bundle):
             deliveries = self._receiver.take(
-                message, body, time.monotonic(), lambda p: self._freshness.admit(p, time.time(), self.newest_version)
+                message, body, self._clock(), lambda p: self._freshness.admit(p, time.time(), self.newest_version)
             )
             self._unread.add(message.worker, deliveries, len(body))
             self._read_unread()
@@ -240,7 +241,7 @@ class TrainerLink:
                 self._inbox += self._arriving
                 self._arrived.notify()
             self._arriving.clear()
-        self._receiver.write(time.monotonic())
+        self._receiver.write(self._clock())
         if not connected:
             return 0.0 if self._unread else _TICK_S
         is_sent = self._send_policy(send)  # first, so that a worker in lockstep has it when it goes on

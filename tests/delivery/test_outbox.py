@@ -1,9 +1,13 @@
 """What happens to samples between the control loop and the trainer."""
 
+import errno
+
 import numpy as np
 import pytest
-from both_ends import CLOCK, STATS, TIMING, Clock, Wire, opened_ends, sample
+from both_ends import CLOCK, STATS, TIMING, Clock, Ends, Wire, opened_ends, sample
 
+from tmrl_like.base.files import disk
+from tmrl_like.delivery import sample_log
 from tmrl_like.errors import EncodingError
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import PacketWriter, decode_body
@@ -335,3 +339,22 @@ def test_what_is_awaited_leaves_at_once(outbox):
     assert wire.bundles == []
     box.pump(wire.send, True, awaits=True)
     assert [(bundle.samples, bundle.awaits) for bundle in wire.bundles] == [(1, True)]
+
+
+def test_what_a_full_disk_keeps_from_being_taken_over_is_there_for_the_next_process(outbox, tmp_path, monkeypatch):
+    monkeypatch.setattr(sample_log, "_SEGMENT_BYTES", 4096)  # so that the samples lie in several files
+    monkeypatch.setattr(sample_log, "_ROWS", 4)
+    dead = Ends(tmp_path, 1, max_samples=7)
+    fill(dead, 200)
+    dead.kill()
+
+    def full(file, data):
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "write", full)
+        Ends(tmp_path, 2).kill()
+    wire = Wire()
+    outbox(root=tmp_path, incarnation=3).pump(wire.send, True)
+    found = [int(row.obs[0]) for packet, body in wire.packets for row in decode_body(packet, body).samples()]
+    assert found == list(range(200))

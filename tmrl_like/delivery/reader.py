@@ -311,9 +311,10 @@ class SampleReader:
     def _free_passed(self) -> None:
         """All that lies in the segments that were read whole is in sealed packets: they may be filled again.
 
-        Whoever reads next begins with the one that is read now, in which the newest packet may end.
+        Whoever reads next begins with the one that is read now, in which the newest packet may end. What a dead process
+        left is removed as a whole, or read again from the start.
         """
-        if self._passed:
+        if self._passed and not self._is_dead:
             assert self._segment is not None
             self._segment.words[SEALED] = self.sequence
             self._segment.release()

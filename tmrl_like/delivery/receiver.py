@@ -211,7 +211,9 @@ class Receiver:
                 self.samples += message.samples
                 progress.advance(message.sequence)
                 progress.confirmed = progress.logged = progress.trained = message.sequence
-                if message.sequence > known.get(process, 0) and message.receipt not in without:
+                if message.receipt in without:
+                    progress.stretch = message.sequence + 1
+                elif message.sequence > known.get(process, 0):
                     yield self._replayed(message, entry.body, progress)
 
     def _replayed(self, packet: m.SamplePacket, body: memoryview, progress: _Progress) -> Buffer:

@@ -222,22 +222,23 @@ class Checkpoints:
 
     def _replay(self, training: TrainingOffline, path: Path, sidecar: _Sidecar, counts: bool) -> None:
         """Give the memory what the log holds; `counts`: all samples that ever came count, not only those."""
-        left = Receiver()
+        left = [Receiver() for _ in self._left]  # one each: a worker may have moved away from a rank and come back
         try:
             logs = [self._log, *self._left] if self._left else []
             packets = [_packets_in(packet_log) for packet_log in logs if packet_log is not None]
-            for i, packet_log in enumerate(self._left, start=1):  # what all ranks had is in several of them
-                for buffer in left.replay(packet_log.segments, without=set().union(*packets[:i])):
+            for i, receiver in enumerate(left):  # what all ranks had is in several of them
+                for buffer in receiver.replay(self._left[i].segments, without=set().union(*packets[: i + 1])):
                     training.memory.append(buffer)
             for buffer in self.receiver.replay(known=sidecar.receipts):
                 training.memory.append(buffer)
-            self.receiver.note_stored(left.receipts)
+            for receiver in left:
+                self.receiver.note_stored(receiver.receipts)
         except MemoryContractError as error:
             raise CheckpointError(
                 f"the samples in {path} do not fit the memory: {error}; restore the settings they were made with, or "
                 "start again with another run name"
             ) from None
-        kept, in_memory = self._ranks.sum(left.samples + self.receiver.samples, len(training.memory))
+        kept, in_memory = self._ranks.sum(sum(r.samples for r in (*left, self.receiver)), len(training.memory))
         if not counts:
             training.total_samples = training.pacer.recorded_samples = in_memory
             self._uncounted_samples = training.total_samples - kept

@@ -1,0 +1,216 @@
+"""Links without sockets: what is on its way moves, is lost, doubled or held up when the scheduler says so."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from tmrl_like.transport.base import Incoming
+from tmrl_like.transport.ring import RingLink
+
+
+class Connection:
+    """One connection of a peer, until it breaks.
+
+    Attributes:
+        up, down: messages on their way to the server and to the peer.
+        held_until: nothing arrives before that: (at the server, at the peer).
+        server_notices_at, peer_notices_at: when a connection that is broken is known to be; None: it is whole.
+    """
+
+    def __init__(self, peer_id, link, server):
+        self.id = peer_id
+        self.link = link
+        self.server = server
+        self.up = deque()
+        self.down = deque()
+        self.held_until = [0.0, 0.0]
+        self.is_left = False  # by the peer, in good order: what it sent still arrives
+        self.server_notices_at = self.peer_notices_at = None
+
+    @property
+    def is_broken(self):
+        return self.server_notices_at is not None
+
+
+class SimulatedNetwork:
+    """All connections, and what may happen to them.
+
+    Attributes:
+        queue_messages: of one connection and direction that may be on their way.
+        waits_unconnected: what is sent before there is a connection waits for it (zmq), or is not taken.
+        numbers_again: the fault of connections whose numbers start again.
+    """
+
+    def __init__(self, world, queue_messages, waits_unconnected):
+        self._world = world
+        self.queue_messages = queue_messages
+        self.waits_unconnected = waits_unconnected
+        self.numbers_again = False
+        self.connections = []
+        self.links = []
+        self._made = 0
+
+    def connect(self, link):
+        """Give a peer that dials a connection."""
+        server = self._world.servers[link.address]
+        self._made += 1
+        number = self._made
+        if self.numbers_again:
+            number = next(n for n in range(1, 100) if all(c.id != b"%d" % n for c in self.connections))
+        connection = link.connection = Connection(b"%d" % number, link, server)
+        connection.up.extend(link.waiting)
+        link.waiting.clear()
+        server.link.connections[connection.id] = connection
+        self.connections.append(connection)
+
+    def deliver(self, connection, to_server, count, doubles=0):
+        """Let the oldest messages arrive, the first of them `doubles` times more; returns how many did."""
+        if connection.held_until[not to_server] > self._world.now:
+            return 0
+        queue = connection.up if to_server else connection.down
+        arrived = min(count, len(queue))
+        for _ in range(arrived):
+            data = queue.popleft()
+            for _ in range(1 + doubles):
+                if to_server:
+                    connection.server.link.arrive(connection, data)
+                else:
+                    connection.link.inbox.append(data)
+            doubles = 0
+        if connection.is_left and not connection.up and not connection.is_broken:
+            self.cut(connection)
+        return arrived
+
+    def cut(self, connection, server_notices_s=0.0, peer_notices_s=0.0):
+        """Break a connection; returns how many messages were lost with it."""
+        lost = len(connection.up) + len(connection.down)
+        connection.up.clear()
+        connection.down.clear()
+        connection.server_notices_at = self._world.now + server_notices_s
+        connection.peer_notices_at = self._world.now + peer_notices_s
+        self.connections.remove(connection)
+        return lost
+
+    def drop_peer(self, link):
+        """The process of a peer was killed: some of what it sent arrives."""
+        if link.is_closed:
+            return
+        link.is_closed = True
+        self.links.remove(link)
+        if link.connection is not None and not link.connection.is_broken:
+            link.connection.is_left = True
+            for _ in range(self._world.rng.randrange(len(link.connection.up) + 1)):
+                link.connection.up.pop()
+            self.deliver(link.connection, True, 0)
+
+    def drop_server(self, server):
+        """The process of a server was killed."""
+        for connection in [c for c in self.connections if c.server is server]:
+            self.cut(connection, 0.0, self._world.rng.choice((0.0, 0.3)))
+
+
+class SimulatedServerLink:
+    """See `ServerLink`."""
+
+    def __init__(self, world, address):
+        self.address = address
+        self.inbox = deque()
+        self.connections = {}
+        self._world = world
+        self._known = set()
+
+    def arrive(self, connection, data):
+        self._known.add(connection.id)
+        self.inbox.append(Incoming(connection.id, connection.link.identity, data))
+
+    def send(self, peer, data):
+        connection = self.connections.get(peer)
+        if connection is None or peer not in self._known:
+            return False
+        if connection.is_broken:
+            return connection.server_notices_at > self._world.now  # into nowhere, until it is noticed
+        if len(connection.down) >= self._world.network.queue_messages:
+            return False
+        connection.down.append(data)
+        self._world.auditor.on_sent(data)
+        return True
+
+    def forget(self, peer):
+        self._known.discard(peer)
+
+
+class SimulatedPeerLink:
+    """See `DialledLink`. Its peer takes turns, and goes by the clock of its process."""
+
+    takes_turns = True
+
+    def __init__(self, world, address, process, identity):
+        self.address = address
+        self.identity = identity
+        self.clock = process.clock
+        self._process = process
+        self.inbox = deque()
+        self.waiting = deque()
+        self.connection = None
+        self.is_closed = False
+        self._world = world
+        world.network.links.append(self)
+
+    @property
+    def may_dial(self):
+        """Whether there is no connection, as far as this side knows, and a server that listens."""
+        return not self.is_connected and self._world.servers[self.address].is_alive
+
+    @property
+    def is_connected(self):
+        connection = self.connection
+        return connection is not None and (not connection.is_broken or connection.peer_notices_at > self._world.now)
+
+    @property
+    def is_lost(self):
+        return not self.is_connected
+
+    def receive(self, timeout_s):
+        return self.inbox.popleft() if self.inbox else None
+
+    def send(self, data):
+        network = self._world.network
+        if self.is_closed or len(self.waiting) >= network.queue_messages:
+            return False
+        if not self.is_connected:
+            if network.waits_unconnected:
+                self.waiting.append(data)
+                self._world.auditor.on_sent(data, self._process)
+            return network.waits_unconnected
+        if self.connection.is_broken:
+            return True
+        if len(self.connection.up) >= network.queue_messages:
+            return False
+        self.connection.up.append(data)
+        self._world.auditor.on_sent(data, self._process)
+        return True
+
+    def wake(self):
+        pass
+
+    def close(self):
+        if not self.is_closed:
+            self.is_closed = True
+            self._world.network.links.remove(self)
+            if self.connection is not None and not self.connection.is_broken:
+                self.connection.is_left = True
+                self._world.network.deliver(self.connection, True, 0)
+
+
+class SimulatedRing(RingLink):
+    """One of several servers at a time."""
+
+    takes_turns = True
+
+    def __init__(self, addresses, dial, clock):
+        self.clock = clock
+        super().__init__(addresses, dial)
+
+    @property
+    def simulated(self):
+        return self._link

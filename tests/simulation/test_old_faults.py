@@ -1,0 +1,76 @@
+"""Faults that this project once had, put in again: the simulation finds each of them."""
+
+import msgspec
+import pytest
+from simulated_world import Broken, live
+
+from tmrl_like.delivery.log import PacketLog
+from tmrl_like.delivery.receiver import Receiver
+from tmrl_like.wire import messages as m
+
+SEEDS, STEPS = 60, 600
+
+
+def is_found(match, change=None):
+    """Whether one of the first seeds breaks a promise."""
+    with pytest.raises(Broken, match=match) as found:
+        for seed in range(SEEDS):
+            live(seed, STEPS, change=change)
+    print(f"found in seed {seed}: {found.value}")
+
+
+def test_what_is_acknowledged_before_it_is_stored_is_found(monkeypatch):
+    due = Receiver.due
+
+    def early(self):
+        messages = due(self)
+        newest = self._processes
+        return [
+            msgspec.structs.replace(ack, stored=newest[ack.worker, ack.incarnation].received)
+            if isinstance(ack, m.Ack)
+            else ack
+            for ack in messages
+        ]
+
+    monkeypatch.setattr(Receiver, "due", early)
+    is_found("lost")
+
+
+def test_an_acknowledgement_across_a_hole_is_found(monkeypatch):
+    take = Receiver.take
+
+    def across(self, bundle, *args):
+        return take(self, msgspec.structs.replace(bundle, previous=0), *args)
+
+    monkeypatch.setattr(Receiver, "take", across)
+    is_found("lost")
+
+
+def test_connections_whose_numbers_start_again_are_found():
+    def again(world):
+        world.network.numbers_again = True
+
+    is_found("refused|does not settle", again)
+
+
+def test_a_log_that_is_written_out_of_order_is_found(monkeypatch):
+    extend = PacketLog._extend
+
+    def out_of_order(self, segment, data):
+        """What comes second is on the disk before what comes first."""
+        held = vars(self).pop("held", None)
+        if held is None and segment.size_bytes and self.folder.name == "log":
+            self.held = self._file, segment.size_bytes, bytes(data)
+            self._file.seek(len(data), 1)
+            segment.size_bytes += len(data)
+            self.size_bytes += len(data)
+            return
+        extend(self, segment, data)
+        if held is not None and not held[0].closed:
+            end = held[0].tell()
+            held[0].seek(held[1])
+            held[0].write(held[2])
+            held[0].seek(end)
+
+    monkeypatch.setattr(PacketLog, "_extend", out_of_order)
+    is_found("lost")

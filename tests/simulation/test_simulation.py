@@ -1,0 +1,86 @@
+"""Hundreds of histories of server, workers and trainers, each from a seed; docs/guide/chaos.md says what is in them."""
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from simulated_world import live
+
+SEEDS, STEPS = 25, 800
+MESSAGES = "Ack Beat Bundle Bye Hello HelloWanted Receipts ReceiptsWanted Refusal Takeover Welcome"
+HAPPENED = (
+    *MESSAGES.split(),
+    "a clock jumped",
+    "a connection was cut in two",
+    "a disk was full",
+    "a link outlived its worker",
+    "a link was killed",
+    "a message was doubled",
+    "a part left in good order",
+    "a process was stopped",
+    "a server was killed",
+    "a trainer was killed",
+    "a worker came back while its old link lived",
+    "a worker was killed",
+    "a write took long",
+    "an environment was killed",
+    "another training took the seat",
+    "killed at a line",
+    "killed between turns",
+    "killed in a write",
+    "messages were lost with their connection",
+    "one direction was held up",
+    "packets of dead processes were taken over",
+    "packets were asked for again",
+    "samples came too late",
+    "samples were dropped",
+    "time passed",
+)
+RARE = ("Dismissal", "a misfit was told to leave", "a worker was rejected")
+
+
+def histories(seeds, steps):
+    counts = Counter()
+    for seed in seeds:
+        counts += live(seed, steps).counts
+    return counts
+
+
+@pytest.mark.fault(
+    "processes", "all of it at once, in simulated histories", "nothing that was stored is lost; each sample once, in order"
+)
+def test_every_promise_holds_and_every_fault_happens():
+    counts = histories(range(SEEDS), STEPS)
+    assert [what for what in HAPPENED if not counts[what]] == []
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
+@pytest.mark.fault(
+    "processes", "all of it at once, in simulated histories", "nothing that was stored is lost; each sample once, in order"
+)
+@pytest.mark.parametrize("first", range(1000, 2000, 100))
+def test_every_promise_holds_in_a_million_steps(first):
+    counts = histories(range(first, first + 100), 1000)
+    assert [what for what in (*HAPPENED, *RARE) if not counts[what]] == []
+
+
+def test_a_seed_is_a_history_to_the_byte():
+    first, again, other = live(3, 500), live(3, 500), live(4, 500)
+    assert (first.hash, first.counts) == (again.hash, again.counts)
+    assert first.hash != other.hash
+
+
+@pytest.mark.chaos
+def test_a_seed_is_the_same_history_in_another_process():
+    """Where strings have other hashes, and sets another order."""
+
+    def lines(hash_seed):
+        command = [sys.executable, str(Path(__file__).with_name("simulate.py")), "0", "30", "--up-to"]
+        done = subprocess.run(command, env={"PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, check=True)
+        return [line for line in done.stdout.splitlines() if line.startswith("seed")]
+
+    assert lines("1") == lines("2")
+    assert len(lines("1")) == 30

@@ -185,6 +185,10 @@ class Part:
     def alive(self) -> bool:
         return self._process.is_alive()
 
+    @property
+    def pid(self) -> int:
+        return self._main.pid
+
     def kill(self) -> None:
         self.children()
         self._process.kill()

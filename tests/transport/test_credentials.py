@@ -94,11 +94,15 @@ def test_a_file_half_written_keeps_the_key_that_was_in_it(
 @pytest.mark.fault(
     "resources", "the server has no descriptor left to read keys", "the keys stay as they were read last"
 )
-def test_without_free_descriptors_the_last_good_table_stays(folder: KeyFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.fault("disk", "the disk with the keys fails (EIO)", "the keys stay as they were read last")
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO], ids=["descriptors", "disk"])
+def test_without_free_descriptors_or_disk_the_last_good_table_stays(
+    folder: KeyFolder, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
     keys = AuthorizedKeys(folder)
 
     def exhausted(*args: object, **kwargs: object) -> None:
-        raise OSError(errno.EMFILE, "Too many open files")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "scandir", exhausted)
     monkeypatch.setattr(Path, "read_bytes", exhausted)

@@ -100,6 +100,7 @@ class SampleReader:
         self._compress = Compressor()
         self._now = 0.0
         self._mapped: dict[int, Segment] = {}
+        self._shortages = 0  # of descriptors or memory, when a file was to be mapped
         self._segment: Segment | None = None
         self._at = HEAD_BYTES
         self._answered = 0  # the newest request in the segment that the packet shall leave
@@ -153,9 +154,10 @@ class SampleReader:
 
     def begin(self) -> bool:
         """Find the oldest segment that is not free; False: there is none yet."""
+        shortages = self._shortages
         mapped = [self._map(int(path.stem)) for path in segments_in(self._folder)]
         found = [segment for segment in mapped if segment is not None and not segment.is_free]
-        if not found:
+        if not found or self._shortages > shortages:  # without one of them the marks would not be all there are
             return False
         oldest = min(found, key=lambda segment: segment.words[NUMBER])
         self._enter(oldest)
@@ -173,7 +175,12 @@ class SampleReader:
                 self._mapped.pop(gone).close()
             try:
                 segment = Segment(path_of(self._folder, file))
-            except (OSError, ValueError):
+            except (FileNotFoundError, ValueError):  # gone, or just made
+                return None
+            except OSError as error:
+                if not self._shortages:
+                    log.error("cannot read the samples in %s: %s; trying again", self._folder, error.strerror or error)
+                self._shortages += 1
                 return None
             if not segment.is_begun or segment.words[INCARNATION] != self.incarnation:
                 segment.close()

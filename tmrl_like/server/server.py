@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import tmrl_like.config.config_constants as cfg
+from tmrl_like.base.budgets import Bucket
 from tmrl_like.base.options import with_given
 from tmrl_like.base.script import close_at_exit
 from tmrl_like.engine.options import EngineOptions
@@ -21,6 +22,7 @@ log = logging.getLogger("tmrl_like.server")
 _BEAT_S = 1.0
 _TICK_S = 0.25
 _BUSY_S = 0.002
+_SHORTAGE_AGAIN_S = 60.0
 _MAX_WAITING_BYTES = 512 << 20  # for the trainer: in the relay and in the transport's queue
 
 
@@ -81,6 +83,7 @@ class Server:
             max_waiting_bytes=max(limits.max_message_bytes, _MAX_WAITING_BYTES - limits.queue_bytes),
         )
         self._failure: BaseException | None = None
+        self._shortages = Bucket(1, 1 / _SHORTAGE_AGAIN_S)  # lines about them
         self._stopping = threading.Event()
         self._ended = threading.Event()
         if getattr(self._link, "takes_turns", False):
@@ -156,7 +159,11 @@ class Server:
             incoming = self._link.receive(_BUSY_S if blocked else _TICK_S)
             now = time.monotonic()
             if incoming is not None:
-                self._relay.handle(incoming, now)
+                try:
+                    self._relay.handle(incoming, now)
+                except MemoryError:  # what is not acknowledged comes again
+                    if self._shortages.take(1, now):
+                        log.error("no memory is left for a message of %s: it is dropped", incoming.identity.name)
             if incoming is None or (blocked and now >= next_flush):
                 next_flush = now + _BUSY_S
                 blocked = not self._relay.flush()

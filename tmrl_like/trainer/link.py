@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tmrl_like.base import script
-from tmrl_like.base.budgets import Turns
+from tmrl_like.base.budgets import Bucket, Turns
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.delivery.session import Session
 from tmrl_like.errors import DivergedError, NoWorkerError
@@ -31,6 +31,7 @@ log = logging.getLogger("tmrl_like.trainer")
 _TICK_S = 0.05
 _VERSIONS_KEPT = 10_000
 _REPORTS_KEPT = 500
+_SHORTAGE_AGAIN_S = 60.0
 
 
 class TrainerLink:
@@ -73,6 +74,7 @@ class TrainerLink:
         self._turn_s = math.inf if getattr(link, "takes_turns", False) else limits.turn_s  # else the clock decides
         self._turn_left_s = self._turn_s
         self._freshness = freshness or FreshnessLimits()
+        self._shortages = Bucket(1, 1 / _SHORTAGE_AGAIN_S)  # lines about them
         self._inbox: list[Delivery] = []
         self._arriving: list[Delivery] = []  # the connection's thread collects here, and hands over per turn
         self._arrived = threading.Condition()
@@ -228,8 +230,16 @@ class TrainerLink:
 
     def _read_unread(self) -> None:
         """Read packets, for what is left of the turn; those beyond wait for the next one."""
-        if self._turn_left_s > 0:
+        if self._turn_left_s <= 0:
+            return
+        try:
             self._turn_left_s -= self._unread.work(self._arriving.append, self._turn_left_s)
+        except MemoryError:  # that packet, and what lies behind it, is not acknowledged
+            self._turn_left_s = 0.0
+            if self._shortages.take(1, time.monotonic()):
+                log.error(
+                    "no memory is left for samples that arrive: training goes on, and the workers send them again"
+                )
 
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
         """Read what waits, hand it over, log what is in the memory; send acknowledgements and policy frames."""

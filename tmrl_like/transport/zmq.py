@@ -230,7 +230,10 @@ class ZmqPeerLink(_ZmqLink):
                 line = "what listens at %s breaks off each handshake: is it the server that this machine's key is for? "
                 log.warning(line + "Trying on", self._where)
         elif self._knock is None:
-            self._knock = self._context.socket(zmq.STREAM)
+            try:
+                self._knock = self._context.socket(zmq.STREAM)
+            except zmq.ZMQError:  # no descriptor is left: later
+                return
             self._knock.linger = 0
             self._knock.connect(self._endpoint)
             self._poller.register(self._knock, zmq.POLLIN)

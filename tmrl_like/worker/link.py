@@ -255,8 +255,9 @@ class Link:
 
 def failure(error: BaseException) -> Failed:
     """An error as the other process raises it."""
-    kind = type(error).__name__ if isinstance(error, TmrlLikeError) else TmrlLikeError.__name__
-    return Failed(kind, str(error) if isinstance(error, TmrlLikeError) else f"the link failed: {error!r}")
+    if isinstance(error, TmrlLikeError):
+        return Failed(type(error).__name__, str(error))
+    return Failed(TmrlLikeError.__name__, f"the link failed: {error!r}", isinstance(error, MemoryError | OSError))
 
 
 def _path(text: str) -> Path | None:

@@ -14,6 +14,7 @@ import msgspec
 
 import tmrl_like.errors
 from tmrl_like.base.processes import start_script
+from tmrl_like.base.text import one_line
 from tmrl_like.errors import TransportError
 from tmrl_like.worker.lane import Lane
 from tmrl_like.worker.link_messages import (
@@ -190,6 +191,10 @@ class LinkProcess(LinkClient):
         """Until `close` is called, or the link says what ended it."""
         while True:
             for message in Reader[FromLink](self.process.stdout, FromLink):
+                if isinstance(message, Failed) and message.is_shortage and self._answers.is_set():
+                    log.error("%s", message.text)
+                    self.process.kill()
+                    continue
                 self._on_message(message)
                 if isinstance(message, Ready | Failed):
                     self._answers.set()
@@ -205,8 +210,25 @@ class LinkProcess(LinkClient):
             log.warning("the link process has ended (exit code %d): the environment goes on, starting it again", code)
             if time.monotonic() - self._started_at < _SOON_S and self._leaving.wait(_PAUSE_S):
                 return
-            self._use(start_link_process())
+            if not self._start_again():
+                return
             self.tell(msgspec.structs.replace(self._start, state=self._make_state()))
+
+    def _start_again(self) -> bool:
+        """Start another one, as soon as the machine has what a process needs; False where nobody wants it any more."""
+        has_failed = False
+        while True:
+            try:
+                self._use(start_link_process())
+                return True
+            except (OSError, MemoryError) as error:
+                if not has_failed:
+                    log.error(
+                        "cannot start the link process: %s; the environment goes on, trying again", one_line(error)
+                    )
+                has_failed = True
+            if self._leaving.wait(_PAUSE_S):
+                return False
 
     def close(self, flush_s: float = 1.0) -> None:
         self._leaving.set()

@@ -143,6 +143,7 @@ class Failed(_Told):
 
     kind: str  # the error's class
     text: str
+    is_shortage: bool = False  # of memory, or something else that another process may find
 
 
 ToLink: TypeAlias = Start | State | Fit | Leave

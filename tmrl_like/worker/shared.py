@@ -10,6 +10,7 @@ from typing import Any
 
 from tmrl_like.delivery.folder import open_folder
 from tmrl_like.delivery.sample_log import SampleLog
+from tmrl_like.errors import ConfigError
 from tmrl_like.policies.intake import NumpyIntake, PolicyIntake, TorchIntake
 from tmrl_like.policies.probe import PolicyProbe
 from tmrl_like.policies.slots import PolicySlots
@@ -69,7 +70,13 @@ class Shared:
             first = actors[0]
             is_numpy = first.in_numpy() is first
             size = first.network.input.size if is_numpy else 0
-            slots = PolicySlots(memory.path, first.manifest(), size, len(actors))
+            try:
+                slots = PolicySlots(memory.path, first.manifest(), size, len(actors))
+            except OSError as error:
+                raise ConfigError(
+                    f"cannot keep policies in this machine's shared memory, {memory.path.parent}: {error.strerror}; "
+                    "make room"
+                ) from None
             self.intakes: list[PolicyIntake] = [
                 NumpyIntake(slots, probe, actor, lambda: make_actor().in_numpy(), lane)
                 if is_numpy

@@ -1,0 +1,47 @@
+"""Server, trainer and worker that meet under a name, which is taken away; run by `test_names.py` where /etc is its own.
+
+python named_server.py FOLDER TRANSPORT
+"""
+
+import logging
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from chaos.chaos_rig import Place, wait_until
+from running import rig_in
+
+HOSTS, NAME = Path("/etc/hosts"), "server.tmrl.test"
+
+
+@dataclass(frozen=True)
+class Named(Place):
+    def dial(self, port: int | None = None) -> dict:
+        return super().dial(port) | {"server_ip": NAME}
+
+
+def main(folder: Path, transport: str) -> None:
+    known = f"127.0.0.1 localhost\n127.0.0.1 {NAME}\n"
+    HOSTS.write_text(known)
+    with rig_in(folder, transport) as rig:
+        rig.place = Named(**vars(rig.place))
+        server = rig.server()
+        trainer = rig.trainer()
+        worker = rig.worker(1)
+        rig.wait_for_samples(trainer)
+        HOSTS.write_text("127.0.0.1 localhost\n")
+        server.close()
+        wait_until(lambda: not worker.link.connected.is_set(), 60.0, "the worker is on its own")
+        server = rig.server()
+        made = sum(rig.produced().values())
+        wait_until(lambda: sum(rig.produced().values()) > made + 500, 60.0, "the worker drives on")
+        assert not server.workers(), "the name was not needed"
+        HOSTS.write_text(known)
+        rig.wait_for_samples(trainer, within_s=60.0)
+        found = rig.settle(trainer)
+        assert found.exactly_once, str(found)
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING, stream=sys.stdout, format="%(name)s: %(message)s")
+    main(Path(sys.argv[1]), sys.argv[2])

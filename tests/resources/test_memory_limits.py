@@ -1,0 +1,127 @@
+"""No memory is left for a while: while samples are decoded, while the server handles a message, in a worker's link."""
+
+import sys
+
+import psutil
+import pytest
+from chaos.chaos_rig import wait_until
+from running import link_of, rig_in
+
+from tmrl_like.delivery import receiver
+from tmrl_like.server.relay import Relay
+
+
+@pytest.mark.fault(
+    "resources", "the trainer has no memory for samples that arrive", "training goes on; they come again, once"
+)
+@pytest.mark.long  # what is dropped comes again after five seconds
+def test_samples_that_find_no_memory_come_again(tmp_path, monkeypatch, caplog):
+    times, decode = [], receiver.decode_bodies
+
+    def short(*arguments, **options):
+        times.append(len(times))
+        if len(times) % 3:
+            raise MemoryError
+        return decode(*arguments, **options)
+
+    with rig_in(tmp_path) as rig:
+        rig.server()
+        trainer = rig.trainer()
+        rig.worker(1)
+        rig.wait_for_samples(trainer)
+        with monkeypatch.context() as patch:
+            patch.setattr(receiver, "decode_bodies", short)
+            wait_until(lambda: len(times) > 20, 60.0, "memory runs short twenty times")
+        found = rig.settle(trainer)
+        assert found.exactly_once, str(found)
+        assert rig.trains(trainer)
+    assert sum("no memory is left for samples" in record.message for record in caplog.records) == 1
+
+
+@pytest.mark.fault(
+    "resources", "the server has no memory for a message", "it is dropped, and comes again; nobody loses a seat"
+)
+@pytest.mark.long  # what is dropped comes again after five seconds
+def test_messages_that_find_no_memory_come_again(tmp_path, monkeypatch, caplog):
+    times, handle = [], Relay.handle
+
+    def short(self, incoming, now):
+        times.append(len(times))
+        if len(times) % 3 == 0:
+            raise MemoryError
+        return handle(self, incoming, now)
+
+    with rig_in(tmp_path) as rig:
+        server = rig.server()
+        trainer = rig.trainer()
+        rig.worker(1)
+        rig.wait_for_samples(trainer)
+        with monkeypatch.context() as patch:
+            patch.setattr(Relay, "handle", short)
+            wait_until(lambda: len(times) > 60, 60.0, "memory runs short")
+            assert server.workers() == ["w1"]
+        found = rig.settle(trainer)
+        assert found.exactly_once, str(found)
+    assert sum("no memory is left for a message" in record.message for record in caplog.records) == 1
+
+
+@pytest.mark.fault(
+    "resources", "a worker's link has no memory left", "samples wait in the worker's files, and arrive once"
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of another process can be changed on Linux alone")
+def test_samples_wait_for_a_link_that_has_no_memory(tmp_path, caplog):
+    import resource
+
+    with rig_in(tmp_path) as rig:
+        rig.server()
+        trainer = rig.trainer()
+        rig.worker(1, env={"ballast_bytes": 20_000})
+        rig.wait_for_samples(trainer)
+        link = link_of(psutil.Process()).pid
+        resource.prlimit(link, resource.RLIMIT_AS, (1 << 20, resource.RLIM_INFINITY))
+        wait_until(lambda: "cannot read the samples" in caplog.text, 60.0, "a line says so")
+        made = sum(rig.produced().values())
+        wait_until(lambda: sum(rig.produced().values()) > made + 50, 60.0, "the worker drives on")
+        resource.prlimit(link, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        rig.wait_for_samples(trainer, 100, within_s=60.0)
+        found = rig.settle(trainer)
+        assert found.exactly_once, str(found)
+    assert caplog.text.count("cannot read the samples") == 1
+
+
+SHORT_OF_MEMORY = """
+from pathlib import Path
+from tmrl_like.delivery.outbox import Outbox
+
+flag, pump = Path({flag!r}), Outbox.pump
+
+def short(*arguments, **options):
+    if flag.exists():
+        flag.unlink()
+        raise MemoryError
+    return pump(*arguments, **options)
+
+Outbox.pump = short
+"""
+
+
+@pytest.mark.fault(
+    "resources", "a worker's link ends for want of memory", "the robot drives on; another link delivers all"
+)
+def test_a_link_that_ends_for_want_of_memory_is_followed_by_another(tmp_path, monkeypatch, caplog):
+    flag = tmp_path / "short"
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(SHORT_OF_MEMORY.format(flag=str(flag)))
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    with rig_in(tmp_path) as rig:
+        rig.server()
+        trainer = rig.trainer()
+        worker = rig.worker(1)
+        rig.wait_for_samples(trainer)
+        first = worker.link.process
+        flag.touch()
+        wait_until(lambda: worker.link.process is not first, 60.0, "another link")
+        rig.wait_for_samples(trainer, within_s=60.0)
+        found = rig.settle(trainer)
+        assert found.exactly_once, str(found)
+    assert caplog.text.count("the link failed: MemoryError()") == 1

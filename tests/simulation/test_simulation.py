@@ -49,7 +49,9 @@ def histories(seeds, steps):
 
 
 @pytest.mark.fault(
-    "processes", "all of it at once, in simulated histories", "nothing that was stored is lost; each sample once, in order"
+    "processes",
+    "all of it at once, in simulated histories",
+    "nothing that was stored is lost; each sample once, in order",
 )
 def test_every_promise_holds_and_every_fault_happens():
     counts = histories(range(SEEDS), STEPS)
@@ -59,7 +61,9 @@ def test_every_promise_holds_and_every_fault_happens():
 @pytest.mark.chaos
 @pytest.mark.timeout(1800)
 @pytest.mark.fault(
-    "processes", "all of it at once, in simulated histories", "nothing that was stored is lost; each sample once, in order"
+    "processes",
+    "all of it at once, in simulated histories",
+    "nothing that was stored is lost; each sample once, in order",
 )
 @pytest.mark.parametrize("first", range(1000, 2000, 100))
 def test_every_promise_holds_in_a_million_steps(first):

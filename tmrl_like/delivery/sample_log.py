@@ -303,8 +303,9 @@ class SampleLog:
             reserve(path, size_bytes)
             return Segment(path)
         except OSError as error:
-            with contextlib.suppress(OSError):  # it may be there, and cannot be opened or mapped
-                path.unlink(missing_ok=True)
+            if not isinstance(error, FileExistsError):
+                with contextlib.suppress(OSError):  # it may be there, and cannot be opened or mapped
+                    path.unlink()
             if not self.alarm:
                 self.alarm = f"cannot write to {self._folder}: {error.strerror or error}; samples may be lost"
                 log.error("%s", self.alarm)

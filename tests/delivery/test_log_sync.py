@@ -8,13 +8,14 @@ import pytest
 from disk import PowerDisk
 
 from tmrl_like.base.files import disk
-from tmrl_like.delivery.log import PacketLog, entries_of, lock_folder
+from tmrl_like.delivery.log import _SYNCED, PacketLog, entries_of, lock_folder
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.types import EpisodeStats, Receipt
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.records import seal
 
 EVERY_S = 0.25
+MARK = len(seal(_SYNCED))
 
 
 def packet(sequence, size=50):
@@ -152,7 +153,7 @@ def test_damage_in_what_was_synced_costs_the_packet_that_it_is_in_and_behind_tha
     killed(log)
     (path,) = tmp_path.glob("log/*.log")
     whole, size = path.read_bytes(), len(packet(1))
-    head = len(whole) - 6 * size - len(seal())
+    head = len(whole) - 6 * size - MARK
     for at in range(head, len(whole)):
         path.write_bytes(whole)
         flip(path, at)
@@ -160,11 +161,26 @@ def test_damage_in_what_was_synced_costs_the_packet_that_it_is_in_and_behind_tha
         place = at - head
         if place < 3 * size:
             assert sequences(log) == [i for i in range(1, 7) if i != place // size + 1], at
-        elif place < 3 * size + len(seal()):  # without the mark
+        elif place < 3 * size + MARK:  # without the mark
             assert sequences(log) == [1, 2, 3], at
         else:
-            hit = (place - 3 * size - len(seal())) // size + 4
+            hit = (place - 3 * size - MARK) // size + 4
             assert sequences(log) == list(range(1, hit)), at
+        killed(log)
+
+
+def test_a_torn_record_of_which_the_beginning_is_there_and_zeros_is_no_mark(opened, tmp_path):
+    log = opened()
+    stored(log, 1)
+    for number in (2, 3):
+        log.append(packet(number), 9.0)
+    killed(log)
+    (path,) = tmp_path.glob("log/*.log")
+    whole, size = path.read_bytes(), len(packet(2))
+    for kept in range(size):
+        path.write_bytes(whole[: -2 * size] + whole[-2 * size :][:kept].ljust(size, b"\0") + whole[-size:])
+        log = opened()
+        assert sequences(log) == [1], kept
         killed(log)
 
 

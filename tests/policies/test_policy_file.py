@@ -13,7 +13,7 @@ from tmrl_like.agents import SquashedGaussianActor
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.policy_file import Code, describe, read_card, with_card
 from tmrl_like.policies.spaces import spec_of
-from tmrl_like.policies.weight_file import read_file, with_metadata
+from tmrl_like.policies.weight_file import for_the_disk, read_file
 from tmrl_like.testing.fakes import LinearActor
 
 SPACES = spaces.Box(-1.0, 1.0, (3,)), spaces.Box(-1.0, 1.0, (2,))
@@ -104,7 +104,7 @@ def test_an_argument_that_no_text_says_is_named(value):
     ],
 )
 def test_a_file_that_says_something_else_is_refused(metadata, message, tmp_path):
-    (tmp_path / "p").write_bytes(b"".join(with_metadata([LinearActor(*SPACES).weights()], metadata)))
+    (tmp_path / "p").write_bytes(b"".join(for_the_disk([LinearActor(*SPACES).weights()], metadata)))
     with pytest.raises(PolicyError, match=message):
         read_card(tmp_path / "p")
 

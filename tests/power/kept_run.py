@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -38,6 +38,7 @@ LARGEST = 20
 SEGMENT_BYTES = 4000  # some ten packets
 WORKERS = ("a", "b")
 TAG = "kept"
+LATE = 1000
 
 
 class RecordingMemory(ReplayMemory):
@@ -95,6 +96,7 @@ class KeptRun:
     """The parts that write on a trainer's machine."""
 
     def __init__(self, root: Path, sync_every_s: float = 0.25) -> None:
+        checkpoints._SEGMENT_BYTES = SEGMENT_BYTES
         self.kept = checkpoints.Checkpoints(root / "training", sync_every_s=sync_every_s, in_one_thread=True)
         memory = partial(RecordingMemory, memory_size=SIZE, batch_size=4)
         try:
@@ -156,16 +158,25 @@ class Driven:
             yield number, state, held
 
 
-def drive(root: Path, packets: int, seed: int, sync_every_s: float = 0.25) -> Driven:
-    """Have all parts write, until so many packets were taken."""
+def drive(
+    root: Path,
+    packets: int,
+    seed: int,
+    sync_every_s: float = 0.25,
+    before: Callable[[int], object] = lambda number: None,
+    tell: Callable[[Promises], object] = lambda promises: None,
+) -> Driven:
+    """Have all parts write, until so many packets were taken; `before` each operation, and `tell` what is promised."""
     rng = random.Random(seed)
     with PowerDisk(root) as power:
+        power.before = before
         driven, promises, now, version, sent = Driven(power), Promises(), 0.0, 0, dict.fromkeys(WORKERS, 0)
 
         def note(**changes: object) -> None:
             nonlocal promises
             promises = replace(promises, **changes)
             driven.promised.append((len(power.operations), promises))
+            tell(promises)
 
         run = KeptRun(root, sync_every_s)
         run.keys.server_keys()
@@ -235,8 +246,23 @@ def check(root: Path, promises: Promises, found: Found, again: int = 3) -> None:
             for sequence in range(stored.get(worker, 0) + 1, stored.get(worker, 0) + 1 + again):
                 list(run.take(worker, sequence, float(sequence)))
         _check_samples(run, promises, found)
+        run.kept.save(run.training, 0, wait=True)
         _check_policies(run.store, promises, found)
+        run.publish(LATE)
         _check_keys(run.keys, promises, found)
+        if not found.wrong:
+            run.keys.authorize("late", ("worker",))
+    _check_litter(root, found)
+
+
+def _check_litter(root: Path, found: Found) -> None:
+    """What a killed process was about to write does not stay."""
+    files = [path for path in root.rglob("*") if path.is_file()]
+    drafts = [path.name for path in (*files, *root.glob(".*")) if path.name[0] == "."]
+    kinds = {"training-*.pt": 2, "policies/[0-9]*.safetensors": 4, "*.log": 40}
+    many = [kind for kind, most in kinds.items() if sum(path.match(kind) for path in files) > most]
+    if drafts or many:
+        found.wrong.append(f"litter: {drafts}, {many}")
 
 
 def _check_samples(run: KeptRun, promises: Promises, found: Found) -> None:
@@ -245,9 +271,11 @@ def _check_samples(run: KeptRun, promises: Promises, found: Found) -> None:
     total = 0
     for worker in WORKERS:
         numbers, end = run.memory.numbers[worker], end_of(stored.get(worker, 0))
-        total += len(numbers)
-        if numbers != list(range(end - len(numbers), end)):
-            found.wrong.append(f"samples of {worker} do not follow each other up to the last packet: {numbers}")
+        gaps = [i for i in range(1, len(numbers)) if numbers[i] != numbers[i - 1] + 1]
+        newest = numbers[gaps[-1] if gaps else 0 :]  # before them may be what was removed and has come back
+        total += len(newest)
+        if numbers != sorted({*numbers}) or newest != list(range(end - len(newest), end)):
+            found.wrong.append(f"samples of {worker} do not follow each other up to packet {end}: {numbers}")
         found.lost += max(0, end_of(promises.acked[worker]) - end)
     ever = sum(end_of(stored.get(worker, 0)) for worker in WORKERS)
     if total < min(SIZE, ever):

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from disk import write_tree
+from disk import age, write_tree
 from kept_run import Found, check, drive
 
 
@@ -18,6 +18,7 @@ def cut_at_random(folder, packets, cuts, seed, sync_every_s=0.25):
         if number in chosen:
             left = folder / f"cut {number}"
             write_tree(state.after_a_cut(rng), left)
+            age(left)
             before = len(found.wrong)
             check(left, promises, found)
             found.wrong[before:] = [f"seed {seed}, cut {number}: {line}" for line in found.wrong[before:]]
@@ -26,7 +27,7 @@ def cut_at_random(folder, packets, cuts, seed, sync_every_s=0.25):
 
 @pytest.mark.parametrize(
     ("seed", "packets", "cuts"),
-    [(1, 60, 30), *(pytest.param(seed, 300, 200, marks=pytest.mark.chaos) for seed in range(2, 12))],
+    [(1, 60, 30), *(pytest.param(seed, 200, 200, marks=pytest.mark.chaos) for seed in range(2, 7))],
 )
 def test_a_power_cut_costs_nothing_that_was_promised(tmp_path, seed, packets, cuts):
     found = cut_at_random(tmp_path, packets, cuts, seed)

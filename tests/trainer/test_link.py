@@ -10,6 +10,7 @@ from house import DeadLink
 
 from tmrl_like.delivery.receiver import Receiver, WorkerLimits
 from tmrl_like.errors import DivergedError
+from tmrl_like.policies.weight_file import for_the_disk
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.trainer.link import TrainerLink
 from tmrl_like.trainer.saver import Saver
@@ -162,7 +163,7 @@ def test_a_policy_keeps_its_weights_while_it_is_saved(make_link, tmp_path, monke
         assert bias > 1.0 or begun.acquire(timeout=20.0)
     go_on.set()
     link.close()
-    assert saved == [policy(bias).weights() for bias in (1.0, 2.0, 3.0, 4.0)]
+    assert saved == [b"".join(for_the_disk([policy(bias).weights()])) for bias in (1.0, 2.0, 3.0, 4.0)]
 
 
 def test_policies_are_copied_into_memory_that_is_not_needed_any_more(link):

@@ -113,7 +113,9 @@ def test_all_random_generators_go_on_where_they_stood(tmp_path: Path) -> None:
 def test_a_folder_holds_two_checkpoints_and_nothing_else(tmp_path: Path) -> None:
     (tmp_path / "log").mkdir()  # the samples, which are not a checkpoint's
     saved(tmp_path, 4)
-    assert {p.name for p in tmp_path.iterdir()} == {"manifest.json", "training-3.pt", "training-4.pt", "log"}
+    assert {p.name for p in tmp_path.iterdir()} == {
+        *("manifest.json", "manifest-before.json", "training-3.pt", "training-4.pt", "log")
+    }
 
 
 def test_a_snapshot_does_not_change_while_training_goes_on(tmp_path: Path) -> None:
@@ -170,7 +172,7 @@ def _of_format(number: int, path: Path) -> None:
 
 DAMAGES = {
     "manifest cut": ("manifest.json", _cut),
-    "manifest of a newer version": ("manifest.json", partial(_of_format, 9)),
+    "manifest of a newer version": ("manifest.json", partial(_of_format, 10)),
     "manifest of the version before": ("manifest.json", partial(_of_format, 2)),
     "agent flipped": ("training-1.pt", _flip),
     "agent cut": ("training-1.pt", _cut),
@@ -353,7 +355,7 @@ def test_a_checkpoint_is_on_the_disk_before_the_manifest_names_it_and_the_manife
     monkeypatch.setattr(disk, "sync_folder", lambda path: events.append("folder" if path == tmp_path else str(path)))
     monkeypatch.setattr(disk, "rename", lambda source, path: os.replace(source, path) or events.append(path.name))
     take_snapshot(one).write(tmp_path)
-    expected = ["file", "training-2.pt", "folder", "file", "manifest.json", "folder"]
+    expected = ["file", "manifest-before.json", "file", "training-2.pt", "folder", "file", "manifest.json", "folder"]
     assert events == expected
 
 

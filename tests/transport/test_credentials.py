@@ -80,7 +80,7 @@ def test_a_file_half_written_keeps_the_key_that_was_in_it(
     folder: KeyFolder, content: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     keys = AuthorizedKeys(folder)
-    before = authorized(folder, "local").read_text()
+    before = authorized(folder, "local").read_text().partition(',"crc32"')[0] + "}"
     authorized(folder, "local").write_text(content)
     for now in (1.0, 2.0, 3.0):
         keys.refresh(now=now)

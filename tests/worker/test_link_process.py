@@ -16,6 +16,7 @@ import torch
 from tmrl_like.agents import SACAgent, SquashedGaussianActor
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import CredentialsError
+from tmrl_like.policies.weight_file import for_the_disk
 from tmrl_like.testing.fakes import CountingEnv, LinearActor, ListMemory
 from tmrl_like.worker import link_client
 from tmrl_like.worker.link_messages import Fit, Published
@@ -43,6 +44,10 @@ def of_episodes(steps, length):
     episodes, rest = divmod(steps, length)
     whole = [(episode, step) for episode in range(1, episodes + 1) for step in range(length + 1)]
     return whole + [(episodes + 1, step) for step in range(rest + 1) if rest]
+
+
+def on_disk(actor):
+    return b"".join(for_the_disk([actor.weights()]))
 
 
 def test_what_a_killed_link_has_not_delivered_the_next_one_delivers_once_and_in_order(
@@ -73,6 +78,7 @@ WORKER = """
 import json, os, sys
 from tmrl_like import RolloutWorker, partial
 from tmrl_like.networking import WorkerOptions
+from tmrl_like.policies.weight_file import for_the_disk
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 
 # no `if __name__ == "__main__"`: users' scripts have none
@@ -128,14 +134,14 @@ def test_policies_drive_that_the_link_has_checked_and_others_do_not(zmq_house, u
         trainer.link.broadcast_model(actor)
         until(lambda version=version: worker.policy_version == version)
         assert worker.actor.weights() == actor.weights()
-    until(lambda: kept.exists() and kept.read_bytes() == actor.weights())
-    good = actor.weights()
+    until(lambda: kept.exists() and kept.read_bytes() == on_disk(actor))
+    good, good_on_disk = actor.weights(), on_disk(actor)
     actor.hidden[0].bias.data.fill_(3e38)
     actor.head.weight.data[:] = torch.tensor([3e38, -3e38] * 4)  # an infinity minus another one
     trainer.link.broadcast_model(actor)
     until(lambda: "policy 3 is refused" in caplog.text)
     assert worker.policy_version == 2
-    assert worker.actor.weights() == kept.read_bytes() == good
+    assert (worker.actor.weights(), kept.read_bytes()) == (good, good_on_disk)
 
 
 def test_a_policy_of_the_users_own_is_probed_where_it_acts_and_kept_if_it_is_fit(zmq_house, until, tmp_path):
@@ -162,7 +168,7 @@ def test_a_policy_of_the_users_own_is_probed_where_it_acts_and_kept_if_it_is_fit
     trainer.link.broadcast_model(actor)  # the link has seen all of the one before
     until(lambda: worker.lanes[0].intake.slots.published == 3)
     actor.layer.bias.data.fill_(0.5)
-    assert kept.read_bytes() == actor.weights()
+    assert kept.read_bytes() == on_disk(actor)
 
 
 def test_what_the_link_cannot_do_the_constructor_raises(zmq_house, tmp_path):

@@ -23,6 +23,7 @@ from tmrl_like.policies.network import CategoricalSpec, GaussianSpec, Network, N
 from tmrl_like.policies.noise import ColouredNoise
 from tmrl_like.policies.weight_file import (
     Manifest,
+    for_the_disk,
     load_from_file,
     manifest_of,
     pieces_of_file,
@@ -178,7 +179,7 @@ class NumpyActor(ABC):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the weights atomically: after a kill the file is the old one or the new one, whole."""
-        write_atomically(Path(path), self.weights())
+        write_atomically(Path(path), *for_the_disk([self.weights()]))
 
     def load(self, path: str | os.PathLike[str], device: str = "cpu") -> Any:
         """Read weights written by `save`; returns what `to_device(device)` does.

@@ -16,7 +16,7 @@ process, killed at any point.
 
 With `sync_every_s` it survives a power cut, too, once `settle` has said so. Records are synced in groups, one group at
 a time: nothing is written while one is, a segment is begun when all before it is on the disk, and behind each group
-comes a *mark*, an empty record. So a power cut can damage nothing but what lies behind the newest mark, and of that the
+comes a *mark*, a record of its own. So a power cut can damage nothing but what lies behind the newest mark. There the
 first damage is the end: what comes behind it is whole by chance, and was not promised to anybody.
 """
 
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 SUFFIX = ".log"
 _HEAD = b"\x00"  # where a message has its wire version
-_MARK = seal()
+_SYNCED = b"\x00synced"  # the message of a mark; what is torn may end in zeros, and is none
 _RETRY_S = 10.0
 _FUTILE_CHECKS = 10  # of a whole file, at most, in search of records behind damage
 
@@ -241,7 +241,7 @@ class PacketLog:
         segment = self._try(lambda: self._end_sync(syncing), now)
         if segment is None:
             return False
-        self._try(lambda: self._extend(segment, _MARK), now)
+        self._try(lambda: self._extend(segment, seal(_SYNCED)), now)
         return True
 
     def _begin_sync(self) -> Future[None]:
@@ -410,7 +410,7 @@ def entries_of(segment: Segment) -> Iterator[Entry]:
         return
     damaged = 0
     for offset, found in _records_in(data):
-        if found is not None and not found[1]:
+        if found is not None and _is_mark(data, found):
             continue
         entry = found and _entry(segment, data, offset, *found)
         if entry is None:
@@ -461,11 +461,15 @@ def _records_in(data: memoryview) -> Iterator[tuple[int, tuple[int, int] | None]
         yield at, None
 
 
+def _is_mark(data: memoryview, found: tuple[int, int]) -> bool:
+    return data[found[0] : sum(found)] == _SYNCED
+
+
 def _whole_of(data: memoryview) -> int:
     """How much of the newest segment counts: up to the first damage behind the newest mark."""
     end, is_whole = 0, True
     for _, found in _records_in(data):
-        is_whole = found is not None and (is_whole or not found[1])
+        is_whole = found is not None and (is_whole or _is_mark(data, found))
         if found is not None and is_whole:
             end = sum(found)
     return end

@@ -18,7 +18,7 @@ from tmrl_like.base.factories import signature_of
 from tmrl_like.base.files import write_atomically
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import ConfigError, PolicyError
-from tmrl_like.policies.weight_file import Manifest, load_from_file, refuse_misfit
+from tmrl_like.policies.weight_file import Manifest, for_the_disk, load_from_file, refuse_misfit
 from tmrl_like.policies.weights import WeightsCopy, form_of, manifest_of_tensors, parse_weights, serialize_weights
 
 _SPACES = "observation_space", "action_space"
@@ -120,7 +120,7 @@ class ActorModule(torch.nn.Module, ABC):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the weights atomically: after a kill the file is the old one or the new one, whole."""
-        write_atomically(Path(path), self.weights())
+        write_atomically(Path(path), *for_the_disk([self.weights()]))
 
     def load(self, path: str | os.PathLike[str], device: str = "cpu") -> ActorModule:
         """Read weights written by `save` and move to `device`; returns self.

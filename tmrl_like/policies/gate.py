@@ -17,6 +17,7 @@ from tmrl_like.policies.slots import PolicySlots
 from tmrl_like.policies.weight_file import (
     Manifest,
     first_not_finite,
+    for_the_disk,
     manifest_of,
     pieces_of_file,
     read_file,
@@ -139,11 +140,11 @@ class PolicyFiles:
         self._count += 1
         try:
             if self.path is not None:
-                write_atomically(self.path, weights)
+                write_atomically(self.path, *for_the_disk([weights]))
             if self._history_every and self._history_prefix and self._count % self._history_every == 0:
                 stamp = datetime.datetime.now().strftime("%Y_%m_%d_%H_%M_%S")
                 name = f"{self._history_prefix.name}_{stamp}_v{version}.safetensors"
-                write_atomically(self._history_prefix.with_name(name), weights)
+                write_atomically(self._history_prefix.with_name(name), *for_the_disk([weights]))
         except OSError as error:
             if not self._failed:
                 log.error("cannot save the policy: %s; acting goes on, saving is tried with the next", error)

@@ -16,7 +16,7 @@ from tmrl_like.base.factories import signature_of, taken_apart
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.spaces import SpaceSpec, spec_of
-from tmrl_like.policies.weight_file import read_metadata, with_metadata
+from tmrl_like.policies.weight_file import for_the_disk, read_file, read_metadata
 
 FORMAT = 1
 _KEY = "tmrl_like"  # of the metadata
@@ -85,7 +85,7 @@ def code_of(value: Any) -> Code | str:
 
 def with_card(pieces: Iterable[bytes | memoryview], card: PolicyCard) -> list[bytes | memoryview]:
     """A file of weights in pieces, the first of which begins with all of its header, with a card."""
-    return with_metadata(pieces, {_KEY: msgspec.json.encode(card).decode()})
+    return for_the_disk(pieces, {_KEY: msgspec.json.encode(card).decode()})
 
 
 def read_card(path: Path) -> PolicyCard | None:
@@ -100,11 +100,21 @@ def read_card(path: Path) -> PolicyCard | None:
 
 
 def read_policy(path: Path) -> tuple[PolicyCard | None, bytes]:
-    """The card in a file, as `read_card`, and the whole of the same file, whatever happens to its name meanwhile."""
+    """The card in a file, as `read_card`, and the whole of the same file, whatever happens to its name meanwhile.
+
+    Raises:
+        PolicyError: no policy, one of another format, or damaged.
+        OSError: the file cannot be read.
+    """
     with path.open("rb") as file:
         card = _card_in(file)
         file.seek(0)
-        return card, file.read()
+        weights = file.read()
+    try:
+        read_file(weights)
+    except PolicyError as error:
+        raise PolicyError(f"{path}: {error}") from None
+    return card, weights
 
 
 def _card_in(file: BinaryIO) -> PolicyCard | None:

@@ -10,6 +10,7 @@ may read at any time, and what one process removes stays whole for another one t
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import re
@@ -24,6 +25,8 @@ from tmrl_like.base.text import suggestion
 from tmrl_like.config.paths import data_folder
 from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.policies.policy_file import PolicyCard, read_card, read_policy, with_card
+
+log = logging.getLogger("tmrl_like.policies")
 
 FOLDER = "policies"  # in the run's
 NEWEST = "newest"
@@ -66,6 +69,9 @@ class PolicyStore:
                 card = read_card(self.path(name))
             except FileNotFoundError:
                 continue
+            except PolicyError as error:
+                log.warning("%s; it is passed over", error)
+                continue
             if card is not None:
                 yield name, card
 
@@ -76,13 +82,14 @@ class PolicyStore:
             PolicyError: there is none.
         """
         versions = self.versions()
-        name = str(versions[-1]) if which == NEWEST and versions else which
-        if self.path(name).is_file():
-            return self.path(name)
+        if which == NEWEST and versions:
+            return self._newest_whole(versions)
+        if self.path(which).is_file():
+            return self.path(which)
         tags = self.tags()
-        for tag in tags if name.isdecimal() else ():
+        for tag in tags if which.isdecimal() else ():
             card = read_card(self.path(tag))
-            if card is not None and card.version == int(name):
+            if card is not None and card.version == int(which):
                 return self.path(tag)
         kept = f"versions {versions[0]} to {versions[-1]}" if versions else "no versions"
         more = suggestion(which, tags) if tags and not which.isdecimal() else f"tags: {', '.join(tags) or 'none'}"
@@ -90,6 +97,18 @@ class PolicyStore:
             f"there is no policy {which} in {self.folder}, but {kept}; {more}. It is on the trainer's machine: there "
             "`tmrl-like policies export` writes a file, which can be copied"
         )
+
+    def _newest_whole(self, versions: list[int]) -> Path:
+        """Passes over what is damaged."""
+        *older, path = map(self.path, versions)
+        try:
+            read_policy(path)
+        except (PolicyError, OSError) as error:
+            if not older:
+                raise
+            log.warning("%s; taking the version before", error)
+            return self._newest_whole(versions[:-1])
+        return path
 
     # -- the trainer ---------------------------------------------------------------------------------
 

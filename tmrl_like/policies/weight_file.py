@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, BinaryIO, NamedTuple, TypeAlias
 
 import msgspec
@@ -16,6 +18,8 @@ from tmrl_like.errors import PolicyError
 _MAX_HEADER_BYTES = 16 << 20
 _LISTED = 3
 _METADATA = "__metadata__"
+_CHECKSUMS = "crc32"  # of the header, with zeros in the place of this one, and of what follows
+_OF_HEADER = b'"crc32":"%08x'
 DTYPES = {
     "F64": "float64",
     "F32": "float32",
@@ -73,14 +77,34 @@ def pieces_of_file(parameters: Iterable[tuple[str, str, Iterable[int], memoryvie
     return [len(text).to_bytes(8, "little") + text, *pieces]
 
 
-def with_metadata(pieces: Iterable[bytes | memoryview], metadata: Mapping[str, str]) -> list[bytes | memoryview]:
-    """A file in pieces, the first of which begins with all of its header, with other metadata."""
+def for_the_disk(
+    pieces: Iterable[bytes | memoryview], metadata: Mapping[str, str] = MappingProxyType({})
+) -> list[bytes | memoryview]:
+    """A file in pieces, the first of which begins with all of its header, with other metadata and with checksums."""
     first, *others = pieces
     end = 8 + int.from_bytes(first[:8], "little")
     header = msgspec.json.decode(first[8:end], type=dict[str, Any])
-    text = msgspec.json.encode({**header, _METADATA: metadata})
+    body: list[bytes | memoryview] = [memoryview(first)[end:], *others]
+    checksum = 0
+    for piece in body:
+        checksum = zlib.crc32(piece, checksum)
+    text = msgspec.json.encode({**header, _METADATA: {**metadata, _CHECKSUMS: f"{0:08x}{checksum:08x}"}})
     text += b" " * (-len(text) % 8)
-    return [len(text).to_bytes(8, "little") + text, memoryview(first)[end:], *others]
+    head = len(text).to_bytes(8, "little") + text
+    return [head.replace(_OF_HEADER % 0, _OF_HEADER % zlib.crc32(head), 1), *body]
+
+
+def _checksum_of_body(head: bytes | memoryview, metadata: Any) -> int | None:
+    """See that a header is as it was written; None: it has no checksums. ValueError: it is damaged."""
+    said = metadata.get(_CHECKSUMS) if isinstance(metadata, dict) else None
+    if said is None:
+        return None
+    if not isinstance(said, str):
+        raise ValueError("its checksums are no text")
+    own, body = (int(said[part], 16) for part in (slice(8), slice(8, 16)))
+    if zlib.crc32(bytes(head).replace(_OF_HEADER % own, _OF_HEADER % 0, 1)) != own:
+        raise ValueError("its header does not match its checksum")
+    return body
 
 
 def read_metadata(file: BinaryIO) -> dict[str, str]:
@@ -96,7 +120,9 @@ def read_metadata(file: BinaryIO) -> dict[str, str]:
         if len(text) < length:
             raise ValueError(f"a header of {length} bytes")
         header = msgspec.json.decode(text, type=dict[str, Any])
-        return msgspec.convert(header.get(_METADATA, {}), dict[str, str])
+        metadata = msgspec.convert(header.get(_METADATA, {}), dict[str, str])
+        _checksum_of_body(length.to_bytes(8, "little") + text, metadata)
+        return metadata
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise PolicyError(f"{file.name} is not a safetensors file: {error}") from None
 
@@ -126,9 +152,11 @@ def _read(data: memoryview) -> dict[str, Parameter]:
     if len(data) < 8 or length > min(_MAX_HEADER_BYTES, len(data) - 8):
         raise ValueError(f"a header of {length} bytes in a file of {len(data)}")
     header = msgspec.json.decode(data[8 : 8 + length], type=dict[str, Any])
-    header.pop(_METADATA, None)
+    checksum = _checksum_of_body(data[: 8 + length], header.pop(_METADATA, None))
     entries = msgspec.convert(header, dict[str, _Entry])
     body = data[8 + length :]
+    if checksum is not None and zlib.crc32(body) != checksum:
+        raise ValueError("its parameters do not match their checksum")
     parameters, position = {}, 0
     for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
         if entry.dtype not in _NUMPY:

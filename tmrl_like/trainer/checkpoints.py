@@ -15,6 +15,7 @@ import msgspec
 import torch
 
 from tmrl_like.agents.agent import TrainingAgent, modules_of
+from tmrl_like.base.checked import checked_json, read_checked
 from tmrl_like.base.files import write_atomically
 from tmrl_like.delivery.log import PacketLog, entries_of, head_of, lock_folder
 from tmrl_like.delivery.receiver import Receiver
@@ -214,7 +215,7 @@ class Checkpoints:
             if self._load is None:
                 give_up_checkpoint(path)
             else:
-                write_atomically(_sidecar_of(path), msgspec.json.encode(_Sidecar(given_up_files=_files_of(path))))
+                write_atomically(_sidecar_of(path), checked_json(_Sidecar(given_up_files=_files_of(path))))
         except OSError as error:
             raise CheckpointError(
                 f"cannot give up the checkpoint in {path}: {error}; make room, or choose another run name"
@@ -320,10 +321,10 @@ class Checkpoints:
         assert self.path is not None
         training.memory.flush()
         sidecar.previous, sidecar.previous_files = _read_sidecar(self.path), _files_of(self.path)
-        write_atomically(_sidecar_of(self.path), msgspec.json.encode(sidecar))
+        write_atomically(_sidecar_of(self.path), checked_json(sidecar))
         dump(training, self.path)
         sidecar.previous, sidecar.previous_files = None, []
-        write_atomically(_sidecar_of(self.path), msgspec.json.encode(sidecar))
+        write_atomically(_sidecar_of(self.path), checked_json(sidecar))
 
     def _try(self, write: Callable[[], None]) -> None:
         """Log what fails once, until it works again."""
@@ -370,11 +371,11 @@ def _sidecar_of(path: Path) -> Path:
 
 def _read_sidecar(path: Path) -> _Sidecar:
     try:
-        found = msgspec.json.decode(_sidecar_of(path).read_bytes(), type=_Sidecar)
+        found = read_checked(_sidecar_of(path).read_bytes(), _Sidecar)
         return found.previous if found.previous is not None and found.previous_files == _files_of(path) else found
     except FileNotFoundError:
         return _Sidecar()
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, ValueError) as error:
         log.warning("%s cannot be read (%s): samples may come twice", _sidecar_of(path), error)
         return _Sidecar()
 

@@ -17,6 +17,7 @@ from tmrl_like.base.files import link_atomically, write_atomically
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.policy_file import PolicyCard, with_card
 from tmrl_like.policies.store import PolicyStore
+from tmrl_like.policies.weight_file import for_the_disk
 from tmrl_like.policies.weights import WeightsCopy, first_not_finite
 from tmrl_like.trainer.options import TrainerOptions
 
@@ -140,6 +141,8 @@ class Saver:
                 self._store.collect(self._options.keep_policies, self._options.keep_policies_s)
                 return
             pieces = with_card(pieces, card)
+        else:
+            pieces = for_the_disk(pieces)
         if self.path is not None:
             write_atomically(self.path, *pieces)
 

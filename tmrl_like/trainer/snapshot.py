@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 import torch
 
+from tmrl_like.base.checked import checked_json, read_checked
 from tmrl_like.base.files import disk, remove_drafts, write_atomically
 from tmrl_like.base.text import one_line
 from tmrl_like.base.tree import map_leaves
@@ -31,8 +32,10 @@ from tmrl_like.trainer.schedule import TrainingOffline
 
 log = logging.getLogger("tmrl_like.trainer")
 
-FORMAT = 8
-_READ = (7, FORMAT)  # 7 has the first returns alone
+FORMAT = 9
+_READ = (7, 8, FORMAT)  # 7 has the first returns alone; before 9 manifests had no checksum
+_MANIFEST = "manifest.json"
+_BEFORE = "manifest-before.json"  # the manifest before, in case the other one is damaged
 _COUNTERS = ("epoch", "round", "round_steps", "elapsed_s", "total_updates", "total_samples")
 _OF_PACER = (
     *("recorded_samples", "unpaced_steps", "limit"),
@@ -89,10 +92,12 @@ class Snapshot:
         manifest.checksum = zlib.crc32(buffer.getbuffer())
         try:
             if previous is None:  # from here on there is a manifest, whatever the process is killed in
-                write_atomically(path / "manifest.json", msgspec.json.encode(Manifest(FORMAT, 0)))
+                give_up_checkpoint(path)
+            else:
+                write_atomically(path / _BEFORE, checked_json(previous))
             write_atomically(path / manifest.training, buffer.getvalue())
             disk.sync_folder(path)
-            write_atomically(path / "manifest.json", msgspec.json.encode(manifest))
+            write_atomically(path / _MANIFEST, checked_json(manifest))
             disk.sync_folder(path)
         except OSError as error:
             _remove_others(path, previous)
@@ -174,7 +179,8 @@ def shared(training: TrainingOffline, extra: Mapping[str, Any], ranks: Alone) ->
 
 def give_up_checkpoint(path: Path) -> None:
     """Have the folder hold no complete checkpoint, as it was before the first one; OSError: all is as it was."""
-    write_atomically(path / "manifest.json", msgspec.json.encode(Manifest(FORMAT, 0)))
+    disk.remove(path / _BEFORE)
+    write_atomically(path / _MANIFEST, checked_json(Manifest(FORMAT, 0)))
     disk.sync_folder(path)
 
 
@@ -283,21 +289,28 @@ def _load_training_state(training: TrainingOffline, state: Mapping[str, Any]) ->
 def read_manifest(path: Path) -> Manifest | None:
     """The manifest of a checkpoint folder; None: there is no complete checkpoint in it.
 
-    CheckpointError: it cannot be read, or it is missing beside training files.
+    Where it is damaged, that of the checkpoint before is taken.
+
+    Raises:
+        CheckpointError: it cannot be read, or it is missing beside training files.
     """
     try:
-        manifest = msgspec.json.decode((path / "manifest.json").read_bytes(), type=Manifest)
+        manifest = read_checked((path / _MANIFEST).read_bytes(), Manifest)
     except FileNotFoundError:
         if files := sorted(path.glob("training-*.pt"), key=lambda file: file.stat().st_mtime):
             raise CheckpointError(
-                f"{path / 'manifest.json'} is missing, but {files[-1].name} is there: put it back, or move the folder "
+                f"{path / _MANIFEST} is missing, but {files[-1].name} is there: put it back, or move the folder "
                 "away to start from nothing"
             ) from None
         return None
-    except (OSError, msgspec.MsgspecError) as error:
-        raise CheckpointError(
-            f"{path} is not a checkpoint that can be read ({error}); move it away to start over"
-        ) from None
+    except (OSError, ValueError) as error:
+        try:
+            manifest = read_checked((path / _BEFORE).read_bytes(), Manifest)
+        except (OSError, ValueError):
+            raise CheckpointError(
+                f"{path} is not a checkpoint that can be read ({error}); move it away to start over"
+            ) from None
+        log.warning("%s is damaged (%s): going on from checkpoint %d", path / _MANIFEST, error, manifest.number)
     if manifest.format not in _READ:
         raise CheckpointError(
             f"the checkpoint in {path} has format {manifest.format}, this tmrl_like reads {_READ[0]} to {FORMAT}"

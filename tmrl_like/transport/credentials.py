@@ -31,6 +31,7 @@ from typing import Annotated, TypeAlias, TypeVar
 import msgspec
 
 from tmrl_like.base.budgets import Bucket
+from tmrl_like.base.checked import checked_json, read_checked
 from tmrl_like.base.files import STALE_S, disk, remove_drafts, write_atomically
 from tmrl_like.errors import CredentialsError
 from tmrl_like.transport.base import Identity
@@ -179,7 +180,7 @@ class KeyFolder:
     def _write(self, name: str, content: msgspec.Struct, private: bool = False) -> None:
         """When it returns, no power cut takes the file away."""
         file = self.path / name
-        write_atomically(file, msgspec.json.encode(content), private=private)
+        write_atomically(file, checked_json(content), private=private)
         disk.sync_folder(file.parent)
         remove_drafts(file.parent)
 
@@ -362,6 +363,6 @@ def read_keys(path: Path, kind: type[T], secret: bool) -> T:
     if secret and os.name == "posix" and mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise CredentialsError(f"{path} is a secret that others can read; run: chmod 600 {path}")
     try:
-        return msgspec.json.decode(content, type=kind)
-    except (msgspec.MsgspecError, ValueError) as error:
+        return read_checked(content, kind)
+    except ValueError as error:
         raise CredentialsError(f"{path} is damaged ({error}); restore it, or start over without the folder") from None

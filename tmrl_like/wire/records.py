@@ -79,7 +79,7 @@ def message_at(data: memoryview, at: int) -> tuple[int, int] | None:
     if start > len(data):
         return None
     mark, size, checksum = RECORD.unpack_from(data, at)
-    if mark != MARK or size > len(data) - start:
+    if mark != MARK or not 0 < size <= len(data) - start:  # one of no size may be a head that was torn, and zeros
         return None
     return (start, size) if zlib.crc32(data[start : start + size]) == checksum else None
 

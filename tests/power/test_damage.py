@@ -1,0 +1,250 @@
+"""A byte that has changed on the disk, anywhere in a file that is kept: it is found, and nothing wrong is loaded."""
+
+import itertools
+import logging
+
+import gymnasium
+import msgspec
+import numpy as np
+import pytest
+import torch
+from disk import PowerDisk
+from hypothesis import given
+from hypothesis import strategies as st
+from kept_run import KeptRun, end_of
+
+from tmrl_like.base.checked import checked_json, read_checked
+from tmrl_like.errors import CheckpointError, CredentialsError, PolicyError
+from tmrl_like.policies.policy_file import describe, read_card, read_policy
+from tmrl_like.policies.store import PolicyStore
+from tmrl_like.policies.weight_file import for_the_disk, read_file
+from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
+from tmrl_like.trainer.schedule import TrainingOffline
+from tmrl_like.trainer.snapshot import (
+    _READ,
+    Manifest,
+    give_up_checkpoint,
+    load_checkpoint,
+    read_manifest,
+    take_snapshot,
+)
+from tmrl_like.transport.credentials import AuthorizedKeys, KeyFolder
+
+CHANGES = {
+    "flipped": lambda data, at: data[:at] + bytes((data[at] ^ 1 << at % 8,)) + data[at + 1 :],
+    "zero": lambda data, at: data[:at] + b"\0" + data[at + 1 :],
+    "zeros": lambda data, at: (
+        data[: at // 64 * 64] + bytes(len(data[at // 64 * 64 :][:64])) + data[at // 64 * 64 + 64 :]
+    ),
+    "cut": lambda data, at: data[:at],
+}
+
+
+def damaged(path, places=None):
+    """Damage a file in each place in turn, in each way; it is whole again at the end."""
+    whole = path.read_bytes()
+    for at in range(len(whole)) if places is None else places:
+        for way, change in CHANGES.items():
+            data = change(whole, at)
+            if data != whole:
+                path.write_bytes(data)
+                yield f"byte {at} {way}"
+    path.write_bytes(whole)
+
+
+def one_line(error, *words):
+    text = str(error)
+    assert "\n" not in text
+    assert all(str(word) in text for word in words), text
+
+
+class Kept(msgspec.Struct):
+    name: str
+    numbers: list[float] = []
+
+
+@given(st.text(), st.lists(st.floats(allow_nan=False, allow_infinity=False)), st.data())
+def test_a_small_file_comes_back_as_it_was_or_not_at_all(name, numbers, data):
+    kept = Kept(name, numbers)
+    text = checked_json(kept)
+    assert read_checked(text, Kept) == kept
+    assert read_checked(msgspec.json.encode(kept), Kept) == kept, "of a version that wrote no checksum"
+    at = data.draw(st.integers(0, len(text) - 1))
+    changed = text[:at] + bytes((data.draw(st.integers(0, 255)),)) + text[at + 1 :]
+    if changed != text:
+        with pytest.raises(ValueError, match=r"."):
+            read_checked(changed, Kept)
+
+
+ACTOR = LinearActor(gymnasium.spaces.Box(-1.0, 1.0, (3,)), gymnasium.spaces.Box(-1.0, 1.0, (2,)))
+
+
+def actor_of(value):
+    with torch.no_grad():
+        ACTOR.layer.weight.fill_(value)
+    return ACTOR.weights()
+
+
+def test_a_damaged_policy_is_refused_in_one_line_or_as_it_was(tmp_path):
+    path = tmp_path / "p.safetensors"
+    store = PolicyStore(tmp_path)
+    store.add([actor_of(1.5)], msgspec.structs.replace(describe(ACTOR), version=7, return_=3.25))
+    path = store.path(7)
+    card, weights = read_policy(path)
+    expected = {name: p.array().tolist() for name, p in read_file(weights).items()}
+    refused = 0
+    places = range(0, path.stat().st_size, 7)
+    for where in damaged(path, places):
+        try:
+            found, weights = read_policy(path)
+        except PolicyError as error:
+            one_line(error, path)
+            refused += 1
+        else:
+            assert found in (card, None), where  # None: the name of the card is damaged, and no card was taken
+            assert {name: p.array().tolist() for name, p in read_file(weights).items()} == expected, where
+        try:
+            assert read_card(path) in (card, None), where
+        except PolicyError as error:
+            one_line(error)
+    assert refused > 0.9 * len(CHANGES) * len(places)
+
+
+def test_weights_on_their_own_are_guarded_as_well(tmp_path):
+    path = tmp_path / "worker.safetensors"
+    actor_of(2.0)
+    ACTOR.save(path)
+    for where in damaged(path, range(0, path.stat().st_size, 3)):
+        actor_of(0.0)
+        try:
+            ACTOR.load(path)
+        except PolicyError as error:
+            one_line(error, path)
+            assert float(ACTOR.layer.weight.detach()[0, 0]) == 0.0, where
+        else:
+            assert np.all(ACTOR.layer.weight.detach().numpy() == 2.0), where
+    path.write_bytes(b"".join([actor_of(3.0)]))  # of a version without checksums
+    ACTOR.load(path)
+    assert b'"crc32":"' in b"".join(for_the_disk([ACTOR.weights()]))
+
+
+def test_the_newest_policy_that_is_whole_is_taken(tmp_path, caplog):
+    store = PolicyStore(tmp_path)
+    for version in (1, 2, 3):
+        store.add([actor_of(float(version))], msgspec.structs.replace(describe(ACTOR), version=version))
+    for version in (3, 2):
+        data = store.path(version).read_bytes()
+        store.path(version).write_bytes(data[:-1] + bytes((data[-1] ^ 1,)))
+    with caplog.at_level(logging.WARNING):
+        assert store.find("newest") == store.path(1)
+    assert [record.levelname for record in caplog.records] == ["WARNING", "WARNING"]
+    store.path(1).write_bytes(b"")
+    with pytest.raises(PolicyError, match=r"1\.safetensors"):
+        store.find("newest")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A checkpoint folder with two checkpoints, of 1 and 2 steps."""
+    for steps in (1, 2):
+        one = training()
+        one.total_updates = one.agent.steps = steps
+        take_snapshot(one, {"version": steps}, "run").write(tmp_path)
+    return tmp_path
+
+
+def training():
+    return TrainingOffline(CountingEnv, ListMemory, CountingAgent)
+
+
+def steps_in(folder):
+    one = training()
+    extra = load_checkpoint(one, folder)
+    assert one.total_updates == one.agent.steps == extra["version"]
+    return one.total_updates
+
+
+def test_a_damaged_manifest_costs_the_checkpoint_that_it_names_and_not_the_one_before(folder, caplog):
+    for where in damaged(folder / "manifest.json", range(0, (folder / "manifest.json").stat().st_size, 15)):
+        caplog.clear()
+        assert steps_in(folder) == 1, where
+        (record,) = caplog.records
+        one_line(record.getMessage(), "manifest.json is damaged", "checkpoint 1")
+    assert steps_in(folder) == 2
+    for name in ("manifest.json", "manifest-before.json"):
+        (folder / name).write_bytes(b"{}")
+    with pytest.raises(CheckpointError) as caught:
+        read_manifest(folder)
+    one_line(caught.value, folder)
+
+
+def test_a_damaged_state_costs_one_checkpoint(folder, caplog):
+    path = folder / "training-2.pt"
+    for where in damaged(path, range(0, path.stat().st_size, path.stat().st_size // 40)):
+        caplog.clear()
+        assert steps_in(folder) == 1, where
+        (record,) = caplog.records
+        one_line(record.getMessage(), "checkpoint 2", "is damaged", "checkpoint 1")
+
+
+def test_a_checkpoint_that_was_given_up_does_not_come_back_with_a_damaged_manifest(folder):
+    give_up_checkpoint(folder)
+    (folder / "manifest.json").write_bytes(b"{")
+    with pytest.raises(CheckpointError):
+        read_manifest(folder)
+
+
+@pytest.mark.parametrize("number", _READ[:-1])
+def test_a_manifest_of_an_earlier_format_is_read(folder, number):
+    manifest = msgspec.structs.replace(read_manifest(folder), format=number)
+    (folder / "manifest.json").write_bytes(msgspec.json.encode(manifest))
+    assert isinstance(read_manifest(folder), Manifest)
+    assert steps_in(folder) == 2
+
+
+def test_a_damaged_key_is_one_line_that_says_what_to_do(tmp_path, caplog):
+    keys = KeyFolder(tmp_path / "keys")
+    server = keys.server_keys()
+    keys.authorize("robot", ("worker",))
+    for name, read in (("server.json", keys.server_keys), ("peer.json", keys.peer_keys)):
+        path = keys.path / name
+        for where in damaged(path, range(0, path.stat().st_size, 7)):
+            with pytest.raises(CredentialsError) as caught:
+                read()
+            one_line(caught.value, path, "restore it")
+            assert where
+    assert keys.server_keys() == server
+    path = keys.path / "authorized" / "robot.json"
+    before = {identity.name for identity in AuthorizedKeys(keys).identities.values()}
+    assert before == {"local", "robot"}
+    for where in damaged(path, range(0, path.stat().st_size, 5)):
+        caplog.clear()
+        assert {identity.name for identity in AuthorizedKeys(keys).identities.values()} == {"local"}, where
+        (record,) = caplog.records
+        one_line(record.getMessage(), path, "this key is refused")
+
+
+def test_a_damaged_log_costs_the_packet_that_is_damaged(tmp_path, caplog):
+    root = tmp_path / "run"
+    root.mkdir()
+    with PowerDisk(root):
+        run = KeptRun(root)
+        for sequence in range(1, 5):
+            list(run.take("a", sequence, float(sequence)))
+        run.kept.close()
+    (path,) = (root / "training" / "log").glob("*.log")
+    size = path.stat().st_size
+    packets = [{*range(end_of(k - 1), end_of(k))} for k in range(1, 5)]
+    neighbours = [one | other for one, other in itertools.pairwise(packets)]  # which 64 zeros may hit at once
+    for where in damaged(path, range(0, size, size // 12)):
+        caplog.clear()
+        run = KeptRun(root)
+        lost = {*range(end_of(4))} - {*run.memory.numbers["a"]}
+        run.kept.close()
+        assert run.memory.damaged == 0, where
+        if "cut" not in where:
+            assert lost in (set(), *packets, *(neighbours if "zeros" in where else ())), where
+        assert all("\n" not in record.getMessage() for record in caplog.records)
+        for left in path.parent.glob("*.log"):
+            if left != path:
+                left.unlink()

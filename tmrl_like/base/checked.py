@@ -1,0 +1,43 @@
+"""Small files of JSON with a checksum: a byte that has changed on the disk is found."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+_BEFORE = b',"crc32":"'
+
+
+def checked_json(content: msgspec.Struct) -> bytes:
+    """An object whose last member is the CRC-32 of what comes before it."""
+    text = msgspec.json.encode(content).removesuffix(b"}")
+    return text + _BEFORE + _end(text)
+
+
+def read_checked(data: bytes, kind: type[T]) -> T:
+    """What `checked_json` made an object of; one without a checksum was written by an earlier version.
+
+    Raises:
+        ValueError: it is damaged, or something else.
+    """
+    text, checksum_follows, end = data.rpartition(_BEFORE)
+    try:
+        if not checksum_follows:
+            members = msgspec.json.decode(data, type=Any)
+            content = msgspec.convert(members, kind)
+            if isinstance(members, dict) and len(members) > len(getattr(kind, "__struct_fields__", members)):
+                raise ValueError("it has members that are not known")  # a checksum whose name is damaged
+            return content
+        if end != _end(text):
+            raise ValueError("its checksum does not match; who edits it takes out the member crc32")
+        return msgspec.json.decode(text + b"}", type=kind)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise ValueError(str(error)) from None
+
+
+def _end(text: bytes) -> bytes:
+    return b'%08x"}' % zlib.crc32(text)

@@ -50,7 +50,7 @@ from tmrl_like.wire.rows import RowColumns, RowFormat, format_for
 
 log = logging.getLogger("tmrl_like.delivery")
 
-_ENDS = 10_000  # of the newest packets are known
+_ENDS = 1_000  # of the newest packets are known
 
 _structure_decoder = msgspec.msgpack.Decoder(Structure)
 _report_decoder = msgspec.msgpack.Decoder(EpisodeStats)

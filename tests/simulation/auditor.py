@@ -60,6 +60,7 @@ class MemoryAudit:
 
     Attributes:
         rows: (worker, incarnation, number), in order.
+        known: the same.
     """
 
     def __init__(self, auditor, training, rank):
@@ -67,7 +68,7 @@ class MemoryAudit:
         self._training = training
         self.rank = rank
         self.rows = []
-        self._known = set()
+        self.known = set()
         self._streams = {}  # name: (process, number of its newest sample)
         self._newest = {}  # of each process
 
@@ -80,7 +81,7 @@ class MemoryAudit:
             assert stream.startswith(f"{own[0]}/{incarnation}/"), f"{stream} holds a sample of {own}"
             assert number in life.kept or number in life.maybe, f"{own} has appended no sample {number}"
             row = (*own, number)
-            assert row not in self._known, f"{row} comes twice"
+            assert row not in self.known, f"{row} comes twice"
             before = self._newest.get(own, -1)
             assert number > before or self._training.joins_logs, f"{own}: sample {number} comes after {before}"
             if newest is not None:
@@ -89,7 +90,7 @@ class MemoryAudit:
                 assert number not in life.breaks, f"{stream} goes on behind a break, at {number}"
             process, newest = own, number
             self._newest[own] = max(number, before)
-            self._known.add(row)
+            self.known.add(row)
             if is_own and own[0] not in self._auditor.shared:
                 assert row not in self._training.owners, f"two ranks have {row}"
                 self._training.owners[row] = self.rank
@@ -112,7 +113,7 @@ class TrainingAudit:
         self._auditor = auditor
         self._training = training
         self._memories = []
-        self._acked = {}  # by process: packets that are acknowledged as stored
+        self._acked = {}  # by rank and process: packets that are acknowledged as stored
         self._is_whole = False
         self.rows = set()
         self.stored = set()
@@ -155,13 +156,14 @@ class TrainingAudit:
         self._auditor.excused |= self.stored
         self.stored = set()
 
-    def note_stored(self, ack):
+    def note_stored(self, ack, rank):
         """A trainer acknowledges packets as stored."""
         life = self._auditor.lives[ack.worker, ack.incarnation]
-        before = self._acked.get(life.process, 0)
+        name = rank, life.process
+        before = self._acked.get(name, 0)
         for sequence in range(before + 1, ack.stored + 1):
-            self.stored |= self._auditor.rows_of(life.process, sequence) & self.rows
-        self._acked[life.process] = max(before, ack.stored)
+            self.stored |= self._auditor.rows_of(life.process, sequence) & self._memories[rank].known
+        self._acked[name] = max(before, ack.stored)
 
 
 class Auditor:
@@ -199,9 +201,10 @@ class Auditor:
             sender = outbox._sender
             life.counted, life.told = lost, sender.lost_before
             largest = max((packet.size_bytes for b in sender._backlogs.values() for packet in b), default=0)
-            memory_bytes = sum(p.size_bytes for b in sender._backlogs.values() for p in b if p.record is not None)
+            in_memory = [packet for packet in sender._own if packet.record is not None]
+            memory_bytes = sum(packet.size_bytes for packet in in_memory)
             assert memory_bytes <= limits.max_bytes + largest, f"{memory_bytes} bytes in the memory of {link.name}"
-            held = sum(p.samples for b in sender._backlogs.values() for p in b if p.record is not None)
+            held = sum(packet.samples for packet in in_memory)
             assert held <= limits.max_held_samples + limits.max_samples, f"{held} samples in memory of {link.name}"
             in_flight = sender.in_flight_bytes
             assert in_flight <= limits.window_bytes + (128 << 10), f"{in_flight} bytes of {link.name} on their way"
@@ -253,7 +256,7 @@ class Auditor:
         elif isinstance(message, m.Takeover) and message.is_copy:
             self.shared.add(message.worker)
         elif isinstance(message, m.Ack) and process is not None:
-            self.trainings[process.training.name].note_stored(message)
+            self.trainings[process.training.name].note_stored(message, process.rank)
             if message.again:
                 self._world.count("packets were asked for again")
 

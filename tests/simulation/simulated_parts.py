@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 from auditor import TrainingAudit
 from disk import PowerDisk
+from simulated_machines import Killed, Machine, Process, unmap
 from simulated_network import SimulatedPeerLink, SimulatedRing, SimulatedServerLink
 
-import tmrl_like
-from tmrl_like.base import files
 from tmrl_like.delivery.folder import WorkerFolder
 from tmrl_like.delivery.log import lock_folder
 from tmrl_like.delivery.outbox import Outbox
@@ -33,166 +28,10 @@ from tmrl_like.wire.rows import RESET
 from tmrl_like.worker.link import WorkerRole
 from tmrl_like.worker.link_messages import State
 
-ROOM = str(Path(tmrl_like.__file__).parent)
 SPACES = m.Spaces("Box(3)", "Box(1)")
 ORPHAN_S = 3.0  # a link whose worker is gone sends for so long what is left
 TICK_S, BEAT_S = 0.25, 1.0  # of the server
 NO_GATE = SimpleNamespace(verdicts=SimpleNamespace(alarm=""), add=lambda *_: 0)
-
-
-class Killed(BaseException):
-    """Ends what runs, as a signal would."""
-
-
-def kill_after(lines, call):
-    """Run a call, and kill it at its so-manyth line of the package; returns whether it came to that."""
-    left = lines
-
-    def trace(frame, event, _):
-        nonlocal left
-        if not frame.f_code.co_filename.startswith(ROOM) or left < 0:
-            return None
-        if event == "line":
-            left -= 1
-            if left < 0:
-                raise Killed
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    except Killed:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
-
-
-def unmap(segments):
-    """What the system does with the maps of a process that was killed."""
-    for segment in segments:
-        with contextlib.suppress(BufferError, ValueError):  # it was closed before, or is in use
-            segment.close()
-
-
-class Machine:
-    """A machine: its disk, and its clock.
-
-    Attributes:
-        room_bytes: until it is full; None: plenty.
-        slow_s: what a write takes.
-        fails_to_sync: it cannot write what it has taken.
-        wall_jump_s: by how much the clock is wrong.
-    """
-
-    def __init__(self, world):
-        self._world = world
-        self.room_bytes = None
-        self.slow_s = 0.0
-        self.fails_to_sync = False
-        self.wall_jump_s = 0.0
-
-    def write(self, file, data):
-        """In the place of `base.files.disk`'s."""
-        process = self._world.running
-        self._world.files.add(file)
-        if process.dies_in_write:
-            file.write(data[: self._world.rng.randrange(len(data))])
-            self._world.count("killed in a write")
-            raise Killed
-        self._take(len(data), lambda room: file.write(data[:room]))
-        if self.slow_s:
-            process.wait(self._world.rng.random() * self.slow_s)
-            self._world.count("a write took long")
-        files.write_whole(file, data)
-
-    def sync(self):
-        """In the place of `base.files.disk`'s."""
-        if self.fails_to_sync:
-            self._world.count("a sync failed")
-            raise OSError(errno.EIO, "input/output error")
-        if self.slow_s:
-            self._world.running.wait(self._world.rng.random() * self.slow_s)
-
-    def reserve(self, path, size):
-        """In the place of `base.files.reserve`."""
-        self._take(size, lambda room: None)
-        files.reserve(path, size)
-
-    def _take(self, size, write):
-        if self.room_bytes is None:
-            return
-        if size > self.room_bytes:
-            write(self.room_bytes)
-            self.room_bytes = 0
-            self._world.count("a disk was full")
-            raise OSError(errno.ENOSPC, "no space left")
-        self.room_bytes -= size
-
-
-class Process:
-    """What is scheduled, and killed.
-
-    Attributes:
-        is_alive: it may be scheduled.
-        dies_after: in its next turn it is killed at this line; None: it is not.
-        dies_in_write: it is killed in its next write.
-        frozen_until: it is stopped (SIGSTOP), or waits for its disk.
-    """
-
-    def __init__(self, world, name, machine):
-        self.world = world
-        self.name = name
-        self.machine = machine
-        self.is_alive = False
-        self.dies_after = None
-        self.dies_in_write = False
-        self.frozen_until = 0.0
-        self.start_at = 0.0
-        self._clock_from = 0.0
-
-    def wall(self):
-        """The Unix time."""
-        return 1.7e9 + self.world.now + self.machine.wall_jump_s
-
-    def clock(self):
-        return max(self.world.now, self.frozen_until) + self._clock_from
-
-    def wait(self, seconds):
-        self.frozen_until = max(self.world.now, self.frozen_until) + seconds
-
-    @property
-    def may_run(self):
-        return self.is_alive and self.world.now >= self.frozen_until
-
-    def run(self, call):
-        """Have this process do something; it may be killed in it."""
-        before, self.world.running = self.world.running, self
-        try:
-            if self.dies_after is None:
-                call()
-            elif kill_after(self.dies_after, call):
-                self.world.count("killed at a line")
-                self.die()
-            elif self.is_alive:
-                self.world.count("killed between turns")
-                self.die()
-        except Killed:
-            self.die()
-        finally:
-            self.world.running = before
-
-    def begin(self):
-        self._clock_from = self.world.rng.random() * 1e5
-        self.dies_after, self.dies_in_write, self.frozen_until = None, False, 0.0
-        self.is_alive = True
-
-    def die(self):
-        """Be killed."""
-        self.is_alive = False
-        self.start_at = self.world.now + self.world.rng.choice((0.0, 0.1, 1.0, 8.0))
-        self.world.trace(f"{self.name} dies")
 
 
 class ServerProcess(Process):
@@ -289,6 +128,11 @@ class EnvProcess(Process):
         life.end_sample(number, is_lost=log.lost_samples > lost)
         world.samples += 1
 
+    def append_to_all(self):
+        """One sample in each lane."""
+        for lane in self.lanes:
+            self._append_sample(lane, is_reset=False)
+
     def refill(self):
         for lane in self.lanes:
             lane.log.refill()
@@ -321,7 +165,7 @@ class LinkProcess(Process):
     def __init__(self, world, worker):
         super().__init__(world, f"{worker.name}-link", worker.machine)
         self.worker = worker
-        self.identity = Identity(f"key of {worker.name}", ("worker",))
+        self.identity = Identity("key of all workers" if world.has_one_key else f"key of {worker.name}", ("worker",))
         self.session = None
         self.outboxes = []
 

@@ -23,8 +23,9 @@ from types import SimpleNamespace
 from unittest import mock
 
 from auditor import Auditor
+from simulated_machines import Machine
 from simulated_network import SimulatedNetwork
-from simulated_parts import Machine, ServerProcess, Training, Worker
+from simulated_parts import ServerProcess, Training, Worker
 
 from tmrl_like.base.files import disk
 from tmrl_like.delivery import outbox, sample_log, sender, session
@@ -61,7 +62,7 @@ FAULTS = {
     "fill_disk": 0.3,
     "free_disk": 0.6,
     "slow_disk": 0.3,
-    "fail_sync": 0.3,
+    "fail_sync": 1.0,
     "cut_power": 0.6,
     "jump_clock": 0.3,
     "pass_time": 0.3,
@@ -93,6 +94,7 @@ class World:
         self.folder = folder
         self._name = folder.name.encode()
         self.rng = rng = random.Random(seed)
+        self.has_one_key = seed % 2 == 0  # all workers have the same
         self.now = 100.0
         self.steps = self.samples = 0
         self.counts = Counter()
@@ -145,6 +147,10 @@ class World:
         self._fault_weights = list(itertools.accumulate(chosen.values()))
         fewest, most = rng.choice(((0.0, 0.01), (0.01, 0.05), (0.03, 0.1)))
         self._troubles = rng.uniform(fewest, most)
+
+    def only(self, fault, share):
+        """Have one kind of fault, in so many of all steps."""
+        self._faults, self._fault_weights, self._troubles = [fault], [1.0], share
 
     # -- what happened ---------------------------------------------------------------------------------
 
@@ -352,9 +358,8 @@ class World:
         self._heal()
         self._round()
         for env in self._envs:
-            for _ in range(4):
-                if env.is_alive:
-                    env.run(env.append)
+            if env.is_alive:
+                env.run(env.append_to_all)  # so that it says what it had no room for
         self._pass_until(lambda: not any(link.is_alive and link.orphan_until is not None for link in self._links))
         self._pass_until(self._is_quiet)
         for training in self.trainings:

@@ -49,6 +49,7 @@ def test_an_acknowledgement_across_a_hole_is_found(monkeypatch):
 def test_connections_whose_numbers_start_again_are_found():
     def again(world):
         world.network.numbers_again = True
+        world.only("cut", 0.2)
 
     is_found("refused|does not settle", again)
 

@@ -21,6 +21,7 @@ HAPPENED = (
     "a part left in good order",
     "a process was stopped",
     "a server was killed",
+    "a sync failed",
     "a trainer was killed",
     "a worker came back while its old link lived",
     "a worker was killed",
@@ -36,6 +37,7 @@ HAPPENED = (
     "packets were asked for again",
     "samples came too late",
     "samples were dropped",
+    "the power was cut",
     "time passed",
 )
 RARE = ("Dismissal", "a misfit was told to leave", "a worker was rejected")

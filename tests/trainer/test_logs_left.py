@@ -25,10 +25,10 @@ class Memory:
         self.buffers.append(buffer)
 
 
-def write(folder, *sequences):
+def write(folder, *sequences, receipts=()):
     """A log of packets of one sample, whose observation is the packet's number."""
     packet_log = PacketLog(folder, lock_folder(folder))
-    packet_log.make_head = lambda: Head("run")
+    packet_log.make_head = lambda: Head("run", 0, receipts)
     for sequence in sequences:
         writer = PacketWriter()
         writer.append((None, np.float32(sequence), 0.0, False, False, {}), StepTiming(1e9, 0.0, 0.0, 1))
@@ -64,3 +64,9 @@ def test_what_another_log_holds_in_between_ends_a_stream(tmp_path, rows_of):
     for number, stream in rows_of():
         streams.setdefault(stream, []).append(number)
     assert sorted(streams.values()) == [[1, 2], [3, 4]]
+
+
+def test_a_packet_that_came_too_late_ends_a_stream_where_the_next_segment_begins_right_behind_it(tmp_path, rows_of):
+    write(tmp_path / "log", 1)
+    write(tmp_path / "log", 3, receipts=(Receipt("w", 7, 2),))
+    assert len({stream for _, stream in rows_of()}) == 2

@@ -230,7 +230,7 @@ class Receiver:
         for worker, incarnation, sequence in receipts:
             progress = self._progress((worker, incarnation))
             if sequence > progress.received:
-                progress.advance(sequence)
+                progress.received, progress.stretch = sequence, sequence + 1
                 progress.confirmed = progress.logged = progress.trained = sequence
 
     # -- packets (connection's thread) ---------------------------------------------------------------

@@ -9,7 +9,7 @@ What every transport guarantees
 - A message arrives whole or not at all, in order within one connection, unchanged.
 - Nothing waits: `send` hands over or says no. Only `receive` waits, for as long as it is asked to.
 - A message above `max_message_bytes` is refused on both sides.
-- Strangers stay few and small: `MAX_UNPROVED_CONNECTIONS`, each of which can make the server hold 1 MiB at most.
+- Strangers stay few and small: `MAX_UNPROVED_CONNECTIONS`, which can make the server hold 64 MB at most.
 - What a peer has proved comes with every message; the id of a connection is never that of another key's.
 - Encrypted and authenticated in both directions (`inproc` never leaves the process).
 - What is not guaranteed: a message handed over may be lost when the connection breaks. Numbers and
@@ -31,8 +31,8 @@ T = TypeVar("T")
 
 DEFAULT_PORT = 7790
 LOCALHOST = "127.0.0.1"
-MAX_UNPROVED_CONNECTIONS = 64
-"""Connections that have not proved a key and may be open at a time."""
+MAX_UNPROVED_CONNECTIONS = 112
+"""Connections that have not proved a key and may be open at a time: times what each may send, it makes 64 MB."""
 _DESCRIPTORS = 1 << 16
 
 

@@ -2,8 +2,8 @@
 
 libzmq accepts whoever dials, and keeps a connection that proves nothing for the whole handshake time. This
 thread hears of every connection that is accepted or ends (a socket monitor), learns from the server which ones
-have delivered a message (nobody can without a valid key), and of the others cuts the oldest when there are too
-many: they all dial again, and those that have a key are through in milliseconds.
+have delivered a message (nobody can without a valid key), and of the others cuts some when there are too many
+(`Strangers`): they all dial again, and those that have a key are through in milliseconds.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from collections.abc import Iterator
 import zmq
 from zmq.utils import z85
 
-from tmrl_like.transport.base import MAX_UNPROVED_CONNECTIONS
 from tmrl_like.transport.credentials import KEYS_CHECK_S, AuthorizedKeys
+from tmrl_like.transport.strangers import Strangers
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class Gate:
         self.refused = 0
         self.failure: BaseException | None = None
         self._keys = keys
-        self._unproved: dict[int, object] = {}  # descriptor -> address of the other side; the oldest first
+        self._strangers: Strangers[int] = Strangers()  # by descriptor
         self._proved: set[int] = set()
         self._lock = threading.Lock()
         self._said: set[str] = set()
@@ -56,7 +56,7 @@ class Gate:
         if descriptor not in self._proved:
             with self._lock:
                 self._proved.add(descriptor)
-                self._unproved.pop(descriptor, None)
+                self._strangers.remove(descriptor)
 
     def _run(self) -> None:
         poller = zmq.Poller()
@@ -103,20 +103,19 @@ class Gate:
                 event, descriptor = struct.unpack("=hi", self._events.recv_multipart(zmq.NOBLOCK)[0])
             except zmq.Again:
                 return
+            surplus = None
             with self._lock:
-                self._unproved.pop(descriptor, None)
+                self._strangers.remove(descriptor)
                 if event == zmq.EVENT_DISCONNECTED:
                     self._proved.discard(descriptor)
                 elif descriptor not in self._proved:
                     with contextlib.suppress(OSError), _borrowed(descriptor) as connection:
-                        self._unproved[descriptor] = connection.getpeername()
-                surplus = next(iter(self._unproved), 0) if len(self._unproved) > MAX_UNPROVED_CONNECTIONS else 0
-                address = self._unproved.pop(surplus, None)
+                        surplus = self._strangers.add(descriptor, connection.getpeername())
             if surplus:
-                with contextlib.suppress(OSError), _borrowed(surplus) as connection:
-                    if connection.getpeername() == address:  # the descriptor has not passed to another one
+                with contextlib.suppress(OSError), _borrowed(surplus[0]) as connection:
+                    if connection.getpeername() == surplus[1]:  # the descriptor has not passed to another one
                         connection.shutdown(socket.SHUT_RDWR)
-                self._refuse("more connections than usual prove no key; the oldest of them are cut")
+                self._refuse("more connections than usual prove no key; some of them are cut")
 
 
 @contextlib.contextmanager

@@ -34,7 +34,7 @@ _BROKEN_HANDSHAKES = 3  # before it is asked whether anybody speaks there; and a
 _GIVES_UP_AFTER_S = 60.0  # of them: a server that very many dial at once breaks some, see `Gate`
 _REDIAL_AFTER_S = 0.3
 _BACKLOG = 1024
-_PART_BYTES = 1 << 20
+_PART_BYTES = 516 << 10  # a frame of a policy in one
 _COPY_BELOW_BYTES = 1 << 18  # at a server; what is not copied wakes a thread when it has left
 _CURVE_BYTES = 33  # what encryption adds to a message; libzmq compares the sum with its limit
 

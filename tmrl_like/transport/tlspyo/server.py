@@ -17,7 +17,6 @@ from twisted.internet.protocol import Factory
 
 from tmrl_like.errors import DecodingError, TransportError
 from tmrl_like.transport.base import (
-    MAX_UNPROVED_CONNECTIONS,
     REVOKED,
     Identity,
     Incoming,
@@ -26,6 +25,7 @@ from tmrl_like.transport.base import (
     next_in,
 )
 from tmrl_like.transport.credentials import KEYS_CHECK_S, AuthorizedKeys, KeyFolder
+from tmrl_like.transport.strangers import Strangers
 from tmrl_like.transport.tlspyo.connection import (
     GROUP,
     HEADER_BYTES,
@@ -55,7 +55,7 @@ class TlspyoServerLink:
         self.inbox: queue.SimpleQueue[tuple[ServerConnection, bytes | memoryview] | None] = queue.SimpleQueue()
         self.numbers = itertools.count(1)
         self._connections: dict[bytes, ServerConnection] = {}
-        self._unproved: dict[bytes, ServerConnection] = {}  # the oldest first
+        self._strangers: Strangers[ServerConnection] = Strangers()
         self._has_refused = False
         self._reading_keys = task.LoopingCall(self.keys.refresh)
         try:
@@ -77,17 +77,16 @@ class TlspyoServerLink:
     # in the reactor
 
     def made(self, connection: ServerConnection) -> None:
-        """Somebody has dialled; of too many that prove no key the oldest goes."""
-        self._unproved[connection.id] = connection
-        if len(self._unproved) > MAX_UNPROVED_CONNECTIONS:
-            self._unproved.pop(next(iter(self._unproved))).transport.abortConnection()
+        """Somebody has dialled; of too many that prove no key one goes."""
+        if surplus := self._strangers.add(connection, (connection.transport.getPeer().host,)):
+            surplus[0].transport.abortConnection()
 
     def proved(self, connection: ServerConnection) -> None:
-        self._unproved.pop(connection.id, None)
+        self._strangers.remove(connection)
         self._connections[connection.id] = connection
 
     def gone(self, connection: ServerConnection) -> None:
-        self._unproved.pop(connection.id, None)
+        self._strangers.remove(connection)
         if self._connections.pop(connection.id, None) is None and not self._has_refused:
             self._has_refused = True
             log.warning("refused a connection without a valid key; `tmrl-like keys invite` makes a valid one")
@@ -122,7 +121,7 @@ class TlspyoServerLink:
             if self._reading_keys.running:
                 in_reactor(self._reading_keys.stop)
                 in_reactor(self._port.stopListening)
-                close_all([*self._connections.values(), *self._unproved.values()])
+                close_all([*self._connections.values(), *self._strangers])
 
 
 class ServerConnection(Connection, ServerProtocol):  # type: ignore[misc]

@@ -1,0 +1,80 @@
+"""Who goes where too many connections prove no key."""
+
+from __future__ import annotations
+
+import pytest
+
+from tmrl_like.transport.base import MAX_UNPROVED_CONNECTIONS
+from tmrl_like.transport.strangers import _SPARED_S, Strangers
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def crowd(strangers: Strangers[str], size: int, host: str = "10.0.0.1") -> list[str]:
+    """Who of them is cut."""
+    cut = (strangers.add(f"{host} {i}", (host, i)) for i in range(size))
+    return [surplus[0] for surplus in cut if surplus]
+
+
+def test_nobody_goes_while_they_are_few(clock: Clock) -> None:
+    assert crowd(Strangers(clock), MAX_UNPROVED_CONNECTIONS) == []
+
+
+def test_of_a_mass_that_dials_at_once_those_go_that_came_last(clock: Clock) -> None:
+    strangers: Strangers[str] = Strangers(clock)
+    crowd(strangers, MAX_UNPROVED_CONNECTIONS)
+    assert strangers.add("late", ("10.0.0.1", 1)) == ("late", ("10.0.0.1", 1))
+    for proved in ("10.0.0.1 0", "10.0.0.1 7"):
+        strangers.remove(proved)
+    assert crowd(strangers, 3, "10.0.0.2") == [f"10.0.0.1 {MAX_UNPROVED_CONNECTIONS - 1}"]
+
+
+def test_who_had_its_time_goes_first(clock: Clock) -> None:
+    strangers: Strangers[str] = Strangers(clock)
+    crowd(strangers, MAX_UNPROVED_CONNECTIONS)
+    clock.now = 1.1 * _SPARED_S
+    cut = [strangers.add(f"late {i}", ("10.0.0.1", i)) for i in range(2)]
+    assert cut == [("10.0.0.1 0", ("10.0.0.1", 0)), ("10.0.0.1 1", ("10.0.0.1", 1))]
+
+
+@pytest.mark.parametrize(("of_the_crowd", "other"), [("10.0.0.1", "10.0.0.2"), ("2001:db8::1", "2001:db8:0:1::1")])
+def test_a_crowd_cuts_nobody_elsewhere(clock: Clock, of_the_crowd: str, other: str) -> None:
+    strangers: Strangers[str] = Strangers(clock)
+    strangers.add("elsewhere", (other, 1))
+    clock.now = 1.1 * _SPARED_S
+    assert "elsewhere" not in crowd(strangers, 3 * MAX_UNPROVED_CONNECTIONS, of_the_crowd)
+    assert "elsewhere" in strangers
+
+
+def test_addresses_of_one_network_are_one_crowd(clock: Clock) -> None:
+    strangers: Strangers[str] = Strangers(clock)
+    strangers.add("elsewhere", ("2001:db8:0:1::1", 1))
+    clock.now = 1.1 * _SPARED_S
+    for i in range(2 * MAX_UNPROVED_CONNECTIONS):
+        strangers.add(str(i), (f"2001:db8::{i:x}", i))
+    assert "elsewhere" in strangers
+
+
+def test_an_address_may_name_a_way_out(clock: Clock) -> None:
+    assert Strangers(clock).add("link local", ("fe80::1%eth0", 1, 0, 2)) is None
+
+
+def test_nothing_is_kept_of_those_that_are_gone(clock: Clock) -> None:
+    strangers: Strangers[str] = Strangers(clock)
+    for _ in range(2):
+        crowd(strangers, 3 * MAX_UNPROVED_CONNECTIONS)
+        for connection in list(strangers):
+            strangers.remove(connection)
+            strangers.remove(connection)
+    assert not list(strangers)
+    assert strangers._since == {}

@@ -209,7 +209,7 @@ def run_workers(keys_folder: Path, names: dict[str, int], samples: int, packet_s
             (np.zeros(2, np.float32), obs, np.float32(-0.5), False, False, {}), StepTiming(1e9, 1e-4, 1e-5, 3)
         )
     encoded = writer.encode()
-    data, compressed = Compressor()(encoded)
+    data, compressed = Compressor()(encoded, writer.rows().extra_bytes)
     body = (data, len(encoded), compressed)
     pipe.send("ready")
     pipe.recv()

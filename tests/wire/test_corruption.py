@@ -15,7 +15,7 @@ import zstandard
 
 from tmrl_like.errors import DecodingError, OversizeError
 from tmrl_like.wire import messages
-from tmrl_like.wire.packet import LIMITS, PacketLimits, PacketWriter, decode_body
+from tmrl_like.wire.packet import LIMITS, Compressor, PacketLimits, PacketWriter, decode_body
 from tmrl_like.wire.schema import MAX_LEAVES
 
 from .samples import TIMING, announce, drone_sample, packet_of
@@ -166,7 +166,7 @@ def test_the_forger_can_also_tell_the_truth() -> None:
 
 def test_a_body_above_the_limit_is_refused_before_anything_is_read() -> None:
     packet, body = drone_packet()
-    with pytest.raises(OversizeError, match=f"{len(body)} bytes; at most {len(body) - 1}"):
+    with pytest.raises(OversizeError, match=f"{len(body)} in memory; at most {len(body) - 1}"):
         decode_body(packet, body, PacketLimits(body_bytes=len(body) - 1))
 
 
@@ -207,16 +207,20 @@ def test_a_small_packet_that_unpacks_to_columns_of_a_million_texts_is_refused_fo
         assert _peak() - before < 20 * MEGABYTE
 
 
-def test_what_a_little_data_may_unpack_to_is_bounded_and_a_black_picture_is_within() -> None:
-    for size, is_taken in ((LIMITS.free_bytes // 2, True), (2 * LIMITS.free_bytes, False)):
-        body = forged(six(("a", "|u1", [size])), sizes=(size, 0, 0, 0, 0, 0), buffers=bytes(size))
-        small = zstandard.ZstdCompressor(level=1).compress(body)
-        packet = announce(small, 1, raw_bytes=len(body))
-        if is_taken:
-            assert len(decode_body(packet, small)) == 1
-        else:
-            with pytest.raises(OversizeError, match="unpack"):
-                decode_body(packet, small)
+@pytest.mark.parametrize("kind", ["pictures", "texts", "columns"])
+def test_a_compressed_packet_comes_to_so_many_times_its_size_and_one_of_ours_stays_below(kind: str) -> None:
+    writer = PacketWriter()
+    values: Any = {"pictures": np.zeros(100_000, np.uint8), "texts": ("ab" * 20,) * 50, "columns": (1.5,) * 2000}[kind]
+    for _ in range(20):
+        writer.append((values, 0, 0.0, False, False, {}), TIMING)
+    body = writer.encode()
+    bomb = zstandard.ZstdCompressor(level=1).compress(body)
+    ours, is_compressed = Compressor()(body, writer.rows().extra_bytes)
+    assert is_compressed
+    assert len(decode_body(announce(ours, 20, raw_bytes=len(body)), ours)) == 20
+    for small in (bomb, ours[:-1]):
+        with pytest.raises(OversizeError, match=f"unpacks from {len(small)} bytes to"):
+            decode_body(announce(small, 20, raw_bytes=len(body)), small)
 
 
 def test_a_packet_may_not_hold_segments_without_samples() -> None:

@@ -258,17 +258,17 @@ def test_compressed_packets_come_back_and_compression_pauses_when_it_does_not_pa
         image[i] = 255
         writer.append((image, 0, 0, 0, 0, {}), TIMING)
     body, compress = writer.encode(), Compressor()
-    small, compressed = compress(body)
+    small, compressed = compress(body, writer.rows().extra_bytes)
     assert compressed
     assert len(small) < len(body) / 10
     block = decode_body(announce(small, 20, raw_bytes=len(body)), small)
     assert block.samples()[19].act.sum() == 20 * 64 * 255
     noise = rng.bytes(100_000)
-    assert compress(noise) == (noise, False)
-    assert compress(body) == (body, False)
+    assert compress(noise, 0) == (noise, False)
+    assert compress(body, 0) == (body, False)
     for _ in range(Compressor.PAUSE - 1):
-        compress(noise)
-    assert compress(body)[1]
+        compress(noise, 0)
+    assert compress(body, 0)[1]
 
 
 def test_long_streams_of_drone_samples_take_few_bytes() -> None:

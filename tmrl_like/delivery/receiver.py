@@ -19,7 +19,7 @@ from tmrl_like.delivery.log import Head, PacketLog, Segment, entries_of
 from tmrl_like.errors import DecodingError, MemoryContractError
 from tmrl_like.types import Buffer, Delivery, EpisodeStats, Receipt
 from tmrl_like.wire import messages as m
-from tmrl_like.wire.packet import SampleBlock, decode_bodies, decode_body
+from tmrl_like.wire.packet import PacketLimits, SampleBlock, decode_bodies, decode_body
 from tmrl_like.wire.records import unseal
 from tmrl_like.wire.schema import Node
 
@@ -32,6 +32,7 @@ _MERGED_SAMPLES = 10_000
 _WRITE_BYTES = 4 << 20
 _RUN_BYTES = 256 << 10  # of packets that are decoded together: beyond, joining them costs more than it saves
 _MAX_REASON = 2000
+_KEPT = PacketLimits(ratio=1 << 20)  # what is on a disk may have been sent before there was such a limit
 
 Process = tuple[str, int]  # worker, incarnation
 
@@ -115,10 +116,7 @@ class _Waiting(NamedTuple):
     records: list[memoryview]
     progress: _Progress  # of their process
     is_dropped: bool  # not in the memory, and not to be logged
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(map(len, self.records)) + _PACKET_BYTES * len(self.records)
+    size_bytes: int  # of records and samples, about
 
 
 class Receiver:
@@ -220,7 +218,7 @@ class Receiver:
         """Decode; a packet that cannot be decoded is counted, and what follows does not continue what was before."""
         blocks: tuple[SampleBlock, ...] = ()
         try:
-            blocks = (decode_body(packet, body),) if packet.samples else ()
+            blocks = (decode_body(packet, body, _KEPT),) if packet.samples else ()
         except DecodingError as error:
             self._note_malformed(packet.worker, error)
         return Buffer(stream=progress.stream_of(packet), blocks=blocks)
@@ -308,8 +306,9 @@ class Receiver:
         if is_dropped:
             progress.stretch = last.sequence + 1
         records = [arrived.record for arrived in run]
-        self._waiting.append(_Waiting(last.receipt, samples, records, progress, is_dropped))
-        self._waiting_bytes[last.worker] += self._waiting[-1].size_bytes
+        size_bytes = sum(len(arrived.record) + arrived.packet.body_bytes + _PACKET_BYTES for arrived in run)
+        self._waiting.append(_Waiting(last.receipt, samples, records, progress, is_dropped, size_bytes))
+        self._waiting_bytes[last.worker] += size_bytes
         episodes: list[EpisodeStats] = []
         for packet in packets:
             uncovered = max(0, len(packet.episodes) - packet.samples)  # an episode has a sample, a test episode none

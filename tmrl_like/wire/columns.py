@@ -73,6 +73,7 @@ class Layout:
         self.schema = schema
         self._columns = [_ColumnLayout(leaf) for leaf in leaves_of(schema)]
         self.leaves = len(self._columns)
+        self.objects = objects_in(leaves_of(schema))
         self._plan_of = lru_cache(maxsize=64 if self.leaves <= _PLANNED_LEAVES else 0)(self._plan)
 
     def is_fixed(self, rows: int, sizes: Sequence[int]) -> bool:
@@ -125,6 +126,11 @@ class Layout:
             leaves.append(column.view(rows, data[start : start + size]))
             start += size
         return Columns(self.schema, rows, tuple(leaves)), start
+
+
+def objects_in(leaves: Sequence[Leaf]) -> int:
+    """How many of these columns hold an object of Python's in each row: text, bytes, integers of any size."""
+    return sum(isinstance(leaf, PlainLeaf) and leaf.kind not in NUMBERS and leaf.kind != "none" for leaf in leaves)
 
 
 class _Plan(NamedTuple):

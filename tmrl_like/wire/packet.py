@@ -27,7 +27,7 @@ import zstandard
 
 from tmrl_like.errors import DecodingError, EncodingError, OversizeError
 from tmrl_like.types import ActionSource, Info, Sample, StepTiming
-from tmrl_like.wire.columns import Columns, Layout
+from tmrl_like.wire.columns import Columns, Layout, objects_in
 from tmrl_like.wire.messages import MAX_BODY_BYTES, SamplePacket
 from tmrl_like.wire.rows import EPISODES, RESET, RowColumns, RowFormat, format_of
 from tmrl_like.wire.schema import Node, TupleNode
@@ -54,22 +54,21 @@ class PacketLimits:
 
     Attributes:
         body_bytes: of the body, unpacked.
-        free_bytes: a body may be unpacked to so much, however small it is (black pictures), …
-        ratio: … and to so many times its size beyond that.
+        ratio: a compressed body may come to so many times its size in memory. Senders keep to it: see `Compressor`.
         head_bytes: of the head.
         columns: over all segments, one per leaf and one more per segment.
         values: samples times leaves, over all segments.
     """
 
     body_bytes: int = MAX_BODY_BYTES
-    free_bytes: int = 32 << 20
-    ratio: int = 200
+    ratio: int = 16
     head_bytes: int = 1 << 20
     columns: int = 50_000
     values: int = 2_000_000
 
 
 LIMITS = PacketLimits()
+_ROW_BYTES, _OBJECT_BYTES, _COLUMN_BYTES = 32, 128, 300  # in memory, about, beside the unpacked body
 _CACHED_HEAD_BYTES = 16 << 10
 _AT_ONCE_BYTES = 1 << 20  # what is unpacked before its head is looked at
 
@@ -91,6 +90,7 @@ class _Form(NamedTuple):
     segments: tuple[tuple[int, tuple[int, ...], Layout], ...]  # rows, sizes of the buffers
     samples: int
     with_originals: bool
+    extra_bytes: int  # see `_extra_bytes`
 
 
 class _OfThread(threading.local):
@@ -165,11 +165,15 @@ class PacketRows:
         samples: how many.
         observed_at_s: Unix time of the first observation; 0: there is none.
         policy_version: the oldest published version that chose an action; 0: none did.
+        extra_bytes: what they come to in memory beside the body, about, where they are received.
     """
 
     def __init__(self, segments: Sequence[RowColumns], with_originals: bool = False) -> None:
         """Join segments; `with_originals`: samples have a seventh item (CRC debugging)."""
         self._segments = segments
+        self.extra_bytes = sum(
+            _extra_bytes(segment.rows, len(segment.buffers), objects_in(segment.format.leaves)) for segment in segments
+        )
         self._with_originals = with_originals
         self.samples = sum(segment.rows for segment in segments)
         columns = zip(*(segment.timing for segment in segments), strict=True)
@@ -246,7 +250,9 @@ def _encode_schema(schema: Node) -> msgspec.Raw:
 class Compressor:
     """zstandard at its fastest level, as long as it pays.
 
-    After a body that shrinks by less than a tenth, the next `PAUSE` bodies are sent as they are.
+    After a body that shrinks by less than a tenth, the next `PAUSE` bodies are sent as they are. One that shrinks by
+    more than is taken (`PacketLimits.ratio`; black pictures) is made longer by zeros: who wants much memory of the
+    receiver has to send much.
     """
 
     PAUSE = 50
@@ -255,12 +261,12 @@ class Compressor:
         self._zstd = zstandard.ZstdCompressor(level=1, write_checksum=False)
         self._pause = 0
 
-    def __call__(self, body: bytes) -> tuple[bytes, bool]:
-        """Return (bytes to send, whether they are compressed)."""
+    def __call__(self, body: bytes, extra_bytes: int) -> tuple[bytes, bool]:
+        """Return (bytes to send, whether they are compressed); `extra_bytes` are those of `PacketRows`."""
         if self._pause:
             self._pause -= 1
             return body, False
-        small = self._zstd.compress(body)
+        small = self._zstd.compress(body).ljust(-(-(len(body) + extra_bytes) // LIMITS.ratio), b"\0")
         if len(small) > 0.9 * len(body):
             self._pause = self.PAUSE
             return body, False
@@ -322,6 +328,8 @@ def _opened(
     if check is not None:
         for _, _, layout in form.segments:
             check(layout.schema)
+    if packet.compressed:
+        source.refuse_above(packet.body_bytes + form.extra_bytes)
     return form, source.read(source.left)
 
 
@@ -344,15 +352,12 @@ class _Source:
         self.left = packet.body_bytes
         self._raw = memoryview(body)
         self._reader: Any = None
-        allowed = limits.body_bytes
+        self._sent_bytes = len(body)
+        self._allowed = limits.body_bytes
+        self.refuse_above(self.left)
         if packet.compressed:
-            allowed = min(allowed, limits.free_bytes + limits.ratio * len(body))
-        if self.left > allowed:
-            raise OversizeError(
-                f"a packet that claims to unpack from {len(body)} bytes to {self.left} bytes; at most {allowed} are "
-                "allowed"
-            )
-        if packet.compressed:
+            self._allowed = limits.ratio * len(body)
+            self.refuse_above(self.left)
             if zstandard.frame_content_size(body) != self.left:
                 raise DecodingError("the packet's length does not match its compressed frame")
             if self.left > _AT_ONCE_BYTES:
@@ -361,6 +366,14 @@ class _Source:
             self._raw = memoryview(_of_thread.decompressor.decompress(body))
         if len(self._raw) != self.left:
             raise DecodingError(f"the packet announces {self.left} bytes and holds {len(self._raw)}")
+
+    def refuse_above(self, size: int) -> None:
+        """Raise OversizeError where the packet would come to more than is allowed."""
+        if size > self._allowed:
+            raise OversizeError(
+                f"a packet that unpacks from {self._sent_bytes} bytes to {size} in memory; at most {self._allowed} are "
+                "allowed"
+            )
 
     def read(self, size: int) -> memoryview:
         """The next `size` bytes."""
@@ -385,9 +398,10 @@ def _new_form(encoded: bytes, limits: PacketLimits) -> _Form:
     if min((segment.rows for segment in head.segments), default=1) < 1:
         raise DecodingError("a segment without samples")
     segments = []
-    columns = values = 0
+    columns = values = extra_bytes = 0
     for segment in head.segments:
         layout = _layout_of(segment.schema)
+        extra_bytes += _extra_bytes(segment.rows, layout.leaves, layout.objects)
         columns += layout.leaves + 1
         values += segment.rows * layout.leaves
         if columns > limits.columns or values > limits.values:
@@ -398,7 +412,12 @@ def _new_form(encoded: bytes, limits: PacketLimits) -> _Form:
         if type(layout.schema) is not TupleNode or len(layout.schema.items) != _FIELDS + head.with_originals:
             raise DecodingError(f"a sample is not a tuple of {_FIELDS + head.with_originals} items")
         segments.append((segment.rows, segment.sizes, layout))
-    return _Form(tuple(segments), sum(segment.rows for segment in head.segments), head.with_originals)
+    return _Form(tuple(segments), sum(segment.rows for segment in head.segments), head.with_originals, extra_bytes)
+
+
+def _extra_bytes(rows: int, leaves: int, objects: int) -> int:
+    """What a segment comes to in memory, about, beside its buffers."""
+    return rows * (_ROW_BYTES + objects * _OBJECT_BYTES) + (leaves + 1) * _COLUMN_BYTES
 
 
 _cached_form = lru_cache(maxsize=256)(_new_form)

@@ -47,7 +47,7 @@ def packet_pieces(
 ) -> tuple[bytes, bytes]:
     """The record of a packet, in two pieces: copying a large body costs more than all the rest."""
     body = rows.encode()
-    data, compressed = compress(body)
+    data, compressed = compress(body, rows.extra_bytes)
     header = m.SamplePacket(
         *name,
         breaks=breaks,

@@ -144,6 +144,21 @@ def test_the_window_limits_what_is_on_its_way(outbox):
     assert box.unacknowledged_samples() == 2
 
 
+@pytest.mark.fault(
+    "peers", "a trainer's key asks for packets again without end", "they leave again twice a second at most"
+)
+def test_who_asks_again_and_again_is_heard_twice_a_second(outbox):
+    clock = Clock()
+    box, wire = outbox(clock=clock), Wire()
+    fill(box, 1)
+    box.seal()
+    for i in range(100):
+        clock.now = i / 100
+        box.pump(wire.send, True)
+        ack(box, 0, 0, again=True)
+    assert 3 <= len(wire.packets) <= 4
+
+
 def test_what_was_dropped_on_its_way_counts_for_the_window_until_it_is_acknowledged_or_sent_again(outbox):
     clock = Clock()
     box, wire = outbox(clock, max_samples=1, window_bytes=1, max_held_samples=2), Wire()

@@ -451,7 +451,7 @@ def test_more_workers_than_allowed_are_refused(link):
 
 
 def test_above_its_limit_the_relay_drops_packets_and_counts_them(link):
-    relay = Relay(link, max_waiting_bytes=500)
+    relay = Relay(link, max_waiting_bytes=5_000)
     give(relay, b"t", hello("trainer", "t1"))
     give(relay, b"w", hello())
     link.full.add(b"t")

@@ -22,6 +22,7 @@ log = logging.getLogger("tmrl_like.delivery")
 
 _BUNDLE_BYTES = 128 << 10
 _BUNDLE_PACKETS = m.MAX_BUNDLE_PACKETS
+_RESEND_S = 0.4  # a trainer asks again after 0.5 s; one that asks more often is not heard
 _FIRST_PATIENCE_S = 5.0
 _MAX_PATIENCE_S = 60.0
 _PACKET_BYTES = 400  # about; what a packet counts for in memory beside its record
@@ -55,6 +56,7 @@ class _Backlog:
         self.samples = 0
         self._progress_at = now  # when an acknowledgement last moved on
         self._patience_s = _FIRST_PATIENCE_S
+        self.resent_at = -_RESEND_S  # because it was asked for
 
     def __iter__(self) -> Iterator[_Packet]:
         return itertools.chain(self.received, self.in_flight, self.produced)
@@ -388,7 +390,8 @@ class Sender:
         backlog.note_received(ack.received, now)
         while backlog.received and backlog.received[0].sequence <= ack.stored:
             self._forget(backlog, backlog.received[0], now)
-        if ack.again:
+        if ack.again and now - backlog.resent_at >= _RESEND_S:
+            backlog.resent_at = now
             backlog.retransmit(ack.received)
         if backlog.oldest is None and backlog is not self._own:
             del self._backlogs[ack.incarnation]

@@ -48,6 +48,7 @@ _MAX_WATCHERS = 8
 _LOOKS, _LOOKS_PER_S = 10, 4.0  # at one place of a watcher that are answered, at first, and then
 _DRIVES, _DRIVES_PER_S = 50, 50.0  # at one of an operator that are passed on, at first, and then
 _VIEWS_ON_THEIR_WAY = 3  # to one watcher
+_KEPT_BYTES = 500  # about; what a message that is kept takes beside its bytes
 _SHOWN_BEAT_BYTES, _SHOWN_TEXT = 1000, 200  # of a longer beat so many characters of each text
 _SHARED_FILE = "this {0} and the {1} keep their weights in one file of one machine: give each its own model_path"
 _MISFIT = (
@@ -150,9 +151,9 @@ class _Waiting:
 
     def add(self, key: str, data: bytes | memoryview) -> int:
         """Append a message; returns how many were dropped for it: the newest of the key that has most, maybe itself."""
-        dropped = 0
-        own_bytes = self._bytes.get(key, 0) + len(data)
-        while self.size_bytes + len(data) > self._max_bytes:
+        dropped, size_bytes = 0, len(data) + _KEPT_BYTES
+        own_bytes = self._bytes.get(key, 0) + size_bytes
+        while self.size_bytes + size_bytes > self._max_bytes:
             largest = max(self._bytes, key=self._bytes.__getitem__, default=key)
             if own_bytes >= self._bytes.get(largest, 0):
                 return dropped + 1
@@ -162,8 +163,8 @@ class _Waiting:
             self._queues[key], self._bytes[key] = deque(), 0
             self._turns.append(key)
         self._queues[key].append(data)
-        self._bytes[key] += len(data)
-        self.size_bytes += len(data)
+        self._bytes[key] += size_bytes
+        self.size_bytes += size_bytes
         return dropped
 
     def send(self, send: Callable[[bytes | memoryview], bool]) -> bool:
@@ -177,8 +178,8 @@ class _Waiting:
         return True
 
     def _take(self, key: str, data: bytes | memoryview) -> None:
-        self._bytes[key] -= len(data)
-        self.size_bytes -= len(data)
+        self._bytes[key] -= len(data) + _KEPT_BYTES
+        self.size_bytes -= len(data) + _KEPT_BYTES
         if not self._queues[key]:
             del self._queues[key], self._bytes[key]
             self._turns.remove(key)
@@ -603,7 +604,7 @@ class Relay:
         policy = self._policy
         if message.index != len(policy.frames):
             return  # the rest of a policy whose beginning was lost with a connection; the next one follows
-        policy.size_bytes += len(data)
+        policy.size_bytes += len(data) + _KEPT_BYTES
         if policy.size_bytes > self._max_policy_bytes:
             self._refuse_malformed_from(seat, f"its policy is larger than {self._max_policy_bytes} bytes")
             return
@@ -674,10 +675,10 @@ class Relay:
         if len(record) > m.MAX_REPORT_BYTES:
             return
         self._report += 1
-        self._report_bytes += len(record)
+        self._report_bytes += max(len(record), _KEPT_BYTES)
         self._reports.append(bytes(record))
         while self._report_bytes > m.MAX_REPORTS_BYTES:
-            self._report_bytes -= len(self._reports.popleft())
+            self._report_bytes -= max(len(self._reports.popleft()), _KEPT_BYTES)
 
     def _on_look(self, seat: Seat, message: m.Look, data: bytes | memoryview) -> None:
         """Answer, unless it asks too often, or has not got the last answers yet."""

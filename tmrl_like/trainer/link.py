@@ -32,6 +32,7 @@ _TICK_S = 0.05
 _VERSIONS_KEPT = 10_000
 _REPORTS_KEPT = 500
 _SHORTAGE_AGAIN_S = 60.0
+_UNREAD_BYTES = 1000  # about; what a bundle that waits takes beside its body
 
 
 class TrainerLink:
@@ -215,7 +216,7 @@ class TrainerLink:
             deliveries = self._receiver.take(
                 message, body, self._clock(), lambda p: self._freshness.admit(p, time.time(), self.newest_version)
             )
-            self._unread.add(message.worker, deliveries, len(body))
+            self._unread.add(message.worker, deliveries, len(body) + _UNREAD_BYTES)
             self._read_unread()
         elif isinstance(message, m.Beat):
             if self._publishes:  # else it is only to be reminded

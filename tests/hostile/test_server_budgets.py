@@ -1,0 +1,233 @@
+"""What each message of each role's key may cost the server at most: memory, messages to others, work, and honest flow.
+
+A flood of each message, as small as it can be and as large, from one connection whose key is valid. Before each of its
+messages an honest worker sends a packet. Nothing here is measured in seconds: work is counted in calls.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tmrl_like.server.relay import Relay
+from tmrl_like.transport.base import Identity, Incoming
+from tmrl_like.types import EpisodeStats
+from tmrl_like.wire import messages as m
+from tmrl_like.wire.policy import FRAME_BYTES
+
+MEGABYTE = 1 << 20
+HONEST = Identity("lab", ("worker",))
+TRAINER = Identity("gpu", ("trainer",))
+SPACES = m.Spaces("Box(4)", "Box(2)")
+SHORT, LONG = 150, 5000  # messages of a flood
+FLOOD_BYTES = 4 * MEGABYTE
+FRAMING_BYTES = 40  # of the transport, per message
+FIXED_BYTES = MEGABYTE // 2  # that a key may cost whatever it sends
+MEMORY, TRAFFIC = 20, 20  # bytes that the server holds, and that it sends, for each byte that it is sent
+WORK = 10  # messages of an honest worker that take as many calls as one of these
+ALMOST_ALL = 0.9  # of an honest worker's packets pass
+TEXT, NAME, INT = "x" * 4000, "n" * m.MAX_NAME, 2**62
+EPISODE = EpisodeStats("w", True, -5.0, 10, True, False, 1e9, 1)
+
+
+class FullLink:
+    """Counts what is sent, and keeps none of it; who is full takes nothing."""
+
+    address = ("fake", 1)
+
+    def __init__(self) -> None:
+        self.full: set[bytes] = set()
+        self.sent_bytes = self.honest_packets = 0
+
+    def send(self, peer: bytes, data: bytes | memoryview) -> bool:
+        if peer in self.full:
+            return False
+        self.sent_bytes += len(data)
+        if peer == b"trainer":
+            message, _ = m.decode(data)
+            self.honest_packets += isinstance(message, m.Bundle) and message.worker == "honest"
+        return True
+
+    def forget(self, peer: bytes) -> None:
+        pass
+
+
+def receipts(number: int) -> tuple[tuple[int, int], ...]:
+    return tuple((INT + i, INT) for i in range(number))
+
+
+TAKEN_OVER = tuple(range(INT, INT + m.MAX_TAKEN_OVER))
+MESSAGES: dict[str, Callable[[int], bytes]] = {
+    "hello": lambda i: m.encode(m.Hello("worker", f"w{i}", i + 1, "0")),
+    "the same hello": lambda i: m.encode(m.Hello("worker", "w", 1, "0")),
+    "a large hello": lambda i: m.encode(
+        m.Hello("worker", f"{i}".ljust(m.MAX_NAME, "x"), i + 1, NAME, m.Spaces(TEXT, TEXT), NAME, TAKEN_OVER)
+    ),
+    "a hello of another role": lambda i: m.encode(m.Hello("trainer", f"t{i}", i + 1, "0")),
+    "a hello of no role": lambda i: m.encode(m.Hello(f"{i}", f"w{i}", i + 1, "0")),
+    "welcome": lambda i: m.encode(m.Welcome(1)),
+    "hello wanted": lambda i: m.encode(m.HelloWanted()),
+    "refusal": lambda i: m.encode(m.Refusal(TEXT)),
+    "a packet alone": lambda i: m.encode(m.SamplePacket("w", 1, i + 1, 0, 1, 10, False, episodes=(EPISODE,) * 50)),
+    "bundle": lambda i: m.encode(m.Bundle("w", 1, 0)),
+    "a bundle that awaits": lambda i: m.encode(m.Bundle("w", 1, 0, i, 0, True), bytes(10)),
+    "a large bundle": lambda i: m.encode(m.Bundle("w", 1, INT, INT, INT), bytes(MEGABYTE)),
+    "a bundle of another worker": lambda i: m.encode(m.Bundle("honest", 1, 1)),
+    "ack": lambda i: m.encode(m.Ack("honest", 1, INT, INT, True)),
+    "dismissal": lambda i: m.encode(m.Dismissal("honest", 2, TEXT)),
+    "receipts wanted": lambda i: m.encode(m.ReceiptsWanted("honest", 1, TAKEN_OVER)),
+    "receipts": lambda i: m.encode(m.Receipts("honest", 1, receipts(m.MAX_TAKEN_OVER))),
+    "takeover": lambda i: m.encode(m.Takeover("honest", 1, receipts(m.MAX_TAKEN_OVER), False)),
+    "policy frame": lambda i: m.encode(m.PolicyFrame(1, i, 2**40, 2**50, 0.0)),
+    "a large policy frame": lambda i: m.encode(m.PolicyFrame(1, i, 2**40, 2**50, 0.0), bytes(FRAME_BYTES)),
+    "the first frame of a policy": lambda i: m.encode(m.PolicyFrame(i, 0, 2**40, 2**50, 0.0), bytes(100)),
+    "beat": lambda i: m.encode(m.Beat("w")),
+    "a large beat": lambda i: m.encode(m.Beat("w", alarm="\U0001f697" + TEXT[1:], ended=TEXT, driver=TEXT)),
+    "report": lambda i: m.encode(m.Report()),
+    "a large report": lambda i: m.encode(m.Report(), bytes(m.MAX_REPORT_BYTES)),
+    "drive": lambda i: m.encode(m.Drive("honest", 0.0, (NAME,) * m.MAX_KEYS)),
+    "look": lambda i: m.encode(m.Look()),
+    "a look that has all": lambda i: m.encode(m.Look(INT, INT)),
+    "view": lambda i: m.encode(m.View(INT, INT), bytes(1000)),
+    "probe": lambda i: m.encode(m.Probe()),
+    "a large probe": lambda i: m.encode(m.Probe(0.0, NAME, NAME, (NAME,) * 16), bytes(m.MAX_PROBE_BYTES)),
+    "bye": lambda i: m.encode(m.Bye()),
+    "hello and bye": lambda i: m.encode(m.Bye() if i % 2 else m.Hello("worker", "w", i + 1, "0")),
+    "nothing": lambda i: b"",
+    "garbage": lambda i: bytes((m.WIRE_VERSION,)) + (60_000).to_bytes(4, "little") + bytes(60_000),
+    "another version": lambda i: bytes((m.WIRE_VERSION + 1,)) + bytes(100),
+    "a header of arrays": lambda i: bytes((m.WIRE_VERSION,)) + (60_000).to_bytes(4, "little") + b"\x91" * 60_000,
+}
+ROLES = {
+    "worker": Identity("thief", ("worker",)),
+    "watcher": Identity("tablet", ("watcher",)),
+    "operator": Identity("desk", ("operator",)),
+    "trainer": TRAINER,
+}
+TRAINERS_OWN = {"policy frame", "a large policy frame", "the first frame of a policy"}  # go to all workers, by design
+
+
+class Scene:
+    """A relay with a trainer and an honest worker, and a peer with a role of its own."""
+
+    def __init__(self, role: str, is_trainer_full: bool) -> None:
+        self.link = FullLink()
+        self.relay = Relay(self.link, max_waiting_bytes=16 * MEGABYTE)
+        self.identity, self.peer = ROLES[role], b"hostile"
+        if role == "trainer":
+            self.peer = b"trainer"
+        self.now = 0.0
+        self.tell(b"trainer", TRAINER, m.encode(m.Hello("trainer", "t", 1, "0", SPACES)))
+        self.tell(b"honest", HONEST, m.encode(m.Hello("worker", "honest", 1, "0", SPACES)))
+        if role != "trainer":
+            role = "watcher" if role == "operator" else role
+            self.tell(self.peer, self.identity, m.encode(m.Hello(role, "w", 1, "0")))
+        self.is_trainer_full = is_trainer_full
+
+    def tell(self, peer: bytes, identity: Identity, data: bytes) -> None:
+        self.relay.handle(Incoming(peer, identity, data), self.now)
+
+    def flood(self, make: Callable[[int], bytes], number: int) -> tuple[int, int]:
+        """Its messages between the honest worker's; how many bytes and messages it sent."""
+        sent_bytes, first = 0, make(0)
+        is_always_the_same = make(1) == first
+        if self.is_trainer_full:
+            self.link.full.add(b"trainer")
+        for i in range(number):
+            self.honest(i)
+            data = bytes(bytearray(first)) if is_always_the_same else make(i)  # a copy, as it would arrive
+            sent_bytes += len(data) + FRAMING_BYTES
+            self.tell(self.peer, self.identity, data)
+            self.now += 0.001
+            if sent_bytes > FLOOD_BYTES:
+                break
+        return sent_bytes, i + 1
+
+    def honest(self, i: int) -> None:
+        self.tell(b"honest", HONEST, m.encode(m.Bundle("honest", 1, 1, previous=i), bytes(100)))
+
+
+def calls_in(do: Callable[[], Any]) -> int:
+    """How many calls of functions, of Python's and of C's, it takes."""
+    calls = itertools.count()
+
+    def count(frame: object, event: str, _: object) -> None:
+        if event in ("call", "c_call"):
+            next(calls)
+
+    sys.setprofile(count)
+    try:
+        do()
+    finally:
+        sys.setprofile(None)
+    return next(calls)
+
+
+CASES = [(r, text) for r, text in itertools.product(ROLES, MESSAGES) if r != "operator" or text in ("drive", "look")]
+IDS = [" sends ".join(case) for case in CASES]
+
+
+@pytest.mark.fault(
+    "peers",
+    "a valid key floods the server with any message",
+    "the server holds 0.5 MiB and 20 times the bytes; nine of ten of the others' packets pass meanwhile",
+)
+@pytest.mark.parametrize("number", [SHORT, pytest.param(LONG, marks=pytest.mark.chaos)])
+@pytest.mark.parametrize(("role", "message"), CASES, ids=IDS)
+def test_a_flood_costs_the_server_no_more_than_its_budget(role: str, message: str, number: int) -> None:
+    make = MESSAGES[message]
+    scene = Scene(role, is_trainer_full=role == "worker")
+    sent_before = scene.link.sent_bytes
+    tracemalloc.start()
+    try:
+        sent_bytes, messages = scene.flood(make, number)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes <= FIXED_BYTES + MEMORY * sent_bytes
+    probes_bytes = 8 * MEGABYTE if "probe" in message else 0
+    honest_bytes = 200 * messages
+    if message not in TRAINERS_OWN:
+        returned = scene.link.sent_bytes - sent_before - honest_bytes - probes_bytes
+        assert returned <= FIXED_BYTES + TRAFFIC * sent_bytes
+    scene.link.full.clear()
+    assert scene.relay.flush()
+    trainer_left = role == "trainer" and scene.relay.trainer is None
+    assert trainer_left or scene.link.honest_packets >= ALMOST_ALL * messages
+
+
+@pytest.mark.parametrize(("role", "message"), CASES, ids=IDS)
+def test_a_message_takes_no_more_work_than_its_budget(role: str, message: str) -> None:
+    make = MESSAGES[message]
+    scene = Scene(role, is_trainer_full=False)
+    for i in range(5):  # what is written once is written
+        scene.honest(i)
+        scene.tell(scene.peer, scene.identity, make(i))
+    hostile = [make(100 + i) for i in range(10)]
+    honest = calls_in(lambda: [scene.honest(100 + i) for i in range(10)])
+    work = calls_in(lambda: [scene.tell(scene.peer, scene.identity, data) for data in hostile])
+    assert work <= WORK * honest
+
+
+def test_what_a_message_takes_beside_its_bytes_counts_where_messages_are_kept() -> None:
+    link = FullLink()
+    relay = Relay(link, max_waiting_bytes=100_000, max_policy_bytes=100_000)
+    tell = relay.handle
+    tell(Incoming(b"trainer", TRAINER, m.encode(m.Hello("trainer", "t", 1, "0"))), 0.0)
+    tell(Incoming(b"thief", ROLES["worker"], m.encode(m.Hello("worker", "w", 1, "0"))), 0.0)
+    link.full.add(b"trainer")
+    for _ in range(300):
+        tell(Incoming(b"thief", ROLES["worker"], MESSAGES["bundle"](0)), 0.0)
+    assert relay.counters.dropped >= 100
+    link.full.clear()
+    for _ in range(3000):
+        tell(Incoming(b"trainer", TRAINER, MESSAGES["report"](0)), 0.0)
+    assert len(relay._reports) <= m.MAX_REPORTS_BYTES / 500
+    for i in range(300):
+        tell(Incoming(b"trainer", TRAINER, MESSAGES["policy frame"](i)), 0.0)
+    assert relay.trainer is None

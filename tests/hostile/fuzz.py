@@ -1,0 +1,226 @@
+"""Feeds decoders, relay, receiver and log reading with inputs that were derived from good ones, and watches memory.
+
+    python tests/hostile/fuzz.py packets --seconds 60
+
+With Atheris (`pip install atheris`; Linux) coverage guides it, else inputs are changed at random. It ends with another
+code than 0, and the input on its last line, at the first one that raises what it should not or takes too much memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import random
+import sys
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+SEEDS_OF_MESSAGES = 4
+MAX_BYTES = 1 << 16
+
+
+class Target(NamedTuple):
+    """What takes an input, the good inputs that others are derived from, and how much memory one may take."""
+
+    take: Callable[[bytes], None]
+    seeds: tuple[bytes, ...]
+    fixed_bytes: int = 1 << 20
+    ratio: int = 20
+
+
+def targets(folder: Path) -> dict[str, Target]:
+    """All of them; `folder` is for files of theirs."""
+    from test_server_budgets import MESSAGES, ROLES, Scene
+    from test_trainer_budgets import Shape, body_of, bundle_of, named
+
+    from tmrl_like.delivery.log import Segment
+    from tmrl_like.delivery.receiver import Receiver
+    from tmrl_like.errors import DecodingError
+    from tmrl_like.wire import messages as m
+    from tmrl_like.wire.policy import PolicyAssembler, split_policy
+    from tmrl_like.wire.records import seal
+
+    def decode(data: bytes) -> None:
+        try:
+            m.decode(data)
+        except DecodingError:
+            pass
+
+    def take(body: bytes, samples: int = 1) -> None:
+        for delivery in list(Receiver().take(m.Bundle("w", 1, samples), memoryview(body), 0.0, lambda _: True)):
+            for block in delivery.buffer.blocks:
+                assert len(block) == len(block.samples())
+
+    def packet(data: bytes) -> None:
+        """The first byte says whether the rest is compressed, the next four how many samples and bytes it has."""
+        if len(data) > 9:
+            samples, size = int.from_bytes(data[1:5], "little") % 1_000_001, int.from_bytes(data[5:9], "little")
+            is_compressed, body = bool(data[0] % 2), data[9:]
+            size = size % m.MAX_BODY_BYTES if is_compressed else len(body)
+            take(seal(m.encode(m.SamplePacket("w", 1, 1, 0, samples, size, is_compressed), body)), samples)
+
+    def relay(data: bytes) -> None:
+        """Messages of some roles: a byte that names the role, two for the length, the message."""
+        scene, at, roles = Scene("worker", is_trainer_full=False), 0, list(ROLES.items())
+        while at + 3 <= len(data):
+            name, identity = roles[data[at] % len(roles)]
+            end = at + 3 + int.from_bytes(data[at + 1 : at + 3], "little")
+            scene.tell(name.encode(), identity, data[at + 3 : end])
+            scene.now, at = scene.now + 0.1, end
+        scene.relay.tick(scene.now + 1.0)
+        scene.relay.beat()
+
+    def log(data: bytes) -> None:
+        file = folder / "1.log"
+        file.write_bytes(data)
+        try:
+            for buffer in Receiver().replay([Segment(file)]):
+                for block in buffer.blocks:
+                    block.samples()
+        except m.WireVersionError:
+            pass
+
+    def policy(data: bytes) -> None:
+        """Frames, each behind two bytes for its length; the memory for them is not written before it is filled."""
+        assembler, at = PolicyAssembler(lambda size: memoryview(bytearray(size)), max_bytes=1 << 16), 0
+        while at + 2 <= len(data):
+            end = at + 2 + int.from_bytes(data[at : at + 2], "little")
+            try:
+                frame, body = m.decode(data[at + 2 : end])
+                if isinstance(frame, m.PolicyFrame):
+                    assembler.add(frame, body)
+            except DecodingError:
+                pass
+            at = end
+
+    messages = [make(i) for make in MESSAGES.values() for i in range(2)]
+    small = [data for data in messages if len(data) < MAX_BYTES // SEEDS_OF_MESSAGES]
+    forms = (("p", "str"), ("p", "bigint"), ("p", "float"), ("a", "<f4", [2]), named(20, "bytes"))
+    rows = ((b"\x91\xa1a",), (b"\x91\xc4\x01\x01",), (bytes(8),), (bytes(8),), (b"\x91\xc4\x01\x01",) * 20)
+    shapes = [Shape(*form, packets=3) for form in zip(forms, rows, strict=True)]
+    bodies = [(shape, body_of(shape)) for shape in shapes]
+    bundles = tuple(bundle_of(shape, "uncompressed")[1] for shape in shapes)
+
+    def framed(role: int, data: bytes) -> bytes:
+        return bytes((role,)) + len(data).to_bytes(2, "little") + data
+
+    return {
+        "messages": Target(decode, tuple(small)),
+        "bundles": Target(take, bundles),
+        "packets": Target(
+            packet,
+            tuple(
+                bytes((0,)) + shape.rows.to_bytes(4, "little") + len(body).to_bytes(4, "little") + body
+                for shape, body in bodies
+            ),
+        ),
+        "relay": Target(
+            relay,
+            tuple(
+                b"".join(framed(role, data) for data in small[i::7] if len(data) < 2000)
+                for role in range(4)
+                for i in range(7)
+            ),
+        ),
+        "log": Target(log, bundles, fixed_bytes=32 << 20),
+        "policy": Target(
+            policy,
+            tuple(
+                b"".join(len(frame).to_bytes(2, "little") + frame for frame in split_policy([bytes(size)], 1, 0.0))
+                for size in (10, 1000)
+            ),
+        ),
+    }
+
+
+def check(target: Target, data: bytes) -> None:
+    """One input; raises what the target raises, and AssertionError where it takes too much memory."""
+    tracemalloc.start()
+    try:
+        target.take(data)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    allowed = target.fixed_bytes + target.ratio * len(data)
+    assert peak_bytes <= allowed, f"{peak_bytes} bytes of memory for an input of {len(data)}; at most {allowed}"
+
+
+def changed(seeds: tuple[bytes, ...], rng: random.Random) -> bytes:
+    """A good input with a few changes: other bytes, a piece that is missing, there twice, or another one's."""
+    data = bytearray(rng.choice(seeds))
+    for _ in range(rng.choice((1, 1, 2, 4, 8))):
+        at, size = rng.randrange(len(data) + 1), rng.choice((1, 1, 2, 4, 8, 64))
+        match rng.randrange(5):
+            case 0:
+                data[at : at + 1] = bytes((rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256))),))
+            case 1:
+                del data[at : at + size]
+            case 2:
+                data[at:at] = data[at : at + size] * rng.choice((1, 2, 50))
+            case 3:
+                other = rng.choice(seeds)
+                start = rng.randrange(len(other) + 1)
+                data[at : at + size] = other[start : start + size]
+            case _:
+                data[at : at + 4] = rng.getrandbits(32).to_bytes(4, rng.choice(("little", "big")))
+    return bytes(data[:MAX_BYTES])
+
+
+def inputs(target: Target, seed: int) -> Iterator[bytes]:
+    """Good inputs, and then changed ones without end, the same for the same seed."""
+    rng = random.Random(seed)
+    yield from target.seeds
+    while True:
+        yield changed(target.seeds, rng)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("target")
+    parser.add_argument("--seconds", type=float, default=60.0)
+    options = parser.parse_args()
+    logging.disable()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            import atheris
+        except ImportError:
+            at_random(targets(Path(folder))[options.target], options.seconds)
+            return
+        with atheris.instrument_imports(include=["tmrl_like"]):
+            target = targets(Path(folder))[options.target]
+        corpus = Path(folder) / "corpus"
+        corpus.mkdir()
+        for i, seed in enumerate(target.seeds):
+            (corpus / f"{i}").write_bytes(seed)
+        limits = [
+            f"-max_total_time={options.seconds:.0f}",
+            f"-max_len={MAX_BYTES}",
+            "-rss_limit_mb=4096",
+            "-timeout=60",
+        ]
+        atheris.Setup(
+            [sys.argv[0], *limits, f"-artifact_prefix={folder}/", "-print_final_stats=1", str(corpus)],
+            lambda data: check(target, data),
+        )
+        atheris.Fuzz()
+
+
+def at_random(target: Target, seconds: float) -> None:
+    until, count = time.monotonic() + seconds, 0
+    for count, data in enumerate(inputs(target, seed=time.time_ns())):  # noqa: B007
+        try:
+            check(target, data)
+        except BaseException:
+            print(data.hex())
+            raise
+        if time.monotonic() > until:
+            break
+    print(f"{count} inputs")
+
+
+if __name__ == "__main__":
+    main()

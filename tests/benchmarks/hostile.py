@@ -2,14 +2,15 @@
 
     python tests/benchmarks/hostile.py [--seconds 2] [--repeats 3]
 
-The server is a process, and so is the flood: a peer whose key is valid, and who sends one kind of message as fast as the connection
-takes it. The honest worker sends 500 packets a second; counted is what the trainer's connection receives of them. Without a
-flood and with each kind in turns, `--repeats` times. Bounded: a few seconds per kind and turn.
+The server is a process, and so is the flood: a peer whose key is valid, and who sends one kind of message as fast as
+the connection takes it. The honest worker sends 500 packets a second; counted is what the trainer's connection receives
+of them. Without a flood and with each kind in turns, `--repeats` times. Bounded: a few seconds per kind and turn.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import multiprocessing
 import sys
 import tempfile
@@ -26,14 +27,7 @@ from tmrl_like.transport import KeyFolder, PeerLink, connect
 from tmrl_like.wire import messages as m
 
 PACKETS_PER_S = 500
-KINDS = ("none", "bundle", "a large bundle", "the same hello", "hello", "large beat", "probe", "garbage")
-
-
-def message(kind: str, i: int) -> bytes:
-    sys.path.insert(0, str(Path(__file__).parents[1] / "hostile"))
-    from test_server_budgets import MESSAGES
-
-    return MESSAGES[{"large beat": "a large beat"}.get(kind, kind)](i)
+KINDS = ("none", "bundle", "a large bundle", "the same hello", "hello", "a large beat", "probe", "garbage")
 
 
 def serve(keys: str, port: Any) -> None:
@@ -52,41 +46,54 @@ def introduced(port: int, keys: KeyFolder, role: str, name: str) -> PeerLink:
     return peer
 
 
-def flood(port: int, keys: str, kind: str, done: Any) -> None:
+def flood(port: int, keys: str, kind: str, done: Any, sent: Any) -> None:
+    sys.path.insert(0, str(Path(__file__).parents[1] / "hostile"))
+    from test_server_budgets import MESSAGES
+
+    messages = [MESSAGES[kind](i) for i in range(1000)]
     with closing(introduced(port, KeyFolder(Path(keys)), "worker", "w")) as peer:
-        for i in range(sys.maxsize):
-            if done.is_set():
+        for i in itertools.cycle(range(len(messages))):
+            if i % 64 == 0 and done.is_set():
                 return
-            if not peer.send(message(kind, i)) or i % 64 == 0:
+            sent.value += peer.send(messages[i])
+            if i % 64 == 0:
                 peer.receive(0.0)
 
 
-def passed(processes: Any, port: int, folder: KeyFolder, thief: KeyFolder, kind: str, seconds: float) -> float:
-    """The share of the honest worker's packets that reached the trainer, within a second of the last one."""
-    done = processes.Event()
-    attacker = processes.Process(target=flood, args=(port, str(thief.path), kind, done))
-    with closing(introduced(port, folder, "trainer", "t")) as trainer:
-        with closing(introduced(port, folder, "worker", "honest")) as worker:
-            if kind != "none":
-                attacker.start()
-                time.sleep(1.5)  # until it is in full flow
-            sent = received = 0
-            started = now = time.monotonic()
-            while now - started < seconds + 1.0:
-                while sent < (now - started) * PACKETS_PER_S and now - started < seconds:
-                    sent += 1
-                    worker.send(m.encode(m.Bundle("honest", 1, 1, previous=sent), bytes(500)))
-                data = trainer.receive(0.001)
-                if data is not None:
-                    message, _ = m.decode(data)
-                    received += isinstance(message, m.Bundle) and message.worker == "honest"
-                now = time.monotonic()
-            done.set()
-            if kind != "none":
-                attacker.join()
-            for peer in (worker, trainer):
-                peer.send(m.encode(m.Bye()))
-    return received / sent
+def passed(processes: Any, port: int, folder: KeyFolder, thief: KeyFolder, kind: str, for_s: float) -> list[float]:
+    """The share of the honest worker's packets that reached the trainer, and the flood's messages a second."""
+    done, hostile = processes.Event(), processes.Value("q", 0)
+    attacker = processes.Process(target=flood, args=(port, str(thief.path), kind, done, hostile))
+    with (
+        closing(introduced(port, folder, "trainer", "t")) as trainer,
+        closing(introduced(port, folder, "worker", "honest")) as worker,
+    ):
+        if kind != "none":
+            attacker.start()
+        started, sent, received = 0.0, 0, 0
+        now, until, next_beat = time.monotonic(), 0.0, 0.0
+        while not started or now < until:
+            if not started and (kind == "none" or hostile.value > 100):
+                started, before, until = now, hostile.value, now + for_s + 1.0
+            while started and sent < min(now - started, for_s) * PACKETS_PER_S:
+                sent += worker.send(m.encode(m.Bundle("honest", 1, 1, previous=sent + 1), bytes(500)))
+            if now >= next_beat:
+                next_beat = now + 0.5
+                for peer in (worker, trainer):
+                    peer.send(m.encode(m.Beat()))
+                worker.receive(0.0)
+            if (data := trainer.receive(0.001)) is not None:
+                message, _ = m.decode(data)
+                received += isinstance(message, m.Bundle) and message.worker == "honest"
+            now = time.monotonic()
+        rate = (hostile.value - before) / (now - started)
+        done.set()
+        if kind != "none":
+            attacker.join(10.0)
+            attacker.kill()
+        for peer in (worker, trainer):
+            peer.send(m.encode(m.Bye()))
+    return [received / sent, rate]
 
 
 def main() -> None:
@@ -95,7 +102,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()
     processes = multiprocessing.get_context("spawn")
-    shares: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    measured: dict[str, list[list[float]]] = {kind: [] for kind in KINDS}
     grown: dict[str, float] = dict.fromkeys(KINDS, 0.0)
     with tempfile.TemporaryDirectory() as home:
         folder, thief = KeyFolder(Path(home) / "keys"), KeyFolder(Path(home) / "thief")
@@ -108,14 +115,16 @@ def main() -> None:
             for _ in range(options.repeats):
                 for kind in KINDS:
                     before = memory().rss
-                    shares[kind].append(passed(processes, port, folder, thief, kind, options.seconds))
+                    measured[kind].append(passed(processes, port, folder, thief, kind, options.seconds))
                     grown[kind] = max(grown[kind], (memory().rss - before) / 1e6)
         finally:
             server.kill()
     result: dict[str, Any] = {}
-    for kind, values in shares.items():
-        result[f"flood of {kind}: share that passes (median)"] = median(values)
-        result[f"flood of {kind}: … smallest, largest"] = f"{min(values):.3f}, {max(values):.3f}"
+    for kind, values in measured.items():
+        shares, rates = zip(*values, strict=True)
+        result[f"flood of {kind}: messages a second"] = median(list(rates))
+        result[f"flood of {kind}: share that passes (median)"] = median(list(shares))
+        result[f"flood of {kind}: … smallest, largest"] = f"{min(shares):.3f}, {max(shares):.3f}"
         result[f"flood of {kind}: server's memory, MB more"] = grown[kind]
     finish(result)
 

@@ -1,6 +1,7 @@
 """A person at the keyboard, on a screen of the tests, and at a gamepad that there is not."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -148,6 +149,8 @@ class Pad:
 def test_the_sticks_of_a_gamepad_take_over(monkeypatch):
     pad = Pad()
     monkeypatch.setitem(sys.modules, "pygame", pad)
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    os.environ.pop("SDL_VIDEODRIVER", None)
     driver = GamepadDriver(BOX, REST, give_back_after_s=0.0)
     assert driver(None) is None
     driver = GamepadDriver(BOX, REST)
@@ -158,6 +161,7 @@ def test_the_sticks_of_a_gamepad_take_over(monkeypatch):
     pad.is_plugged_in = False
     with pytest.raises(EnvironmentAwayError, match="no gamepad"):
         driver(None)
+    assert "SDL_VIDEODRIVER" not in os.environ
     pad.is_plugged_in = True
     assert driver(None).tolist() == [1, -1]
     with pytest.raises(ConfigError, match="no deflections"):

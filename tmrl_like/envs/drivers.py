@@ -179,9 +179,12 @@ class GamepadDriver:
     def __call__(self, obs: Any) -> Any:
         """The action of the axes; None: they do not drive. EnvironmentAwayError: there is no gamepad."""
         if self._pad is None:  # in the thread that will ask it, as the system's queue of events wants
-            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
             os.environ.setdefault("SDL_JOYSTICK_ALLOW_BACKGROUND_EVENTS", "1")
+            asked = os.environ.get("SDL_VIDEODRIVER")
+            os.environ["SDL_VIDEODRIVER"] = asked or "dummy"
             self._pygame.display.init()
+            if asked is None:
+                del os.environ["SDL_VIDEODRIVER"]  # a game that the environment starts wants a window
             self._pygame.joystick.init()
         self._pygame.event.pump()
         if not self._pygame.joystick.get_count():

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 DEFAULT_PORT = 7790
 LOCALHOST = "127.0.0.1"
-MAX_UNPROVED_CONNECTIONS = 112
+MAX_UNPROVED_CONNECTIONS = 100
 """Connections that have not proved a key and may be open at a time: times what each may send, it makes 64 MB."""
 _DESCRIPTORS = 1 << 16
 

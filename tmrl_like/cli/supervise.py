@@ -33,6 +33,7 @@ class Child:
     process: subprocess.Popen[str]
     last_words: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_WORDS))
     error: str = ""  # what it complained about, without the prefix
+    is_asked: bool = False  # to end; one that is asked twice ends at once, without its last checkpoint
 
     @property
     def exit_code(self) -> int | None:
@@ -99,8 +100,11 @@ class Family:
             return
 
     def ask_to_end(self, *children: Child) -> None:
-        """Ask children to end; does not wait."""
+        """Ask children to end, each once; does not wait."""
         for child in children:
+            if child.is_asked:
+                continue
+            child.is_asked = True
             with contextlib.suppress(OSError, ValueError):
                 child.process.send_signal(signal.SIGTERM if os.name == "posix" else signal.CTRL_BREAK_EVENT)  # type: ignore[attr-defined]
 

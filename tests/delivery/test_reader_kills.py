@@ -2,12 +2,11 @@
 
 import gc
 import random
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from both_ends import CLOCK, STATS, TIMING, Ends, nothing
+from kill_lines import kill_after
 
 import tmrl_like.delivery
 from tmrl_like.delivery import outbox, sample_log
@@ -15,7 +14,6 @@ from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import decode_body
 from tmrl_like.wire.records import unseal
 
-ROOM = str(Path(tmrl_like.delivery.__file__).parent)
 OPTIONS = {"max_samples": 7, "max_packet_bytes": 50_000}
 
 
@@ -24,35 +22,6 @@ def small_files(monkeypatch):
     monkeypatch.setattr(sample_log, "_SEGMENT_BYTES", 4096)  # so that packets lie in several
     monkeypatch.setattr(sample_log, "_ROWS", 4)
     monkeypatch.setattr(outbox, "_LOG_SEGMENT_BYTES", 1)  # so that what is stored is gone
-
-
-class Killed(BaseException):
-    """Ends what runs, as a signal would."""
-
-
-def kill_after(lines, call):
-    """Run a call up to so many lines of delivery; returns whether it was killed."""
-    left = lines
-
-    def trace(frame, event, _):
-        nonlocal left
-        if not frame.f_code.co_filename.startswith(ROOM) or left < 0:
-            return None
-        if event == "line":
-            left -= 1
-            if left < 0:
-                raise Killed
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    except Killed:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
 
 
 class Trainer:
@@ -130,12 +99,12 @@ class World:
             self.ends.on_ack(m.Ack("w", incarnation, received, received))
 
     def kill_reader(self, lines, call="pump"):
-        if kill_after(lines, getattr(self, call)):
+        if kill_after(lines, getattr(self, call), tmrl_like.delivery):
             self.restart(lines)
 
     def restart(self, lines):
         self.ends.kill_reader()
-        while kill_after(lines, self._new_reader):
+        while kill_after(lines, self._new_reader, tmrl_like.delivery):
             lines = 2 * lines + 50
             gc.collect()  # a lock that it has just taken
 
@@ -203,7 +172,7 @@ def test_a_packet_that_lies_in_several_files_is_the_same_after_a_kill(lines, tmp
         world.begin_file()
     world.append("small")
     world.seal()
-    is_killed = kill_after(lines, world.pump)
+    is_killed = kill_after(lines, world.pump, tmrl_like.delivery)
     world.append("small")  # what comes meanwhile is in another packet
     if is_killed:
         world.restart(10_000)

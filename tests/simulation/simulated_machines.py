@@ -2,42 +2,11 @@
 
 import contextlib
 import errno
-import sys
-from pathlib import Path
+
+from kill_lines import Killed, kill_after
 
 import tmrl_like
 from tmrl_like.base import files
-
-ROOM = str(Path(tmrl_like.__file__).parent)
-
-
-class Killed(BaseException):
-    """Ends what runs, as a signal would."""
-
-
-def kill_after(lines, call):
-    """Run a call, and kill it at its so-manyth line of the package; returns whether it came to that."""
-    left = lines
-
-    def trace(frame, event, _):
-        nonlocal left
-        if not frame.f_code.co_filename.startswith(ROOM) or left < 0:
-            return None
-        if event == "line":
-            left -= 1
-            if left < 0:
-                raise Killed
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        call()
-    except Killed:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
 
 
 def unmap(segments):
@@ -143,7 +112,7 @@ class Process:
         try:
             if self.dies_after is None:
                 call()
-            elif kill_after(self.dies_after, call):
+            elif kill_after(self.dies_after, call, tmrl_like):
                 self.world.count("killed at a line")
                 self.die()
             elif self.is_alive:

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import numpy as np
 from auditor import TrainingAudit
 from disk import PowerDisk
-from simulated_machines import Killed, Machine, Process, unmap
+from kill_lines import Killed
+from simulated_machines import Machine, Process, unmap
 from simulated_network import SimulatedPeerLink, SimulatedRing, SimulatedServerLink
 
 from tmrl_like.delivery.folder import WorkerFolder

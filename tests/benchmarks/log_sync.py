@@ -1,6 +1,6 @@
 """What it costs to have samples on the disk before they are acknowledged as stored.
 
-    python tests/benchmarks/log_sync.py [--packets 20000] [--repeats 7] [--sync-every-s 0.25] [--folder FOLDER]
+    python tests/benchmarks/log_sync.py [--packets 150000] [--repeats 7] [--sync-every-s 0.25] [--folder FOLDER]
 
 rate      samples a second that a trainer's connection thread takes, decodes and writes to its log, until all are
           stored: with syncs, and without, in turns; the memory is left out
@@ -94,7 +94,7 @@ def fsync_s(root: Path) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--packets", type=int, default=20_000)
+    parser.add_argument("--packets", type=int, default=150_000)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--sync-every-s", type=float, default=0.25)
     parser.add_argument("--folder", type=Path, default=None, help="on the disk that is measured")

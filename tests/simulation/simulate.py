@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1]))
-from simulated_world import Broken, live
+from histories import Broken, live
 
 
 def main():

@@ -7,6 +7,9 @@ from kill_lines import Killed, kill_after
 
 import tmrl_like
 from tmrl_like.base import files
+from tmrl_like.wire import messages as m
+
+SPACES = m.Spaces("Box(3)", "Box(1)")
 
 
 def unmap(segments):

@@ -2,7 +2,8 @@
 
 import msgspec
 import pytest
-from simulated_world import Broken, live
+from histories import Broken, live
+from simulated_faults import cut
 
 from tmrl_like.delivery.log import PacketLog
 from tmrl_like.delivery.receiver import Receiver
@@ -49,7 +50,7 @@ def test_an_acknowledgement_across_a_hole_is_found(monkeypatch):
 def test_connections_whose_numbers_start_again_are_found():
     def again(world):
         world.network.numbers_again = True
-        world.only("cut", 0.2)
+        world.only(cut, 0.2)
 
     is_found("refused|does not settle", again)
 

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from simulated_world import live
+from histories import live
 
 SEEDS, STEPS = 25, 800
 MESSAGES = "Ack Beat Bundle Bye Hello HelloWanted Receipts ReceiptsWanted Refusal Takeover Welcome"

@@ -1,0 +1,118 @@
+"""One seed, one history: the package's parts made small, and put under the scheduler of a world."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import logging
+import random
+import secrets
+import shutil
+import tempfile
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+from settling import settle
+from simulated_world import World
+
+from tmrl_like.base.files import disk
+from tmrl_like.delivery import outbox, sample_log, sender, session
+from tmrl_like.delivery.folder import shared_memory
+from tmrl_like.trainer import checkpoints, fleet
+from tmrl_like.trainer import link as trainer_link
+from tmrl_like.worker import link as worker_link
+
+
+class Broken(AssertionError):
+    """What a seed has found."""
+
+
+@contextlib.contextmanager
+def world(seed):
+    """A world of this seed, in a folder in memory."""
+    folder = Path(tempfile.mkdtemp(prefix="simulation.", dir=shared_memory()))
+    made = World(seed, folder)
+    try:
+        with _quiet(), contextlib.ExitStack() as patches:
+            _put_under(made, patches)
+            made.start()
+            try:
+                yield made
+            finally:
+                made.close()
+                gc.collect()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _quiet():
+    logger = logging.getLogger("tmrl_like")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)  # formatting what nobody reads takes half the time
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # who is killed closes nothing
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _put_under(made, patches):
+    """Let the world have the package's clocks, disks and random names, and make its files and bundles small."""
+
+    def patch(owner, name, value):
+        patches.enter_context(mock.patch.object(owner, name, value))
+
+    draw = random.Random(f"names of {made.seed}")
+    patch(secrets, "randbits", draw.getrandbits)
+    patch(secrets, "token_hex", lambda size: f"{draw.getrandbits(8 * size):0{2 * size}x}")
+    patch(disk, "write", lambda file, data: made.running.machine.write(file, data))
+    patch(disk, "sync", lambda file: made.running.machine.sync())
+    patch(disk, "sync_folder", lambda path: None)
+    for training in made.trainings:
+        if training.power is not None:
+            patches.enter_context(training.power)
+    patch(sample_log, "reserve", lambda path, size: made.running.machine.reserve(path, size))
+    clock = SimpleNamespace(time=lambda: made.running.wall(), monotonic=lambda: made.now)
+    for module in (worker_link, trainer_link, fleet):
+        patch(module, "time", clock)
+    patch(session, "unknown_host", lambda addresses: "")
+    patch(sample_log, "_SEGMENT_BYTES", 4096)
+    patch(sample_log, "_ROWS", 4)
+    patch(outbox, "_LOG_SEGMENT_BYTES", 2000)
+    patch(sender, "_BUNDLE_PACKETS", 4)
+    patch(checkpoints, "_SEGMENT_BYTES", 3000)
+    patch(checkpoints, "shared", lambda training, extra, ranks: dict(extra))
+    drop = sender.Sender._drop
+
+    def note(self, backlog, packet, now):
+        has_arrived = packet.sequence <= backlog.received_up_to
+        made.auditor.note_dropped((self._worker, backlog.incarnation), packet.sequence, has_arrived)
+        drop(self, backlog, packet, now)
+
+    patch(sender.Sender, "_drop", note)
+
+
+def live(seed, steps, lines=None, change=None):
+    """Live through one seed; the world that was.
+
+    `lines` takes what happened in words; `change` is called with the world before its first step.
+
+    Raises:
+        Broken: a promise was, or a part of the product raised; the message says how to see it again.
+    """
+    with world(seed) as made:
+        made.lines = lines
+        if change is not None:
+            change(made)
+        try:
+            for _ in range(steps):
+                made.step()
+            settle(made)
+        except Exception as error:
+            again = f"python tests/simulation/simulate.py {seed} --steps {steps} --trace"
+            raise Broken(f"{again}: in step {made.steps}: {type(error).__name__}: {error}") from error
+    return made

@@ -79,6 +79,10 @@ class PolicyError(TmrlLikeError):
     """Weights do not fit the actor that should use them."""
 
 
+class DamagedPolicyError(PolicyError):
+    """A file of weights is not as it was written."""
+
+
 class EnvironmentFaultError(TmrlLikeError):
     """The user's environment raised."""
 

@@ -24,6 +24,7 @@ from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.errors import (
     ConfigError,
     CredentialsError,
+    DamagedPolicyError,
     EnvironmentFaultError,
     MemoryContractError,
     PolicyError,
@@ -334,6 +335,24 @@ def test_the_worker_keeps_its_weights_at_model_path_and_starts_with_them(house, 
     until(lambda: path.exists() and len(list(tmp_path.glob("h_*"))) == 2)
     reader = RolloutWorker(CountingEnv, LinearActor, model_path=path, standalone=True)
     assert float(reader.actor.state_dict()["layer.bias"]) == 4.0
+
+
+@pytest.mark.fault("disk", "a worker's kept weights are damaged", "it starts without them, and takes the trainer's")
+def test_a_worker_whose_weights_are_damaged_starts_without_them(house, tmp_path, until, caplog):
+    path = tmp_path / "policy"
+    LinearActor(*_spaces()).save(path)
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes((data[-1] ^ 1,)))
+    with pytest.raises(DamagedPolicyError, match="do not match their checksum"):
+        RolloutWorker(CountingEnv, LinearActor, model_path=path, standalone=True)
+    house.server()
+    trainer, worker = house.trainer(), house.worker(model_path=path)
+    assert caplog.text.count("starting without weights") == 1
+    assert (tmp_path / "policy.damaged").stat().st_size == len(data)
+    assert not worker.loop.dead_man.has_policy
+    trainer.training.agent.train(_batch())
+    trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    until(path.exists)
 
 
 def test_weights_of_another_actor_are_refused_by_name(tmp_path):

@@ -89,11 +89,12 @@ class PolicyIntake(ABC):
             The version that the file says; 0: it says none.
 
         Raises:
+            DamagedPolicyError: the file is not as it was written.
             PolicyError: they are not fit to act; the message names the file.
             OSError: the file cannot be read.
         """
+        card, weights = read_policy(path)
         try:
-            card, weights = read_policy(path)
             self.probe.load(actor, weights)
         except PolicyError as error:
             advice = "give both their values of then, or choose another policy or another --run_name"

@@ -113,7 +113,7 @@ def read_policy(path: Path) -> tuple[PolicyCard | None, bytes]:
     try:
         read_file(weights)
     except PolicyError as error:
-        raise PolicyError(f"{path}: {error}") from None
+        raise type(error)(f"{path}: {error}") from None
     return card, weights
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, BinaryIO, NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
-from tmrl_like.errors import PolicyError
+from tmrl_like.errors import DamagedPolicyError, PolicyError
 
 _MAX_HEADER_BYTES = 16 << 20
 _LISTED = 3
@@ -111,7 +111,7 @@ def read_metadata(file: BinaryIO) -> dict[str, str]:
     """What the header of a safetensors file says beside its parameters, which are not read.
 
     Raises:
-        PolicyError: not a safetensors file.
+        DamagedPolicyError: not a safetensors file.
         OSError: the file cannot be read.
     """
     length = int.from_bytes(file.read(8), "little")
@@ -124,7 +124,7 @@ def read_metadata(file: BinaryIO) -> dict[str, str]:
         _checksum_of_body(length.to_bytes(8, "little") + text, metadata)
         return metadata
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:
-        raise PolicyError(f"{file.name} is not a safetensors file: {error}") from None
+        raise DamagedPolicyError(f"{file.name} is not a safetensors file: {error}") from None
 
 
 def empty_file(manifest: Manifest) -> list[bytes | memoryview]:
@@ -139,12 +139,12 @@ def read_file(weights: bytes | bytearray | memoryview) -> dict[str, Parameter]:
     """The bytes of a safetensors file -> its parameters, by name, none of them copied.
 
     Raises:
-        PolicyError: not a safetensors file, or its parameters do not lie in it one after the other.
+        DamagedPolicyError: not a safetensors file, or its parameters do not lie in it one after the other.
     """
     try:
         return _read(memoryview(weights).cast("B"))
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:  # the last are ValueErrors from 0.21 on
-        raise PolicyError(f"weights are not a safetensors file: {error}") from None
+        raise DamagedPolicyError(f"weights are not a safetensors file: {error}") from None
 
 
 def _read(data: memoryview) -> dict[str, Parameter]:
@@ -182,7 +182,7 @@ def load_from_file(actor: Any, path: str | os.PathLike[str]) -> None:
     try:
         actor.load_weights(Path(path).read_bytes())
     except PolicyError as error:
-        raise PolicyError(f"{path}: {error}") from None
+        raise type(error)(f"{path}: {error}") from None
 
 
 def manifest_of(parameters: Mapping[str, Parameter]) -> Manifest:

@@ -27,7 +27,7 @@ from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.envs.actions import held_actions
 from tmrl_like.envs.drivers import Keys
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
-from tmrl_like.errors import ConfigError, TransportError
+from tmrl_like.errors import ConfigError, DamagedPolicyError, TransportError
 from tmrl_like.policies.choice import faster
 from tmrl_like.policies.intake import PolicyIntake, TorchIntake
 from tmrl_like.policies.probe import PolicyProbe
@@ -114,8 +114,8 @@ class RolloutWorker:
                 `cfg.SERVER_IP_FOR_WORKER`, which is this machine unless set.
             min_samples_per_worker_packet: as `outbox.min_samples` in `options`: no packet leaves with fewer samples.
             max_samples_per_episode: likewise.
-            model_path: weights are loaded from there now, if the file exists, and the newest are kept there; left out:
-                the run's file (`cfg.MODEL_PATH_WORKER`); None: neither.
+            model_path: weights are loaded from there now, if the file exists, and the newest are kept there; a file
+                that is damaged is put aside. Left out: the run's file (`cfg.MODEL_PATH_WORKER`); None: neither.
             obs_preprocessor: applied to each observation right before the actor sees it.
             crc_debug: send the original with every sample, for a memory with `crc_debug=True` to compare.
             model_path_history: prefix of the files that `model_history` keeps; left out: the run's
@@ -218,8 +218,14 @@ class RolloutWorker:
                 )
                 version = 0
                 if start is not None and (policy is not None or start.is_file()):
-                    version = intakes[number].load_file(actors[number], start)
-                    dead_man.renew(time.perf_counter())
+                    try:
+                        version = intakes[number].load_file(actors[number], start)
+                        dead_man.renew(time.perf_counter())
+                    except DamagedPolicyError as error:
+                        if standalone or policy is not None:
+                            raise
+                        aside = start.replace(f"{start}.damaged")
+                        log.warning("%s; it is %s now; starting without weights, until some arrive", error, aside)
                 loop = ControlLoop(
                     env,
                     actors[number],

@@ -17,6 +17,9 @@ from small_disk import small_disk
 
 # Before torch is imported: threads that wait for each other on a busy machine make small networks 30 times slower.
 os.environ.update(dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1"))
+# Compiled once, and not by each process that a test starts: half of the time of collecting, too.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 if TYPE_CHECKING:
     from house import House

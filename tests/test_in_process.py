@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
 from tmrl_like import GenericGymEnv, TrainingOffline, partial, run_in_process
@@ -58,6 +59,26 @@ class Threads(CountingAgent):
         return super().train(batch)
 
 
+class Cores(CountingAgent):
+    """Notes with how many threads torch computes while it is trained."""
+
+    threads: set
+
+    def train(self, batch):
+        type(self).threads.add(torch.get_num_threads())
+        return super().train(batch)
+
+
+@pytest.fixture
+def cores(monkeypatch):
+    """A machine with four of them; torch's own number comes back."""
+    before = torch.get_num_threads()
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr(Cores, "threads", set(), raising=False)
+    yield Cores.threads
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(autouse=True)
 def notes(monkeypatch):
     monkeypatch.setattr(Seeds, "seeds", [], raising=False)
@@ -86,6 +107,17 @@ def test_the_environment_steps_in_the_thread_that_trains(tmp_path):
     assert training.total_updates == training.pacer.tasked_steps == 40
     assert Seeds.seeds == [None] * len(Seeds.seeds)
     assert set(threading.enumerate()) <= before
+
+
+@pytest.mark.parametrize(("of_torch", "of_environment", "used"), [(4, "", 3), (2, "", 2), (4, "4", 4)])
+def test_training_leaves_a_core_to_others_unless_it_was_said_how_many(
+    tmp_path, monkeypatch, cores, of_torch, of_environment, used
+):
+    monkeypatch.setenv("OMP_NUM_THREADS", of_environment)
+    torch.set_num_threads(of_torch)
+    run(tmp_path, training_agent_cls=Cores)
+    assert cores == {used}
+    assert torch.get_num_threads() == of_torch
 
 
 def test_the_newest_policy_chooses_the_next_action(tmp_path):

@@ -1,6 +1,7 @@
 """Child processes: they end when their parent has ended, however that came, and their end is not waited for for ever.
 
-The same on Linux, macOS and Windows: a process looks whether its parent lives.
+The same on Linux, macOS and Windows: a process looks whether its parent lives. Beside that, how many cores a process
+that trains takes.
 """
 
 from __future__ import annotations
@@ -52,6 +53,11 @@ def end_with_parent(then: Callable[[], object] = lambda: os._exit(1)) -> None:
         then()
 
     threading.Thread(target=watch, name="tmrl-parent", daemon=True).start()
+
+
+def cores_to_train_with() -> int:
+    """All cores but one, which the other threads and processes have; of several trainers on this machine, its share."""
+    return max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE") or 1) - 1)
 
 
 def is_alive(process: psutil.Process) -> bool:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tmrl_like.base.processes import cores_to_train_with
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.best import hooks_of
 from tmrl_like.cli.logs import set_up_logging
@@ -54,7 +55,7 @@ def prepare(arguments: Arguments, role: str, parts: tuple[str, ...] = PARTS) -> 
     settings = load_settings(arguments.experiment, arguments.overrides)
     set_up_logging(getattr(arguments, "name", None) or role, arguments.log_level, arguments.supervised)
     threads = (settings.trainer if role == "trainer" else settings.worker).torch_threads
-    threads = threads or max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE") or 1) - 1)
+    threads = threads or cores_to_train_with()
     os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
     from tmrl_like.policies.loading import IN_NUMPY
 

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import logging
 import math
+import os
 import signal
 import threading
 import time
@@ -19,6 +20,7 @@ import torch
 import tmrl_like.config.config_constants as cfg
 from tmrl_like.base.factories import argument_of, taken_apart
 from tmrl_like.base.options import with_given
+from tmrl_like.base.processes import cores_to_train_with
 from tmrl_like.base.script import close_at_exit
 from tmrl_like.base.text import name_of, one_line
 from tmrl_like.config.paths import RunPath, RunPaths
@@ -209,6 +211,9 @@ class Trainer:
     def run(self) -> None:
         """Train until the epochs are done, time is up, or Ctrl-C; blocks.
 
+        Meanwhile torch leaves a core to other threads, which would make it wait: it computes with all others, with
+        fewer if `torch.set_num_threads` was called for fewer, or with `OMP_NUM_THREADS` where that is set.
+
         Raises:
             RefusedError, CredentialsError: the server does not take this trainer.
             MemoryContractError: the user's memory broke its contract.
@@ -295,7 +300,7 @@ class Trainer:
         self._idle.clear()
         starts, ended = self._begin_note(), "done"
         try:
-            with _interrupt_calls(self.stop):
+            with _interrupt_calls(self.stop), _one_core_left():
                 self._run_epochs()
         except BaseException as error:
             ended = f"failed: {one_line(error)}"
@@ -408,6 +413,18 @@ def _interrupt_calls(stop: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, previous)
+
+
+@contextlib.contextmanager
+def _one_core_left() -> Iterator[None]:
+    """Within it, torch computes with all cores but one, or fewer that were asked for; OMP_NUM_THREADS is left alone."""
+    before = torch.get_num_threads()
+    if not os.environ.get("OMP_NUM_THREADS"):
+        torch.set_num_threads(min(before, cores_to_train_with()))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def partial_to_dict(value: Any) -> dict[str, Any]:

@@ -44,7 +44,7 @@ MAY_IMPORT = {  # each room, from the ground floor up; no room is missing, and n
         *(*_GROUND, "config", "metrics", "wire", "transport", "delivery", "policies", "agents", "replay", "rollouts"),
         *("engine", "engine.options"),
     ),
-    "page": ("errors", "types", "metrics", "wire", "transport", "delivery"),
+    "page": ("errors", "base", "types", "metrics", "wire", "transport", "delivery"),
     "in_process": ("types", "transport", "server", "trainer", "worker", "worker.options"),
 }
 EVERY_ROOM = ("cli", "testing")  # may import all of them

@@ -17,6 +17,7 @@
     ├── MemoryContractError      a user's memory, compressor or preprocessor broke its contract
     │   └── PipelineMismatchError   CRC debugging: a rebuilt transition differs from the original
     ├── RankError                several trainers: one is gone or silent, or their parameters differ
+    ├── ShortageError            the system gives no more threads or processes
     ├── DivergedError            training has led to weights that are not finite
     └── CheckpointError          a checkpoint that cannot be read or written
 
@@ -105,6 +106,10 @@ class RankError(TmrlLikeError):
 
 class DivergedError(TmrlLikeError):
     """Training has led to weights that are not finite. They are neither published nor written to a checkpoint."""
+
+
+class ShortageError(TmrlLikeError):
+    """The system gives this program no more threads or processes."""
 
 
 class CheckpointError(TmrlLikeError):

@@ -11,13 +11,14 @@ import logging
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from tmrl_like.base.threads import start_thread
 
 log = logging.getLogger("tmrl_like")
 
@@ -52,7 +53,7 @@ def end_with_parent(then: Callable[[], object] = lambda: os._exit(1)) -> None:
                 time.sleep(_LOOK_S)
         then()
 
-    threading.Thread(target=watch, name="tmrl-parent", daemon=True).start()
+    start_thread(watch, "tmrl-parent")
 
 
 def cores_to_train_with() -> int:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from tmrl_like.base.text import one_line
+from tmrl_like.base.threads import is_shortage, no_thread
 from tmrl_like.cli.arguments import Arguments, parse
 from tmrl_like.config.paths import ROOT_VARIABLE, data_folder
 from tmrl_like.errors import CheckpointError, ConfigError, PolicyError, TmrlLikeError
@@ -38,6 +39,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         where = "" if error.filename is None else f" ({error.filename})"
         cure = f"give the data folder {data_folder()} room, and this user the right to write there, or name another one"
         return _say(error, f"cannot write: {error.strerror}{where}; {cure} in {ROOT_VARIABLE}", FAILED)
+    except RuntimeError as error:
+        if not is_shortage(error):
+            raise
+        return _say(error, str(no_thread("of a library", error)), FAILED)
     except KeyboardInterrupt:
         return 0 if getattr(arguments, "command", "") in _ENDLESS else INTERRUPTED
 

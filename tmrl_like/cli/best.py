@@ -97,11 +97,18 @@ class BestRun:
             return
         self._drawing = threading.Timer(max(0.0, self._drawn_at + _DRAW_EVERY_S - time.monotonic()), self._draw_now)
         self._drawing.daemon = True
-        self._drawing.start()
+        try:
+            self._drawing.start()
+        except RuntimeError as error:  # no thread is left: with the next record
+            self._drawing = None
+            log.warning("no picture of the best run: %s", error)
 
     def _draw_now(self) -> None:
         self._drawn_at, self._drawing = time.monotonic(), None
-        self._draw(self._file)
+        try:
+            self._draw(self._file)
+        except OSError as error:
+            log.warning("no picture of the best run: %s", error)
 
 
 def advantage(new: Rollout, old: Rollout | None, name: str = "before") -> str:

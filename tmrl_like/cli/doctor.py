@@ -23,6 +23,7 @@ import tmrl_like
 from tmrl_like.base import tree
 from tmrl_like.base.factories import argument_of
 from tmrl_like.base.text import counted, duration, one_line
+from tmrl_like.base.threads import start_thread
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.worker import PARTS, make_standalone, prepare
 from tmrl_like.config.experiment import Settings, is_loopback
@@ -95,8 +96,7 @@ def _examine(about: str, check: Callable[[], Iterator[Finding]]) -> list[str]:
         except Exception as error:  # the user's code, too
             say(PROBLEM, str(error) if isinstance(error, TmrlLikeError) else one_line(error))
 
-    thread = threading.Thread(target=run, name="tmrl-doctor", daemon=True)
-    thread.start()
+    thread = start_thread(run, "tmrl-doctor")
     within_s = _LOAD_S if about in ("environment", "device") else _CHECK_S
     thread.join(within_s)
     if thread.is_alive():

@@ -16,7 +16,9 @@ from pathlib import Path
 import psutil
 
 from tmrl_like.base.text import clock
+from tmrl_like.base.threads import start_thread
 from tmrl_like.cli.supervise import Family
+from tmrl_like.errors import ShortageError
 
 log = logging.getLogger("tmrl_like.trainer")
 
@@ -43,8 +45,7 @@ class Filming:
         self._every_s = 60.0 * every_minutes
         self._trained_s = trained_s
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tmrl-filming", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, "tmrl-filming")
 
     def _run(self) -> None:
         due_s = (self._trained_s() // self._every_s + 1) * self._every_s
@@ -54,13 +55,17 @@ class Filming:
             due_s = (now_s // self._every_s + 1) * self._every_s
             self._folder.mkdir(parents=True, exist_ok=True)
             file = self._folder / f"{now_s / 60:07.1f}-minutes.mp4"
-            with Family() as family:
-                child = family.start("video", [*self._command, "--video", str(file)])
-                lower = 10 if os.name == "posix" else psutil.BELOW_NORMAL_PRIORITY_CLASS  # type: ignore[attr-defined]
-                psutil.Process(child.process.pid).nice(lower)
-                while child.exit_code is None:
-                    if self._closing.wait(_LOOK_S):
-                        return
+            try:
+                with Family() as family:
+                    child = family.start("video", [*self._command, "--video", str(file)])
+                    lower = 10 if os.name == "posix" else psutil.BELOW_NORMAL_PRIORITY_CLASS  # type: ignore[attr-defined]
+                    psutil.Process(child.process.pid).nice(lower)
+                    while child.exit_code is None:
+                        if self._closing.wait(_LOOK_S):
+                            return
+            except ShortageError as error:
+                log.warning("no test video this time: %s", error)
+                continue
             if child.exit_code:
                 log.warning("no test videos any more: %s", child.cause())
                 return

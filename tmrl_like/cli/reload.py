@@ -12,6 +12,7 @@ from typing import Any
 from tmrl_like.base.files import write_atomically
 from tmrl_like.base.schedules import as_plain, value_at
 from tmrl_like.base.text import one_line
+from tmrl_like.base.threads import start_thread
 from tmrl_like.cli.changes import flat
 from tmrl_like.config.components import argument_at
 from tmrl_like.config.document import Document, find_experiment, read_document
@@ -54,8 +55,7 @@ class Reloading:
         self.tuning, self.kept = tuning, kept
 
     def __enter__(self) -> Reloading:
-        self._thread = threading.Thread(target=self._watch, name="tmrl-reload", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._watch, "tmrl-reload")
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from tmrl_like.base.files import write_whole
 from tmrl_like.base.processes import start_script
+from tmrl_like.base.threads import start_thread
 from tmrl_like.cli.window import SIZE
 from tmrl_like.envs.display import has_display
 from tmrl_like.envs.vision import Frame, load_opencv
@@ -46,8 +47,7 @@ class Screen:
         if has_display():
             script = Path(__file__).with_name("window.py")
             self._window = start_script(script, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        self._thread = threading.Thread(target=self._run, name="tmrl-screen", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, "tmrl-screen")
 
     def show(self, picture: Frame) -> None:
         """Show a picture, uint8 [H, W, 3] RGB, from now on; does not wait."""

@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from tmrl_like.base.threads import start_thread
+
 _DOUBLE_S = 0.5  # one key press may arrive twice: from the terminal and from a parent
 ENDED_BY_FORCE = 130
 
@@ -39,7 +41,7 @@ class Stopper:
             if hasattr(signal, name):
                 signal.signal(getattr(signal, name), self._on_signal)
         if supervised:
-            threading.Thread(target=self._watch_parent, name="tmrl-parent", daemon=True).start()
+            start_thread(self._watch_parent, "tmrl-parent")
 
     def _on_signal(self, number: int, frame: Any) -> None:
         now = time.monotonic()
@@ -50,7 +52,8 @@ class Stopper:
         self.requested, self._requested_at = True, now
         timer = threading.Timer(self._within_s, self._end_late)
         timer.daemon = True
-        timer.start()
+        with contextlib.suppress(RuntimeError):  # no thread is left: then it takes as long as it takes
+            timer.start()
         if self.on_stop is None:
             raise KeyboardInterrupt
         self.on_stop()

@@ -18,7 +18,10 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import IO
+
+from tmrl_like.base.threads import no_process, start_thread
 
 ERROR_PREFIX = "tmrl-like: error: "
 _LAST_WORDS = 20
@@ -68,26 +71,31 @@ class Family:
         self._readers: list[threading.Thread] = []
 
     def start(self, role: str, arguments: Sequence[str], further: Mapping[str, str] | None = None) -> Child:
-        """Start `tmrl-like` with `arguments`, and `further` variables in its environment."""
+        """Start `tmrl-like` with `arguments`, and `further` variables in its environment.
+
+        Raises:
+            ShortageError: the system gives no more processes, or threads.
+        """
         environment = os.environ | dict(further or {}) | {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:replace"}
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tmrl_like", *arguments, "--supervised"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-            errors="replace",
-            env=environment,
-            start_new_session=True,  # on Windows the flag says so
-            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
-        )
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tmrl_like", *arguments, "--supervised"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                encoding="utf-8",
+                errors="replace",
+                env=environment,
+                start_new_session=True,  # on Windows the flag says so
+                creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+            )
+        except OSError as error:
+            raise no_process(role, error) from None
         child = Child(role, process)
         self.children.append(child)
         for stream, is_data in ((process.stdout, True), (process.stderr, False)):
             assert stream is not None
-            reader = threading.Thread(target=self._read, args=(child, stream, is_data), daemon=True)
-            reader.start()
-            self._readers.append(reader)
+            self._readers.append(start_thread(partial(self._read, child, stream, is_data), f"tmrl-{role}"))
         return child
 
     def lines(self, wait_s: float = 0.0) -> Iterator[Line]:

@@ -22,7 +22,8 @@ from typing import Protocol
 import tmrl_like
 from tmrl_like.base.budgets import Buckets
 from tmrl_like.base.text import one_line
-from tmrl_like.errors import CredentialsError, DecodingError, RefusedError, TmrlLikeError, expect
+from tmrl_like.base.threads import start_thread
+from tmrl_like.errors import CredentialsError, DecodingError, RefusedError, ShortageError, TmrlLikeError, expect
 from tmrl_like.transport.base import PeerLink
 from tmrl_like.transport.ring import RingLink, unknown_host
 from tmrl_like.wire import messages as m
@@ -102,6 +103,7 @@ class Session:
 
         Raises:
             ConfigError: the name is too long, or not one line of printable characters.
+            ShortageError: there is no thread for it; the link is closed.
         """
         is_a_name = len(name) <= m.MAX_NAME and one_line(name) == name
         expect(is_a_name, "name", name, f"one line of at most {m.MAX_NAME} printable characters")
@@ -134,9 +136,11 @@ class Session:
         self._complained = False
         self._said_hello = False
         self._hello_waits = False  # for a connection: some transports take nothing before there is one
-        self._thread = threading.Thread(target=self._run, name=f"tmrl-link-{role_name}", daemon=True)
-        if not self.takes_turns:
-            self._thread.start()
+        try:
+            self._thread = None if self.takes_turns else start_thread(self._run, f"tmrl-link-{role_name}")
+        except ShortageError:
+            link.close()
+            raise
 
     @property
     def connected(self) -> bool:
@@ -164,7 +168,7 @@ class Session:
     @property
     def thread_id(self) -> int:
         """Native id of the connection's thread."""
-        return self._thread.native_id or 0
+        return (self._thread and self._thread.native_id) or 0
 
     @property
     def failed(self) -> bool:
@@ -181,7 +185,7 @@ class Session:
             self._flush_s = flush_s
             self._stopping.set()
             self._link.wake()
-        if self.takes_turns:
+        if self._thread is None:
             self._flush_s = 0.0  # nobody answers meanwhile
             self._run()
         elif threading.current_thread() is not self._thread:

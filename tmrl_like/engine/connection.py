@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tmrl_like.base.budgets import Lines
+from tmrl_like.base.threads import is_shortage, start_thread
 from tmrl_like.engine.subjects import inbox
 from tmrl_like.errors import CredentialsError, MissingExtraError, TmrlLikeError
 
@@ -89,8 +90,7 @@ class EngineConnection:
         self._flush_s = 0.0
         logging.getLogger("asyncio").addFilter(_is_no_goodbye)
         started = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run(started)), name="tmrl-engine", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(lambda: asyncio.run(self._run(started)), "tmrl-engine")
         started.wait()
 
     @property
@@ -149,7 +149,9 @@ class EngineConnection:
                     if len(refusals) == len(self._nodes):
                         raise
                     self._complain(node, error)
-                except (TimeoutError, OSError) as error:
+                except (TimeoutError, OSError, RuntimeError) as error:
+                    if isinstance(error, RuntimeError) and not is_shortage(error):  # a name is looked up in a thread
+                        raise
                     refusals.pop(node, None)
                     self._complain(node, next(iter(refusals.values()), error))
                 else:

@@ -6,23 +6,28 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
+
+from tmrl_like.base.threads import start_thread
 
 
 class ControlThread:
     """A daemon thread with a queue of calls. It ends after `leave`, and not before its call does.
 
     Attributes:
+        is_left: whether `leave` was called.
         ident: as `threading.get_ident` in it.
         native_id: as `threading.get_native_id` in it.
     """
 
     def __init__(self) -> None:
+        """Start it; ShortageError: the system gives no more threads."""
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
         self._newest: Future[Any] = Future()
         self._newest.set_result(None)
-        thread = threading.Thread(target=_serve, args=(self._calls,), name="tmrl-control", daemon=True)
-        thread.start()
+        self.is_left = False
+        thread = start_thread(partial(_serve, self._calls), "tmrl-control")
         self.ident, self.native_id = thread.ident or 0, thread.native_id or 0
 
     @property
@@ -42,6 +47,7 @@ class ControlThread:
 
     def leave(self) -> None:
         """No call comes any more. Does not wait."""
+        self.is_left = True
         self._calls.put(None)
 
 

@@ -7,6 +7,7 @@ on with a new thread and a new environment.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 import math
@@ -20,10 +21,18 @@ from tmrl_like.base.deferred_log import DeferredLog
 from tmrl_like.base.functional import place_of
 from tmrl_like.base.processes import ProcessGuard
 from tmrl_like.base.text import one_line
+from tmrl_like.base.threads import is_shortage
 from tmrl_like.envs.actions import default_action
 from tmrl_like.envs.control_thread import ControlThread
 from tmrl_like.envs.processes import EnvProcesses
-from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError, MissingExtraError, TmrlLikeError
+from tmrl_like.errors import (
+    ConfigError,
+    EnvironmentAwayError,
+    EnvironmentFaultError,
+    MissingExtraError,
+    ShortageError,
+    TmrlLikeError,
+)
 
 log = logging.getLogger("tmrl_like.worker")
 
@@ -101,7 +110,8 @@ class SupervisedEnv:
             self.close()
             if isinstance(error, TmrlLikeError | StoppedError) or not isinstance(error, Exception):
                 raise
-            raise _not_made(error) from error
+            fault = _not_made(error)
+            raise fault from fault.__cause__
         self._make_within_s = max(hang_timeout_s, 3 * (time.monotonic() - started))
 
     def _adopt(self, env: Any) -> None:
@@ -173,7 +183,8 @@ class SupervisedEnv:
             if self._thread is None and isinstance(error, SystemExit):  # in the main thread, of a signal
                 raise
             what = f"{one_line(error)}{place_of(error)}"
-            raise EnvironmentFaultError(f"the environment raised in {call.__name__}(): {what}") from error
+            fault = _fault(error, f"the environment raised in {call.__name__}(): {what}")
+            raise fault from fault.__cause__
         finally:
             try:
                 token.pop(1)  # as `_take`, without the call
@@ -251,10 +262,12 @@ class SupervisedEnv:
         self._left.add(self._thread.ident)
         self._thread.leave()
         self._is_lost = True
-        try:
-            self._thread = ControlThread()
-        except RuntimeError:  # the interpreter exits, and starts no thread any more
-            return
+        with contextlib.suppress(ShortageError):  # then `_make` does it
+            self._renew_thread()
+
+    def _renew_thread(self) -> None:
+        """Go on with a new control thread; ShortageError: the system gives none, or the interpreter exits."""
+        self._thread = ControlThread()
         self._left.discard(self._thread.ident)  # the ident of a thread that has ended may come again
 
     def episode_ended_well(self) -> None:
@@ -276,16 +289,21 @@ class SupervisedEnv:
             EnvironmentFaultError: too many faults in a row; an EnvironmentAwayError is none of them.
             StoppedError: `stopping` was set; there is no new environment.
         """
+        said = ""
         while True:
             self.faults += 1
             self._rebuilds_in_a_row += 1
-            self._faults_in_a_row += not isinstance(error, EnvironmentAwayError)
-            log.error("%s", error, exc_info=error.__cause__ if self._rebuilds_in_a_row == 1 else None)
+            is_away = isinstance(error, EnvironmentAwayError)
+            self._faults_in_a_row += not is_away
+            is_known, said = is_away and str(error) == said, str(error)
+            if not is_known:
+                log.error("%s", error, exc_info=error.__cause__ if self._rebuilds_in_a_row == 1 else None)
             self._dispose(_CLOSE_WITHIN_S)
             if self._faults_in_a_row >= _MAX_FAULTS_IN_A_ROW:
                 raise EnvironmentFaultError(f"{error} ({self._faults_in_a_row} faults in a row; giving up)") from error
             backoff_s = min(_MAX_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** min(self._rebuilds_in_a_row - 1, 10))
-            log.warning("rebuilding the environment in %.1f s", backoff_s)
+            if not is_known:
+                log.warning("rebuilding the environment in %.1f s", backoff_s)
             if self.stopping.wait(backoff_s):
                 raise StoppedError
             try:
@@ -296,7 +314,6 @@ class SupervisedEnv:
                 raise
             except Exception as again:
                 error = _not_made(again)
-                error.__cause__ = again
 
     def _make_again(self) -> None:
         self._make(self._make_within_s)
@@ -334,6 +351,8 @@ class SupervisedEnv:
         if self._thread is None:
             self._adopt(make())
             return
+        if self._thread.is_left:
+            self._renew_thread()
         job = self._thread.start(make)
         until = time.monotonic() + within_s
         try:
@@ -375,6 +394,8 @@ class SupervisedEnv:
             return
         if self._thread.is_busy:
             self._leave_thread()
+        if self._thread.is_left:
+            raise TimeoutError("there is no thread for it")
         job = self._thread.start(self.env.close)
         if not wait([job], within_s).done:
             self._leave_thread()
@@ -382,8 +403,15 @@ class SupervisedEnv:
         job.result()
 
 
+def _fault(error: BaseException, line: str) -> EnvironmentFaultError:
+    """What the environment raised, as one of ours."""
+    fault = (EnvironmentAwayError if is_shortage(error) else EnvironmentFaultError)(line)
+    fault.__cause__ = None if is_shortage(error) else error
+    return fault
+
+
 def _not_made(error: Exception) -> EnvironmentFaultError:
-    return EnvironmentFaultError(f"the environment raised while it was made: {one_line(error)}{place_of(error)}")
+    return _fault(error, f"the environment raised while it was made: {one_line(error)}{place_of(error)}")
 
 
 def _takes_seed(reset: Callable[..., Any]) -> bool:

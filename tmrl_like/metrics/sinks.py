@@ -7,11 +7,11 @@ import logging
 import math
 import os
 import queue
-import threading
 from pathlib import Path
 from typing import Any, Protocol
 
 from tmrl_like.base.text import clock
+from tmrl_like.base.threads import start_thread
 from tmrl_like.errors import MissingExtraError
 from tmrl_like.metrics.reading import Record
 
@@ -179,8 +179,7 @@ class WandbSink:
         self._offline = offline
         self._queue: queue.Queue[Record | None] = queue.Queue()
         self.failed = ""
-        self._thread = threading.Thread(target=self._run, name="tmrl-wandb", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, "tmrl-wandb")
 
     def write(self, record: Record) -> None:
         if self.failed:

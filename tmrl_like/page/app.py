@@ -9,7 +9,6 @@ import ipaddress
 import logging
 import secrets
 import socket
-import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from tmrl_like.base.threads import start_thread
 from tmrl_like.errors import AddressInUseError, MissingExtraError, TransportError
 from tmrl_like.page.prometheus import exposition
 from tmrl_like.page.watcher import Watcher
@@ -104,8 +104,7 @@ class Page:
         self._closed = asyncio.Event()
         self._server.main_loop = self._closed.wait  # its own looks ten times a second whether it is to end
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="tmrl-page", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, "tmrl-page")
         watcher.on_news = self._on_news
         if not ipaddress.ip_address(self.address[0]).is_loopback:
             line = "without a key and unencrypted, anybody who can reach %s sees the workers' names, state and returns"

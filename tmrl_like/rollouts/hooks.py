@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import queue
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from tmrl_like.base.text import name_of, one_line
+from tmrl_like.base.threads import start_thread
 from tmrl_like.rollouts.rollout import Rollout, Step, rollout_of
 from tmrl_like.types import Buffer, EpisodeStats
 
@@ -40,8 +40,7 @@ class Rollouts:
         self._hooks = (hooks,) if callable(hooks) else tuple(hooks)
         self._max_waiting = max_waiting
         self._queue: queue.SimpleQueue[Callable[[], Iterable[Rollout]] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="tmrl-rollouts", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, "tmrl-rollouts")
 
     def begin(self, obs: Any, at_s: float) -> deque[Step]:
         """The steps of an episode, to be appended to: there is its reset."""

@@ -11,8 +11,9 @@ import tmrl_like.config.config_constants as cfg
 from tmrl_like.base.budgets import Bucket
 from tmrl_like.base.options import with_given
 from tmrl_like.base.script import close_at_exit
+from tmrl_like.base.threads import start_thread
 from tmrl_like.engine.options import EngineOptions
-from tmrl_like.errors import TmrlLikeError
+from tmrl_like.errors import ShortageError, TmrlLikeError
 from tmrl_like.server.options import ServerOptions
 from tmrl_like.server.relay import Counters, Relay
 from tmrl_like.transport import KeyFolder, ServerLink, TransportOptions, listen
@@ -65,6 +66,7 @@ class Server:
             CredentialsError: the keys cannot be read or made, or hold none for the engine.
             MissingExtraError: an engine is given, and what speaks to it is not installed.
             ConfigError: an argument is out of range.
+            ShortageError: the system gives it no threads.
         """
         options = with_given(
             ServerOptions,
@@ -89,7 +91,11 @@ class Server:
         if getattr(self._link, "takes_turns", False):
             self._ended.set()
         else:
-            threading.Thread(target=self._run, name="tmrl-server", daemon=True).start()
+            try:
+                start_thread(self._run, "tmrl-server")
+            except ShortageError:
+                self._link.close()
+                raise
         close_at_exit(self, turn=2)
         log.info("listening on %s port %d (%s)", *self.address, transport)
 
@@ -185,4 +191,9 @@ def _listen(
     from tmrl_like.engine.seat import EngineSeat
 
     user = engine_user(keys, "site")
-    return EngineSeat(listen(transport, host, port, keys, limits), engine, user)
+    link = listen(transport, host, port, keys, limits)
+    try:
+        return EngineSeat(link, engine, user)
+    except TmrlLikeError:
+        link.close()
+        raise

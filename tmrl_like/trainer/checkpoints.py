@@ -17,9 +17,10 @@ import torch
 from tmrl_like.agents.agent import TrainingAgent, modules_of
 from tmrl_like.base.checked import checked_json, read_checked
 from tmrl_like.base.files import write_atomically
+from tmrl_like.base.threads import thread_beside
 from tmrl_like.delivery.log import PacketLog, entries_of, head_of, lock_folder
 from tmrl_like.delivery.receiver import Receiver
-from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError
+from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError, ShortageError
 from tmrl_like.policies.weights import refuse_diverged
 from tmrl_like.trainer.options import Resume
 from tmrl_like.trainer.ranks import Alone
@@ -94,9 +95,10 @@ class Checkpoints:
         self._left: list[PacketLog] = []  # of ranks that are no more; kept as they are, and read at each start
         self.receiver = Receiver()
         self.version = 0
-        self._writer = ThreadPoolExecutor(1, "tmrl-checkpoint")
+        self._writer: ThreadPoolExecutor | None = None
         self._sync_every_s = sync_every_s
-        self._syncer = None if in_one_thread else ThreadPoolExecutor(1, "tmrl-log")
+        self._in_one_thread = in_one_thread
+        self._syncer: ThreadPoolExecutor | None = None
         self._writing: Future[None] | None = None
         self._uncounted_samples = 0  # total_samples is so many more than were ever written to the log
         self._skipped = False
@@ -111,6 +113,7 @@ class Checkpoints:
 
         Raises:
             CheckpointError: the checkpoint is damaged, lacks its manifest, is of another training, or in use.
+            ShortageError: the system gives it no threads.
         """
         if self.path is None:
             training = training_cls()
@@ -125,9 +128,13 @@ class Checkpoints:
         if lock is None:
             raise CheckpointError(f"{self.path} is in use by another trainer: end that one, or choose another run name")
         try:
+            self._writer = thread_beside("tmrl-checkpoint")
+            self._syncer = None if self._in_one_thread else thread_beside("tmrl-log")
             self._log = PacketLog(folder, lock, _SEGMENT_BYTES, self._sync_every_s, self._syncer)
-        except OSError as error:
+        except (OSError, ShortageError) as error:
             lock.release()
+            if isinstance(error, ShortageError):
+                raise
             raise CheckpointError(f"cannot keep samples in {folder}: {error}") from None
         if not own_format:
             self._left = list(self._logs_left(self.path))
@@ -280,6 +287,7 @@ class Checkpoints:
         snapshot.training["counters"]["total_samples"] -= self.receiver.unstored_samples
         log.debug("training was held for %.1f ms by a checkpoint", 1e3 * (time.monotonic() - started))
         write = functools.partial(self._try, functools.partial(snapshot.write, self.path))
+        assert self._writer is not None
         try:
             self._writing = self._writer.submit(write)
         except RuntimeError:  # the interpreter exits, and starts no thread any more
@@ -303,12 +311,12 @@ class Checkpoints:
             self._wait()
         except Exception as error:
             log.error("the last checkpoint in %s was not written: %s", self.path, error)
-        self._writer.shutdown()
         for packet_log in (self._log, *self._left):
             if packet_log is not None:
                 packet_log.close()
-        if self._syncer is not None:
-            self._syncer.shutdown()
+        for beside in (self._writer, self._syncer):
+            if beside is not None:
+                beside.shutdown()
 
     def _wait(self) -> None:
         """Wait until the checkpoint that is being written is; raise what that raised."""

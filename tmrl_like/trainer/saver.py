@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from tmrl_like.base.files import link_atomically, write_atomically
+from tmrl_like.base.threads import start_thread
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.policy_file import PolicyCard, with_card
 from tmrl_like.policies.store import PolicyStore
@@ -67,8 +68,7 @@ class Saver:
         self._ready = threading.Condition()
         self._closing = False
         self._failed = False
-        self._thread = threading.Thread(target=self._run, name="tmrl-saver", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, "tmrl-saver")
 
     @property
     def held(self) -> list[Publication]:

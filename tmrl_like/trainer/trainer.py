@@ -126,6 +126,7 @@ class Trainer:
             CredentialsError: this machine's key cannot be read.
             ConfigError: an argument is wrong, there is nothing to train from offline, or another process uses the run.
             MissingExtraError: an engine is given, and what speaks to it is not installed.
+            ShortageError: the system gives it no threads.
         """
         self._options = options = with_given(TrainerOptions, options, resume=resume)
         self._training_cls = training_cls
@@ -151,11 +152,16 @@ class Trainer:
         self._idle = threading.Event()
         self._idle.set()
         self._runner: threading.Thread | None = None
-        try:
+        with contextlib.ExitStack() as undo:  # what a failure below must not leave behind
+            undo.callback(self._use.close)
+            undo.callback(ranks.leave)
+            undo.callback(self._checkpoints.close)
             if metrics_path is None:
                 own = RunPaths(cfg.RUN_NAME, cfg.DATA_FOLDER)
                 self._use.enter_context(use_run(own, "rank" if ranks.rank else "trainer"))
             self.training = training = self._checkpoints.build(training_cls, options.resume, updater_fn)
+            if training.rollouts is not None:
+                undo.callback(training.rollouts.close)
             training.ranks = ranks
             training.agent.ranks = ranks if isinstance(ranks, Ranks) else None
             training.should_stop = self._stop.is_set
@@ -176,7 +182,11 @@ class Trainer:
                 wire = _engine_link(engine, keys, ranks, receiver, options)
             elif not offline:
                 wire = connect_to_one(transport, servers, "", keys, limits)
+            if wire is not None:
+                undo.callback(wire.close)
             self._saver = self._make_saver(file, store)
+            if self._saver is not None:
+                undo.callback(self._saver.close)
             self.link: Any = NoLink(self._saver, newest)
             if wire is not None:
                 self.link = TrainerLink(
@@ -191,12 +201,9 @@ class Trainer:
                     options.worker_stalled_after_s,
                     Rank(ranks.rank, ranks.size, ranks.group, options.distributed.samples == "all"),
                 )
+            undo.callback(self.link.close)
             ranks.begin()
-        except BaseException:
-            self._checkpoints.close()
-            ranks.leave()
-            self._use.close()
-            raise
+            undo.pop_all()
         close_at_exit(self, turn=1)
 
     def _make_saver(self, path: Path | None, store: PolicyStore | None) -> Saver | None:

@@ -52,6 +52,7 @@ def listen(
         TransportError: the address cannot be bound.
         CredentialsError: the server's keys cannot be read.
         ConfigError: no such transport.
+        ShortageError: there are no threads for it.
     """
     raise_descriptor_limit()
     return _sides(transport)[0](host, port, keys, options or TransportOptions())
@@ -65,6 +66,7 @@ def connect(
     Raises:
         CredentialsError: this machine's key cannot be read.
         ConfigError: no such transport.
+        ShortageError: there are no threads for it.
     """
     return _sides(transport)[1](host, port, keys, options or TransportOptions())
 

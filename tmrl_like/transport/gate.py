@@ -20,6 +20,8 @@ from collections.abc import Iterator
 import zmq
 from zmq.utils import z85
 
+from tmrl_like.base.threads import start_thread
+from tmrl_like.errors import ShortageError
 from tmrl_like.transport.credentials import KEYS_CHECK_S, AuthorizedKeys
 from tmrl_like.transport.strangers import Strangers
 
@@ -34,6 +36,7 @@ class Gate:
     """Guards one ROUTER, in a thread of its own, until the context is terminated."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], router: zmq.Socket[bytes], keys: AuthorizedKeys):
+        """Begin; ShortageError: there is no thread for it."""
         self.refused = 0
         self.failure: BaseException | None = None
         self._keys = keys
@@ -49,7 +52,11 @@ class Gate:
         self._events = context.socket(zmq.PAIR)
         self._events.rcvhwm = 0  # libzmq waits where a monitor does not take its events
         self._events.connect(_MONITOR)
-        threading.Thread(target=self._run, name="tmrl-zmq-gate", daemon=True).start()
+        try:
+            start_thread(self._run, "tmrl-zmq-gate")
+        except ShortageError:
+            self._close()
+            raise
 
     def proved(self, descriptor: int) -> None:
         """A message came from this connection, perhaps before it is known here that there is one. Any thread."""
@@ -78,8 +85,11 @@ class Gate:
         except BaseException as error:
             self.failure = error
         finally:
-            self._zap.close(linger=0)
-            self._events.close(linger=0)
+            self._close()
+
+    def _close(self) -> None:
+        self._zap.close(linger=0)
+        self._events.close(linger=0)
 
     def _judge(self) -> None:
         """Answer whether a public key may connect (ZeroMQ RFC 27)."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import re
 import socket
 import zlib
 from collections.abc import Callable, Sequence
 
-from tmrl_like.errors import ConfigError
+from tmrl_like.errors import ConfigError, ShortageError
 from tmrl_like.transport.base import DialledLink
+
+log = logging.getLogger("tmrl_like.link")
 
 
 class RingLink:
@@ -24,6 +27,7 @@ class RingLink:
         """Dial the first; `dial` opens a connection, and raises as `connect`."""
         self.addresses = tuple(addresses)
         self._turn = 0
+        self._is_short = False
         self._dial = dial
         self._link = dial(self.where)
 
@@ -37,10 +41,18 @@ class RingLink:
         return self._link.is_lost
 
     def move_on(self) -> None:
-        """Leave the server, and dial the next one."""
-        self._link.close()
+        """Leave the server, and dial the next one; where there is no thread for that, stay, until the next call."""
         self._turn += 1
-        self._link = self._dial(self.where)
+        try:
+            dialled = self._dial(self.where)
+        except ShortageError as error:
+            self._turn -= 1
+            if not self._is_short:
+                log.error("another server is not dialled: %s; trying again", error)
+            self._is_short = True
+            return
+        self._link.close()
+        self._link, self._is_short = dialled, False
 
     def receive(self, timeout_s: float) -> bytes | memoryview | None:
         """Raises CredentialsError as any `PeerLink`; another server may take the key all the same."""

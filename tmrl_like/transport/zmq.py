@@ -23,6 +23,7 @@ from typing import Any
 
 import zmq
 
+from tmrl_like.base.threads import expect_threads
 from tmrl_like.errors import TransportError
 from tmrl_like.transport.base import REVOKED, Incoming, TransportOptions, cannot_listen, key_refused, other_server
 from tmrl_like.transport.credentials import AuthorizedKeys, KeyFolder
@@ -36,6 +37,7 @@ _REDIAL_AFTER_S = 0.3
 _BACKLOG = 1024
 _PART_BYTES = 516 << 10  # a frame of a policy in one
 _COPY_BELOW_BYTES = 1 << 18  # at a server; what is not copied wakes a thread when it has left
+_THREADS = 4  # libzmq ends the process where it does not get two; and two that were tried take a moment to go
 _CURVE_BYTES = 33  # what encryption adds to a message; libzmq compares the sum with its limit
 
 
@@ -44,6 +46,7 @@ class _ZmqLink:
 
     def __init__(self, kind: int, options: TransportOptions) -> None:
         self._options = options
+        expect_threads(_THREADS, "zmq")
         self._context = zmq.Context()
         self._socket = sock = self._context.socket(kind)
         self._closed = False

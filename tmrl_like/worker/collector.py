@@ -6,6 +6,7 @@ import dataclasses
 import threading
 from typing import NamedTuple
 
+from tmrl_like.base.threads import start_thread
 from tmrl_like.delivery.folder import open_folder
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.outbox import Outbox
@@ -39,8 +40,7 @@ class Collector:
         self._taken: list[Collected] = []
         self._busy = threading.Lock()
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tmrl-collector", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, "tmrl-collector")
 
     def take(self) -> list[Collected]:
         """What was collected since the last call; between episodes."""

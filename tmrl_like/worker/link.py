@@ -20,7 +20,7 @@ import numpy as np
 from tmrl_like.delivery.folder import leave
 from tmrl_like.delivery.outbox import Outbox
 from tmrl_like.delivery.session import Session
-from tmrl_like.errors import RefusedError, TmrlLikeError
+from tmrl_like.errors import RefusedError, ShortageError, TmrlLikeError
 from tmrl_like.policies.gate import PolicyFiles, PolicyGate
 from tmrl_like.policies.network import Network
 from tmrl_like.policies.slots import PolicySlots
@@ -256,7 +256,7 @@ class Link:
 def failure(error: BaseException) -> Failed:
     """An error as the other process raises it."""
     if isinstance(error, TmrlLikeError):
-        return Failed(type(error).__name__, str(error))
+        return Failed(type(error).__name__, str(error), isinstance(error, ShortageError))
     return Failed(TmrlLikeError.__name__, f"the link failed: {error!r}", isinstance(error, MemoryError | OSError))
 
 

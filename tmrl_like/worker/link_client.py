@@ -15,7 +15,8 @@ import msgspec
 import tmrl_like.errors
 from tmrl_like.base.processes import start_script
 from tmrl_like.base.text import one_line
-from tmrl_like.errors import TransportError
+from tmrl_like.base.threads import no_process, start_thread
+from tmrl_like.errors import ShortageError, TransportError
 from tmrl_like.worker.lane import Lane
 from tmrl_like.worker.link_messages import (
     Driven,
@@ -130,9 +131,14 @@ class LinkThread(LinkClient):
         self._is_made = threading.Event()  # before that, its threads may have something to say
         self._link = Link(start, self._on_message)
         self._is_made.set()
-        self._thread = threading.Thread(target=self._link.serve, name="tmrl-link", daemon=True)
-        if not self._link.takes_turns:
-            self._thread.start()
+        if self._link.takes_turns:
+            return
+        try:
+            self._thread = start_thread(self._link.serve, "tmrl-link")
+        except ShortageError:
+            self._link.leave(0.0)
+            self._link.serve()
+            raise
 
     def turn(self) -> None:
         self.tell(self._make_state())  # for what its threads do otherwise
@@ -168,6 +174,7 @@ class LinkProcess(LinkClient):
         super().__init__(make_state, lanes)
         self._leaving = threading.Event()
         self._answers = threading.Event()
+        self._said: set[str] = set()
         self._use(process)
 
     def _use(self, process: subprocess.Popen[bytes]) -> None:
@@ -178,8 +185,7 @@ class LinkProcess(LinkClient):
     def begin(self, start: Start) -> None:
         self._start = start
         self.tell(start)
-        self._thread = threading.Thread(target=self._answer, name="tmrl-link", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._answer, "tmrl-link")
         if not self._answers.wait(_READY_WITHIN_S):
             self._fail(TransportError(f"the link process does not answer within {_READY_WITHIN_S:.0f} s"))
         self.check()
@@ -192,12 +198,13 @@ class LinkProcess(LinkClient):
         while True:
             for message in Reader[FromLink](self.process.stdout, FromLink):
                 if isinstance(message, Failed) and message.is_shortage and self._answers.is_set():
-                    log.error("%s", message.text)
+                    self._say_once(logging.ERROR, message.text)
                     self.process.kill()
                     continue
                 self._on_message(message)
                 if isinstance(message, Ready | Failed):
                     self._answers.set()
+                    self._said.clear()
             code = self.process.wait()
             end_link_process(self.process)
             if self._leaving.is_set() or self._failure is not None:
@@ -207,7 +214,8 @@ class LinkProcess(LinkClient):
                 self._fail(TransportError(f"the link process ended with exit code {code} before it was ready"))
                 self._answers.set()
                 return
-            log.warning("the link process has ended (exit code %d): the environment goes on, starting it again", code)
+            line = f"the link process has ended (exit code {code}): the environment goes on, starting it again"
+            self._say_once(logging.WARNING, line)
             if time.monotonic() - self._started_at < _SOON_S and self._leaving.wait(_PAUSE_S):
                 return
             if not self._start_again():
@@ -216,19 +224,20 @@ class LinkProcess(LinkClient):
 
     def _start_again(self) -> bool:
         """Start another one, as soon as the machine has what a process needs; False where nobody wants it any more."""
-        has_failed = False
         while True:
             try:
                 self._use(start_link_process())
                 return True
-            except (OSError, MemoryError) as error:
-                if not has_failed:
-                    log.error(
-                        "cannot start the link process: %s; the environment goes on, trying again", one_line(error)
-                    )
-                has_failed = True
+            except (ShortageError, MemoryError) as error:
+                self._say_once(logging.ERROR, f"{one_line(error)}: the environment goes on, trying again")
             if self._leaving.wait(_PAUSE_S):
                 return False
+
+    def _say_once(self, level: int, line: str) -> None:
+        """Write a line that was not written since a link was ready."""
+        if line not in self._said:
+            self._said.add(line)
+            log.log(level, "%s", line)
 
     def close(self, flush_s: float = 1.0) -> None:
         self._leaving.set()
@@ -242,9 +251,12 @@ class LinkProcess(LinkClient):
 
 
 def start_link_process() -> subprocess.Popen[bytes]:
-    """A link process that waits for its `Start`."""
+    """A link process that waits for its `Start`; ShortageError: the system gives none, or no descriptors for it."""
     script = Path(__file__).with_name("link_process.py")
-    return start_script(script, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        return start_script(script, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    except OSError as error:
+        raise no_process("of the link", error) from None
 
 
 def end_link_process(process: subprocess.Popen[bytes]) -> None:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 
 from tmrl_like.base.processes import end_with_parent
+from tmrl_like.base.threads import start_thread
 from tmrl_like.worker.link import Link, failure
 from tmrl_like.worker.link_messages import FromLink, LogLine, Reader, Start, ToLink, Writer
 
@@ -38,18 +39,25 @@ def main() -> None:
     logger = logging.getLogger("tmrl_like")
     logger.setLevel(start.log_level)
     logger.addHandler(_ToParent(tell))
+
+    def listen() -> None:
+        is_made.wait()
+        for message in messages:
+            link.on_message(message)
+
+    def leave() -> None:
+        is_made.wait()
+        link.leave()
+
+    is_made = threading.Event()
     try:
+        end_with_parent(leave)
+        start_thread(listen, "tmrl-link-pipe")
         link = Link(start, tell)
     except Exception as error:
         tell(failure(error))
         return
-    end_with_parent(link.leave)
-
-    def listen() -> None:
-        for message in messages:
-            link.on_message(message)
-
-    threading.Thread(target=listen, name="tmrl-link-pipe", daemon=True).start()
+    is_made.set()
     link.serve()
 
 

@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 
 from tmrl_like.base.budgets import Buckets
 from tmrl_like.base.text import one_line
+from tmrl_like.base.threads import start_thread
 from tmrl_like.envs.drivers import Keys
 from tmrl_like.envs.supervision import SupervisedEnv
+from tmrl_like.errors import ShortageError
 from tmrl_like.types import ActionSource, Driver
 from tmrl_like.worker.dead_man import to_action
 from tmrl_like.worker.link_messages import Driven
@@ -76,8 +78,11 @@ class Takeover:
             self._keys = keys = self._driver if isinstance(self._driver, Keys) else Keys(**spaces)
             for name in keys.names:
                 to_action(keys.action_of([name]), env.env.action_space, f"what the key {name} does")
-        self._thread = threading.Thread(target=self._run, name="tmrl-takeover", daemon=True)
-        self._thread.start()
+        try:
+            self._thread = start_thread(self._run, "tmrl-takeover")
+        except ShortageError:
+            self._driver.close()
+            raise
 
     def choose(self, obs: Any, test: bool, now: float) -> tuple[Any, ActionSource] | None:
         """The action of whoever has taken over; None: the policy drives. For the control loop, at each step."""

@@ -20,6 +20,7 @@ import tmrl_like.config.config_constants as cfg
 from tmrl_like.base import script
 from tmrl_like.base.options import with_given
 from tmrl_like.base.text import one_line
+from tmrl_like.base.threads import start_thread
 from tmrl_like.config.paths import RunPath, RunPaths
 from tmrl_like.config.run_lock import use_run
 from tmrl_like.delivery.folder import new_name
@@ -145,6 +146,7 @@ class RolloutWorker:
             EnvironmentFaultError, ConfigError: the environment cannot be made.
             ConfigError: an argument is out of range, or the spool cannot be used.
             MemoryContractError: the compressor does not take the six items of a sample.
+            ShortageError: the system gives it no threads, or no process for its link.
         """
         options = with_given(
             WorkerOptions,
@@ -533,8 +535,7 @@ class RolloutWorker:
         try:
             self._await_policy()
             for number, (lane, own) in enumerate(zip(self.lanes[1:], orders[1:], strict=False), start=2):
-                others.append(threading.Thread(target=drive, args=(lane, own), name=f"tmrl-lane-{number}", daemon=True))
-                others[-1].start()
+                others.append(start_thread(partial(drive, lane, own), f"tmrl-lane-{number}"))
             drive(self.lanes[0], orders[0])
             for thread in others:
                 while thread.is_alive():  # a wait without a limit cannot be interrupted by Ctrl-C on Windows
@@ -544,6 +545,7 @@ class RolloutWorker:
         except (StoppedError, KeyboardInterrupt):
             raise
         except BaseException as error:
+            self.stop()
             self._note_end(error)
             raise
         finally:

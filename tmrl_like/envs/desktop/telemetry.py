@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from tmrl_like.base.threads import start_thread
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, expect
 
 log = logging.getLogger("tmrl_like.worker")
@@ -68,8 +69,7 @@ class Telemetry:
         self._state = "it has not answered yet"
         self._closed = threading.Event()
         self._socket: socket.socket | None = None
-        self._thread = threading.Thread(target=self._run, name="tmrl-telemetry", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, "tmrl-telemetry")
 
     def next_record(self, within_s: float) -> Record:
         """The newest record that was not handed out yet; waits for one.

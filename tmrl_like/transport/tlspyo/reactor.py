@@ -6,11 +6,13 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from twisted.internet import reactor as twisted_reactor
 from twisted.internet import threads
 
+from tmrl_like.base.threads import start_thread
 from tmrl_like.errors import TransportError
 
 _lock = threading.Lock()
@@ -19,17 +21,22 @@ _process = 0
 
 
 def running_reactor() -> Any:
-    """Twisted's reactor, started if need be, or the program's own; TransportError: it was stopped, or before a fork."""
+    """Twisted's reactor, started if need be, or the program's own.
+
+    Raises:
+        TransportError: it was stopped, or this process was forked from one that uses it.
+        ShortageError: there is no thread for it.
+    """
     global _process
     with _lock:
         if not _process:
-            _process = os.getpid()
             logging.getLogger("tlspyo").setLevel(logging.CRITICAL)
             if not twisted_reactor.running:
                 started = threading.Event()
                 twisted_reactor.callWhenRunning(started.set)
-                threading.Thread(target=twisted_reactor.run, args=(False,), name="tmrl-tlspyo", daemon=True).start()
+                start_thread(partial(twisted_reactor.run, False), "tmrl-tlspyo")
                 started.wait()
+            _process = os.getpid()
         if _process != os.getpid():
             raise TransportError(
                 "this process was forked from one that uses the transport tlspyo: start processes with the method "

@@ -1,0 +1,313 @@
+"""No thread and no process can be started: at the start, and for a while as parts run."""
+
+import contextlib
+import itertools
+import logging
+import math
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from chaos.chaos_rig import Rig, wait_for_checkpoint, wait_until
+from running import link_of, rig_in, said, wait_for_more
+
+from tmrl_like.cli.stopping import Stopper
+from tmrl_like.envs import supervision
+from tmrl_like.envs.supervision import SupervisedEnv
+from tmrl_like.errors import EnvironmentFaultError, ShortageError
+from tmrl_like.testing.fakes import CountingEnv
+from tmrl_like.transport.ring import RingLink
+
+
+class Threads:
+    """Of those that this process starts from here on, `left` are started, and no more."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left = math.inf
+        self.refused = 0
+        start = threading.Thread.start
+
+        def limited(thread: threading.Thread) -> None:
+            if self.left <= 0:
+                self.refused += 1
+                raise RuntimeError("can't start new thread")
+            self.left -= 1
+            start(thread)
+
+        monkeypatch.setattr(threading.Thread, "start", limited)
+
+
+@pytest.fixture
+def threads(monkeypatch):
+    return Threads(monkeypatch)
+
+
+def make(rig: Rig, part: str):
+    if part == "server":
+        return rig.place.make_server()
+    if part.startswith("worker"):
+        return rig.place.make_worker(1, link_process="its link" in part)
+    return rig.place.make_trainer(checkpoint_path=rig.place.checkpoint, policies_path=rig.place.folder / "policies")
+
+
+@pytest.mark.fault(
+    "resources", "a part cannot start one of its threads", "it ends in one line, and leaves no thread, process or lock"
+)
+@pytest.mark.parametrize(
+    ("part", "most"),
+    [("server", 7), ("trainer", 10), ("worker", 8), pytest.param("worker and its link", 3, marks=pytest.mark.long)],
+)
+def test_a_part_has_all_its_threads_or_does_not_start(tmp_path, threads, part, most):
+    with rig_in(tmp_path) as rig:
+        before, children = set(threading.enumerate()), set(psutil.Process().children())
+        for number in itertools.count():
+            threads.left = number
+            with contextlib.suppress(ShortageError):
+                started = make(rig, part)
+                break
+            wait_until(lambda: set(threading.enumerate()) <= before, 20.0, "its threads have ended")
+            assert set(psutil.Process().children()) <= children
+        threads.left = math.inf
+        started.close()
+        assert 0 < number <= most
+
+
+@pytest.mark.fault(
+    "resources", "no thread can be started while parts run", "none is needed: samples, policies and checkpoints go on"
+)
+def test_parts_that_run_need_no_further_thread(tmp_path, threads, caplog):
+    caplog.set_level(logging.INFO)
+    with rig_in(tmp_path) as rig:
+        rig.server()
+        trainer = rig.trainer(checkpoint_path=rig.place.checkpoint)
+        rig.worker(1, link_process=False)
+        threads.left = 0
+        rig.wait_for_samples(trainer, 20)
+        wait_for_checkpoint(rig.place)
+        found = rig.settle(trainer)
+        assert found.exactly_once, str(found)
+    assert not threads.refused
+    written = [record.threadName for record in caplog.records if record.message.startswith("checkpoint written")]
+    assert written
+    assert set(written) == {"tmrl-checkpoint_0"}  # training does not wait for the disk
+
+
+@pytest.mark.fault(
+    "resources", "an environment hangs, and no thread can be started", "one line; it is made again once there is one"
+)
+def test_an_environment_that_hangs_is_made_again_when_there_is_a_thread(threads, monkeypatch, caplog):
+    monkeypatch.setattr(supervision, "_FIRST_BACKOFF_S", 1e-3)
+    hanging = threading.Event()
+    env = SupervisedEnv(CountingEnv, hang_timeout_s=0.1)
+    waits, stop = [], env.stopping.wait
+
+    def wait(backoff_s: float) -> bool:
+        waits.append(backoff_s)
+        threads.left = math.inf if len(waits) > 7 else 0  # more than the faults in a row that are forgiven
+        return stop(1e-3)
+
+    monkeypatch.setattr(env.stopping, "wait", wait)
+    monkeypatch.setattr(env.env, "reset", lambda **options: hanging.wait())
+    threads.left = 0
+    with pytest.raises(EnvironmentFaultError, match="hangs") as fault:
+        env.run(env.reset)
+    env.rebuild(fault.value)
+    assert env.run(env.reset)
+    hanging.set()
+    env.close()
+    assert len(waits) == 8
+    assert caplog.text.count("the thread tmrl-control cannot be started") == 1
+
+
+class NoThreadEnv(CountingEnv):
+    """One that starts threads of its own."""
+
+    def step(self, action):
+        threading.Thread(target=int).start()
+        return super().step(action)
+
+
+@pytest.mark.fault(
+    "resources",
+    "an environment cannot start a thread",
+    "one line without a traceback; it is made again for as long as it takes",
+)
+def test_an_environment_without_a_thread_is_away_and_not_broken(threads, monkeypatch, caplog):
+    monkeypatch.setattr(supervision, "_FIRST_BACKOFF_S", 1e-3)
+    env = SupervisedEnv(NoThreadEnv)
+    env.run(env.reset)
+    threads.left = 0
+    for _ in range(2 * supervision._MAX_FAULTS_IN_A_ROW):
+        with pytest.raises(EnvironmentFaultError, match="can't start new thread") as fault:
+            env.run(lambda: env.step(env.env.action_space.sample()))
+        env.rebuild(fault.value)
+    env.close()
+    assert "Traceback" not in caplog.text
+
+
+@pytest.mark.fault("resources", "a part without a thread is told to stop", "it stops")
+@pytest.mark.skipif(os.name == "nt", reason="Windows sends no SIGTERM")
+def test_a_part_without_a_thread_stops_all_the_same(threads):
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        stopped = threading.Event()
+        Stopper(False, on_stop=stopped.set)
+        threads.left = 0
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stopped.wait(20.0)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@pytest.mark.fault(
+    "resources", "no thread is left to dial the next server", "the peer stays where it is, one line, and tries again"
+)
+def test_a_peer_stays_with_its_server_until_it_can_dial_the_next(caplog):
+    class Dialled:
+        def __init__(self, where: str) -> None:
+            if is_short and where == "b:1":
+                raise ShortageError("the thread zmq cannot be started")
+            self.where, self.is_lost, self.is_open = where, True, True
+
+        def close(self) -> None:
+            self.is_open = False
+
+    is_short = True
+    ring = RingLink(["a:1", "b:1"], Dialled)
+    first = ring._link
+    for _ in range(3):
+        ring.move_on()
+    assert ring.where == "a:1"
+    assert first.is_open
+    is_short = False
+    ring.move_on()
+    assert ring.where == "b:1"
+    assert not first.is_open
+    assert caplog.text.count("another server is not dialled") == 1
+
+
+NO_THREADS = """
+import threading
+from pathlib import Path
+
+start = threading.Thread.start
+
+def limited(thread):
+    if Path({flag!r}).exists():
+        raise RuntimeError("can't start new thread")
+    start(thread)
+
+threading.Thread.start = limited
+"""
+
+
+@pytest.mark.fault(
+    "resources", "a worker's link ends, and no thread can be started for the next", "the robot drives on; one line"
+)
+@pytest.mark.long  # a link is started again a second after the one before
+def test_a_link_without_threads_is_followed_by_one_with_threads(tmp_path, monkeypatch, caplog):
+    flag = tmp_path / "short"
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(NO_THREADS.format(flag=str(flag)))
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    with rig_in(tmp_path) as rig:
+        rig.server()
+        trainer = rig.trainer()
+        worker = rig.worker(1)
+        rig.wait_for_samples(trainer)
+        flag.touch()
+        links = {worker.link.process}
+        worker.link.process.kill()
+
+        def look() -> bool:
+            links.add(worker.link.process)
+            return len(links) > 4
+
+        wait_until(look, 60.0, "three links without threads")
+        flag.unlink()
+        rig.wait_for_samples(trainer, 100, within_s=60.0)
+        found = rig.settle(trainer)
+        assert found.exactly_once, str(found)
+    assert caplog.text.count("can't start new thread") == 1
+    assert caplog.text.count("the link process has ended") <= 2  # killed; and for want of threads
+
+
+@contextlib.contextmanager
+def no_thread_left(pid: int) -> Iterator[None]:
+    """The process can start no thread and no process; those that it has go on."""
+    if os.geteuid():
+        import resource
+
+        before = resource.prlimit(pid, resource.RLIMIT_NPROC)
+        resource.prlimit(pid, resource.RLIMIT_NPROC, (1, before[1]))
+        try:
+            yield
+        finally:
+            resource.prlimit(pid, resource.RLIMIT_NPROC, before)
+        return
+    group = pids_group()  # the limit above does not hold for root
+    (group / "cgroup.procs").write_text(str(pid))
+    try:
+        yield
+    finally:
+        (group.parent / "cgroup.procs").write_text(str(pid))
+        group.rmdir()
+
+
+def pids_group() -> Path:
+    """A control group that may start nothing; the test is skipped where there is none to be had."""
+    for root in (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup")):
+        group = root / f"tmrl-like-test-{os.getpid()}"
+        with contextlib.suppress(OSError):
+            group.mkdir()
+            try:
+                (group / "pids.max").write_text("0")
+            except OSError:
+                group.rmdir()
+                continue
+            return group
+    pytest.skip("the threads of a process of root's cannot be limited here")
+
+
+@pytest.mark.fault(
+    "resources",
+    "server, trainer and worker can start neither thread nor process",
+    "samples and checkpoints go on; a link that is killed meanwhile is followed by another; nothing is lost",
+)
+@pytest.mark.chaos
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of another process can be changed on Linux alone")
+@pytest.mark.parametrize("transport", ["zmq", "tlspyo"])
+def test_parts_without_a_thread_go_on_and_recover(tmp_path, transport):
+    with rig_in(tmp_path, transport) as rig:
+        server, trainer, worker = rig.server_part(), rig.trainer_part(), rig.worker_part(1)
+        wait_for_checkpoint(rig.place)
+        with no_thread_left(server.pid):
+            second = rig.worker_part(2)
+            wait_for_more(rig, 300)
+            wait_for_checkpoint(rig.place)
+        with no_thread_left(trainer.pid):
+            wait_for_more(rig)
+            wait_for_checkpoint(rig.place)
+        with no_thread_left(worker.pid):
+            first = link_of(psutil.Process(worker.pid))
+            first.kill()
+            wait_until(lambda: said(rig, "work", "cannot be started"), 60.0, "the worker says so")
+            wait_for_more(rig, 300)
+        wait_until(lambda: link_of(psutil.Process(worker.pid)) != first, 60.0, "another link")
+        assert said(rig, "work", "cannot be started") == 1
+        wait_for_more(rig)
+        trainer.kill()
+        last = rig.trainer(checkpoint_path=rig.place.checkpoint)
+        rig.wait_for_samples(last, 100, within_s=60.0)
+        for part in (worker, second):
+            part.kill()  # their links send what is left
+        found = rig.settle(last)
+        assert found.exactly_once, str(found)
+        assert not said(rig, "serve", "Traceback") + said(rig, "train", "Traceback") + said(rig, "work", "Traceback")
+        assert {number for number, _ in rig.appended()} == {1, 2}

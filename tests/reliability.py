@@ -28,6 +28,7 @@ AREAS = {
     "disk": "Disks that are full, slow or damaged, and power cuts",
     "peers": "Peers that are broken or hostile",
     "resources": "Machines that run out of something",
+    "clocks": "Clocks that are wrong",
     "robots": "Environments and policies",
     "people": "People",
 }

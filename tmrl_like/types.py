@@ -165,7 +165,7 @@ LATENESS_EDGES_S = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 class StepTiming(NamedTuple):
     """How one step went in time, and what drove. It travels with every sample."""
 
-    observed_at_s: float  # wall-clock time (Unix, seconds) at which `obs` reached the worker
+    observed_at_s: float  # Unix time (seconds, `base.clocks.unix_s`) at which `obs` reached the worker
     inference_s: float  # duration of `act()` that chose the action of this sample; 0 on reset
     period_error_s: float  # time since the previous observation minus the nominal time-step; 0 on reset
     policy_version: int  # version of the policy in use; 0: never updated
@@ -299,6 +299,7 @@ class Delivery:
         receipt: of the last packet; None where there is none to be acknowledged.
         awaits: in lockstep: the worker holds still until the training steps that these samples allow are made.
         is_copy: of several trainers that all get these samples, another one counts them.
+        ahead_s: by how much the Unix times of these samples are ahead of the trainer's, `base.clocks.unix_s`.
     """
 
     buffer: Buffer
@@ -306,6 +307,7 @@ class Delivery:
     receipt: Receipt | None = None
     awaits: bool = False
     is_copy: bool = False
+    ahead_s: float = 0.0
 
 
 def _as_sample(row: Sequence[Any]) -> Sample:

@@ -22,6 +22,7 @@ import gymnasium
 import numpy as np
 from _common import finish
 
+from tmrl_like.base import clocks
 from tmrl_like.networking import RolloutWorker, Server
 from tmrl_like.page.app import Page
 from tmrl_like.page.watcher import Watcher
@@ -97,7 +98,7 @@ def main() -> None:
                     time.sleep(0.05)
 
                 def says(*held: str, gives_back: bool = False) -> Callable[[], None]:
-                    return lambda: watcher.drive(m.Drive("arm", 1, time.time(), held, gives_back))
+                    return lambda: watcher.drive(m.Drive("arm", 1, clocks.up_s(), held, gives_back))
 
                 _add(result, "script to env.step", delays_s(arguments.presses, says("right"), says()))
                 says(gives_back=True)()

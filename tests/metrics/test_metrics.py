@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from tmrl_like.base import clocks
 from tmrl_like.errors import MissingExtraError
 from tmrl_like.metrics.rounds import RoundMetrics
 from tmrl_like.metrics.sinks import ConsoleSink, JsonLinesSink, TensorBoardSink, WandbSink
@@ -63,7 +63,7 @@ def test_an_agent_may_report_a_number_first_and_a_tensor_later() -> None:
 
 def test_ages_and_staleness_are_of_the_samples_and_who_drove_is_a_share() -> None:
     metrics, writer = RoundMetrics(0, 0), PacketWriter()
-    now = time.time()
+    now = clocks.unix_s()
     for k in range(11):
         source = ActionSource.SAFE if k in (0, 1, 2) else ActionSource.POLICY
         timing = StepTiming(now - 10, 0.001 * k, 0.0, 0 if k < 2 else 3, source)

@@ -143,7 +143,7 @@ def test_somebody_takes_over_in_a_browser_holds_keys_and_gives_back(page, link, 
         see(m.Beat("w1"))
         browser.wait_for("!!document.querySelector('#workers tr')")
         assert browser.value("$('takeover').hidden")
-        see(m.Beat("w1"), m.Beat("w2", may_be_driven=True, driver="operator desk", at_s=7.5, hand=9))
+        see(m.Beat("w1"), m.Beat("w2", may_be_driven=True, driver="operator desk", up_s=7.5, hand=9))
         browser.wait_for("!$('takeover').hidden")
         assert browser.value("[...$('takeover').firstChild.options].map((o) => o.value)") == ["w2"]
         states = "[...document.querySelectorAll('#workers tr')].map((row) => row.cells[1].textContent)"
@@ -152,7 +152,7 @@ def test_somebody_takes_over_in_a_browser_holds_keys_and_gives_back(page, link, 
         button, said = "$('takeover').children[1]", "$('takeover').children[2].textContent"
         assert browser.value(said) == "operator desk drives w2 and has not given back"
         assert browser.value(f"{button}.disabled")
-        see(m.Beat("w2", may_be_driven=True, driver="policy", at_s=8.5))
+        see(m.Beat("w2", may_be_driven=True, driver="policy", up_s=8.5))
         browser.wait_for(f"!{button}.disabled")
         assert not link.drives
         browser.value(f"{button}.click()")
@@ -173,11 +173,11 @@ def test_somebody_takes_over_in_a_browser_holds_keys_and_gives_back(page, link, 
         assert {(drive.worker, drive.heard_s) for drive in link.drives} == {("w2", 8.5)}
         assert browser.value(f"{button}.textContent") == "take over"
         browser.value(f"{button}.click()")
-        see(m.Beat("w2", may_be_driven=True, driver="operator lab", at_s=9.5, hand=hand))  # his own
+        see(m.Beat("w2", may_be_driven=True, driver="operator lab", up_s=9.5, hand=hand))  # his own
         until(lambda: link.drives[-1].heard_s == 9.5)
-        see(m.Beat("w2", may_be_driven=True, driver="operator lab", at_s=10.5, hand=hand + 1))  # another tab was faster
+        see(m.Beat("w2", may_be_driven=True, driver="operator lab", up_s=10.5, hand=hand + 1))  # another tab was faster
         browser.wait_for(f"{said} === 'operator lab drives w2 and has not given back'")
-        see(m.Beat("w2", may_be_driven=True, driver="policy", at_s=11.5))
+        see(m.Beat("w2", may_be_driven=True, driver="policy", up_s=11.5))
         assert browser.faults() == []
         browser.value("location.hash = '#wrong'")
         browser.wait_for(f"!{button}.disabled")

@@ -1,7 +1,6 @@
 """An operator drives a worker that allows it, over the wire, and gives back by falling silent."""
 
 import logging
-import time
 
 import gymnasium
 import msgspec
@@ -11,6 +10,7 @@ from house import IdleRole
 from link_proxy import LinkProxy
 
 import tmrl_like.config.config_constants as cfg
+from tmrl_like.base import clocks
 from tmrl_like.base.functional import partial
 from tmrl_like.delivery.session import Session
 from tmrl_like.envs.drivers import Keys
@@ -34,7 +34,7 @@ class Operator(IdleRole):
 
     def on_tick(self, send, connected):
         if connected and self.says is not None:
-            send(m.encode(msgspec.structs.replace(self.says, heard_s=time.time())))
+            send(m.encode(msgspec.structs.replace(self.says, heard_s=clocks.up_s())))
         return 0.02
 
 
@@ -109,16 +109,16 @@ def test_keys_that_a_frozen_link_held_back_do_not_drive(zmq_house, until, caplog
             return watcher.sight.workers[0][1][FIELDS.index(field)]
 
         def drives_by(key, action):
-            watcher.drive(m.Drive("arm", 7, seen("at_s"), (key,)))
+            watcher.drive(m.Drive("arm", 7, seen("up_s"), (key,)))
             return worker.env.sent[-1:] == [action] and seen("hand") == 7
 
         until(lambda: watcher.sight is not None and watcher.sight.workers)
         until(lambda: drives_by("w", 0.75))
         proxy.freeze()
-        newest = seen("at_s")
+        newest = seen("up_s")
         for _ in range(3):
             drives_by("w", 0.75)
-        until(lambda: time.time() > newest + 2.0 and worker.env.sent[-1] != 0.75)  # counts for 1.5 s, drives for 0.5 s
+        until(lambda: clocks.up_s() > newest + 2.0 and worker.env.sent[-1] != 0.75)  # 1.5 s count, 0.5 s drive
         silent_from = len(worker.env.sent)
         proxy.thaw()
         until(lambda: "operator local does not drive: his keys are older than 1.5 s" in caplog.text)

@@ -188,11 +188,23 @@ def test_a_question_that_was_lost_is_asked_again(group):
     assert group.who_gets(1) == [0]
 
 
-def test_only_rank_0_publishes_and_hears_of_the_workers(group):
+def test_a_worker_is_heard_by_rank_0_and_by_the_ranks_that_get_its_samples():
+    group = Group(size=3)
+    for number in range(3):
+        group.rank(number)
+    for worker in (1, 2, 3):
+        group.worker(worker)
+    group.settle()
+    ranks = [rank for worker in (1, 2, 3) for rank in group.who_gets(worker)]
+    assert sorted(ranks) == [0, 1, 2]
+    worker = 1 + ranks.index(1)
+    give(group.relay, b"w%d" % worker, m.Beat(worker=f"w{worker}", up_s=7.0))
+    heard = [[beat.up_s for beat in group.link.to(b"t%d" % number, m.Beat)] for number in range(3)]
+    assert heard == [[7.0], [7.0], []]
+
+
+def test_only_rank_0_publishes(group):
     group.worker(1)
-    give(group.relay, b"w1", m.Beat(worker="w1"))
-    assert len(group.link.to(b"t0", m.Beat)) == 1
-    assert group.link.to(b"t1", m.Beat) == []
     give(group.relay, b"t0", frame())
     assert len(group.link.to(b"w1", m.PolicyFrame)) == 1
     give(group.relay, b"t1", frame(2))

@@ -17,10 +17,12 @@ from unittest import mock
 from settling import settle
 from simulated_world import World
 
+from tmrl_like.base import clocks
 from tmrl_like.base.files import disk
 from tmrl_like.delivery import outbox, sample_log, sender, session
 from tmrl_like.delivery.folder import shared_memory
 from tmrl_like.trainer import checkpoints, fleet
+from tmrl_like.trainer import clocks as trainer_clocks
 from tmrl_like.trainer import link as trainer_link
 from tmrl_like.worker import link as worker_link
 
@@ -77,8 +79,10 @@ def _put_under(made, patches):
             patches.enter_context(training.power)
     patch(sample_log, "reserve", lambda path, size: made.running.machine.reserve(path, size))
     clock = SimpleNamespace(time=lambda: made.running.wall(), monotonic=lambda: made.now)
-    for module in (worker_link, trainer_link, fleet):
+    for module in (worker_link, trainer_link, fleet, trainer_clocks):
         patch(module, "time", clock)
+    patch(clocks, "up_s", lambda: made.running.up())
+    patch(clocks, "unix_s", lambda: made.running.unix())
     patch(session, "unknown_host", lambda addresses: "")
     patch(sample_log, "_SEGMENT_BYTES", 4096)
     patch(sample_log, "_ROWS", 4)

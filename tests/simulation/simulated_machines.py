@@ -27,6 +27,7 @@ class Machine:
         slow_s: what a write takes.
         fails_to_sync: it cannot write what it has taken.
         wall_jump_s: by how much the clock is wrong.
+        up_from_s: what `base.clocks.up_s` shows when the simulation begins.
     """
 
     def __init__(self, world):
@@ -35,6 +36,7 @@ class Machine:
         self.slow_s = 0.0
         self.fails_to_sync = False
         self.wall_jump_s = 0.0
+        self.up_from_s = next(world.boots)
 
     def write(self, file, data):
         """In the place of `base.files.disk`'s."""
@@ -99,6 +101,14 @@ class Process:
         """The Unix time."""
         return 1.7e9 + self.world.now + self.machine.wall_jump_s
 
+    def up(self):
+        """In the place of `base.clocks.up_s`."""
+        return self.machine.up_from_s + self.world.now
+
+    def unix(self):
+        """In the place of `base.clocks.unix_s`."""
+        return self.epoch_s + self.up()
+
     def clock(self):
         return max(self.world.now, self.frozen_until) + self._clock_from
 
@@ -128,6 +138,7 @@ class Process:
 
     def begin(self):
         self._clock_from = self.world.rng.random() * 1e5
+        self.epoch_s = self.wall() - self.up()
         self.dies_after, self.dies_in_write, self.frozen_until = None, False, 0.0
         self.is_alive = True
 

@@ -60,8 +60,8 @@ class Freshness(FreshnessLimits):
         super().__init__(max_age_s)
         self._world = world
 
-    def admit(self, packet, now_s, newest_version):
-        is_admitted = super().admit(packet, now_s, newest_version)
+    def admit(self, packet, now_s, newest_version, ahead_s=0.0):
+        is_admitted = super().admit(packet, now_s, newest_version, ahead_s)
         if not is_admitted:
             self._world.auditor.note_stale(packet)
         return is_admitted

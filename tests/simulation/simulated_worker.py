@@ -79,7 +79,7 @@ class EnvProcess(Process):
         if world.rng.random() < 0.02:
             lane.is_text = not lane.is_text
         info = {"said": "x" * (number % 5)} if lane.is_text else {}
-        timing = StepTiming(self.wall(), 0.0, 0.0, number + 1)
+        timing = StepTiming(self.unix(), 0.0, 0.0, number + 1)
         lost = log.lost_samples
         log.append((None, obs, 0.0, False, False, info), *timing, RESET * is_reset)
         life.end_sample(number, is_lost=log.lost_samples > lost)
@@ -138,7 +138,7 @@ class LinkProcess(Process):
             if path not in [known for known, _ in lanes]:
                 lanes.append((path, world.auditor.begin_life(worker).incarnation))
         for path, incarnation in lanes:
-            outbox = Outbox(path, worker.name, incarnation, world.options.outbox, self.clock)
+            outbox = Outbox(path, worker.name, incarnation, world.options.outbox, self.clock, worker.env.epoch_s)
             self.outboxes.append(outbox)
             if outbox.takes_over:
                 world.count("packets of dead processes were taken over")

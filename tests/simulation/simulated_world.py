@@ -63,6 +63,7 @@ class World:
         self.hash = 0
         self.lines = None  # a list: what happened, in words
         self.running = None
+        self.boots = itertools.count(1e5, 1e5)
         self.files = set()  # that processes have written
         self.auditor = Auditor(self)
         is_small = rng.random() < 0.3

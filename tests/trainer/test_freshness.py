@@ -94,7 +94,7 @@ def test_limits_are_positive(name):
 
 
 def test_ages_in_the_memory_are_those_of_what_is_still_there(monkeypatch):
-    monkeypatch.setattr("tmrl_like.trainer.freshness.time.time", lambda: 10_000.0)
+    monkeypatch.setattr("tmrl_like.base.clocks.unix_s", lambda: 10_000.0)
     ages = StoredAges(capacity=1000)
     assert ages.metrics() == {}
     for k in range(500):
@@ -105,7 +105,7 @@ def test_ages_in_the_memory_are_those_of_what_is_still_there(monkeypatch):
 
 
 def test_a_packet_larger_than_the_memory_leaves_its_newest_samples(monkeypatch):
-    monkeypatch.setattr("tmrl_like.trainer.freshness.time.time", lambda: 100.0)
+    monkeypatch.setattr("tmrl_like.base.clocks.unix_s", lambda: 100.0)
     ages = StoredAges(capacity=10)
     ages.add(np.arange(3.0))
     ages.add(np.arange(25.0))

@@ -8,10 +8,12 @@ import pytest
 import torch
 from house import DeadLink
 
+from tmrl_like.base import clocks
 from tmrl_like.delivery.receiver import Receiver, WorkerLimits
 from tmrl_like.errors import DivergedError
 from tmrl_like.policies.weight_file import for_the_disk
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
+from tmrl_like.trainer.freshness import FreshnessLimits
 from tmrl_like.trainer.link import TrainerLink
 from tmrl_like.trainer.saver import Saver
 from tmrl_like.types import Receipt, StepTiming
@@ -41,11 +43,11 @@ def link(make_link):
     return make_link()
 
 
-def give(link, sequence, worker):
+def give(link, sequence, worker, epoch_s=0.0):
     writer = PacketWriter()
     writer.append((None, np.float32(sequence), 0.0, False, False, {}), StepTiming(1e9, 0.0, 0.0, 1))
     record = sealed_packet(Receipt(worker, 7, sequence), 0, writer, (), Compressor())
-    link.on_message(m.Bundle(worker, 7, 1, sequence - 1), memoryview(record))
+    link.on_message(m.Bundle(worker, 7, 1, sequence - 1, epoch_s=epoch_s), memoryview(record))
 
 
 def test_what_is_left_of_a_turn_is_read_in_the_next_and_the_least_expensive_worker_comes_first(link, monkeypatch):
@@ -310,3 +312,20 @@ def test_a_server_that_is_replaced_while_a_policy_is_sent_gets_all_of_it(link, m
     while link.pending():
         link.on_tick(lambda data: sent.append(data) or True, connected=True)
     assert received(sent) == [(1, 1.0)]
+
+
+@pytest.mark.parametrize("rank", [m.ALONE, m.Rank(1, 2, 7)])
+@pytest.mark.parametrize("ahead_s", [-3600.0, 3600.0])
+@pytest.mark.parametrize(("age_s", "is_taken"), [(4.0, True), (6.0, False)])
+def test_samples_are_as_old_as_they_are_whatever_the_clock_of_their_worker_shows(
+    make_link, monkeypatch, rank, ahead_s, age_s, is_taken
+):
+    now = 1e9 + age_s - ahead_s  # the trainer's; the sample's is 1e9
+    monkeypatch.setattr(clocks, "unix_s", lambda: now)
+    link = make_link(freshness=FreshnessLimits(max_age_s=5.0), rank=rank)
+    link.on_message(m.Beat("w", at_s=1e9 + age_s, up_s=700.0 + age_s), memoryview(b""))
+    give(link, 1, "w", epoch_s=1e9 - 700.0)
+    link.on_tick(lambda data: True, connected=True)
+    (delivery,) = link.retrieve()
+    assert (len(delivery.buffer), link._freshness.dropped_samples) == ((1, 0) if is_taken else (0, 1))
+    assert delivery.ahead_s == pytest.approx(ahead_s)

@@ -115,6 +115,24 @@ def test_samples_are_as_stale_as_versions_were_published_since_theirs():
     assert feed(training(ListMemory), network)["policy_staleness_p50_versions"] == 5.0
 
 
+@pytest.mark.parametrize("ahead_s", [-3600.0, 3600.0])
+def test_ages_are_right_of_samples_whose_worker_has_another_clock(ahead_s, monkeypatch):
+    now = [1e9]
+    monkeypatch.setattr("tmrl_like.base.clocks.unix_s", lambda: now[0])
+    timing = StepTiming(1e9 + ahead_s - 2.0, 0.0, 0.0, policy_version=3)
+    buffer = packed(ActionBufferEnv(1).take(3), "a/1/1/0", timing=timing)
+    network = Network(Delivery(buffer, (), Receipt("a", 1, 1), ahead_s=ahead_s))
+    network.published_at = {3: 1e9 - 7.0}.get
+    to, metrics, ages = training(ListMemory), RoundMetrics(0, 0), []
+    monkeypatch.setattr(to.pacer, "before_samples", lambda done, samples, new, age_s, driven: ages.append(age_s))
+    to._update_buffer(network, metrics)
+    now[0] += 10.0
+    record = to._close_round(network, metrics)
+    assert (record["sample_age_p50_s"], record["policy_age_p50_s"]) == (2.0, 5.0)
+    assert (record["memory_age_p50_s"], record["memory_age_max_s"]) == (12.0, 12.0)
+    assert ages == [2.0]
+
+
 @pytest.mark.parametrize("heard_of", ["here", "another rank"])
 @pytest.mark.parametrize(("training_steps", "starts_well"), [(0, False), (900, True)])
 def test_a_return_need_not_rise_that_was_trained_for_before_the_first_sample(heard_of, training_steps, starts_well):

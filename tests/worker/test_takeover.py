@@ -193,7 +193,7 @@ class Page:
         self.takeover = worker.loop.takeover
 
     def says(self, at, operator="desk", hand=1, age_s=0.0, gives_back=False):
-        self.takeover.on_page(Driven(operator, hand, 1e9 + at - age_s, ("right",), gives_back), at, 1e9 + at)
+        self.takeover.on_page(Driven(operator, hand, 1e6 + at - age_s, ("right",), gives_back), at, 1e6 + at)
 
     def driver(self, at):
         self.takeover.choose(None, False, at)

@@ -35,8 +35,11 @@ class Outbox:
         incarnation: int,
         options: OutboxOptions | None = None,
         clock: Callable[[], float] = time.monotonic,
+        epoch_s: float = 0.0,
     ) -> None:
         """Lock the packets in the worker's folder, and take over what is there; `incarnation` is the `SampleLog`'s.
+
+        `epoch_s` is that of the process which fills it, see `Bundle`.
 
         Raises:
             ConfigError: another process still sends what is in the folder.
@@ -52,7 +55,7 @@ class Outbox:
             max_bytes = options.max_bytes if is_private(path) else options.spool_max_bytes
             self._log = PacketLog(path, lock_for_reading(path), max(1, min(_LOG_SEGMENT_BYTES, max_bytes // 4)))
             undo.callback(self._log.close)
-            self._sender = Sender(worker, incarnation, options, self._log, clock())
+            self._sender = Sender(worker, incarnation, options, self._log, clock(), epoch_s)
             self._reader = SampleReader(path, (worker, incarnation), options, self._keep, self._sender.newest)
             if self._reader.begin():
                 self._sender.lost_samples += self._reader.dropped_samples

@@ -137,11 +137,14 @@ class Sender:
         predecessors: incarnations of processes that are dead, whose packets are sent as well.
     """
 
-    def __init__(self, worker: str, incarnation: int, options: OutboxOptions, log_: PacketLog, now: float) -> None:
-        """Take over what is in the folder of the log, whose owner closes it."""
+    def __init__(
+        self, worker: str, incarnation: int, options: OutboxOptions, log_: PacketLog, now: float, epoch_s: float = 0.0
+    ) -> None:
+        """Take over what is in the folder of the log, whose owner closes it; `epoch_s`: see `Bundle`."""
         self.lost_samples = 0
         self.lost_before = 0
         self._worker = worker
+        self._epoch_s = epoch_s
         self._options = options
         self._log = log_
         self._is_private = is_private(log_.folder)
@@ -364,7 +367,15 @@ class Sender:
             return True
         is_own = backlog is self._own
         lost = self.lost_before + self.lost_samples if is_own else 0  # the trainer adds up
-        bundle = m.Bundle(self._worker, backlog.incarnation, samples, backlog.newest_sent, lost, awaits and is_own)
+        bundle = m.Bundle(
+            self._worker,
+            backlog.incarnation,
+            samples,
+            backlog.newest_sent,
+            lost,
+            awaits and is_own,
+            self._epoch_s if is_own else 0.0,
+        )
         if not send(m.encode(bundle, *pieces)):
             return False
         backlog.note_sent(packets, now)

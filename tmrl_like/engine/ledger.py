@@ -233,6 +233,7 @@ class Ledger:
                 previous=first.header.previous,
                 lost_samples=max(header.lost_samples for header in headers),
                 awaits=any(header.awaits for header in headers),
+                epoch_s=first.header.epoch_s,
             )
             payload = m.encode(header, *(bundle.body for bundle in bundles))
         last = bundles[-1].last

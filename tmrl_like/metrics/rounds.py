@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tmrl_like.base import clocks
 from tmrl_like.types import TAKEN_OVER, ActionSource, Buffer, EpisodeStats
 
 _SHOWN_AS_PERCENTILES = {
@@ -64,13 +65,23 @@ class RoundMetrics:
         for name, value in metrics.items():
             self._steps[name].append(value)
 
-    def add_samples(self, buffer: Buffer, published_at: Callable[[int], float | None], newest_version: int = 0) -> None:
-        """Samples that enter the memory now; what is known of policies is as in `TrainerInterface`."""
-        now, add = time.time(), self._of_samples
+    def add_samples(
+        self,
+        buffer: Buffer,
+        published_at: Callable[[int], float | None],
+        newest_version: int = 0,
+        ahead_s: float = 0.0,
+    ) -> None:
+        """Samples that enter the memory now.
+
+        What is known of policies is as in `TrainerInterface`, `ahead_s` as in `Delivery`.
+        """
+        now, add = clocks.unix_s(), self._of_samples
         self.samples += len(buffer)
         for block in buffer.blocks:
             timing, is_step = block.timing, ~block.is_reset
-            add["sample_age"].append(now - timing.observed_at_s)
+            observed_at_s = timing.observed_at_s - ahead_s
+            add["sample_age"].append(now - observed_at_s)
             add["inference"].append(timing.inference_s[is_step])
             add["period_error"].append(timing.period_error_s[is_step])
             add["demonstrated"].append(np.isin(timing.source, (*TAKEN_OVER, ActionSource.EXPERT)))
@@ -81,7 +92,7 @@ class RoundMetrics:
             for version in np.unique(timing.policy_version):
                 published_s = published_at(int(version))
                 if published_s is not None:
-                    add["policy_age"].append(timing.observed_at_s[timing.policy_version == version] - published_s)
+                    add["policy_age"].append(observed_at_s[timing.policy_version == version] - published_s)
             start = 0
             for segment in block.segments:
                 act, rows = segment.tree()[0], is_step[start : start + segment.rows]

@@ -21,7 +21,7 @@ _OF_WORKERS = {  # field of a beat: name, kind, what it is
     "lost_samples": ("lost_samples_total", "counter", "samples that were dropped"),
     "unacknowledged_samples": ("unacknowledged_samples", "gauge", "samples that the trainer has not stored yet"),
     "policy_version": ("policy_version", "gauge", "version of the policy that drives"),
-    "policy_age_s": ("policy_age_seconds", "gauge", "since that policy was published"),
+    "policy_age_s": ("policy_age_seconds", "gauge", "since that policy was received"),
     "action_delay_s": ("action_delay_seconds", "gauge", "from an observation to the action chosen on it"),
     "time_step_s": ("time_step_seconds", "gauge", "nominal time-step; 0: not in real time"),
     "alarm": ("alarm", "gauge", "1: the worker says that something is wrong"),

@@ -667,7 +667,7 @@ class Relay:
                 message = msgspec.structs.replace(message, **texts)
             seat.newest_beat, seat.beat_at = message, self._now
             for rank, trainer in self.ranks.items():
-                if rank == 0 or (message.awaits and rank in seat.ranks):
+                if rank == 0 or rank in seat.ranks:
                     self._link.send(trainer.peer, data)
 
     def _on_report(self, seat: Seat, message: m.Report, data: bytes | memoryview) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from typing import Any
 
 import numpy as np
 
+from tmrl_like.base import clocks
 from tmrl_like.base.budgets import Bucket, Buckets
 from tmrl_like.wire.messages import SamplePacket
 
@@ -30,7 +30,7 @@ class FreshnessLimits:
         """Set the limits.
 
         Args:
-            max_age_s: from the first observation, by the worker's clock, to now, by the trainer's.
+            max_age_s: from the first observation to now.
             max_lag_versions: newest version published minus the oldest that chose an action; samples of version 0,
                 which was never published, have no lag.
         """
@@ -40,16 +40,15 @@ class FreshnessLimits:
         self._lines_of = Buckets(1, 1 / _SAY_AGAIN_S)  # one limit and worker
         self.dropped_samples = 0
 
-    def admit(self, packet: SamplePacket, now_s: float, newest_version: int) -> bool:
-        """Whether a packet with this header may enter the memory at the Unix time `now_s`."""
-        age_s = now_s - packet.observed_at_s
+    def admit(self, packet: SamplePacket, now_s: float, newest_version: int, ahead_s: float = 0.0) -> bool:
+        """Whether a packet with this header may enter the memory at Unix time `now_s`; `ahead_s` as in `Delivery`."""
+        age_s = now_s + ahead_s - packet.observed_at_s
         lag = newest_version - packet.policy_version if packet.policy_version else 0
         if not packet.samples or (age_s <= self._max_age_s and lag <= self.max_lag_versions):
             return True
         self.dropped_samples += packet.samples
         if age_s > self._max_age_s:
             limit, reason = "max_sample_age_s", f"{age_s:.3g} s old, at most {self._max_age_s:g} are allowed"
-            reason += ", by the clocks of worker and trainer"
         else:
             limit = "max_policy_lag_versions"
             reason = f"made {lag} versions ago, at most {self.max_lag_versions:g} are allowed"
@@ -67,7 +66,7 @@ class StoredAges:
         self._samples = 0
 
     def add(self, observed_at_s: np.ndarray[Any, Any]) -> None:
-        """Samples enter the memory: Unix times [N] of their observations."""
+        """Samples enter the memory: Unix times [N] of their observations, by `base.clocks.unix_s`."""
         capacity = len(self._observed_at_s)
         self._observed_at_s[np.arange(self._samples, self._samples + len(observed_at_s)) % capacity] = observed_at_s
         self._samples += len(observed_at_s)
@@ -77,7 +76,7 @@ class StoredAges:
         known = self._observed_at_s[: self._samples]
         if not len(known):
             return {}
-        now = time.time()
+        now = clocks.unix_s()
         return {
             "memory_age_p50_s": now - float(np.median(known)),
             "memory_age_max_s": now - float(known.min()),

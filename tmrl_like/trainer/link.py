@@ -8,9 +8,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-from tmrl_like.base import script
+from tmrl_like.base import clocks, script
 from tmrl_like.base.budgets import Bucket, Turns
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.delivery.session import Session
@@ -18,6 +19,7 @@ from tmrl_like.errors import DivergedError, NoWorkerError
 from tmrl_like.metrics.sinks import as_line
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.weights import Form, WeightsCopy, form_of, refuse_diverged
+from tmrl_like.trainer.clocks import WorkerClocks
 from tmrl_like.trainer.fleet import Fleet
 from tmrl_like.trainer.freshness import FreshnessLimits
 from tmrl_like.trainer.saver import Publication, Saver
@@ -81,6 +83,7 @@ class TrainerLink:
         self._arrived = threading.Condition()
         self.workers = Fleet(worker_stalled_after_s, self._freshness.max_lag_versions)
         self._publishes = rank.number == 0
+        self._clocks = WorkerClocks(says=self._publishes)
         self._answers: list[m.Receipts] = []
         self._asked: dict[str, m.ReceiptsWanted] = {}  # by worker
         self._reports: deque[dict[str, Any]] = deque(maxlen=_REPORTS_KEPT)
@@ -145,7 +148,7 @@ class TrainerLink:
         """
         if not self._publishes:
             self.newest_version += 1
-            self._published[self.newest_version] = time.time()
+            self._published[self.newest_version] = clocks.unix_s()
             self._published.pop(self.newest_version - _VERSIONS_KEPT, None)
             return self.newest_version
         parameters = model.state_dict()
@@ -161,7 +164,7 @@ class TrainerLink:
         publication = Publication(version, time.time(), weights)
         with self._arrived:
             self._next_publication = publication
-            self._published[version] = publication.published_at_s
+            self._published[version] = clocks.unix_s()
             self._published.pop(version - _VERSIONS_KEPT, None)
             self.newest_version = version
         if self._saver is not None:
@@ -213,12 +216,17 @@ class TrainerLink:
     def on_message(self, message: m.AnyMessage, body: memoryview) -> None:
         """Samples, to be read in turns, and signs of life."""
         if isinstance(message, m.Bundle):
-            deliveries = self._receiver.take(
-                message, body, self._clock(), lambda p: self._freshness.admit(p, time.time(), self.newest_version)
-            )
+            ahead_s = self._clocks.ahead_s(message.worker, message.epoch_s)
+
+            def admit(packet: m.SamplePacket) -> bool:
+                return self._freshness.admit(packet, clocks.unix_s(), self.newest_version, ahead_s)
+
+            taken = self._receiver.take(message, body, self._clock(), admit)
+            deliveries = (replace(delivery, ahead_s=ahead_s) for delivery in taken)
             self._unread.add(message.worker, deliveries, len(body) + _UNREAD_BYTES)
             self._read_unread()
         elif isinstance(message, m.Beat):
+            self._clocks.on_beat(message)
             if self._publishes:  # else it is only to be reminded
                 self.workers.on_beat(message, self.newest_version)
             if message.awaits:

@@ -19,6 +19,7 @@ import msgspec
 import torch
 
 from tmrl_like.agents.agent import TrainingAgent
+from tmrl_like.base import clocks
 from tmrl_like.base.factories import argument_of, completed
 from tmrl_like.base.functional import place_of
 from tmrl_like.base.schedules import ValueSchedule, at_the_start
@@ -44,7 +45,7 @@ from tmrl_like.trainer.ranks import Alone
 from tmrl_like.trainer.rewards import RecentRewards
 from tmrl_like.trainer.sample_check import check_data_set
 from tmrl_like.trainer.tuning import Tuning, refuse_two_discounts
-from tmrl_like.types import Batch, Buffer, Delivery, EpisodeStats, Receipt
+from tmrl_like.types import Batch, Delivery, EpisodeStats, Receipt
 
 log = logging.getLogger("tmrl_like.trainer")
 
@@ -74,7 +75,7 @@ class TrainerInterface(Protocol):
         """Publish weights to all workers, without waiting; returns their version."""
 
     def published_at(self, version: int) -> float | None:
-        """Unix time at which a version was published; None where unknown."""
+        """Unix time at which a version was published, by `base.clocks.unix_s`; None where unknown."""
 
     @property
     def newest_version(self) -> int:
@@ -342,11 +343,11 @@ class TrainingOffline(Schedule):
         if len(buffer):
             self.memory.append(buffer)
             for block in buffer.blocks:
-                self._stored_ages.add(block.timing.observed_at_s)
+                self._stored_ages.add(block.timing.observed_at_s - delivery.ahead_s)
             if delivery.is_copy:
                 self._own_copied_samples += len(buffer)
             else:
-                self._count(buffer, interface, metrics)
+                self._count(delivery, interface, metrics)
                 self.recent_rewards.add(delivery.receipt.worker if delivery.receipt else "", buffer)
                 if self._assembler is not None and self.rollouts is not None and delivery.receipt is not None:
                     make = partial(self._assembler.take, delivery.receipt[:2], buffer, self._has_gap)
@@ -356,12 +357,13 @@ class TrainingOffline(Schedule):
         if not delivery.is_copy:
             self._note_episodes(delivery.episodes, metrics)
 
-    def _count(self, buffer: Buffer, interface: TrainerInterface, metrics: RoundMetrics) -> None:
-        age_s = min((time.time() - float(b.timing.observed_at_s[-1]) for b in buffer.blocks), default=0.0)
+    def _count(self, delivery: Delivery, interface: TrainerInterface, metrics: RoundMetrics) -> None:
+        buffer, now = delivery.buffer, clocks.unix_s() + delivery.ahead_s
+        age_s = min((now - float(b.timing.observed_at_s[-1]) for b in buffer.blocks), default=0.0)
         driven = interface.overruns()
         self.diagnosis.returns.begin(self.total_updates)
         self.pacer.before_samples(self.total_updates, self.total_samples, len(buffer), age_s, driven)
-        metrics.add_samples(buffer, interface.published_at, interface.newest_version)
+        metrics.add_samples(buffer, interface.published_at, interface.newest_version, delivery.ahead_s)
         self._sample_figures.add(buffer)
         self.total_samples += len(buffer)
         self._unsaid_samples += len(buffer)

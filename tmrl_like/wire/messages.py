@@ -24,7 +24,7 @@ from tmrl_like.base.text import CONTROLS, one_line
 from tmrl_like.errors import DecodingError, OversizeError
 from tmrl_like.types import LATENESS_EDGES_S, Count, EpisodeStats, Receipt
 
-WIRE_VERSION = 10
+WIRE_VERSION = 11
 MAX_HEADER_BYTES = 1 << 16
 MAX_TAKEN_OVER = 1000
 MAX_RANKS = 1024
@@ -153,6 +153,7 @@ class Bundle(Message):
     previous: Count = 0  # sequence of the packet that the worker keeps right before the first one; 0: it keeps none
     lost_samples: Count = 0  # dropped by this worker so far because its limits were reached
     awaits: bool = False  # lockstep: the worker holds still until `Ack.trained` comes up to these packets
+    epoch_s: float = 0.0  # when `Beat.up_s` was 0, in the Unix time of these samples; 0: of a process that is dead
 
 
 class Ack(Message):
@@ -254,8 +255,9 @@ class Beat(Message):
     returns: Annotated[tuple[float, ...], msgspec.Meta(max_length=RETURNS_KEPT)] = ()  # of the last episodes
     may_be_driven: bool = False  # an operator may take over from the page
     driver: Text = ""  # who drives: "policy", "expert", "safe" (the safe action), or who took over
-    at_s: float = 0.0  # when the worker said this; Unix time, by its own clock
+    at_s: float = 0.0  # when the worker said this; Unix time, by its own clock as it is set now
     hand: Count = 0  # `Drive.hand` of the operator who has taken over; 0: nobody has, from the page
+    up_s: float = 0.0  # when the worker said this, by a clock of its machine that nobody sets (`base.clocks.up_s`)
 
     def __post_init__(self) -> None:
         self.alarm, self.ended, self.driver = one_line(self.alarm), one_line(self.ended), one_line(self.driver)
@@ -276,7 +278,7 @@ class Drive(Message):
 
     worker: Name
     hand: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]  # random, of the browser: while one drives, no other does
-    heard_s: float  # `at_s` of the worker's newest beat that the browser has
+    heard_s: float  # `up_s` of the worker's newest beat that the browser has
     keys: Annotated[tuple[Name, ...], msgspec.Meta(max_length=MAX_KEYS)] = ()  # that are held down
     gives_back: bool = False  # the policy drives again
     driver: Name = ""  # the operator's key, as the server knows it

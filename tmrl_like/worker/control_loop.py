@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tmrl_like.base import clocks
 from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.envs.actions import actions_of_reset
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
@@ -59,6 +60,7 @@ class ControlLoop:
         samples: where samples are appended to; None: nobody takes them.
         rollouts: where episodes go as a whole; None: nobody takes them.
         policy_version: of the weights that act now; 0: never updated.
+        policy_received_at: `time.perf_counter()` when they were here; 0: never updated.
         env_steps: steps since the start.
         collected_steps: those of them that became samples.
         overruns: time-steps that missed their deadline since the start.
@@ -98,7 +100,7 @@ class ControlLoop:
         self.max_samples_per_episode = max_samples_per_episode
         self.crc_debug = crc_debug
         self.policy_version = 0
-        self.policy_published_at_s = 0.0
+        self.policy_published_at_s = self.policy_received_at = 0.0
         self._source = ActionSource.POLICY
         self.env_steps = self.collected_steps = 0
         self._number = -1  # of the newest episode whose samples are collected, as it travels with them
@@ -185,7 +187,7 @@ class ControlLoop:
             for act in actions_of_reset(self.env.env, obs):
                 sample = self._compressed((act, obs, no_reward, False, False, info), None)
                 if self.samples is not None:
-                    timing = time.time(), 0.0, 0.0, self.policy_version, self._source
+                    timing = clocks.unix_s(), 0.0, 0.0, self.policy_version, self._source
                     self.samples.append(sample, *timing, self._number + RESET)
         return obs, info
 
@@ -239,7 +241,7 @@ class ControlLoop:
                 sample = self._compressed(sample, obs)
             error_s = period_s - env.time_step_s
             if self.samples is not None:
-                timing = time.time(), acted - started, error_s, self.policy_version, source
+                timing = clocks.unix_s(), acted - started, error_s, self.policy_version, source
                 self.samples.append(sample, *timing, self._number)
         if self.env_steps % _COLLECT_EVERY == 0:
             collect_garbage(is_between_episodes=False)
@@ -348,7 +350,8 @@ class ControlLoop:
             return False
         self.actor = policy.actor
         if (policy.version, policy.published_at_s) != (self.policy_version, self.policy_published_at_s):
-            self.dead_man.renew(policy.received_at)  # a server repeats what it has to whoever comes back
+            self.policy_received_at = policy.received_at  # a server repeats what it has to whoever comes back
+            self.dead_man.renew(policy.received_at)
         self.policy_version = policy.version
         self.policy_published_at_s = policy.published_at_s
         return True

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tmrl_like.base import clocks
 from tmrl_like.delivery.folder import leave
 from tmrl_like.delivery.outbox import Outbox
 from tmrl_like.delivery.session import Session
@@ -79,7 +80,11 @@ class WorkerRole:
         self._beat_is_due = False
 
     def on_welcome(self, welcome: m.Welcome, is_new: bool) -> None:
-        """Send again what may be lost: to another trainer perhaps, or because a connection broke."""
+        """Send again what may be lost: to another trainer perhaps, or because a connection broke.
+
+        First a beat: by it the trainer knows how old samples are.
+        """
+        self._beat_is_due = True
         if welcome.feed != self._feed or is_new:
             for outbox in self._outboxes:
                 outbox.retransmit(from_the_start=welcome.feed != self._feed)
@@ -135,7 +140,7 @@ class WorkerRole:
         return m.Beat(
             worker=outboxes[0].worker,
             policy_version=state.policy_version,
-            policy_age_s=time.time() - state.policy_published_at_s if state.policy_published_at_s else 0.0,
+            policy_age_s=time.perf_counter() - state.policy_received_at if state.policy_received_at else 0.0,
             policy_received=self._policy_received,
             env_steps=state.env_steps,
             overruns=state.overruns,
@@ -156,6 +161,7 @@ class WorkerRole:
             driver=state.driver,
             at_s=time.time(),
             hand=state.hand,
+            up_s=clocks.up_s(),
         )
 
 
@@ -182,7 +188,9 @@ class Link:
             undo.callback(link.close)
             self._outboxes: list[Outbox] = []
             for lane in start.lanes:
-                self._outboxes.append(Outbox(Path(lane.folder), start.worker, lane.incarnation, start.outbox))
+                self._outboxes.append(
+                    Outbox(Path(lane.folder), start.worker, lane.incarnation, start.outbox, epoch_s=start.epoch_s)
+                )
                 undo.callback(self._outboxes[-1].close)
             self._role = WorkerRole(self._outboxes, gate, slots, files, start.state, self._on_policy, tell)
             others = [lane.incarnation for lane in start.lanes[1:]]

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 import tmrl_like.errors
+from tmrl_like.base import clocks
 from tmrl_like.base.processes import start_script
 from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import no_process, start_thread
@@ -108,7 +109,7 @@ class LinkClient(ABC):
             elif isinstance(message, Driven):
                 takeover = self._lanes[0].loop.takeover
                 if takeover is not None:
-                    takeover.on_page(message, time.perf_counter(), time.time())
+                    takeover.on_page(message, time.perf_counter(), clocks.up_s())
             elif isinstance(message, LogLine):
                 logging.getLogger(message.logger).log(message.level, "%s", message.text)
             elif isinstance(message, Failed):

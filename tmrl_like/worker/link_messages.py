@@ -32,7 +32,7 @@ class State(_Told):
     """To the link: how the control loop is doing."""
 
     policy_version: int = 0
-    policy_published_at_s: float = 0.0
+    policy_received_at: float = 0.0  # `time.perf_counter()`; 0: none was
     env_steps: int = 0
     overruns: int = 0
     expert: bool = False  # policies are ignored
@@ -81,6 +81,7 @@ class Start(_Told):
     input_size: int  # R
     log_level: int
     state: State
+    epoch_s: float  # of the samples, see `wire.messages.Bundle`
 
 
 class Fit(_Told):

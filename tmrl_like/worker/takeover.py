@@ -134,10 +134,11 @@ class Takeover:
         """`wire.messages.Drive.hand` of the operator who has taken over from the page; 0: nobody has."""
         return self._wheel[1] if time.perf_counter() < self._page_until else 0
 
-    def on_page(self, said: Driven, now: float, unix_s: float) -> None:
+    def on_page(self, said: Driven, now: float, up_s: float) -> None:
         """Let an operator drive for half a second, by the keys that are held, unless the driver does; or give back.
 
-        He does not while another one drives, nor by keys from before the newest 1.5 s. `now` is as for `choose`.
+        He does not while another one drives, nor by keys from before the newest 1.5 s. `now` is as for `choose`, `up_s`
+        as in `base.clocks`.
         """
         who = said.operator, said.hand
         if self._keys is None:
@@ -147,7 +148,7 @@ class Takeover:
         elif said.gives_back:
             self._page_until = -math.inf
             return
-        elif not 0.0 <= unix_s - said.heard_s <= _STALE_S:
+        elif not 0.0 <= up_s - said.heard_s <= _STALE_S:
             why = f"his keys are older than {_STALE_S:g} s: the link is slow, or was cut for a moment"
         else:
             action = to_action(self._keys.action_of(said.keys), self._env.env.action_space, "its action")

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 import tmrl_like.config.config_constants as cfg
-from tmrl_like.base import script
+from tmrl_like.base import clocks, script
 from tmrl_like.base.options import with_given
 from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import start_thread
@@ -278,6 +278,7 @@ class RolloutWorker:
                         model_history=options.model_history,
                         log_level=log.getEffectiveLevel(),
                         state=self._state(),
+                        epoch_s=clocks.EPOCH_S,
                     )
                 )
                 self.link = link
@@ -294,7 +295,7 @@ class RolloutWorker:
         ended = sorted(itertools.chain.from_iterable(list(lane.returns) for lane in self.lanes))
         return State(
             policy_version=min(loop.policy_version for loop in loops),
-            policy_published_at_s=min(loop.policy_published_at_s for loop in loops),
+            policy_received_at=min(loop.policy_received_at for loop in loops),
             env_steps=sum(loop.env_steps for loop in loops),
             overruns=sum(loop.overruns for loop in loops),
             expert=first.expert or self._is_pinned,

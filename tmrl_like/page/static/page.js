@@ -191,7 +191,7 @@ let driven = null, told = "";  // the worker; why it is driven no more
 
 function drive(givesBack) {
   if (driven === null) return;
-  const heard = fleet.find((w) => w.worker === driven)?.at_s ?? 0;
+  const heard = fleet.find((w) => w.worker === driven)?.up_s ?? 0;
   const headers = { authorization: "Bearer " + location.hash.slice(1) };
   fetch("drive", { method: "POST", headers, body: JSON.stringify(["Drive", driven, hand, heard, keys(), givesBack]) })
     .then(async (answer) => answer.ok || letGo(await answer.text()), () => letGo("the page's process does not answer"));

@@ -1,0 +1,258 @@
+"""Ages of samples are right whatever the clocks of worker and trainer show."""
+
+import itertools
+import logging
+import random
+from types import SimpleNamespace
+
+import pytest
+
+from tmrl_like.base import clocks
+from tmrl_like.trainer.clocks import WorkerClocks
+from tmrl_like.wire.messages import Beat
+
+HOUR = 3600.0
+JUMPS = pytest.mark.parametrize("jump_s", [-HOUR, HOUR])
+
+
+class Machine:
+    """Its clocks at the true time `at`; a process on it began at `began`."""
+
+    def __init__(self, wall_off_s=0.0, booted_at=-1e5, drift=0.0):
+        self.wall_off_s = wall_off_s
+        self.booted_at = booted_at
+        self.drift = drift
+
+    def wall(self, at):
+        return 1.7e9 + at + self.wall_off_s
+
+    def up(self, at):
+        return (at - self.booted_at) * (1 + self.drift)
+
+    def begin(self, at):
+        """A process begins: when `up` was 0, as it reckons."""
+        self.epoch_s = self.wall(at) - self.up(at)
+        return self
+
+    def unix(self, at):
+        return self.epoch_s + self.up(at)
+
+
+class Fleet:
+    """A trainer, and a worker whose beats and samples it gets."""
+
+    def __init__(self, monkeypatch, worker=None, trainer=None):
+        self.now = 0.0
+        self.worker = (worker or Machine()).begin(0.0)
+        self.trainer = (trainer or Machine(booted_at=-333.0)).begin(0.0)
+        self.known = WorkerClocks()
+        monkeypatch.setattr(clocks, "unix_s", lambda: self.trainer.unix(self.now))
+        monkeypatch.setattr(clocks, "up_s", lambda: self.trainer.up(self.now))
+        wall = SimpleNamespace(time=lambda: self.trainer.wall(self.now))
+        monkeypatch.setattr("tmrl_like.trainer.clocks.time", wall)
+
+    def said(self, at=None):
+        at = self.now if at is None else at
+        return Beat("w", at_s=self.worker.wall(at), up_s=self.worker.up(at))
+
+    def beat(self, late_s=0.01):
+        """A beat arrives that was said so long ago."""
+        self.known.on_beat(self.said(self.now - late_s))
+
+    def live(self, seconds, late_s=0.01):
+        """Time passes, with two beats a second."""
+        for _ in range(int(2 * seconds)):
+            self.now += 0.5
+            self.beat(late_s)
+
+    def age_s(self, observed_at, epoch_s=None):
+        """Of a sample that arrives now, by what a process that lives stamped on it."""
+        epoch_s = self.worker.epoch_s if epoch_s is None else epoch_s
+        return clocks.unix_s() + self.known.ahead_s("w", epoch_s) - self.worker.unix(observed_at)
+
+
+@pytest.fixture
+def fleet(monkeypatch):
+    return Fleet(monkeypatch)
+
+
+def test_without_a_beat_the_clocks_count_as_they_are(fleet):
+    fleet.worker.wall_off_s = 5.0
+    fleet.worker.begin(0.0)
+    assert fleet.age_s(0.0) == pytest.approx(-5.0, abs=1e-5)
+    fleet.known.on_beat(Beat("w", at_s=7.0))  # of an older worker
+    assert fleet.age_s(0.0) == pytest.approx(-5.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("off_s", [-HOUR, HOUR, -1e9, 0.3])
+def test_clocks_that_are_wrong_from_the_start_do_not_matter(fleet, off_s):
+    fleet.worker.wall_off_s = off_s
+    fleet.worker.begin(0.0)
+    fleet.beat()
+    fleet.now = 4.0
+    assert fleet.age_s(1.0) == pytest.approx(3.0, abs=0.02)
+
+
+@JUMPS
+@pytest.mark.parametrize("who", ["worker", "trainer"])
+def test_clocks_that_jump_change_no_age_at_any_moment(fleet, who, jump_s):
+    fleet.beat()
+    getattr(fleet, who).wall_off_s += jump_s
+    fleet.now = 0.3
+    assert fleet.age_s(-2.0) == pytest.approx(2.3, abs=0.02)  # observed before, and no beat since
+    assert fleet.age_s(0.2) == pytest.approx(0.1, abs=0.02)
+    fleet.live(2.0)
+    assert fleet.age_s(-2.0) == pytest.approx(4.3, abs=0.02)
+    assert fleet.age_s(2.2) == pytest.approx(0.1, abs=0.02)
+
+
+@JUMPS
+def test_what_a_dead_process_left_goes_by_its_machines_clock_now(fleet, jump_s):
+    fleet.worker.wall_off_s = jump_s
+    fleet.worker.begin(0.0)
+    fleet.live(1.0)
+    assert fleet.age_s(0.5, epoch_s=0.0) == pytest.approx(0.5, abs=0.02)
+
+
+def test_beats_that_were_held_up_do_not_make_samples_young(fleet):
+    fleet.live(60.0)
+    for _ in range(20):  # a cut of an hour; what was said in its first minutes comes in one burst
+        fleet.now += HOUR
+        said_at = fleet.now - HOUR
+        for k in range(400):
+            fleet.known.on_beat(fleet.said(said_at + k / 2))
+            assert fleet.age_s(said_at + k / 2) == pytest.approx(HOUR - k / 2, abs=0.05)
+        fleet.now += 1.0
+        fleet.live(3.0)
+
+
+def test_a_first_beat_that_was_held_up_counts_until_the_next_one(fleet):
+    fleet.beat(late_s=3.0)
+    assert fleet.age_s(-3.0) == pytest.approx(0.0, abs=0.01)  # the error that is documented
+    fleet.beat()
+    assert fleet.age_s(-3.0) == pytest.approx(3.0, abs=0.02)
+
+
+def test_a_link_that_stays_slow_is_noticed_within_five_minutes(fleet):
+    fleet.live(60.0)
+    fleet.live(240.0, late_s=2.0)
+    assert fleet.age_s(fleet.now - 2.0) == pytest.approx(2.0, abs=0.02)
+    fleet.live(360.0, late_s=2.0)
+    assert fleet.age_s(fleet.now - 2.0) == pytest.approx(0.0, abs=0.02)
+
+
+@pytest.mark.parametrize("booted_ago", [30.0, 5000.0])
+def test_a_worker_whose_machine_was_started_again_begins_again(fleet, booted_ago):
+    fleet.live(60.0)
+    fleet.worker.booted_at = fleet.now - booted_ago
+    fleet.worker.begin(fleet.now)
+    fleet.live(1.0)
+    assert fleet.age_s(fleet.now - 3.0) == pytest.approx(3.0, abs=0.02)
+
+
+def test_another_machine_may_have_the_name(fleet):
+    fleet.live(60.0)
+    fleet.worker.booted_at -= 1e7
+    fleet.worker.begin(fleet.now)
+    fleet.live(0.5)
+    assert fleet.age_s(fleet.now - 3.0) == pytest.approx(3.0, abs=0.02)
+
+
+@pytest.mark.parametrize("drift", [-1e-4, 1e-4])
+def test_clocks_that_drift_stay_together_for_hours(monkeypatch, drift):
+    fleet = Fleet(monkeypatch, worker=Machine(drift=drift))
+    for _ in range(6):
+        fleet.live(HOUR, late_s=0.002)
+        assert fleet.age_s(fleet.now - 1.0) == pytest.approx(1.0, abs=0.04)
+
+
+def test_at_random_ages_stay_right(monkeypatch):
+    for seed in range(30):
+        rng = random.Random(seed)
+        fleet = Fleet(monkeypatch, Machine(rng.uniform(-1, 1) * HOUR, -rng.uniform(10, 1e7), rng.uniform(-1, 1) * 1e-4))
+        fleet.beat()
+        queue = []
+        for _ in range(2000):
+            fleet.now += 0.5
+            if rng.random() < 0.01:
+                machine = rng.choice((fleet.worker, fleet.trainer))
+                machine.wall_off_s += rng.choice((-HOUR, HOUR, -1.0, 1.0))
+            queue.append(fleet.said())
+            if rng.random() < 0.9:  # else the link holds back what is said
+                for beat in queue:
+                    fleet.known.on_beat(beat)
+                queue.clear()
+            age_s = rng.uniform(0, 10)
+            assert fleet.age_s(fleet.now - age_s) == pytest.approx(age_s, abs=0.05), seed
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf"), 1e300, -1.0])
+def test_numbers_that_no_clock_shows_count_for_nothing(fleet, number):
+    fleet.beat()
+    fleet.known.on_beat(Beat("w", at_s=1.7e9, up_s=number))
+    if number > 0 or number != number:
+        fleet.known.on_beat(Beat("w", at_s=number, up_s=5e5))
+        assert fleet.known.ahead_s("w", number) == 0.0
+    assert fleet.age_s(-3.0) == pytest.approx(3.0, abs=0.02)
+
+
+def test_of_very_many_workers_those_are_forgotten_that_were_heard_of_longest_ago(fleet):
+    for k in range(10_500):
+        fleet.known.on_beat(Beat(f"w{k}", at_s=1.7e9, up_s=100.0))
+        assert "w0" in fleet.known._clocks
+        fleet.known.on_beat(Beat("w0", at_s=1.7e9, up_s=100.0))
+    assert len(fleet.known._clocks) == 10_000
+    assert "w10499" in fleet.known._clocks
+
+
+def lines(caplog):
+    found = [(record.levelno, record.getMessage()) for record in caplog.records]
+    caplog.clear()
+    return found
+
+
+def test_a_line_says_whose_clock_is_off_by_how_much_and_when_they_agree_again(fleet, caplog):
+    caplog.set_level(logging.INFO)
+    fleet.worker.wall_off_s = -HOUR
+    fleet.beat(late_s=3.0)
+    assert lines(caplog) == []  # it may have been held up
+    fleet.live(4.0)
+    ((level, line),) = lines(caplog)
+    assert level == logging.WARNING
+    assert "worker w is 3600 s behind this trainer's" in line
+    fleet.live(HOUR)
+    fleet.worker.wall_off_s += 1.0
+    fleet.live(10.0)
+    assert lines(caplog) == []
+    fleet.worker.wall_off_s = HOUR
+    fleet.live(1.0)
+    ((level, line),) = lines(caplog)
+    assert "3600 s ahead of" in line
+    fleet.worker.wall_off_s = 1.0
+    fleet.live(1.0)
+    ((level, line),) = lines(caplog)
+    assert (level, "agree again" in line) == (logging.INFO, True)
+    fleet.trainer.wall_off_s = HOUR
+    fleet.live(1.0)
+    ((level, line),) = lines(caplog)
+    assert "3599 s behind" in line
+
+
+def test_a_trainer_whose_clock_jumps_does_not_fill_the_log_with_all_its_workers(fleet, caplog):
+    names = [f"w{k}" for k in range(500)]
+
+    def all_beat():
+        for name, _ in itertools.product(names, range(10)):
+            fleet.known.on_beat(Beat(name, at_s=fleet.worker.wall(fleet.now), up_s=fleet.worker.up(fleet.now)))
+
+    all_beat()
+    fleet.trainer.wall_off_s = HOUR
+    all_beat()
+    assert len(lines(caplog)) == 20
+
+
+def test_of_several_trainers_one_says_it(fleet, caplog):
+    fleet.known = WorkerClocks(says=False)
+    fleet.worker.wall_off_s = HOUR
+    fleet.live(10.0)
+    assert lines(caplog) == []

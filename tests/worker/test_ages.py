@@ -1,0 +1,72 @@
+"""What a worker says of the time: its samples', and its own."""
+
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from delivery.both_ends import Ends
+
+from tmrl_like.base import clocks
+from tmrl_like.delivery.outbox import Outbox
+from tmrl_like.testing.fakes import CountingEnv, LinearActor
+from tmrl_like.types import StepTiming
+from tmrl_like.wire import messages as m
+from tmrl_like.worker.link import WorkerRole
+from tmrl_like.worker.link_messages import State
+from tmrl_like.worker.worker import RolloutWorker
+
+NO_GATE = SimpleNamespace(verdicts=SimpleNamespace(alarm=""))
+
+
+def append(ends, number):
+    ends.append((None, np.float32(number), 0.0, False, False, {}), StepTiming(1e9, 0.0, 0.0, 1))
+    ends.seal()
+
+
+def said(outbox, state=None):
+    """What a link says when a trainer comes."""
+    role = WorkerRole([outbox], NO_GATE, None, None, state or State(), lambda word: None, lambda message: None)
+    role.on_welcome(m.Welcome(7), is_new=True)
+    sent = []
+    role.on_tick(lambda data: sent.append(m.decode(data)[0]) or True, connected=True)
+    return sent
+
+
+def test_a_beat_goes_first_and_bundles_say_by_whose_clock(tmp_path):
+    dead = Ends(tmp_path, incarnation=1)
+    append(dead, 1)
+    dead.kill()
+    ends = Ends(tmp_path, incarnation=2)
+    ends.kill_reader()
+    append(ends, 2)
+    with_epoch = Outbox(ends.folder.path, "w", 2, ends.options, epoch_s=1.6e9)
+    beat, *bundles = said(with_epoch)
+    assert isinstance(beat, m.Beat)
+    assert 0.0 <= clocks.up_s() - beat.up_s < 60.0
+    assert abs(time.time() - beat.at_s) < 60.0
+    assert {bundle.incarnation: bundle.epoch_s for bundle in bundles} == {1: 0.0, 2: 1.6e9}
+    with_epoch.close()
+
+
+def test_a_policy_is_as_old_as_it_has_been_here(tmp_path, monkeypatch):
+    ends = Ends(tmp_path)
+    monkeypatch.setattr("time.perf_counter", lambda: 1000.0)
+    assert said(ends.outbox)[0].policy_age_s == 0.0
+    assert said(ends.outbox, State(policy_received_at=990.0))[0].policy_age_s == 10.0
+    ends.close()
+
+
+@pytest.mark.parametrize("jump_s", [-3600.0, 3600.0])
+def test_the_times_of_samples_do_not_jump_with_the_clock(monkeypatch, jump_s):
+    real = time.time
+    with RolloutWorker(CountingEnv, LinearActor, standalone=True, model_path=None) as worker:
+        times = []
+        worker.loop.samples = SimpleNamespace(append=lambda sample, at_s, *rest: times.append(at_s))
+        obs, _ = worker.loop.reset(collect_samples=True)
+        monkeypatch.setattr(time, "time", lambda: real() + jump_s)
+        worker.loop.step(obs, test=False, collect_samples=True)
+        worker.loop.samples = None
+    assert len(times) == 2
+    assert 0.0 <= times[1] - times[0] < 60.0
+    assert abs(times[0] - real()) < 600.0

@@ -127,3 +127,28 @@ def test_no_secret_of_the_authority_is_in_a_nodes_files(authority: Authority, ke
         for secret in hidden:
             assert secret not in content
             assert json.dumps(secret) not in content
+
+
+@pytest.mark.fault("disk", "a file of an engine's keys is damaged", "one line names it; nobody revoked comes back")
+def test_a_damaged_file_of_an_engines_keys_is_refused(authority: Authority, keys: KeyFolder, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        authority.invite_user(name, "site")
+    authority.revoke("a")
+    joined = KeyFolder(tmp_path / "joined")
+    store_user(joined, authority.invite_user("c", "site"))
+    store_node(joined, authority.node("a.example"))
+    files = {
+        keys.path / "engine.json": lambda: Authority(keys),
+        keys.path / "engine_revoked.json": authority.account_jwt,
+        keys.path / "engine_users" / "b.json": authority.users,
+        joined.path / "engine_site.json": lambda: engine_user(joined, "site"),
+        joined.path / "engine_node.json": lambda: engine_node(joined, "a.example"),
+    }
+    for path, read in files.items():
+        whole = path.read_bytes()
+        for at in range(0, len(whole), max(1, len(whole) // 50)):
+            path.write_bytes(whole[:at] + bytes((whole[at] ^ 1,)) + whole[at + 1 :])
+            with pytest.raises(CredentialsError, match="is damaged"):
+                read()
+        path.write_bytes(whole)
+        read()

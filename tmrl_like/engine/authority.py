@@ -30,7 +30,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tmrl_like.base.files import write_atomically
 from tmrl_like.engine.options import DEFAULT_PORT, address_of
 from tmrl_like.engine.subjects import rights
 from tmrl_like.errors import CredentialsError, MissingExtraError
@@ -100,6 +99,10 @@ class Revoked(msgspec.Struct, frozen=True):
     at: int
 
 
+class _Revocations(msgspec.Struct, frozen=True):
+    users: list[Revoked]
+
+
 class _Secrets(msgspec.Struct, frozen=True):
     nodes: tuple[str, ...]
     made_at: int
@@ -125,7 +128,7 @@ class Authority:
                 f"{keys.path} holds no engine: run this where it was made, or make one with: "
                 "tmrl-like engine init --nodes HOST"
             )
-        self.folder = keys.path
+        self._keys = keys
         self._secrets = read_keys(keys.path / _AUTHORITY, _Secrets, secret=True)
         self._operator, self._account, self._system = (
             _pair_of(seed, keys)
@@ -150,12 +153,12 @@ class Authority:
         operator = _pair(_nkeys().PREFIX_BYTE_OPERATOR).seed.decode()
         account, system = (_pair(_nkeys().PREFIX_BYTE_ACCOUNT).seed.decode() for _ in range(2))
         made = _Secrets(nodes, int(time.time()), operator, account, system, *_ca())
-        write_atomically(keys.path / _AUTHORITY, msgspec.json.encode(made), private=True)
+        keys.write(_AUTHORITY, made, private=True)
         return cls(keys)
 
     def users(self) -> dict[str, EngineRecord]:
         """The users that were invited, by name."""
-        files = sorted((self.folder / _USERS).glob("*.json"))
+        files = sorted((self._keys.path / _USERS).glob("*.json"))
         return {file.stem: read_keys(file, EngineRecord, secret=False) for file in files}
 
     def names(self) -> set[str]:
@@ -173,13 +176,13 @@ class Authority:
             CredentialsError: the name is taken or not usable.
         """
         check_name(name)
-        file = self.folder / _USERS / f"{name}.json"
+        file = self._keys.path / _USERS / f"{name}.json"
         if name.lower() in {address_of(node)[0].lower() for node in self.nodes}:
             raise CredentialsError(f"{name!r} is a node of this engine; take another name")
         if file.exists() or name == LOCAL:
             raise CredentialsError(f"there is a key named {name!r} already; revoke it first or take another name")
         pair = _pair(_nkeys().PREFIX_BYTE_USER)
-        write_atomically(file, msgspec.json.encode(EngineRecord(role, pair.public_key.decode())))
+        self._keys.write(f"{_USERS}/{name}.json", EngineRecord(role, pair.public_key.decode()))
         return self._sign(name, role, pair)
 
     def node(self, name: str) -> Node:
@@ -218,8 +221,8 @@ class Authority:
         if name in known:
             at = max(int(time.time()), self._newest(revoked) + 1)
             revoked.append(Revoked(name, known[name].public_key, at))
-            write_atomically(self.folder / _REVOKED, msgspec.json.encode(revoked))
-            (self.folder / _USERS / f"{name}.json").unlink()
+            self._keys.write(_REVOKED, _Revocations(revoked))
+            (self._keys.path / _USERS / f"{name}.json").unlink()
 
     def system_user(self) -> EngineUser:
         """Who may tell the brokers about a revocation, signed now by the brokers' own account."""
@@ -237,8 +240,8 @@ class Authority:
         return EngineUser(name, role, jwt, seed, self._secrets.ca_certificate, self.nodes, leaf)
 
     def _revoked(self) -> list[Revoked]:
-        file = self.folder / _REVOKED
-        return read_keys(file, list[Revoked], secret=False) if file.exists() else []
+        file = self._keys.path / _REVOKED
+        return read_keys(file, _Revocations, secret=False).users if file.exists() else []
 
     def _newest(self, revoked: list[Revoked]) -> int:
         return max(self._secrets.made_at, *(user.at for user in revoked), 0)
@@ -287,12 +290,12 @@ def engine_node(keys: KeyFolder, name: str) -> Node:
 
 def store_user(keys: KeyFolder, user: EngineUser) -> None:
     """Keep an invitation's user as this machine's."""
-    write_atomically(keys.path / _USER.format(user.role), msgspec.json.encode(user), private=True)
+    keys.write(_USER.format(user.role), user, private=True)
 
 
 def store_node(keys: KeyFolder, node: Node) -> None:
     """Keep an invitation's node as this machine's."""
-    write_atomically(keys.path / _NODE, msgspec.json.encode(node), private=True)
+    keys.write(_NODE, node, private=True)
 
 
 def node_name(text: str) -> str:

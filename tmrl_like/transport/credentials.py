@@ -146,7 +146,7 @@ class KeyFolder:
             CredentialsError: those of another server are.
         """
         if not (self.path / "server.json").exists():
-            self._write("peer.json", keys, private=True)
+            self.write("peer.json", keys, private=True)
         elif self.server_keys().curve_public != keys.server_curve_public:
             raise CredentialsError(
                 f"{self.path} holds a server's keys; join from another folder (--keys-dir) or remove it"
@@ -177,8 +177,8 @@ class KeyFolder:
         disk.remove(file)
         disk.sync_folder(file.parent)
 
-    def _write(self, name: str, content: msgspec.Struct, private: bool = False) -> None:
-        """When it returns, no power cut takes the file away."""
+    def write(self, name: str, content: msgspec.Struct, private: bool = False) -> None:
+        """Write a file of this folder; when it returns, no power cut takes it away."""
         file = self.path / name
         write_atomically(file, checked_json(content), private=private)
         disk.sync_folder(file.parent)
@@ -187,13 +187,13 @@ class KeyFolder:
     def _authorize(self, server: ServerKeys, name: str, roles: tuple[str, ...]) -> PeerKeys:
         public, secret = _curve_pair()
         entry = Authorized(roles, public)
-        self._write(f"authorized/{name}.json", entry)
+        self.write(f"authorized/{name}.json", entry)
         return PeerKeys(name, roles, public, secret, server.curve_public, server.tls_certificate)
 
     def _fill(self, server: ServerKeys) -> None:
         peer = self._authorize(server, _LOCAL, (*ROLES, "operator"))
-        self._write("peer.json", peer, private=True)
-        self._write("server.json", server, private=True)
+        self.write("peer.json", peer, private=True)
+        self.write("server.json", server, private=True)
 
     def _create(self) -> None:
         """Make all keys in a folder beside, then rename: two parts that start at once agree on one set."""

@@ -94,6 +94,35 @@ def test_what_nobody_reads_is_bounded_and_what_comes_after_a_gap_does_not_contin
     assert box.lost_samples == lost == after.bundles[-1].lost_samples
 
 
+@pytest.mark.fault(
+    "resources",
+    "shared memory has hardly room for a worker's files",
+    "an alarm only where samples may be lost, which ends when there is a file to fill",
+)
+def test_the_alarm_says_that_there_is_no_file_to_be_filled_next(ends, monkeypatch):
+    monkeypatch.setattr(sample_log, "_SEGMENT_BYTES", 4096)
+    real, room = sample_log.reserve, 2  # files: fewer than those that are kept ready
+
+    def full(path, size):
+        if len(segments_in(path.parent)) >= room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(path, size)
+
+    monkeypatch.setattr(sample_log, "reserve", full)
+    box = ends()
+    box.log.refill()
+    assert box.log.alarm == ""
+    numbers = iter(range(1000))
+    while not box.log.alarm:
+        box.append(sample(next(numbers)))
+        box.log.refill()
+    assert len(box.log._used) == room
+    assert not box.log.lost_samples
+    delivered(box)
+    box.log.refill()
+    assert box.log.alarm == ""
+
+
 @pytest.mark.fault("disk", "the worker's disk is full", "the control loop never stops; lost samples are counted")
 def test_a_disk_that_is_full_costs_samples_and_never_stops_the_control_thread(ends, monkeypatch):
     monkeypatch.setattr(sample_log, "_SEGMENT_BYTES", 4096)

@@ -3,15 +3,18 @@
 import contextlib
 import errno
 import os
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from chaos.chaos_rig import wait_for_checkpoint, wait_until
+from chaos.chaos_rig import SMALL, wait_for_checkpoint, wait_until
 from running import rig_in
 
 from tmrl_like.base.files import Disk, disk
 from tmrl_like.delivery import folder as folders
+from tmrl_like.delivery import log as packet_log
 from tmrl_like.errors import ConfigError
+from tmrl_like.networking import RolloutWorker
 
 
 @contextlib.contextmanager
@@ -32,12 +35,20 @@ def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if record.levelname == "ERROR"]
 
 
+def alarms(worker: RolloutWorker) -> list[str]:
+    """Of the control loop's files, and of the link's log."""
+    assert worker.link is not None
+    assert worker.loop.samples is not None
+    return [alarm for alarm in (worker.loop.samples.alarm, worker.link.status.alarm) if alarm]
+
+
 @pytest.mark.fault(
     "disk",
     "the trainer's disk fails (EIO)",
     "training goes on, a line for each thing that is kept; nothing acknowledged is lost",
 )
 def test_a_trainer_whose_disk_fails_goes_on_and_keeps_all_when_it_is_back(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(packet_log, "_RETRY_S", 0.1)
     with rig_in(tmp_path) as rig:
         rig.server()
         kept = {"checkpoint_path": rig.place.checkpoint, "policies_path": tmp_path / "policies"}
@@ -77,7 +88,7 @@ def test_a_worker_drives_on_without_shared_memory(tmp_path, monkeypatch, full_di
     with rig_in(tmp_path) as rig:
         server = rig.server()
         trainer = rig.trainer()
-        rig.worker(1, env={"ballast_bytes": 1_000})
+        worker = rig.worker(1, env={"ballast_bytes": 10_000})
         rig.wait_for_samples(trainer)
         ballast = full_disk()
         server.close()  # nothing leaves
@@ -87,6 +98,37 @@ def test_a_worker_drives_on_without_shared_memory(tmp_path, monkeypatch, full_di
         ballast.unlink()
         rig.server()
         rig.wait_for_samples(trainer, within_s=60.0)
+        wait_until(lambda: not alarms(worker), 60.0, "there is no alarm any more")
         found = rig.settle(trainer)
         assert found.exactly_once, str(found)
     assert {text.partition(":")[0].partition(" to ")[0] for text in errors(caplog)} <= {"cannot write", "worker w1"}
+
+
+@pytest.mark.fault(
+    "disk",
+    "a worker's spool and the trainer's log are on a disk that is full to the last byte, and then has room",
+    "the robot drives on, training goes on, one line of each; the alarm ends within seconds; nothing is lost",
+)
+@pytest.mark.long  # disks are tried again every two seconds
+def test_a_spool_and_a_trainers_log_on_a_full_disk_go_on_when_there_is_room(tmp_path, full_disk, caplog):
+    with rig_in(tmp_path) as rig:
+        rig.server()
+        trainer = rig.trainer(checkpoint_path=tmp_path / "disk" / "checkpoint")
+        spool = {"spool": tmp_path / "disk" / "spool", "outbox": SMALL}
+        worker = rig.worker(1, env={"ballast_bytes": 1_000}, **spool)
+        rig.wait_for_samples(trainer)
+        assert not alarms(worker)
+        ballast = full_disk()
+        wait_until(lambda: alarms(worker), 60.0, "the worker says so")
+        wait_until(lambda: len(errors(caplog)) >= 3, 60.0, "the trainer says so: log, checkpoint, and of the worker")
+        made, steps = sum(rig.produced().values()), trainer.training.total_updates
+        wait_until(lambda: sum(rig.produced().values()) > made + 100, 60.0, "the worker drives on")
+        wait_until(lambda: trainer.training.total_updates > steps + 10, 60.0, "training goes on")
+        ballast.unlink()
+        wait_until(lambda: not alarms(worker), 20.0, "the alarm is over")
+        worker.stop()
+        wait_until(lambda: not worker.link.status.unacknowledged_samples, 60.0, "all is stored")
+        found = rig.settle(trainer)
+        assert found.exactly_once, str(found)
+    said = Counter(text.partition(":")[0] for text in errors(caplog))
+    assert max(said.values()) == 1, said

@@ -48,7 +48,7 @@ T = TypeVar("T")
 SUFFIX = ".log"
 _HEAD = b"\x00"  # where a message has its wire version
 _SYNCED = b"\x00synced"  # the message of a mark; what is torn may end in zeros, and is none
-_RETRY_S = 10.0
+_RETRY_S = 2.0
 _FUTILE_CHECKS = 10  # of a whole file, at most, in search of records behind damage
 
 

@@ -245,7 +245,11 @@ class SampleLog:
         used_bytes = sum(segment.size_bytes for segment in self._used)
         if self._is_closed or self.alarm or (len(self._used) > 1 and used_bytes + size_bytes > self._max_bytes):
             return None
-        return self._make(size_bytes)
+        try:
+            return self._make(size_bytes)
+        except OSError as error:
+            self._alarm(error)
+            return None
 
     def _go_on(self) -> None:
         """Let `append` know what it needs to store a sample like the newest."""
@@ -287,17 +291,29 @@ class SampleLog:
                     else:
                         self._spare.append(segment)
             while len(self._spare) < _SPARE and not self._is_full():
-                made = self._make(self._segment_bytes)
-                if made is None:
-                    return
-                self._spare.append(made)
+                try:
+                    self._spare.append(self._make(self._segment_bytes))
+                except OSError as error:
+                    if not self._has_room_ahead():
+                        self._alarm(error)
+                        return
+                    break
             self.alarm = ""
+
+    def _has_room_ahead(self) -> bool:
+        """Whether there is a segment to be filled after the one that is being filled now."""
+        return bool(self._spare) or any(segment.is_free for segment in list(self._used)[:-1])
+
+    def _alarm(self, error: OSError) -> None:
+        if not self.alarm:
+            self.alarm = f"cannot write to {self._folder}: {error.strerror or error}; samples may be lost"
+            log.error("%s", self.alarm)
 
     def _is_full(self) -> bool:
         segments = [*self._used, *self._spare]
         return len(segments) > _SPARE and sum(segment.size_bytes for segment in segments) > self._max_bytes
 
-    def _make(self, size_bytes: int) -> Segment | None:
+    def _make(self, size_bytes: int) -> Segment:
         path = path_of(self._folder, next(self._files))
         try:
             reserve(path, size_bytes)
@@ -306,10 +322,7 @@ class SampleLog:
             if not isinstance(error, FileExistsError):
                 with contextlib.suppress(OSError):  # it may be there, and cannot be opened or mapped
                     path.unlink()
-            if not self.alarm:
-                self.alarm = f"cannot write to {self._folder}: {error.strerror or error}; samples may be lost"
-                log.error("%s", self.alarm)
-            return None
+            raise
 
     def close(self) -> None:
         """Unmap the files, which stay for the one that reads them. Twice is fine."""

@@ -17,6 +17,7 @@ class Life:
         maybe: it was killed while it appended this one.
         breaks: numbers of samples that do not continue the one before.
         is_misfit: its samples do not fit the trainers' memories.
+        made_at: when each sample was appended, by the world's clock.
         is_gone: its files went with its worker.
         counted: samples that its worker says were lost.
     """
@@ -31,6 +32,7 @@ class Life:
         self.maybe = set()
         self.breaks = set()
         self.next = 0
+        self.made_at = []
         self.is_gone = self.is_refused = False
         self.counted = 0
         self.told = 0  # of those that were dropped before they were sealed: known to its link
@@ -40,8 +42,9 @@ class Life:
     def process(self):
         return self.worker, self.incarnation
 
-    def begin_sample(self):
+    def begin_sample(self, now):
         self.next += 1
+        self.made_at.append(now)
         self.maybe.add(self.next - 1)
         return self.next - 1
 
@@ -271,8 +274,13 @@ class Auditor:
             before = life.packets.setdefault(packet.sequence, known)
             assert known == before, f"packet {packet.sequence} of {life.process} was {before}, and is now {known}"
 
-    def note_stale(self, packet):
-        first = packet.policy_version - 1
+    def note_stale(self, packet, is_told):
+        """Samples came too late; `is_told`: the trainer has heard of their worker's clock."""
+        first, life = packet.policy_version - 1, self.lives[packet.worker, packet.incarnation]
+        if is_told and any(lane.life is life for worker in self._world.workers for lane in worker.env.lanes):
+            age_s = self._world.now - life.made_at[first]
+            assert age_s > self._world.options.max_age_s - 0.01, f"samples {age_s:.2f} s old were dropped as too old"
+            self._world.count("samples came too late, by their worker's clock")
         self._stale.update((packet.worker, packet.incarnation, first + i) for i in range(packet.samples))
         self._world.count("samples came too late")
 

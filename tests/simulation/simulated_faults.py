@@ -109,6 +109,15 @@ def jump_clock(world):
     world.count("a clock jumped")
 
 
+def let_clocks_jump(world):
+    """Nothing else befalls it, and samples are to be younger than 2 s."""
+    world.only(jump_clock, 0.05)
+    world.options.max_age_s = 2.0
+    for trainer in world.trainers:
+        if trainer.is_alive:  # with the age that was drawn
+            trainer.die()
+
+
 def pass_time(world):
     """Nobody gets a turn for a while: a suspended machine."""
     world.now += world.rng.choice((3.0, 30.0, 300.0))

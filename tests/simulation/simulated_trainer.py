@@ -63,7 +63,7 @@ class Freshness(FreshnessLimits):
     def admit(self, packet, now_s, newest_version, ahead_s=0.0):
         is_admitted = super().admit(packet, now_s, newest_version, ahead_s)
         if not is_admitted:
-            self._world.auditor.note_stale(packet)
+            self._world.auditor.note_stale(packet, is_told=ahead_s != 0.0)
         return is_admitted
 
 

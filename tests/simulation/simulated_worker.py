@@ -74,7 +74,7 @@ class EnvProcess(Process):
 
     def _append_sample(self, lane, is_reset):
         life, log, world = lane.life, lane.log, self.world
-        number = life.begin_sample()
+        number = life.begin_sample(world.now)
         obs = np.array((self.worker.number, life.incarnation, number, 0)[: 4 if life.is_misfit else 3])
         if world.rng.random() < 0.02:
             lane.is_text = not lane.is_text

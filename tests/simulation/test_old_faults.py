@@ -3,10 +3,11 @@
 import msgspec
 import pytest
 from histories import Broken, live
-from simulated_faults import cut
+from simulated_faults import cut, let_clocks_jump
 
 from tmrl_like.delivery.log import PacketLog
 from tmrl_like.delivery.receiver import Receiver
+from tmrl_like.trainer.clocks import WorkerClocks
 from tmrl_like.wire import messages as m
 
 SEEDS, STEPS = 60, 600
@@ -53,6 +54,12 @@ def test_connections_whose_numbers_start_again_are_found():
         world.only(cut, 0.2)
 
     is_found("refused|does not settle", again)
+
+
+def test_ages_by_clocks_as_they_are_set_now_are_found(monkeypatch):
+    ahead_s = WorkerClocks.ahead_s
+    monkeypatch.setattr(WorkerClocks, "ahead_s", lambda self, worker, epoch_s: ahead_s(self, worker, 0.0))
+    is_found("dropped as too old", let_clocks_jump)
 
 
 def test_a_log_that_is_written_out_of_order_is_found(monkeypatch):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from histories import live
+from simulated_faults import let_clocks_jump
 
 SEEDS, STEPS = 25, 800
 MESSAGES = "Ack Beat Bundle Bye Hello HelloWanted Receipts ReceiptsWanted Refusal Takeover Welcome"
@@ -71,6 +72,14 @@ def test_every_promise_holds_and_every_fault_happens():
 def test_every_promise_holds_in_a_million_steps(first):
     counts = histories(range(first, first + 100), 1000)
     assert [what for what in (*HAPPENED, *RARE) if not counts[what]] == []
+
+
+@pytest.mark.fault(
+    "clocks", "clocks jump by an hour all the time, in simulated histories", "no young sample is dropped"
+)
+def test_while_clocks_jump_only_old_samples_are_dropped():
+    worlds = [live(seed, STEPS, change=let_clocks_jump) for seed in range(4)]
+    assert all(world.counts["a clock jumped"] > 20 for world in worlds)
 
 
 def test_a_seed_is_a_history_to_the_byte():

@@ -128,6 +128,7 @@ def test_weights_on_their_own_are_guarded_as_well(tmp_path):
     assert b'"crc32":"' in b"".join(for_the_disk([ACTOR.weights()]))
 
 
+@pytest.mark.fault("disk", "the newest policy in the store is damaged", "the one before is taken, one line says so")
 def test_the_newest_policy_that_is_whole_is_taken(tmp_path, caplog):
     store = PolicyStore(tmp_path)
     for version in (1, 2, 3):
@@ -164,6 +165,9 @@ def steps_in(folder):
     return one.total_updates
 
 
+@pytest.mark.fault(
+    "disk", "any byte of a checkpoint's manifest is damaged", "the checkpoint before is taken, in one line"
+)
 def test_a_damaged_manifest_costs_the_checkpoint_that_it_names_and_not_the_one_before(folder, caplog):
     for where in damaged(folder / "manifest.json", range(0, (folder / "manifest.json").stat().st_size, 15)):
         caplog.clear()
@@ -202,6 +206,7 @@ def test_a_manifest_of_an_earlier_format_is_read(folder, number):
     assert steps_in(folder) == 2
 
 
+@pytest.mark.fault("disk", "any byte of a key file is damaged", "one line names it; that key alone is refused")
 def test_a_damaged_key_is_one_line_that_says_what_to_do(tmp_path, caplog):
     keys = KeyFolder(tmp_path / "keys")
     server = keys.server_keys()

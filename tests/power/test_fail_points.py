@@ -61,14 +61,25 @@ def test_a_kill_at_an_operation_of_each_kind_costs_nothing_that_was_promised(tmp
 
 
 @pytest.mark.chaos
-def test_a_kill_at_any_operation_costs_nothing_that_was_promised(tmp_path, driven):
+@pytest.mark.fault(
+    "processes",
+    "the trainer is killed at each write, rename and sync of log, checkpoint, policies and keys in turn",
+    "the next start has all that was promised",
+)
+def test_a_kill_at_any_operation_costs_nothing_that_was_promised(tmp_path, driven, figure):
     found = failing(tmp_path, driven, lambda number: True)
     assert (found.lost, found.damaged, found.wrong) == (0, 0, [])
+    figure(f"after {len(driven.power.operations)} operations, and within each write: 0 lost, 0 damaged loaded")
 
 
+@pytest.mark.fault(
+    "processes",
+    "the trainer is killed at each write, rename and sync of log, checkpoint, policies and keys in turn",
+    "the next start has all that was promised",
+)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked, so that many can be killed in seconds")
-@pytest.mark.parametrize("kills", [3, pytest.param(60, marks=pytest.mark.chaos)])
-def test_a_process_that_is_really_killed_costs_nothing_that_was_promised(tmp_path, driven, kills):
+@pytest.mark.parametrize("kills", [3, pytest.param(60, id="full", marks=pytest.mark.chaos)])
+def test_a_process_that_is_really_killed_costs_nothing_that_was_promised(tmp_path, driven, figure, kills):
     found = Found()
     for at in random.Random(kills).sample(range(len(driven.power.operations)), kills):
         root = tmp_path / f"killed at {at}"
@@ -94,3 +105,4 @@ def test_a_process_that_is_really_killed_costs_nothing_that_was_promised(tmp_pat
         age(root)
         check(root, msgspec.json.decode(lines[-1], type=Promises) if lines else Promises(), found)
     assert (found.lost, found.damaged, found.wrong) == (0, 0, [])
+    figure(f"{kills} times by SIGKILL: 0 lost, 0 damaged loaded")

@@ -25,16 +25,22 @@ def cut_at_random(folder, packets, cuts, seed, sync_every_s=0.25):
     return found
 
 
-@pytest.mark.parametrize(
-    ("seed", "packets", "cuts"),
-    [(1, 60, 30), *(pytest.param(seed, 200, 200, marks=pytest.mark.chaos) for seed in range(2, 7))],
+@pytest.mark.fault(
+    "disk",
+    "the power of the trainer's machine is cut, at any write",
+    "nothing that was acknowledged as stored is lost, nothing damaged is loaded",
 )
-def test_a_power_cut_costs_nothing_that_was_promised(tmp_path, seed, packets, cuts):
-    found = cut_at_random(tmp_path, packets, cuts, seed)
-    assert (found.lost, found.damaged, found.wrong) == (0, 0, [])
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("seeds", "packets", "cuts"),
+    [pytest.param([1], 60, 30, id="short"), pytest.param(range(2, 7), 200, 200, id="full", marks=pytest.mark.chaos)],
+)
+def test_a_power_cut_costs_nothing_that_was_promised(tmp_path, figure, seeds, packets, cuts):
+    for seed in seeds:
+        found = cut_at_random(tmp_path / str(seed), packets, cuts, seed)
+        assert (found.lost, found.damaged, found.wrong) == (0, 0, []), seed
+    figure(f"{cuts} cuts of each history of seeds {[*seeds]}: 0 samples lost, 0 damaged loaded")
 
 
 def test_without_syncs_a_power_cut_costs_samples_that_were_acknowledged(tmp_path):
-    found = cut_at_random(tmp_path, 60, 30, 1, sync_every_s=0.0)
-    assert found.lost > 0
-    print(f"acknowledged and lost without syncs: {found.lost} samples, damaged {found.damaged}; {found.wrong}")
+    assert cut_at_random(tmp_path, 60, 30, 1, sync_every_s=0.0).lost > 0

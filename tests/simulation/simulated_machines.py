@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import gc
 
 from kill_lines import Killed, kill_after
 
@@ -127,14 +128,19 @@ class Process:
                 call()
             elif kill_after(self.dies_after, call, tmrl_like):
                 self.world.count("killed at a line")
-                self.die()
+                self._die_within()
             elif self.is_alive:
                 self.world.count("killed between turns")
                 self.die()
         except Killed:
-            self.die()
+            self._die_within()
         finally:
             self.world.running = before
+
+    def _die_within(self):
+        """Be killed in a call: what it had half made holds locks, perhaps in cycles."""
+        gc.collect()
+        self.die()
 
     def begin(self):
         self._clock_from = self.world.rng.random() * 1e5

@@ -1,8 +1,10 @@
 """Hundreds of histories of server, workers and trainers, each from a seed; docs/guide/chaos.md says what is in them."""
 
+import multiprocessing as mp
 import subprocess
 import sys
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -68,10 +70,13 @@ def test_every_promise_holds_and_every_fault_happens():
     "all of it at once, in simulated histories",
     "nothing that was stored is lost; each sample once, in order",
 )
-@pytest.mark.parametrize("first", range(1000, 2000, 100))
-def test_every_promise_holds_in_a_million_steps(first):
-    counts = histories(range(first, first + 100), 1000)
+def test_every_promise_holds_in_a_million_steps(figure):
+    with ProcessPoolExecutor(mp_context=mp.get_context("spawn")) as processes:
+        parts = [range(first, first + 50) for first in range(1000, 2000, 50)]
+        counts = sum(processes.map(histories, parts, [1000] * len(parts)), Counter())
     assert [what for what in (*HAPPENED, *RARE) if not counts[what]] == []
+    kills = sum(count for what, count in counts.items() if "killed" in what)
+    figure(f"1,000,000 steps of seeds 1000 to 1999: {kills:,} kills, {counts['the power was cut']:,} power cuts")
 
 
 @pytest.mark.fault(

@@ -17,7 +17,7 @@
     ├── MemoryContractError      a user's memory, compressor or preprocessor broke its contract
     │   └── PipelineMismatchError   CRC debugging: a rebuilt transition differs from the original
     ├── RankError                several trainers: one is gone or silent, or their parameters differ
-    ├── ShortageError            the system gives no more threads or processes
+    ├── ShortageError            the system gives no more threads, processes or memory
     ├── DivergedError            training has led to weights that are not finite
     └── CheckpointError          a checkpoint that cannot be read or written
 
@@ -109,7 +109,7 @@ class DivergedError(TmrlLikeError):
 
 
 class ShortageError(TmrlLikeError):
-    """The system gives this program no more threads or processes."""
+    """The system gives this program no more threads, processes or memory."""
 
 
 class CheckpointError(TmrlLikeError):

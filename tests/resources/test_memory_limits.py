@@ -4,10 +4,11 @@ import sys
 
 import psutil
 import pytest
-from chaos.chaos_rig import wait_until
-from running import link_of, rig_in
+from chaos.chaos_rig import LedgerMemory, checkpoint_of, wait_for_checkpoint, wait_until
+from running import link_of, rig_in, said
 
 from tmrl_like.delivery import receiver
+from tmrl_like.errors import ShortageError
 from tmrl_like.server.relay import Relay
 
 
@@ -125,3 +126,66 @@ def test_a_link_that_ends_for_want_of_memory_is_followed_by_another(tmp_path, mo
         found = rig.settle(trainer)
         assert found.exactly_once, str(found)
     assert caplog.text.count("the link failed: MemoryError()") == 1
+
+
+@pytest.mark.fault(
+    "resources",
+    "the trainer's memory cannot grow",
+    "training ends in one line that names memory_size; the next start has all samples, once",
+)
+def test_a_trainer_whose_memory_cannot_grow_ends_in_one_line_and_loses_nothing(tmp_path, monkeypatch):
+    append, there = LedgerMemory.append_buffer, 20
+
+    def short(self, buffer):
+        if len(self.rows()) > there and checkpoint_of(rig.place):
+            raise MemoryError
+        append(self, buffer)
+
+    with rig_in(tmp_path) as rig:
+        rig.server()
+        rig.worker(1, link_process=False)
+        with monkeypatch.context() as patch:
+            patch.setattr(LedgerMemory, "append_buffer", short)
+            with rig.place.make_trainer(checkpoint_path=rig.place.checkpoint) as trainer:
+                with pytest.raises(ShortageError, match=r"memory_size is 10,000,000\): make memory_size") as ended:
+                    trainer.run()
+                assert ended.value.__cause__ is None
+        last = rig.trainer(checkpoint_path=rig.place.checkpoint)
+        found = rig.settle(last)
+        assert found.exactly_once, str(found)
+
+
+@pytest.mark.fault(
+    "resources",
+    "server or trainer may not grow any more (RLIMIT_AS)",
+    "it goes on, or ends in one line and starts again; nothing is lost or doubled",
+)
+@pytest.mark.long
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of another process can be changed on Linux alone")
+@pytest.mark.parametrize("part", ["server", "trainer"])
+def test_a_part_that_may_not_grow_costs_no_sample(tmp_path, part):
+    import resource
+
+    with rig_in(tmp_path) as rig:
+        parts = {"server": rig.server_part(), "trainer": rig.trainer_part()}
+        rig.worker(1, env={"ballast_bytes": 100_000})
+        wait_for_checkpoint(rig.place)
+        limited = parts[part]
+        resource.prlimit(limited.pid, resource.RLIMIT_AS, (1 << 20, resource.RLIM_INFINITY))
+        if part == "server":
+            parts["trainer"].freeze()  # what arrives waits at the server
+        made = sum(rig.produced().values())
+        wait_until(lambda: sum(rig.produced().values()) > made + 600, 60.0, "the worker drives on")
+        if part == "server":
+            parts["trainer"].thaw()
+        if limited.alive:
+            resource.prlimit(limited.pid, resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        else:
+            assert said(rig, {"server": "serve", "trainer": "train"}[part], "no memory is left") == 1
+            limited.restart()
+        wait_for_checkpoint(rig.place)
+        parts["trainer"].kill()
+        last = rig.trainer(checkpoint_path=rig.place.checkpoint)
+        rig.wait_for_samples(last, 100, within_s=60.0)
+        found = rig.settle(last)
+        assert found.exactly_once, str(found)

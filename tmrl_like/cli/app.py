@@ -39,6 +39,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         where = "" if error.filename is None else f" ({error.filename})"
         cure = f"give the data folder {data_folder()} room, and this user the right to write there, or name another one"
         return _say(error, f"cannot write: {error.strerror}{where}; {cure} in {ROOT_VARIABLE}", FAILED)
+    except MemoryError as error:
+        return _say(error, "no memory is left: end other programs, or give this machine more", FAILED)
     except RuntimeError as error:
         if not is_shortage(error):
             raise

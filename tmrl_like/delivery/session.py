@@ -217,7 +217,9 @@ class Session:
             if self._says:
                 log.error("the connection to the server at %s ends: %s", self._where, error)
         else:
-            log.error("the connection's thread failed", exc_info=error)
+            is_short = isinstance(error, MemoryError)
+            line = "the connection's thread has no memory left" if is_short else "the connection's thread failed"
+            log.error("%s", line, exc_info=None if is_short else error)
 
     def _turn(self, wait_s: float) -> float:
         """Take what has arrived, let the role send; returns how long the next turn may wait."""

@@ -153,23 +153,32 @@ class Server:
             self._serve()
         except BaseException as error:
             self._failure = error
-            if not isinstance(error, TmrlLikeError):  # else its one line says it all
+            if isinstance(error, MemoryError):
+                log.error("the server ends: no memory is left; start it again, nothing is lost")
+            elif not isinstance(error, TmrlLikeError):  # else its one line says it all
                 log.exception("the server failed")
         finally:
             self._ended.set()
+
+    def _say_short(self, name: str) -> None:
+        if self._shortages.take(1, time.monotonic()):
+            log.error("no memory is left for a message of %s: it is dropped", name)
 
     def _serve(self) -> None:
         next_tick = next_beat = next_flush = time.monotonic()
         blocked = False
         while not self._stopping.is_set():
-            incoming = self._link.receive(_BUSY_S if blocked else _TICK_S)
+            try:
+                incoming = self._link.receive(_BUSY_S if blocked else _TICK_S)
+            except MemoryError:  # the transport has dropped it
+                self._say_short("somebody")
+                continue
             now = time.monotonic()
             if incoming is not None:
                 try:
                     self._relay.handle(incoming, now)
                 except MemoryError:  # what is not acknowledged comes again
-                    if self._shortages.take(1, now):
-                        log.error("no memory is left for a message of %s: it is dropped", incoming.identity.name)
+                    self._say_short(incoming.identity.name)
             if incoming is None or (blocked and now >= next_flush):
                 next_flush = now + _BUSY_S
                 blocked = not self._relay.flush()

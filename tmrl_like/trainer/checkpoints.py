@@ -339,9 +339,9 @@ class Checkpoints:
         started = time.monotonic()
         try:
             write()
-        except (CheckpointError, OSError) as error:
+        except (CheckpointError, OSError, MemoryError) as error:
             if self._failure is None:
-                log.error("%s; training goes on", error)
+                log.error("%s; training goes on", error if str(error) else "no memory is left for a checkpoint")
             self._failure = error
             return
         self._failure = None

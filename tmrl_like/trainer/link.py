@@ -245,10 +245,13 @@ class TrainerLink:
             self._turn_left_s -= self._unread.work(self._arriving.append, self._turn_left_s)
         except MemoryError:  # that packet, and what lies behind it, is not acknowledged
             self._turn_left_s = 0.0
-            if self._shortages.take(1, time.monotonic()):
-                log.error(
-                    "no memory is left for samples that arrive: training goes on, and the workers send them again"
-                )
+            self._say_short(
+                "no memory is left for samples that arrive: training goes on, and the workers send them again"
+            )
+
+    def _say_short(self, line: str) -> None:
+        if self._shortages.take(1, time.monotonic()):
+            log.error("%s", line)
 
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
         """Read what waits, hand it over, log what is in the memory; send acknowledgements and policy frames."""
@@ -260,7 +263,10 @@ class TrainerLink:
                 self._inbox += self._arriving
                 self._arrived.notify()
             self._arriving.clear()
-        self._receiver.write(self._clock())
+        try:
+            self._receiver.write(self._clock())
+        except MemoryError:  # what is not in the log is not acknowledged
+            self._say_short("no memory is left to store samples: training goes on, and they are stored later")
         if not connected:
             return 0.0 if self._unread else _TICK_S
         is_sent = self._send_policy(send)  # first, so that a worker in lockstep has it when it goes on

@@ -116,10 +116,15 @@ class Saver:
                 for tested in returns:
                     self._note(*tested)
                 self._failed = False
-            except (OSError, PolicyError) as error:  # the latter where somebody removes what is about to be tagged
+            except (
+                OSError,
+                PolicyError,
+                MemoryError,
+            ) as error:  # a policy's: what was to be tagged is gone
                 if not self._failed:
                     where = self._store.folder if self._store is not None else self.path
-                    log.error("cannot save the policy to %s: %s; training goes on", where, error)
+                    why = error if str(error) else "no memory is left"
+                    log.error("cannot save the policy to %s: %s; training goes on", where, why)
                 self._failed = True
 
     def _keep(self, policy: Publication) -> None:

@@ -7,6 +7,7 @@ import functools
 import logging
 import math
 import os
+import re
 import signal
 import threading
 import time
@@ -28,7 +29,7 @@ from tmrl_like.config.run_lock import use_run
 from tmrl_like.delivery.folder import new_name
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.engine.options import EngineOptions
-from tmrl_like.errors import ConfigError, PolicyError, expect
+from tmrl_like.errors import ConfigError, PolicyError, ShortageError, expect
 from tmrl_like.metrics.sinks import ConsoleSink, JsonLinesSink, Sink, WandbSink
 from tmrl_like.metrics.starts import Start, describe_start, read_starts, write_starts
 from tmrl_like.policies.policy_file import code_of, describe, read_policy
@@ -50,6 +51,8 @@ from tmrl_like.wire.spaces import describe_spaces
 log = logging.getLogger("tmrl_like.trainer")
 
 _LOOK_S = 0.25  # a wait without a limit cannot be interrupted by Ctrl-C on Windows
+_MAX_CAUSE = 100
+_OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory")  # in the words of torch
 
 
 class Trainer:
@@ -226,6 +229,7 @@ class Trainer:
             MemoryContractError: the user's memory broke its contract.
             CheckpointError: training is over, and its last state could not be written.
             RankError: there are several trainers, and one of them is gone, or learns something else.
+            ShortageError: no memory is left.
         """
         self._run()
 
@@ -307,7 +311,7 @@ class Trainer:
         self._idle.clear()
         starts, ended = self._begin_note(), "done"
         try:
-            with _interrupt_calls(self.stop), _one_core_left():
+            with _interrupt_calls(self.stop), _one_core_left(), self._memory_named():
                 self._run_epochs()
         except BaseException as error:
             ended = f"failed: {one_line(error)}"
@@ -318,6 +322,21 @@ class Trainer:
             for sink in sinks:
                 sink.close()
             self._idle.set()
+
+    @contextlib.contextmanager
+    def _memory_named(self) -> Iterator[None]:
+        """Say in one line what to do where memory runs out, of this process or of its GPU."""
+        try:
+            yield
+        except (MemoryError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not _OUT_OF_MEMORY.search(str(error)):
+                raise
+            memory = self.training.memory
+            raise ShortageError(
+                f"no memory is left for training ({len(memory):,} transitions are kept, memory_size is "
+                f"{memory.memory_size:,}): make memory_size or batch_size smaller, or end other programs; the last "
+                f"checkpoint and all stored samples stay ({one_line(error, _MAX_CAUSE)})"
+            ) from None
 
     def _begin_note(self) -> list[Start]:
         """Note in run.json that this run begins; its starts."""

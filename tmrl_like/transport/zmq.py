@@ -95,6 +95,7 @@ class ZmqServerLink(_ZmqLink):
         server = keys.server_keys()
         self._keys = AuthorizedKeys(keys)
         self._waiting: dict[bytes, _Waiting] = {}
+        self._is_torn = False
         super().__init__(zmq.ROUTER, options)
         try:
             self._socket.backlog = _BACKLOG
@@ -114,15 +115,20 @@ class ZmqServerLink(_ZmqLink):
     def receive(self, timeout_s: float) -> Incoming | None:
         if self._gate.failure:
             raise self._gate.failure
+        while self._is_torn and self._socket.rcvmore:
+            self._socket.recv(copy=False)
+        self._is_torn = True  # until a message was taken whole: memory may run out between its parts
         try:
             peer = self._socket.recv(zmq.NOBLOCK)
         except zmq.Again:
             if self._socket not in self._poll(timeout_s):
+                self._is_torn = False
                 return None
             peer = self._socket.recv(zmq.NOBLOCK)
         body = self._socket.recv(copy=False)
         self._gate.proved(body.get(zmq.SRCFD))
         data = _whole(self._socket, body, self._options)
+        self._is_torn = False
         identity = self._keys.identities.get(str(body.get("User-Id")), REVOKED)
         return None if data is None else Incoming(peer, identity, data)
 

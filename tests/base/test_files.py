@@ -2,11 +2,12 @@
 
 import os
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from tmrl_like.base.files import link_atomically, write_atomically
+from tmrl_like.base.files import link_atomically, remove_drafts, write_atomically
 
 
 def test_a_reader_never_meets_half_a_file(tmp_path: Path) -> None:
@@ -54,3 +55,15 @@ def test_a_file_that_somebody_reads_is_replaced_when_he_has_done(
     write_atomically(tmp_path / "f", b"new")
     link_atomically(tmp_path / "f", tmp_path / "g")
     assert [(file.name, file.read_bytes()) for file in sorted(tmp_path.iterdir())] == [("f", b"new"), ("g", b"new")]
+
+
+@pytest.mark.fault("clocks", "the clock jumps ahead while a file is written", "what is about to be written stays")
+def test_drafts_stay_while_the_process_lives_that_writes_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, dead = (tmp_path / f".policy.safetensors.{pid}.0123abcd.tmp" for pid in (os.getpid(), 1 << 30))
+    real = time.time
+    for jump_s, left in ((0.0, {mine, dead}), (3600.0, {mine}), (-3600.0, {mine, dead}), (90_000.0, set())):
+        for draft in (mine, dead):
+            draft.touch()
+        monkeypatch.setattr(time, "time", lambda jump_s=jump_s: real() + jump_s)
+        remove_drafts(tmp_path)
+        assert set(tmp_path.iterdir()) == left

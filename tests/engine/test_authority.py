@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,16 @@ def test_each_revocation_makes_a_newer_jwt_of_the_account_and_nothing_else_does(
     times = [claims(jwt)["iat"] for jwt in jwts]
     assert times == sorted(set(times))
     assert len(claims(jwts[-1])["nats"]["revocations"]) == 3
+
+
+@pytest.mark.fault("clocks", "the clock is set back after an engine's key was made", "it can be revoked all the same")
+def test_who_was_invited_by_a_clock_that_was_ahead_is_revoked(authority: Authority, monkeypatch) -> None:
+    real = time.time
+    with monkeypatch.context() as ahead:
+        ahead.setattr(time, "time", lambda: real() + 3600.0)
+        user = claims(authority.invite_user("arena", "site").jwt)
+    authority.revoke("arena")
+    assert claims(authority.account_jwt())["nats"]["revocations"][user["sub"]] >= user["iat"]
 
 
 def test_no_secret_of_the_authority_is_in_a_nodes_files(authority: Authority, keys: KeyFolder, tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from typing import Any
 
 _PIECE = bytes(1 << 20)
 _NOT_OFFERED = (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY)  # by a file system
-STALE_S = 60.0
-"""A draft that is older was left by a process that is dead."""
+_STALE_S = 60.0
+_FORGOTTEN_S = 86_400.0
 _ATTEMPTS = 50 if os.name == "nt" else 1  # Windows replaces no file that is open
 
 
@@ -155,8 +155,21 @@ def remove_drafts(folder: Path) -> None:
     """Remove what processes that were killed have left in a folder beside what they were about to write."""
     for draft in folder.glob(".*.tmp"):
         with contextlib.suppress(OSError):
-            if draft.stat().st_mtime < time.time() - STALE_S:
+            if is_left(draft, draft.name.split(".")[-3]):
                 disk.remove(draft)
+
+
+def is_left(draft: Path, pid: str) -> bool:
+    """Whether the process with this number has left a draft for good; OSError: the draft is gone.
+
+    It is older than a minute, and the process is dead: the clock may have jumped. Or it is older than a day: another
+    process may have the number.
+    """
+    import psutil
+
+    age_s = time.time() - draft.stat().st_mtime
+    is_dead = not (pid.isdecimal() and psutil.pid_exists(int(pid)))
+    return age_s > (_STALE_S if is_dead else _FORGOTTEN_S)
 
 
 def reserve(path: Path, size: int) -> None:

@@ -91,8 +91,11 @@ class EngineRecord(msgspec.Struct, frozen=True):
     public_key: str
 
 
+_FOR_GOOD = 1 << 40  # Unix seconds: each user has a key of its own, and the clock may be set back after it was signed
+
+
 class Revoked(msgspec.Struct, frozen=True):
-    """A user whose JWTs count no more where they were made at this time, in Unix seconds, or before."""
+    """A user whose JWTs count no more; `at`: of the account's JWT that says so first, in Unix seconds."""
 
     name: str
     public_key: str
@@ -211,7 +214,7 @@ class Authority:
         The same content is the same JWT; a later revocation has a later time, so that brokers keep the newest.
         """
         revoked = self._revoked()
-        until = {user.public_key: user.at for user in revoked}
+        until = dict.fromkeys((user.public_key for user in revoked), _FOR_GOOD)
         claims = {"type": "account", "limits": {**_ACCOUNT, **_STORAGE}, "revocations": until}
         return _jwt(self._operator, self.account, "tmrl_like", claims, self._newest(revoked))
 

@@ -15,6 +15,7 @@ of the folder lacked the file, and closes what it has open. Secrets are files of
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime
 import logging
 import os
@@ -32,7 +33,7 @@ import msgspec
 
 from tmrl_like.base.budgets import Bucket
 from tmrl_like.base.checked import checked_json, read_checked
-from tmrl_like.base.files import STALE_S, disk, remove_drafts, write_atomically
+from tmrl_like.base.files import disk, is_left, remove_drafts, write_atomically
 from tmrl_like.errors import CredentialsError
 from tmrl_like.transport.base import Identity
 
@@ -199,8 +200,9 @@ class KeyFolder:
         """Make all keys in a folder beside, then rename: two parts that start at once agree on one set."""
         draft = KeyFolder(self.path.with_name(f".{self.path.name}.{os.getpid()}.{secrets.token_hex(4)}"))
         for left in self.path.parent.glob(f".{self.path.name}.*"):
-            if left.stat().st_mtime < time.time() - STALE_S:  # by a process that was killed
-                shutil.rmtree(left, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                if is_left(left, left.name.split(".")[-2]):
+                    shutil.rmtree(left, ignore_errors=True)
         try:
             disk.make_folder(draft.path, mode=0o700)
             draft._fill(ServerKeys(*_curve_pair(), *_tls_pair()))

@@ -260,3 +260,20 @@ def no_samples(sequence):
     report = EpisodeStats("w", False, 0.0, 1, True, False, 0.0, 0)
     packet = m.SamplePacket("w", 7, sequence, 0, 0, 0, False, episodes=(report,))
     return seal(m.frame_of(packet))
+
+
+@pytest.mark.fault(
+    "disk", "a sync of the trainer's log takes seconds", "what was written is acknowledged after it; one line"
+)
+def test_a_sync_that_takes_seconds_is_one_line_and_holds_back_what_was_written(opened, caplog):
+    later = Later()
+    log = opened(beside=later)
+    for begun_at in (0.0, 10.0, 20.0):
+        log.append(packet(1), begun_at, 3)
+        assert log.settle(begun_at + 0.5) is None
+        assert log.settle(begun_at + 1.4) is None
+        assert caplog.text.count("is slow") == (begun_at > 0.0)
+        assert log.settle(begun_at + 3.4) is None
+        later.work()
+        assert log.settle(begun_at + 3.5) is True
+        assert caplog.text.count("is slow") == 1

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import threading
 from collections import Counter
 from collections.abc import Iterator
 
@@ -132,3 +133,44 @@ def test_a_spool_and_a_trainers_log_on_a_full_disk_go_on_when_there_is_room(tmp_
         assert found.exactly_once, str(found)
     said = Counter(text.partition(":")[0] for text in errors(caplog))
     assert max(said.values()) == 1, said
+
+
+@pytest.mark.fault(
+    "disk",
+    "each sync of spool, log, checkpoint and weights takes seconds",
+    "the robot drives on, training goes on, one line; what is stored is acknowledged later",
+)
+@pytest.mark.long
+def test_on_a_slow_disk_acknowledgements_wait_and_nothing_else(tmp_path, monkeypatch, caplog):
+    is_fast, waiting = threading.Event(), threading.Semaphore(0)
+
+    def slow(*arguments):
+        if not is_fast.is_set():
+            waiting.release()
+            is_fast.wait(3.0)
+
+    with rig_in(tmp_path) as rig:
+        rig.server()
+        kept = {"checkpoint_path": rig.place.checkpoint, "policies_path": tmp_path / "policies"}
+        trainer = rig.trainer(**kept)
+        worker = rig.worker(
+            1, link_process=False, spool=tmp_path / "spool", model_path=tmp_path / "weights.safetensors"
+        )
+        rig.wait_for_samples(trainer)
+        wait_for_checkpoint(rig.place)
+        for name in ("sync", "sync_folder"):
+            monkeypatch.setattr(disk, name, slow)
+        for _ in range(4):
+            assert waiting.acquire(timeout=60.0)
+        made, steps = sum(rig.produced().values()), trainer.training.total_updates
+        wait_until(lambda: sum(rig.produced().values()) > made + 500, 60.0, "the worker drives on")
+        wait_until(lambda: trainer.training.total_updates > steps + 50, 60.0, "training goes on")
+        wait_until(lambda: "is slow: it takes more than" in caplog.text, 60.0, "one line says so")
+        rig.wait_for_samples(trainer, 100, within_s=60.0)
+        is_fast.set()
+        worker.stop()
+        wait_until(lambda: not worker.link.status.unacknowledged_samples, 60.0, "all is stored")
+        assert caplog.text.count("is slow: it takes more than") == 1
+        trainer.close()
+        found = rig.settle(rig.trainer(**kept))
+        assert found.exactly_once, str(found)

@@ -36,6 +36,7 @@ from typing import NamedTuple, TypeVar
 import filelock
 import msgspec
 
+from tmrl_like.base.budgets import Bucket
 from tmrl_like.base.files import disk
 from tmrl_like.errors import DecodingError
 from tmrl_like.types import Receipt
@@ -49,6 +50,8 @@ SUFFIX = ".log"
 _HEAD = b"\x00"  # where a message has its wire version
 _SYNCED = b"\x00synced"  # the message of a mark; what is torn may end in zeros, and is none
 _RETRY_S = 2.0
+_SLOW_S = 1.0  # a sync that takes longer is worth a line
+_SLOW_AGAIN_S = 600.0
 _FUTILE_CHECKS = 10  # of a whole file, at most, in search of records behind damage
 
 
@@ -153,6 +156,8 @@ class PacketLog:
         self._synced: Segment | None = None  # the current one, as it was synced last; None: its name is not, either
         self._unsynced_since: float | None = None  # None: all that was appended is synced
         self._syncing: Future[None] | None = None
+        self._sync_began_at = 0.0
+        self._slow = Bucket(1, 1 / _SLOW_AGAIN_S)  # lines about it
         self._shall_mend = False
         self._is_given_up = False  # the current segment, of which a part could not be synced
         if sync_every_s and self._segments:
@@ -234,7 +239,10 @@ class PacketLog:
         if self._syncing is None:
             if now < self._unsynced_since + self._sync_every_s:
                 return None
-            self._syncing = self._begin_sync()
+            self._syncing, self._sync_began_at = self._begin_sync(), now
+        if _SLOW_S < now - self._sync_began_at < math.inf and self._slow.take(1, now):
+            line = "the disk of %s is slow: it takes more than %g s to store samples, which workers keep meanwhile; "
+            log.warning(line + "nothing else waits; a faster disk is the cure", self.folder, _SLOW_S)
         if not self._syncing.done():
             return None
         syncing, self._syncing, self._unsynced_since = self._syncing, None, None

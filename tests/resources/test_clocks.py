@@ -41,18 +41,18 @@ def test_with_clocks_that_jump_by_an_hour_samples_go_on_to_train(tmp_path, monke
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path / "site")  # of the link
-    jump(3600.0)
+    jump(-3600.0)
     with rig_in(tmp_path) as rig:
         rig.server()
         trainer = rig.trainer(training={"max_sample_age_s": 60.0})
         rig._part(work_by, rig.place, 1, code)
         rig.wait_for_samples(trainer, 100, within_s=60.0)
-        wait_until(lambda: "worker w1 is 3600 s ahead of" in caplog.text, 60.0, "a line")
+        wait_until(lambda: "worker w1 is 3600 s behind" in caplog.text, 60.0, "a line")
         jump(0.0)
         rig.wait_for_samples(trainer, 100, within_s=60.0)
-        jump(-3600.0)
+        jump(3600.0)
         rig.wait_for_samples(trainer, 100, within_s=60.0)
-        wait_until(lambda: "worker w1 is 3600 s behind" in caplog.text, 60.0, "a line")
+        wait_until(lambda: "worker w1 is 3600 s ahead of" in caplog.text, 60.0, "a line")
         for seconds in (3600.0, 0.0, -3600.0):
             monkeypatch.setattr(time, "time", lambda seconds=seconds: real() + seconds)
             rig.wait_for_samples(trainer, 100, within_s=60.0)

@@ -54,7 +54,7 @@ def test_a_trainer_whose_disk_fails_goes_on_and_keeps_all_when_it_is_back(tmp_pa
         rig.server()
         kept = {"checkpoint_path": rig.place.checkpoint, "policies_path": tmp_path / "policies"}
         trainer = rig.trainer(**kept, model_path=tmp_path / "newest.safetensors")
-        worker = rig.worker(1)
+        worker = rig.worker(1, env={"period_s": 0.002})
         wait_for_checkpoint(rig.place)
         with failing(monkeypatch):
             wait_until(lambda: len(errors(caplog)) >= 3, 60.0, "log, policies and checkpoints say so")

@@ -142,7 +142,7 @@ def test_an_environment_without_a_thread_is_away_and_not_broken(threads, monkeyp
     env = SupervisedEnv(NoThreadEnv)
     env.run(env.reset)
     threads.left = 0
-    for _ in range(2 * supervision._MAX_FAULTS_IN_A_ROW):
+    for _ in range(supervision._MAX_FAULTS_IN_A_ROW + 1):
         with pytest.raises(EnvironmentFaultError, match="can't start new thread") as fault:
             env.run(lambda: env.step(env.env.action_space.sample()))
         env.rebuild(fault.value)

@@ -14,63 +14,23 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import torch
 from disk import PowerDisk, State
+from numbered_packets import SEGMENT_BYTES, SIZE, RecordingMemory, end_of, take
 
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import CredentialsError, PolicyError
 from tmrl_like.policies.policy_file import describe, read_policy
 from tmrl_like.policies.store import PolicyStore
 from tmrl_like.policies.weight_file import read_file
-from tmrl_like.replay import ReplayMemory
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv
 from tmrl_like.trainer import checkpoints
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.transport.credentials import AuthorizedKeys, KeyFolder
-from tmrl_like.types import Buffer, Receipt, StepTiming
-from tmrl_like.wire import messages as m
-from tmrl_like.wire.packet import Compressor, PacketWriter
-from tmrl_like.wire.records import sealed_packet
 
-SIZE = 300
-LARGEST = 20
-SEGMENT_BYTES = 4000  # some ten packets
 WORKERS = ("a", "b")
 TAG = "kept"
 LATE = 1000
-
-
-class RecordingMemory(ReplayMemory):
-    """Knows the numbers of all samples that it was given, by stream and in order."""
-
-    def __init__(self, *args, **kwargs) -> None:
-        self.numbers: dict[str, list[int]] = {worker: [] for worker in WORKERS}
-        self.damaged = 0
-        super().__init__(*args, **kwargs)
-
-    def append(self, buffer: Buffer) -> None:
-        super().append(buffer)
-        for block in buffer.blocks:
-            for segment in block.segments:
-                act, obs, rew = segment.leaves[:3]
-                self.numbers[buffer.stream.split("/")[0]] += rew.astype(int).tolist()
-                whole = np.array_equal(obs, np.stack((rew, rew * rew), 1)) and np.array_equal(act[:, 0], rew % 1000)
-                self.damaged += not whole
-
-
-def end_of(sequence: int) -> int:
-    """How many samples there are in all packets of a worker up to this one."""
-    return sum(1 + k * 7919 % LARGEST for k in range(1, sequence + 1))
-
-
-def record(worker: str, sequence: int) -> bytes:
-    """A packet as it travels."""
-    writer = PacketWriter()
-    for k in range(end_of(sequence - 1), end_of(sequence)):
-        sample = (np.float32([k % 1000]), np.float64([k, k * k]), float(k), False, False, {})
-        writer.append(sample, StepTiming(1e9 + k, 0.0, 0.0, 1), is_reset=k % 50 == 49)
-    return sealed_packet(Receipt(worker, 1, sequence), 0, writer, (), Compressor())
 
 
 @dataclass(frozen=True)
@@ -114,16 +74,7 @@ class KeptRun:
 
     def take(self, worker: str, sequence: int, now: float) -> Iterator[tuple[str, int]]:
         """Yields what is acknowledged as stored."""
-        data = record(worker, sequence)
-        bundle = m.Bundle(worker, 1, end_of(sequence) - end_of(sequence - 1), sequence - 1)
-        for delivery in self.receiver.take(bundle, memoryview(data), now, lambda packet: True):
-            self.memory.append(delivery.buffer)
-            self.training.total_samples += len(delivery.buffer)
-            self.receiver.confirm([delivery.receipt])
-        self.receiver.write(now)
-        for ack in self.receiver.due():
-            if isinstance(ack, m.Ack) and ack.stored:
-                yield ack.worker, ack.stored
+        return take(self.training, self.receiver, worker, sequence, now)
 
     def publish(self, version: int) -> None:
         """As the saver does."""

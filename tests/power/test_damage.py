@@ -11,7 +11,8 @@ import torch
 from disk import PowerDisk
 from hypothesis import given
 from hypothesis import strategies as st
-from kept_run import KeptRun, end_of
+from kept_run import KeptRun
+from numbered_packets import end_of
 
 from tmrl_like.base.checked import checked_json, read_checked
 from tmrl_like.errors import CheckpointError, CredentialsError, PolicyError

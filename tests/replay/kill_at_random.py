@@ -16,64 +16,25 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import torch
+from numbered_packets import SEGMENT_BYTES, SIZE, RecordingMemory, end_of, take
 
 from tmrl_like.base.functional import partial
 from tmrl_like.delivery.receiver import Receiver
-from tmrl_like.replay import ReplayMemory
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv
 from tmrl_like.trainer import checkpoints
 from tmrl_like.trainer.schedule import TrainingOffline
-from tmrl_like.types import Buffer, Receipt, StepTiming
-from tmrl_like.wire import messages as m
-from tmrl_like.wire.packet import Compressor, PacketWriter
-from tmrl_like.wire.records import sealed_packet
 
-SIZE = 500
-LARGEST = 40
-SEGMENT_BYTES = 4000  # some ten packets
+WORKER = "w"
 RESENT = 5  # packets that the worker sends again to a trainer that has resumed
 WITHIN_S = 60.0
 PACKETS = 10_000  # of a process, which ends then
 ONCE = ("resuming", "resumed")
 MOMENTS = (*ONCE, "stored", "segment", "writing", "checkpoint")
 Say = Callable[[str], object]
-
-
-class RecordingMemory(ReplayMemory):
-    """Knows the numbers of all samples that it was given, in order."""
-
-    def __init__(self, *args, **kwargs) -> None:
-        self.numbers: list[int] = []
-        self.damaged = 0
-        super().__init__(*args, **kwargs)
-
-    def append(self, buffer: Buffer) -> None:
-        super().append(buffer)
-        for block in buffer.blocks:
-            for segment in block.segments:
-                act, obs, rew = segment.leaves[:3]
-                self.numbers += rew.astype(int).tolist()
-                whole = np.array_equal(obs, np.stack((rew, rew * rew), 1)) and np.array_equal(act[:, 0], rew % 1000)
-                self.damaged += not whole
-
-
-def end_of(sequence: int) -> int:
-    """How many samples there are in all packets up to this one."""
-    return sum(1 + k * 7919 % LARGEST for k in range(1, sequence + 1))
-
-
-def record(sequence: int) -> bytes:
-    """A packet as it travels."""
-    writer = PacketWriter()
-    for k in range(end_of(sequence - 1), end_of(sequence)):
-        sample = (np.float32([k % 1000]), np.float64([k, k * k]), float(k), False, False, {})
-        writer.append(sample, StepTiming(1e9 + k, 0.0, 0.0, 1), is_reset=k % 50 == 49)
-    return sealed_packet(Receipt("w", 1, sequence), 0, writer, (), Compressor())
 
 
 def run(folder: Path, say: Say) -> None:
@@ -88,7 +49,7 @@ def run(folder: Path, say: Say) -> None:
     segments = segments_in(folder)
     first = max(1, resumed + 1 - RESENT)
     for sequence in range(first, first + PACKETS):
-        for stored in take(training, receiver, sequence):
+        for _, stored in take(training, receiver, WORKER, sequence, float(sequence)):
             say(f"stored {stored}")
         if segments != (segments := segments_in(folder)):
             say("segment")
@@ -101,20 +62,6 @@ def run(folder: Path, say: Say) -> None:
             kept.save(training, training.total_updates)
 
 
-def take(training: TrainingOffline, receiver: Receiver, sequence: int) -> Iterator[int]:
-    """What the trainer's threads do with a packet; yields up to which one the worker may forget."""
-    data = record(sequence)
-    bundle = m.Bundle("w", 1, end_of(sequence) - end_of(sequence - 1), sequence - 1)
-    for delivery in receiver.take(bundle, memoryview(data), float(sequence), lambda packet: True):
-        training.memory.append(delivery.buffer)
-        training.total_samples += len(delivery.buffer)
-        receiver.confirm([delivery.receipt])
-    receiver.write(float(sequence))
-    for ack in receiver.due():
-        if isinstance(ack, m.Ack) and ack.stored:
-            yield ack.stored
-
-
 def segments_in(folder: Path) -> int:
     """The newest one's number."""
     return max((int(path.stem) for path in (folder / "log").glob("*.log")), default=0)
@@ -122,13 +69,13 @@ def segments_in(folder: Path) -> int:
 
 def check_resumed(training: TrainingOffline, receiver: Receiver, say: Say) -> int:
     """What is in the memory must be whole; says what it is, and returns the last packet."""
-    memory = training.memory
+    memory, numbers = training.memory, training.memory.numbers[WORKER]
     sequence = receiver.receipts[0].sequence if receiver.receipts else 0
     end = end_of(sequence)
-    if memory.numbers != list(range(end - len(memory.numbers), end)):
+    if numbers != list(range(end - len(numbers), end)):
         say("unreadable: samples do not follow each other up to the last packet")
-    if len(memory.numbers) < min(end, SIZE):
-        say(f"unreadable: {len(memory.numbers)} samples of {end}")
+    if len(numbers) < min(end, SIZE):
+        say(f"unreadable: {len(numbers)} samples of {end}")
     if memory.damaged:
         say("unreadable: a sample is not whole")
     if training.total_samples != end:

@@ -21,7 +21,7 @@ def test_a_killed_process_costs_no_stored_sample_and_no_checkpoint(tmp_path, cou
         [sys.executable, str(HERE / "kill_at_random.py"), str(tmp_path / "checkpoint"), str(count), str(seed)],
         capture_output=True,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(HERE.parents[1])},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(HERE.parents[1]), str(HERE.parent)))},
         timeout=500,
     )
     assert done.returncode == 0, done.stderr

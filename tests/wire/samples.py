@@ -74,6 +74,7 @@ VALUES = st.recursive(
 )
 SAMPLES = st.tuples(VALUES, VALUES, VALUES, VALUES, VALUES, st.dictionaries(st.text(max_size=4), VALUES, max_size=2))
 TIMING = StepTiming(1.8e9, 0.001, 0.0, 3)
+NUMBERS = {field.name: 1 for field in msgspec.structs.fields(SamplePacket) if field.required}
 
 
 def packet_of(writer: PacketWriter) -> tuple[SamplePacket, bytes]:
@@ -83,9 +84,8 @@ def packet_of(writer: PacketWriter) -> tuple[SamplePacket, bytes]:
 
 def announce(body: bytes, samples: int, raw_bytes: int | None = None) -> SamplePacket:
     """The message that fits a body; `raw_bytes`: it is compressed."""
-    numbers = {field.name: 1 for field in msgspec.structs.fields(SamplePacket) if field.required}
     return SamplePacket(
-        **numbers
+        **NUMBERS
         | {
             "worker": "w",
             "samples": samples,

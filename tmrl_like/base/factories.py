@@ -61,9 +61,12 @@ def _functions(target: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
         yield target
 
 
+_evaluated = functools.lru_cache(512)(typing.get_type_hints)  # which compiles each annotation
+
+
 def _hints(target: Callable[..., Any]) -> dict[str, Any]:
     try:
-        return typing.get_type_hints(target)
+        return _evaluated(target)
     except Exception:
         return {}  # names that exist for type checkers only: the value is then not checked
 

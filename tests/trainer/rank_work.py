@@ -17,7 +17,7 @@ from tmrl_like.trainer.options import RankOptions
 from tmrl_like.trainer.ranks import meet
 from tmrl_like.types import Batch
 
-ROWS, STEPS = 16, 100
+ROWS, STEPS = 16, 30
 OBS = gymnasium.spaces.Dict(
     {"free": gymnasium.spaces.Box(-np.inf, np.inf, (3,)), "bound": gymnasium.spaces.Box(-1.0, 1.0, (2,))}
 )
@@ -103,13 +103,13 @@ def refusal(agent, ranks, step) -> str:
 
 def main() -> None:
     torch.set_num_threads(1)
-    ranks = meet(RankOptions(check_every_steps=50, timeout_s=20))
+    ranks = meet(RankOptions(check_every_steps=10, timeout_s=20))
     ranks.begin()
     space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
     said = {"lonely": refusal(CountingAgent(space, space), ranks, 1)}
     said |= {kind: learn(kind, ranks) for kind in KINDS}
     torch.manual_seed(ranks.rank)
-    said["differing"] = refusal(SACAgent(space, space), ranks, 50)
+    said["differing"] = refusal(SACAgent(space, space), ranks, STEPS)
     said["gathered"] = [text.decode() for text in ranks.gather(b"zero" if ranks.rank == 0 else b"")]
     said["broadcast"] = ranks.broadcast(b"of rank %d" % ranks.rank).decode()
     said["sum"] = ranks.sum(1, ranks.rank, 10**15)

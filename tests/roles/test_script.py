@@ -73,15 +73,11 @@ def end_of_a_script(*ways: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_a_worker_in_a_daemon_thread_is_closed_at_the_end_of_the_script() -> None:
-    assert end_of_a_script() == ["end of the script", "environment closed"]
-
-
 @pytest.mark.parametrize("ways", [["hangs"], ["hangs", "no_own_thread"]])
 def test_an_environment_that_hangs_does_not_keep_the_script_from_its_end(ways: list[str]) -> None:
     assert end_of_a_script(*ways) == ["end of the script"]
 
 
-def test_a_trainer_in_a_daemon_thread_writes_its_last_checkpoint(own_home) -> None:
+def test_worker_and_trainer_in_daemon_threads_are_closed_and_the_last_checkpoint_is_written(own_home) -> None:
     assert end_of_a_script("trainer") == ["end of the script", "environment closed"]
     assert (own_home / ".tmrl_like/runs/default_run/checkpoints/training/manifest.json").is_file()

@@ -28,7 +28,7 @@ from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.worker import PARTS, make_standalone, prepare
 from tmrl_like.config.experiment import Settings, is_loopback
 from tmrl_like.config.loading import load_settings
-from tmrl_like.config.paths import default_keys_folder
+from tmrl_like.config.paths import keys_folder
 from tmrl_like.delivery.folder import shared_memory
 from tmrl_like.engine.options import address_of
 from tmrl_like.errors import ConfigError, CredentialsError, RefusedError, TmrlLikeError
@@ -161,7 +161,7 @@ def _disk(settings: Settings, load: Load) -> Iterator[Finding]:
 
 
 def _keys(settings: Settings, load: Load) -> Iterator[Finding]:
-    folder = _key_folder(settings).path
+    folder = keys_folder(settings.server.keys_dir)
     found = [name for name in ("peer.json", "server.json") if (folder / name).exists()]
     for name in found:
         read_keys(folder / name, PeerKeys if name == "peer.json" else ServerKeys, secret=True)
@@ -229,10 +229,6 @@ def _render(env: Any) -> float:
         return 0.0
 
 
-def _key_folder(settings: Settings) -> KeyFolder:
-    return KeyFolder(settings.server.connection["keys_dir"] or default_keys_folder())
-
-
 def _knock(host: str, port: int, command: str) -> Iterator[Finding]:
     """Look the host up and see whether somebody listens there: `_LISTENS`."""
     try:
@@ -253,7 +249,7 @@ def _knock(host: str, port: int, command: str) -> Iterator[Finding]:
 def _server(settings: Settings, load: Load, address: str) -> Iterator[Finding]:
     found = list(_knock(*host_and_port(address), "`tmrl-like run` or `tmrl-like server`"))
     yield from found
-    keys = _key_folder(settings)
+    keys = KeyFolder(keys_folder(settings.server.keys_dir))
     if found == [_LISTENS] and not (keys.path / "peer.json").exists():
         yield PROBLEM, "this machine has no key: there `tmrl-like keys invite NAME`, here `tmrl-like keys join -`"
     elif found == [_LISTENS]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from tmrl_like.base.text import counted, duration
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.config.experiment import is_loopback
-from tmrl_like.config.paths import data_folder, default_keys_folder
+from tmrl_like.config.paths import data_folder, keys_folder
 from tmrl_like.engine.authority import Authority, engine_node, engine_user, node_name
 from tmrl_like.engine.broker import become_nats_server, write_config, write_leaf_config
 from tmrl_like.engine.options import DEFAULT_PORT, address_of, node_url
@@ -18,7 +16,7 @@ from tmrl_like.transport import KeyFolder
 
 def main(arguments: Arguments) -> int:
     """Do one action; `start` and `leaf` return when the node has ended."""
-    keys = KeyFolder(Path(arguments.keys_dir).expanduser() if arguments.keys_dir else default_keys_folder())
+    keys = KeyFolder(keys_folder(arguments.keys_dir))
     actions = {"init": _init, "start": _start, "leaf": _leaf, "status": _status, "forget": _forget}
     try:
         return actions[arguments.action](arguments, keys)

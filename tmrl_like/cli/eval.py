@@ -17,6 +17,7 @@ from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.tables import print_table
 from tmrl_like.cli.test import drive
 from tmrl_like.cli.worker import make_standalone
+from tmrl_like.config.document import is_experiment_file
 from tmrl_like.config.experiment import Experiment
 from tmrl_like.config.loading import Overrides, as_yaml, load_experiment, load_kept
 from tmrl_like.errors import ConfigError, PolicyError
@@ -35,7 +36,7 @@ def main(arguments: Arguments) -> int:
     stopper = Stopper(supervised=False)
     place, _, which = arguments.place.partition("@")
     folder = folder_of(place, arguments.overrides)
-    of_file = place.endswith((".yaml", ".yml"))
+    of_file = is_experiment_file(place)
     start = next((start for start in reversed(read_starts(folder)) if start.experiment or start.env), None)
     if not of_file and start is None:
         raise ConfigError(

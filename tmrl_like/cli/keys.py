@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 
 from tmrl_like.cli.arguments import Arguments
-from tmrl_like.config.paths import default_keys_folder
+from tmrl_like.config.paths import keys_folder
 from tmrl_like.engine import invitation
 from tmrl_like.engine.authority import Authority, is_authority
 from tmrl_like.errors import ConfigError, CredentialsError, TransportError
@@ -16,7 +15,7 @@ from tmrl_like.transport.credentials import ROLES, AuthorizedKeys, KeyFolder
 
 def main(arguments: Arguments) -> int:
     """Do one action on this machine's keys."""
-    folder = KeyFolder(Path(arguments.keys_dir).expanduser() if arguments.keys_dir else default_keys_folder())
+    folder = KeyFolder(keys_folder(arguments.keys_dir))
     actions = {"invite": _invite, "join": _join, "revoke": _revoke, "list": _list}
     try:
         return actions[arguments.action](arguments, folder)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.config.experiment import is_loopback
 from tmrl_like.config.loading import load_settings
-from tmrl_like.config.paths import default_keys_folder
+from tmrl_like.config.paths import keys_folder
 from tmrl_like.errors import ConfigError
 from tmrl_like.metrics.reading import read_records
 from tmrl_like.page.app import Page
@@ -29,7 +28,7 @@ def main(arguments: Arguments) -> int:
     stopper = Stopper(arguments.supervised)
     section, metrics = settings.server, settings.paths.metrics
     servers = addresses_of(section.host, section.port)
-    keys = KeyFolder(Path(section.keys_dir).expanduser() if section.keys_dir else default_keys_folder())
+    keys = KeyFolder(keys_folder(section.keys_dir))
     if arguments.operator and "operator" not in keys.peer_keys().roles:
         raise ConfigError(
             f"--operator needs an operator's key, and that in {keys.path} is none: on the server's machine run "

@@ -12,6 +12,7 @@ from tmrl_like.cli.hub import pull_policy, push_policy
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.runs import folder_of
 from tmrl_like.cli.tables import print_table
+from tmrl_like.config.document import is_experiment_file
 from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.policies.export import write_onnx
 from tmrl_like.policies.loading import Policy, load_policy
@@ -26,9 +27,9 @@ def main(arguments: Arguments) -> int:
     set_up_logging("policies", arguments.log_level)
     try:
         if arguments.action == "pull":
-            card, file = pull_policy(arguments.repository, arguments.name, Path(arguments.file)), arguments.file
+            card = pull_policy(arguments.repository, arguments.name, file := Path(arguments.file))
             what = "weights alone" if card is None else f"version {card.version} of {card.run or 'a run'}"
-            print(f"{file}: {what}; drive it with `tmrl-like test --policy {file}`, or load_policy in Python")
+            _say_how_to_drive(file, what)
             return 0
         place = _of_experiment(arguments.place)
         if arguments.action == "push":
@@ -44,7 +45,7 @@ def main(arguments: Arguments) -> int:
                 print(f"{file}: {source} as ONNX{_what_is_not_in_it(policy)}")
                 return 0
             write_atomically(file, source.read_bytes())
-            print(f"{file}: {source}; drive it with `tmrl-like test --policy {file}`, or load_policy in Python")
+            _say_how_to_drive(file, source)
             return 0
         folder, which = split_place(place)
         store = PolicyStore(folder)
@@ -64,6 +65,10 @@ def main(arguments: Arguments) -> int:
     return 0
 
 
+def _say_how_to_drive(file: Path, what: object) -> None:
+    print(f"{file}: {what}; drive it with `tmrl-like test --policy {file}`, or load_policy in Python")
+
+
 def _what_is_not_in_it(policy: Policy) -> str:
     code = policy.metadata.obs_preprocessor
     if code is None:
@@ -74,9 +79,7 @@ def _what_is_not_in_it(policy: Policy) -> str:
 def _of_experiment(place: str) -> str:
     """The folder of the run, where an experiment's file stands for it."""
     file, at, which = place.partition("@")
-    if not file.endswith((".yaml", ".yml")):
-        return place
-    return f"{folder_of(file)}{at}{which}"
+    return f"{folder_of(file)}{at}{which}" if is_experiment_file(file) else place
 
 
 def _rows(store: PolicyStore) -> list[list[str]]:

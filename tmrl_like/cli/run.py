@@ -17,7 +17,7 @@ from tmrl_like.cli.app import INTERRUPTED
 from tmrl_like.cli.arguments import Arguments, as_typed, how_to_test
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.progress import Progress
-from tmrl_like.cli.stopping import Stopper
+from tmrl_like.cli.stopping import CHECKPOINT_WITHIN_S, Stopper
 from tmrl_like.cli.supervise import ERROR_PREFIX, Child, Family, Line
 from tmrl_like.cli.tables import mean_and_std
 from tmrl_like.cli.views import View, make_view
@@ -30,7 +30,6 @@ from tmrl_like.types import EpisodeStats
 
 _TURN_S = 0.1
 _ENDS_WITHIN_S = 6.0
-_CHECKPOINT_WITHIN_S = 120.0
 
 
 class PartDiedError(TmrlLikeError):
@@ -60,7 +59,7 @@ def main(arguments: Arguments) -> int:
 
         return in_process.main(arguments)
     set_up_logging("run", arguments.log_level)
-    stopper = Stopper(arguments.supervised, _CHECKPOINT_WITHIN_S + 2 * _ENDS_WITHIN_S, on_stop=lambda: None)
+    stopper = Stopper(arguments.supervised, CHECKPOINT_WITHIN_S + 2 * _ENDS_WITHIN_S, on_stop=lambda: None)
     with use_run(settings.paths, "run", alone=arguments.fresh or arguments.proof) as let_others:
         view = make_view(f"{settings.run_name} ({arguments.experiment})")
         try:
@@ -260,7 +259,7 @@ class Run:
         self._family.ask_to_end(*trainers)
         self._family.stop(*others, within_s=_ENDS_WITHIN_S)
         is_broken = any(c.exit_code for c in self._family.children if c.role.startswith("trainer"))
-        self._family.stop(*trainers, within_s=_ENDS_WITHIN_S if is_broken else _CHECKPOINT_WITHIN_S)
+        self._family.stop(*trainers, within_s=_ENDS_WITHIN_S if is_broken else CHECKPOINT_WITHIN_S)
         self._family.stop(*servers, within_s=_ENDS_WITHIN_S)
         self._hear_last_words()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.tables import print_table
+from tmrl_like.config.document import is_experiment_file
 from tmrl_like.config.loading import Overrides, load_settings
 from tmrl_like.config.paths import RunPaths, data_folder
 from tmrl_like.config.run_lock import is_in_use
@@ -63,6 +64,6 @@ def folder_of(place: str, overrides: Overrides = ()) -> Path:
 
     `overrides` are of the file, where it is one: another `run_name`.
     """
-    if place.endswith((".yaml", ".yml")):
+    if is_experiment_file(place):
         return load_settings(place, overrides).paths.folder
     return Path(place) if Path(place).is_dir() else RunPaths(place, data_folder()).folder

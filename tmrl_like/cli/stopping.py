@@ -19,6 +19,7 @@ from tmrl_like.base.threads import start_thread
 
 _DOUBLE_S = 0.5  # one key press may arrive twice: from the terminal and from a parent
 ENDED_BY_FORCE = 130
+CHECKPOINT_WITHIN_S = 120.0  # a trainer's last one
 
 
 class Stopper:

@@ -21,7 +21,7 @@ from tmrl_like.cli.app import INTERRUPTED
 from tmrl_like.cli.arguments import Arguments, as_typed, how_to_test
 from tmrl_like.cli.filming import Filming
 from tmrl_like.cli.reload import Reloading
-from tmrl_like.cli.stopping import Stopper
+from tmrl_like.cli.stopping import CHECKPOINT_WITHIN_S, Stopper
 from tmrl_like.cli.worker import prepare
 from tmrl_like.config.config_objects import training_factory
 from tmrl_like.config.document import find_experiment
@@ -33,7 +33,6 @@ from tmrl_like.metrics.sinks import ConsoleSink, Sink, TensorBoardSink
 from tmrl_like.trainer.trainer import Trainer
 
 _PARTS = ("actor", "agent", "memory", "obs_preprocessor", "agent_scheduler", "on_trainer_rollout")
-_CHECKPOINT_WITHIN_S = 120.0
 
 
 def main(arguments: Arguments) -> int:
@@ -49,7 +48,7 @@ def train(
     make: Callable[[Experiment, list[Sink]], AbstractContextManager[Trainer]],
 ) -> int:
     """Run the trainer that `make` makes of the experiment with these parts."""
-    stopper = Stopper(arguments.supervised, _CHECKPOINT_WITHIN_S)
+    stopper = Stopper(arguments.supervised, CHECKPOINT_WITHIN_S)
     reloading = Reloading(arguments.experiment, arguments.overrides)  # first: what is read later is no older
     experiment = prepare(arguments, "trainer", parts)
     tune_process()

@@ -201,9 +201,14 @@ def _refuse_duplicates(loader: _Loader, node: yaml.MappingNode) -> None:
             seen.add(key)
 
 
+def is_experiment_file(place: str) -> bool:
+    """Whether a text means an experiment's file, by its ending."""
+    return place.endswith((".yaml", ".yml"))
+
+
 def _suggest_file(path: Path) -> str:
     try:
-        names = sorted(p.name for p in path.parent.iterdir() if p.suffix in (".yaml", ".yml"))
+        names = sorted(p.name for p in path.parent.iterdir() if is_experiment_file(p.name))
     except OSError:
         return ""
     names += [] if path.suffix else list(shipped())

@@ -31,6 +31,11 @@ def default_keys_folder() -> Path:
     return data_folder() / "keys"
 
 
+def keys_folder(given: str | None) -> Path:
+    """The folder that somebody gave for this machine's keys, or theirs."""
+    return Path(given).expanduser() if given else default_keys_folder()
+
+
 class RunPaths:
     """The files of one run. Another run name changes all of them.
 

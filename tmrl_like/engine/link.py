@@ -29,6 +29,7 @@ from tmrl_like.engine.subjects import (
     SEATS,
     GatewayState,
     TrainerSeat,
+    beats_of_part,
     gateway_subject,
     part_of,
     samples_of_part,
@@ -439,8 +440,8 @@ class EngineLink:
         self._rank = rank.number
         self._parts = None if rank.size == 1 else [part for part in range(PARTS) if part % rank.size == rank.number]
         self._add_stream("")
-        for part in (self._parts or []) if rank.number else ["*"]:
-            await hear(client, f"{self._subject}.b.{part}.*.*", self._on_beat)  # leaves do not hear of "b.>"
+        for part in (self._parts or ()) if rank.number else (None,):
+            await hear(client, beats_of_part(self._options.run, part), self._on_beat)
         await hear(client, gateway_subject(self._options.run), self._on_state)
         while True:
             for stream in list(self._streams.values()):

@@ -272,3 +272,9 @@ def test_no_file_of_the_repository_names_this_machine_or_a_package_registry() ->
         if file.suffix in (".py", ".md", ".toml", ".yaml", ".txt", ".cfg", "") and "__pycache__" not in file.parts:
             found = suspicious.search(file.read_text(encoding="utf-8"))
             assert found is None, f"{file.relative_to(ROOT)} mentions {found[0] if found else ''}"
+
+
+def test_no_two_files_of_tests_outside_of_packages_have_one_name():
+    """Of two such, pytest takes the second for the first, and collects nothing."""
+    names = [file.name for file in (ROOT / "tests").rglob("test_*.py") if not (file.parent / "__init__.py").exists()]
+    assert sorted(names) == sorted({*names})

@@ -1,5 +1,6 @@
 import contextlib
 import gc
+import itertools
 import json
 import logging
 import os
@@ -28,6 +29,7 @@ settings.register_profile("any load", deadline=None, suppress_health_check=[Heal
 settings.load_profile("any load")
 
 
+_TESTS, _unfreeze = itertools.count(), gc.unfreeze
 FIGURES: dict[str, dict[str, str]] = {}  # of each test, of each of its parameters, what was measured
 
 
@@ -85,10 +87,23 @@ def log_handlers_stay() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def what_was_imported_is_not_searched() -> None:
-    """A control loop that begins collects garbage: a tenth of a second, where pytest and torch are searched, too."""
+def what_was_imported_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A control loop that begins collects garbage: a third of a second, where pytest and torch are searched, too.
+
+    A loop that ends leaves frozen what it found so; what tests leave in circles is freed every hundred tests.
+    """
+    if next(_TESTS) % 100 == 0:
+        gc.unfreeze()
     gc.collect()  # what the test before left, and hardly more: all else is frozen
     gc.freeze()
+    monkeypatch.setattr(gc, "unfreeze", lambda: None)
+
+
+@pytest.fixture
+def unfrozen(what_was_imported_is_not_searched: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is frozen, and a control loop that ends unfreezes what it froze, as outside of tests."""
+    _unfreeze()
+    monkeypatch.setattr(gc, "unfreeze", _unfreeze)
 
 
 @pytest.fixture(autouse=True)

@@ -102,8 +102,8 @@ def state_of_python():
     return gc.isenabled(), gc.get_threshold(), sys.getswitchinterval(), gc.get_freeze_count()
 
 
+@pytest.mark.usefixtures("unfrozen")
 def test_python_is_as_it_was_when_the_last_of_the_loops_in_a_process_has_ended():
-    gc.unfreeze()
     before = state_of_python()
     first, second = real_time(threading.get_native_id()), real_time(threading.get_native_id())
     with first:

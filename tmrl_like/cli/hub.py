@@ -72,7 +72,8 @@ def pull_log(repository: str, folder: Path) -> None:
     Raises:
         ConfigError: the folder is not empty, or what is there is no packet log, or a larger one than is pulled.
     """
-    refuse_taken(folder, "what is pulled")
+    if is_taken(folder):
+        raise ConfigError(f"{folder} exists: choose another folder for what is pulled")
     repository, _, revision = repository.partition("@")
     of: dict[str, Any] = {"repo_type": "dataset", "revision": revision or None}
     with _hub() as hub:
@@ -94,10 +95,9 @@ def pull_log(repository: str, folder: Path) -> None:
         os.rename(whole, folder)
 
 
-def refuse_taken(folder: Path, what: str) -> None:
-    """Raise ConfigError if there is anything where `what` is to go."""
-    if folder.exists() and any(folder.iterdir() if folder.is_dir() else [folder]):
-        raise ConfigError(f"{folder} exists: choose another folder for {what}")
+def is_taken(folder: Path) -> bool:
+    """Whether there is a file, or a folder that is not empty."""
+    return folder.exists() and any(folder.iterdir() if folder.is_dir() else [folder])
 
 
 @contextlib.contextmanager

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tmrl_like.cli.arguments import Arguments
-from tmrl_like.cli.hub import pull_log, push_log, refuse_taken
+from tmrl_like.cli.hub import is_taken, pull_log, push_log
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.tables import mean_and_std, print_table
 from tmrl_like.delivery.log import Segment, entries_of
-from tmrl_like.errors import CheckpointError
+from tmrl_like.errors import CheckpointError, ConfigError
 from tmrl_like.replay.data_sets import log_files, read_data_set
 from tmrl_like.replay.minari import write_minari
 from tmrl_like.wire.messages import SamplePacket, WireVersionError
@@ -47,7 +47,8 @@ def main(arguments: Arguments) -> int:
     path = Path(arguments.path)
     if arguments.minari:
         target = Path(arguments.minari)
-        refuse_taken(target, "the Minari data set")
+        if is_taken(target):
+            raise ConfigError(f"{target} exists: choose another folder for the Minari data set")
         episodes, steps = write_minari(target, read_data_set(path))
         print(f"{target}: {steps} steps of {episodes} whole episodes, observations as they are in the log")
         return 0

@@ -234,6 +234,11 @@ def test_what_a_link_needs_of_an_actor_imports_neither_torch_nor_gymnasium(
     assert {"torch", missing}.isdisjoint(json.loads(loaded))
 
 
+def test_a_worker_says_how_many_threads_there_shall_be_before_numpy_is_imported(tmp_path: Path) -> None:
+    loaded = _run("import tmrl_like.cli.worker, sys, json; print(json.dumps(sorted(sys.modules)))", tmp_path)
+    assert {"numpy", "torch"}.isdisjoint(json.loads(loaded))
+
+
 def test_a_link_process_imports_no_torch_gymnasium_or_code_of_the_users(tmp_path: Path) -> None:
     loaded = _run("import tmrl_like.worker.link_process, sys, json; print(json.dumps(sorted(sys.modules)))", tmp_path)
     heavy = {"torch", "gymnasium", "cv2", "rtgym", "wandb", "asyncio", "cryptography", "tmrl_like.worker.worker"}

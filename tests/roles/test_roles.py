@@ -15,6 +15,7 @@ from gymnasium.spaces import Box
 from house import IdleRole
 from link_proxy import LinkProxy
 
+from tmrl_like.base import files
 from tmrl_like.base.files import link_atomically
 from tmrl_like.base.functional import partial
 from tmrl_like.config import config_constants as cfg
@@ -33,6 +34,7 @@ from tmrl_like.errors import (
 )
 from tmrl_like.metrics.starts import read_starts
 from tmrl_like.networking import RolloutWorker, Server, Trainer
+from tmrl_like.policies import gate
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.policy_file import Code, describe, read_card
 from tmrl_like.policies.store import PolicyStore
@@ -335,6 +337,32 @@ def test_the_worker_keeps_its_weights_at_model_path_and_starts_with_them(house, 
     until(lambda: path.exists() and len(list(tmp_path.glob("h_*"))) == 2)
     reader = RolloutWorker(CountingEnv, LinearActor, model_path=path, standalone=True)
     assert float(reader.actor.state_dict()["layer.bias"]) == 4.0
+
+
+@pytest.mark.fault(
+    "disk", "a worker's disk is slow to take weights", "samples and policies go on; the newest is written"
+)
+def test_a_disk_that_is_slow_to_take_weights_holds_up_no_samples_and_no_policies(house, tmp_path, until, monkeypatch):
+    is_free, written = threading.Event(), []
+
+    def slow(path, *content):
+        is_free.wait(60)
+        written.append(path.name)
+        files.write_atomically(path, *content)
+
+    monkeypatch.setattr(gate, "write_atomically", slow)
+    house.server()
+    path = tmp_path / "policy"
+    trainer, worker = house.trainer(), house.worker(model_path=path, model_path_history=tmp_path / "h", model_history=2)
+    for received in range(1, 25):
+        trainer.training.agent.train(_batch())
+        trainer.link.broadcast_model(trainer.training.agent.get_actor())
+        until(lambda received=received: worker.lanes[0].intake.received == received)
+    is_free.set()
+    until(lambda: len(list(tmp_path.glob("h_*"))) >= 3 and written[-1] == path.name)
+    reader = RolloutWorker(CountingEnv, LinearActor, model_path=path, standalone=True)
+    assert float(reader.actor.state_dict()["layer.bias"]) == 24.0
+    assert written.count(path.name) <= 2  # of those that waited the newest alone
 
 
 @pytest.mark.fault("disk", "a worker's kept weights are damaged", "it starts without them, and takes the trainer's")

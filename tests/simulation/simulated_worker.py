@@ -147,7 +147,7 @@ class LinkProcess(Process):
             link = self._dial(servers[0])
         else:
             link = SimulatedRing(world.rng.sample(servers, len(servers)), self._dial, self.clock)
-        files = SimpleNamespace(save=lambda *_: None)
+        files = SimpleNamespace(add=lambda *_: None)
         self.role = WorkerRole(self.outboxes, NO_GATE, None, files, State(), lambda word: None, lambda message: None)
         others = [incarnation for _, incarnation in lanes[1:]]
         dead = [incarnation for outbox in self.outboxes for incarnation in outbox.takes_over]

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from tmrl_like.base.processes import cores_to_train_with
 from tmrl_like.cli.arguments import Arguments
-from tmrl_like.cli.best import hooks_of
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.config.experiment import Experiment, Settings
@@ -29,6 +28,8 @@ def main(arguments: Arguments) -> int:
     """Collect until a stop is requested."""
     stopper = Stopper(arguments.supervised)
     experiment = prepare(arguments, "worker", (*PARTS, "on_worker_rollout", "takeover"))
+    from tmrl_like.cli.best import hooks_of
+
     more = {
         "name": arguments.name,
         "policy": None if arguments.policy is None else find_policy(experiment, arguments.policy),

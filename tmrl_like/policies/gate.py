@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import logging
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from tmrl_like.wire.policy import PolicyAssembler
 log = logging.getLogger("tmrl_like.worker")
 
 _ALARM_CHARACTERS = 1000
+_MAX_WAITING = 10
 
 
 class Verdicts:
@@ -126,7 +128,10 @@ class PolicyGate:
 
 
 class PolicyFiles:
-    """Keeps received weights on disk: the newest at `path`, every k-th for good."""
+    """Keeps received weights on disk: the newest at `path`, every k-th for good.
+
+    The connection's thread hands them over; another one writes them, however slow the disk is.
+    """
 
     def __init__(self, path: Path | None, history_prefix: Path | None, history_every: int) -> None:
         self.path = path
@@ -134,17 +139,25 @@ class PolicyFiles:
         self._history_every = history_every
         self._count = 0
         self._failed = False
+        self._waiting: deque[tuple[Path, bytes]] = deque(maxlen=_MAX_WAITING)
 
-    def save(self, version: int, weights: memoryview) -> None:
-        """Write. A full disk does not stop the worker; it is logged once."""
+    def add(self, version: int, weights: memoryview) -> None:
+        """Take a copy, to be written. Where too many wait the oldest are left out."""
         self._count += 1
+        if self._history_every and self._history_prefix and self._count % self._history_every == 0:
+            stamp = datetime.datetime.now().strftime("%Y_%m_%d_%H_%M_%S")
+            name = f"{self._history_prefix.name}_{stamp}_v{version}.safetensors"
+            self._waiting.append((self._history_prefix.with_name(name), bytes(weights)))
+        if self.path is not None:
+            self._waiting.append((self.path, bytes(weights)))
+
+    def write(self) -> None:
+        """Write what waits. A full disk does not stop the worker; it is logged once."""
         try:
-            if self.path is not None:
-                write_atomically(self.path, *for_the_disk([weights]))
-            if self._history_every and self._history_prefix and self._count % self._history_every == 0:
-                stamp = datetime.datetime.now().strftime("%Y_%m_%d_%H_%M_%S")
-                name = f"{self._history_prefix.name}_{stamp}_v{version}.safetensors"
-                write_atomically(self._history_prefix.with_name(name), *for_the_disk([weights]))
+            while self._waiting:
+                path, weights = self._waiting.popleft()
+                if path != self.path or self.path not in [later for later, _ in self._waiting]:
+                    write_atomically(path, *for_the_disk([weights]))
         except OSError as error:
             if not self._failed:
                 log.error("cannot save the policy: %s; acting goes on, saving is tried with the next", error)

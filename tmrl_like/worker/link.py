@@ -124,7 +124,7 @@ class WorkerRole:
             word = self.fit.popleft()
             slot = self._slots.holds(word)
             if slot is not None:
-                self._files.save(self._slots.version(slot), self._slots.slots[slot])
+                self._files.add(self._slots.version(slot), self._slots.slots[slot])
         if self._beat_is_due and connected:
             self._beat_is_due = not send(m.encode(self.beat()))
         for outbox in self._outboxes:
@@ -181,7 +181,7 @@ class Link:
         probes = np.frombuffer(start.probes, np.float32).reshape(-1, max(1, start.input_size))
         network = None if start.network is None else Network(start.network)
         gate = PolicyGate(slots, start.actor, start.manifest, network, probes)
-        files = PolicyFiles(_path(start.weights), _path(start.history), start.model_history)
+        self._files = PolicyFiles(_path(start.weights), _path(start.history), start.model_history)
         with contextlib.ExitStack() as undo:  # what a failure below must not leave behind
             keys = KeyFolder(Path(start.keys))
             link = connect_to_one(start.transport, start.servers, start.worker, keys, start.limits)
@@ -192,7 +192,7 @@ class Link:
                     Outbox(Path(lane.folder), start.worker, lane.incarnation, start.outbox, epoch_s=start.epoch_s)
                 )
                 undo.callback(self._outboxes[-1].close)
-            self._role = WorkerRole(self._outboxes, gate, slots, files, start.state, self._on_policy, tell)
+            self._role = WorkerRole(self._outboxes, gate, slots, self._files, start.state, self._on_policy, tell)
             others = [lane.incarnation for lane in start.lanes[1:]]
             self._session = Session(
                 link,
@@ -221,6 +221,7 @@ class Link:
     def turn(self) -> None:
         """See `Session.turn`."""
         self._session.turn()
+        self._files.write()
 
     @property
     def thread_id(self) -> int:
@@ -248,6 +249,7 @@ class Link:
             beat = self._role.beat()
             kept, lost = beat.unacknowledged_samples, beat.lost_samples
             self._tell(Status(self._session.connected, kept, lost, beat.alarm))
+            self._files.write()
         try:
             self._session.check()
         except Exception as error:
@@ -256,6 +258,7 @@ class Link:
         for outbox in self._outboxes:
             outbox.seal()
         self._session.close(self._flush_s)
+        self._files.write()
         for outbox in self._outboxes:
             outbox.close()
         leave(self._shared)

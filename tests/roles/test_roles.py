@@ -339,10 +339,8 @@ def test_the_worker_keeps_its_weights_at_model_path_and_starts_with_them(house, 
     assert float(reader.actor.state_dict()["layer.bias"]) == 4.0
 
 
-@pytest.mark.fault(
-    "disk", "a worker's disk is slow to take weights", "samples and policies go on; the newest is written"
-)
-def test_a_disk_that_is_slow_to_take_weights_holds_up_no_samples_and_no_policies(house, tmp_path, until, monkeypatch):
+@pytest.mark.fault("disk", "a worker's disk is slow to take weights", "its link does not wait; the newest is written")
+def test_a_disk_that_is_slow_to_take_weights_does_not_hold_up_the_link(house, tmp_path, until, monkeypatch):
     is_free, written = threading.Event(), []
 
     def slow(path, *content):

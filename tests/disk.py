@@ -103,6 +103,8 @@ class State:
         for node in folder.names.values():
             if isinstance(node, Folder):
                 self._sync_all(node)
+            else:
+                node.sync()
 
     def _folder(self, path: Path) -> Folder:
         """One that was made in another way than through the seam counts as on the disk."""
@@ -161,6 +163,11 @@ class State:
                     _put(changed.synced, name, node)
             else:
                 self._pending.append(changes)
+
+    def write_back(self) -> None:
+        """The system has written all there is."""
+        self._sync_all(self.root)
+        self._pending.clear()
 
     def seen(self) -> Tree:
         """What a process finds that is started after the one before was killed."""

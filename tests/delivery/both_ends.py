@@ -57,6 +57,10 @@ class Ends:
     def seal(self):
         self.log.seal()
 
+    def begin_file(self):
+        self.log._next_segment(0)
+        self.log._go_on()
+
     def kill_reader(self):
         """What is left of a process that is killed: its files, and no lock."""
         self.outbox._log._end_segment()

@@ -250,6 +250,22 @@ def test_a_silence_after_the_last_packets_makes_them_go_out_again(outbox):
     assert wire.sequences == [1, 2, 2], "patience grows"
 
 
+def test_a_silence_after_all_was_received_makes_the_last_packet_ask_what_is_stored(outbox):
+    clock = Clock()
+    box, wire = outbox(clock, max_samples=1), Wire()
+    fill(box, 2)
+    box.pump(wire.send, True)
+    ack(box, 0, 2)
+    clock.now = 6.0
+    box.pump(wire.send, True)
+    assert wire.sequences == [1, 2, 2]
+    ack(box, 2, 2)
+    clock.now = 100.0
+    box.pump(wire.send, True)
+    assert wire.sequences == [1, 2, 2]
+    assert box.unacknowledged_samples() == 0
+
+
 def test_a_minimum_above_the_usual_size_is_kept(outbox):
     box, wire = outbox(min_samples=250, max_samples=100, max_age_s=0.0), Wire()
     fill(box, 300)

@@ -77,8 +77,7 @@ class World:
         self.appended.setdefault(self.incarnation, []).append((self.breaks, self.count, kind == "reset"))
 
     def begin_file(self):
-        self.ends.log._next_segment(0)
-        self.ends.log._go_on()
+        self.ends.begin_file()
 
     def add_break(self):
         self.ends.add_break()
@@ -123,7 +122,13 @@ class World:
         self.ends.pump(nothing, False)
         self.ends.retransmit(from_the_start=False)
         self.pump()
-        assert self.trainer.rows == self.appended
+        for incarnation, appended in self.appended.items():
+            rows = self.trainer.rows[incarnation]
+            assert [row[1:] for row in rows] == [row[1:] for row in appended]
+            more = [row[0] - own[0] for row, own in zip(rows, appended, strict=True)]
+            assert more == sorted(more), "a break too many"
+            assert max(more) <= (incarnation != self.incarnation), "what a dead process left has one break more at most"
+        assert len(self.trainer.rows) == len(self.appended)
         assert self.trainer.reports == self.reports
         self.acknowledge()
         assert not self.ends.pending()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from tmrl_like.delivery.log import Segment, entries_of
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.records import unseal
 
@@ -19,6 +20,8 @@ class Life:
         is_misfit: its samples do not fit the trainers' memories.
         made_at: when each sample was appended, by the world's clock.
         is_gone: its files went with its worker.
+        is_cut: the power of its machine was cut; of its rows only those that are `safe` must be found.
+        safe: rows that the system had written, in sealed packets or after the process had ended.
         counted: samples that its worker says were lost.
     """
 
@@ -33,7 +36,8 @@ class Life:
         self.breaks = set()
         self.next = 0
         self.made_at = []
-        self.is_gone = self.is_refused = False
+        self.is_gone = self.is_refused = self.is_cut = False
+        self.safe = set()
         self.counted = 0
         self.told = 0  # of those that were dropped before they were sealed: known to its link
         self.packets = {}  # sequence: (first sample, samples, breaks, reports)
@@ -233,6 +237,24 @@ class Auditor:
             not_in_log = outbox._sender._not_in_log
             self._in_memory_alone[worker] += sum(packet.samples for packet in not_in_log if not packet.is_gone)
 
+    def note_write_back(self, worker):
+        """All that is in the folder of a worker is on its disk."""
+        alive = [lane.life for lane in worker.env.lanes] if worker.env.is_alive else ()
+        for life in self.lives.values():
+            if life.worker == worker.name:
+                is_whole = not life.is_cut and life not in alive
+                life.safe = {(*life.process, number) for number in life.kept} if is_whole else set()
+        for path in worker.root.rglob("*.log"):
+            for entry in entries_of(Segment(path)):
+                if isinstance(packet := entry.message, m.SamplePacket):
+                    life = self.lives[packet.worker, packet.incarnation]
+                    life.safe |= {(*life.process, packet.policy_version - 1 + i) for i in range(packet.samples)}
+
+    def note_worker_cut(self, worker):
+        """The power of a worker's machine was cut."""
+        for life in self.lives.values():
+            life.is_cut |= life.worker == worker.name
+
     def note_dropped(self, process, sequence, has_arrived):
         """An outbox gives a packet up; the memory that has it may go before its log does."""
         if has_arrived:
@@ -272,7 +294,10 @@ class Auditor:
             previous = packet.sequence
             known = packet.policy_version - 1, packet.samples, packet.breaks, packet.episodes  # bytes may be compressed
             before = life.packets.setdefault(packet.sequence, known)
-            assert known == before, f"packet {packet.sequence} of {life.process} was {before}, and is now {known}"
+            if life.is_cut and known != before:
+                life.packets[packet.sequence] = _common(before, known)
+            else:
+                assert known == before, f"packet {packet.sequence} of {life.process} was {before}, and is now {known}"
 
     def note_stale(self, packet, is_told):
         """Samples came too late; `is_told`: the trainer has heard of their worker's clock."""
@@ -324,6 +349,9 @@ class Auditor:
             counted[life.worker] += life.counted
             if life.is_gone or life.is_misfit or life.process in set_aside:
                 is_known[life.worker] = False
+            elif life.is_cut:
+                is_known[life.worker] = False
+                missing[life.worker] += len(life.safe - present)
             else:
                 own = {(*life.process, number) for number in life.kept}
                 missing[life.worker] += len(own - present) + (len(life.dropped) if life in alive else life.told)
@@ -339,3 +367,9 @@ class Auditor:
     @property
     def _workers(self):
         return sorted({life.worker for life in self.lives.values()})
+
+
+def _common(before, now):
+    """The samples that a packet has either way: after a power cut others may be in it."""
+    first = max(before[0], now[0])
+    return first, max(0, min(before[0] + before[1], now[0] + now[1]) - first), *now[2:]

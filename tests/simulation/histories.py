@@ -74,9 +74,10 @@ def _put_under(made, patches):
     patch(disk, "write", lambda file, data: made.running.machine.write(file, data))
     patch(disk, "sync", lambda file: made.running.machine.sync())
     patch(disk, "sync_folder", lambda path: None)
-    for training in made.trainings:
-        if training.power is not None:
-            patches.enter_context(training.power)
+    spools = [worker.machine.spool for worker in made.workers if worker.spools]
+    for part in (*spools, *made.trainings):
+        if part.power is not None:
+            patches.enter_context(part.power)
     patch(sample_log, "reserve", lambda path, size: made.running.machine.reserve(path, size))
     clock = SimpleNamespace(time=lambda: made.running.wall(), monotonic=lambda: made.now)
     for module in (worker_link, trainer_link, fleet, trainer_clocks):

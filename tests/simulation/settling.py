@@ -38,6 +38,8 @@ def _heal(world):
     for training in world.trainings:
         if training.power is not None:
             training.power.before = lambda number: None
+    for worker in world.workers:
+        worker.is_cut = False
     for process in world.processes:
         process.dies_after, process.dies_in_write = None, False
         process.frozen_until = min(process.frozen_until, world.now)

@@ -104,6 +104,20 @@ def cut_power(world):
         training.cut_power_in(world.rng.randrange(10))
 
 
+def cut_worker_power(world):
+    """At once, or in the middle of what one of its processes does."""
+    workers = [worker for worker in world.workers if worker.spools]
+    if not workers:
+        return
+    worker = world.rng.choice(workers)
+    process = world.one((worker.env, worker.link))
+    if process is None or world.rng.random() < 0.5:
+        worker.cut_power()
+    else:
+        worker.is_cut = True
+        process.dies_after = int(1.5 ** world.rng.uniform(0, 20))
+
+
 def jump_clock(world):
     world.rng.choice(world.machines).wall_jump_s += world.rng.choice((-3600.0, -1.0, 1.0, 3600.0))
     world.count("a clock jumped")
@@ -141,6 +155,7 @@ FAULTS = {
     slow_disk: 0.3,
     fail_sync: 1.0,
     cut_power: 0.6,
+    cut_worker_power: 0.6,
     jump_clock: 0.3,
     pass_time: 0.3,
 }

@@ -29,6 +29,7 @@ class Machine:
         fails_to_sync: it cannot write what it has taken.
         wall_jump_s: by how much the clock is wrong.
         up_from_s: what `base.clocks.up_s` shows when the simulation begins.
+        spool: the disk under a worker's folder; None: it has none.
     """
 
     def __init__(self, world):
@@ -38,6 +39,7 @@ class Machine:
         self.fails_to_sync = False
         self.wall_jump_s = 0.0
         self.up_from_s = next(world.boots)
+        self.spool = None
 
     def write(self, file, data):
         """In the place of `base.files.disk`'s."""
@@ -65,6 +67,8 @@ class Machine:
         """In the place of `base.files.reserve`."""
         self._take(size, lambda room: None)
         files.reserve(path, size)
+        if self.spool is not None:
+            self.spool.note_new(path)
 
     def _take(self, size, write):
         if self.room_bytes is None:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 from simulated_machines import SPACES, Machine, Process, unmap
 from simulated_network import SimulatedPeerLink, SimulatedRing
+from simulated_spool import SpoolDisk
 
 from tmrl_like.delivery.folder import WorkerFolder
 from tmrl_like.delivery.log import lock_folder
@@ -177,7 +178,8 @@ class LinkProcess(Process):
         except RefusedError as error:
             self.world.auditor.on_refused(self, error)
             self.leave()
-            self.worker.env.leave()
+            if self.worker.env.is_alive:
+                self.worker.env.leave()
             return
         self.world.auditor.look_at_link(self)
         if self.orphan_until is not None and (not self.role.pending() or self.clock() > self.orphan_until):
@@ -211,7 +213,11 @@ class LinkProcess(Process):
 
 
 class Worker:
-    """A machine with a worker: two processes, a disk, a folder."""
+    """A machine with a worker: two processes, a disk, a folder.
+
+    Attributes:
+        is_cut: its power is cut as soon as one of its processes dies.
+    """
 
     def __init__(self, world, number, spools):
         self.world = world
@@ -223,8 +229,10 @@ class Worker:
         self._privates = 0
         self.root = world.folder / self.name
         self.env = EnvProcess(world, self)
-        self.env_folder = None
         self.link = LinkProcess(world, self)
+        self.is_cut = False
+        if spools:
+            self.machine.spool = SpoolDisk(self.root)
 
     def folder(self):
         """Of the next process."""
@@ -238,9 +246,23 @@ class Worker:
 
     def note_death(self):
         """Without a spool the samples of a worker go with its second process."""
+        if self.is_cut:
+            self.cut_power()
         if not self.spools and not self.env.is_alive and not self.link.is_alive:
             for lane in self.env.lanes:
                 lane.life.is_gone = True
+
+    def cut_power(self):
+        """Cut the power of its machine."""
+        self.is_cut = False
+        for process in (self.env, self.link):
+            if process.is_alive:
+                process.die()
+            process.start_at = self.world.now
+        self.world.count("the power of a worker was cut")
+        self.machine.spool.cut(self.world.rng)
+        self.machine.up_from_s = -self.world.now
+        self.world.auditor.note_worker_cut(self)
 
     def start(self):
         """Start what is due."""

@@ -33,6 +33,7 @@ WORK = {
     "dial": 4,
     "start": 3,
     "wait": 2,
+    "write_back": 5,
 }
 
 
@@ -205,6 +206,15 @@ class World:
             arrived = self.network.deliver(connection, is_up, self.rng.choice((1, 2, 10, 1000)), doubles)
             if arrived and doubles:
                 self.count("a message was doubled")
+
+    def write_back(self):
+        """The system of a worker writes what is in its spool: some of it, or all."""
+        for worker in self.workers:
+            if worker.spools and self.rng.random() < 0.9:
+                worker.machine.spool.write_some()
+            elif worker.spools:
+                worker.machine.spool.write_all()
+                self.auditor.note_write_back(worker)
 
     def dial(self):
         links = [link for link in self.network.links if link.may_dial]

@@ -40,6 +40,7 @@ HAPPENED = (
     "packets were asked for again",
     "samples came too late",
     "samples were dropped",
+    "the power of a worker was cut",
     "the power was cut",
     "time passed",
 )

@@ -16,6 +16,7 @@ not both.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import shutil
@@ -27,8 +28,11 @@ from urllib.parse import quote, unquote
 
 import filelock
 
-from tmrl_like.delivery.log import lock_folder
+from tmrl_like.base.files import disk
+from tmrl_like.delivery.log import lock_folder, segments_in
 from tmrl_like.errors import ConfigError
+
+log = logging.getLogger("tmrl_like.delivery")
 
 _WRITER = "worker.lock"
 _SHARED_MEMORY = Path("/dev/shm")
@@ -147,6 +151,19 @@ def leave(path: Path) -> None:
     """Remove a private folder that no process uses."""
     if is_private(path) and path.is_dir() and not has_writer(path) and not _has_reader(path):
         shutil.rmtree(path, ignore_errors=True)
+
+
+def sync_log(path: Path) -> bool:
+    """Have the packets in a worker's folder on the disk; False where that fails, which is logged."""
+    try:
+        for segment in segments_in(path):
+            with disk.open(segment) as file:
+                disk.sync(file)
+        disk.sync_folder(path)
+    except OSError as error:
+        log.error("cannot sync %s: %s", path, error.strerror or error)
+        return False
+    return True
 
 
 def new_name() -> str:

@@ -31,6 +31,7 @@ from tmrl_like.delivery.segments import (
     NUMBER,
     RECORD_BYTES,
     REPORT,
+    RESUME,
     ROW,
     SAMPLES,
     SEAL,
@@ -51,9 +52,15 @@ from tmrl_like.wire.rows import RowColumns, RowFormat, format_for
 log = logging.getLogger("tmrl_like.delivery")
 
 _ENDS = 1_000  # of the newest packets are known
+_LATE = 1 << 63  # in a mark: it was made when the process had ended
 
 _structure_decoder = msgspec.msgpack.Decoder(Structure)
 _report_decoder = msgspec.msgpack.Decoder(EpisodeStats)
+
+
+class _DamagedError(Exception):
+    """What comes next cannot be read, after a power cut."""
+
 
 Keep = Callable[[int, int, tuple[bytes, ...]], None]
 """Takes a packet that was sealed: its sequence, how many samples, its record in pieces."""
@@ -104,6 +111,8 @@ class SampleReader:
         self._segment: Segment | None = None
         self._at = HEAD_BYTES
         self._answered = 0  # the newest request in the segment that the packet shall leave
+        self._resume = 0  # of a dead process: what lies before that in the first segment is in sealed packets
+        self._late = 0  # packets that ended when the process had
         self._marks = 0  # ahead: what comes until there are none lies as the reader before this one decided
         self._format: RowFormat | None = None
         self._with_originals = False
@@ -146,8 +155,15 @@ class SampleReader:
         self._now = now
         if self._segment is None and not self.begin():
             return
-        while self._read_segment():
-            pass
+        try:
+            if self._is_dead and not self._resume:
+                raise _DamagedError
+            while self._read_segment():
+                pass
+        except _DamagedError:
+            self._begin_packet()
+            line = "%s: a power cut has damaged what process %d wrote behind packet %d"
+            log.error(line, self._folder, self.incarnation, self.sequence)
         is_old = self._samples >= self._options.min_samples and now - self._started_at >= self._options.max_age_s
         if not self._marks and (seal or is_old):
             self._finish()
@@ -164,8 +180,12 @@ class SampleReader:
         self.sequence, self.samples = oldest.words[SEALED], oldest.words[SAMPLES]
         self._breaks = oldest.words[BREAKS]
         following: Segment | None = oldest
+        if self._is_dead:
+            self._resume = oldest.words[RESUME]
+        start = max(HEAD_BYTES, self._resume)
         while following is not None:
-            following = self._count_marks(following)
+            following = self._count_marks(following, start)
+            start = HEAD_BYTES
         return True
 
     def _map(self, file: int) -> Segment | None:
@@ -188,18 +208,24 @@ class SampleReader:
             self._mapped[file] = segment
         return self._mapped[file]
 
-    def _count_marks(self, segment: Segment) -> Segment | None:
+    def _following(self, segment: Segment, at: int, size: int) -> Segment | None:
+        """The segment that is named there; another one may be in its place after a power cut."""
+        following = self._map(int.from_bytes(segment.content(at, size), "little"))
+        is_next = following is not None and following.words[NUMBER] == segment.words[NUMBER] + 1
+        return following if is_next else None
+
+    def _count_marks(self, segment: Segment, start: int) -> Segment | None:
         """Returns the segment that follows."""
         self.dropped_samples = max(self.dropped_samples, segment.words[DROPPED])
-        for kind, at, size, count in segment.runs(HEAD_BYTES, segment.words[END], self._is_dead):
+        for kind, at, size, count in segment.runs(start, segment.words[END], self._is_dead):
             if kind == NEXT:
-                return self._map(int.from_bytes(segment.content(at, size), "little"))
+                return self._following(segment, at, size)
             if kind in (ROW, FREE_ROW, REPORT):
                 self._marks += int(np.count_nonzero(_marks(segment, at, size, count)))
         return None
 
     def _enter(self, segment: Segment) -> None:
-        self._segment = segment
+        self._segment, self._resume = segment, 0
         self._at, self._answered = HEAD_BYTES, 0
 
     def _read_segment(self) -> bool:
@@ -212,7 +238,7 @@ class SampleReader:
         following = None
         for kind, at, size, count in segment.runs(self._at, end, self._is_dead):
             if kind == NEXT:
-                following = self._map(int.from_bytes(segment.content(at, size), "little"))
+                following = self._following(segment, at, size)
                 if following is None:  # not now
                     break
             elif kind in (ROW, FREE_ROW):
@@ -227,7 +253,8 @@ class SampleReader:
                 self._breaks += 1
             self._at = at + count * padded(size)
         if asked != self._answered and not self._marks:
-            self._finish()
+            if not self._is_dead:  # else it may have left before that: all that can be is in this packet
+                self._finish()
             self._answered = asked
         if following is not None:
             self._pass(segment, following)
@@ -236,6 +263,10 @@ class SampleReader:
     def _take_rows(self, segment: Segment, kind: int, at: int, size: int, count: int) -> None:
         form = self._format
         assert form is not None
+        passed = min(count, max(0, self._resume - at) // size)
+        self.samples += passed
+        at += passed * size
+        count -= passed
         while count:
             rows = self._rows_until_full(segment, at, size, count)
             taken = min(rows, count)
@@ -265,6 +296,8 @@ class SampleReader:
         return max(1, min(self._full_at - self._samples, max(rows, options.min_samples - self._samples)))
 
     def _take_report(self, segment: Segment, at: int, size: int) -> None:
+        if at < self._resume:
+            return
         self._episodes.append(_report_decoder.decode(segment.content(at, size)))
         self._note(segment, at)
         if self._marks:
@@ -286,10 +319,16 @@ class SampleReader:
             return
         segment, at = self._newest
         mark, expected = segment.words[at >> 3], self.sequence + 1
+        is_late = mark >= _LATE
+        mark &= ~_LATE
         if mark:
             self._marks -= 1
+            if self._is_dead and mark != expected:
+                raise _DamagedError
         else:
-            segment.words[at >> 3] = expected
+            is_late = self._is_dead
+            segment.words[at >> 3] = expected | _LATE * is_late
+        self._late += is_late
         self.sequence = mark or expected
         self._ends.append((self.sequence, self.samples))
         if self.sequence > self._kept_up_to and self.sequence == expected:  # else this is the end of an older one
@@ -304,16 +343,25 @@ class SampleReader:
             segments.append(RowColumns(form, joined[0] if form.size_bytes and len(pieces) == 1 else joined))
         rows = PacketRows(segments, self._with_originals)
         name = Receipt(self.worker, self.incarnation, self.sequence)
-        record = packet_pieces(name, self._breaks, rows, tuple(self._episodes), self._compress)
+        breaks = self._breaks + (self._late > 1)  # what was lost with a mark may lie between it and the one before
+        record = packet_pieces(name, breaks, rows, tuple(self._episodes), self._compress)
         self._keep(self.sequence, rows.samples, record)
 
     def _pass(self, segment: Segment, following: Segment) -> None:
-        following.words[SEALED] = self.sequence
-        following.words[DROPPED] = max(segment.words[DROPPED], following.words[DROPPED])
+        if not self._is_dead:
+            self._note_sealed(following, HEAD_BYTES if self._newest is None else 0)
+            following.words[DROPPED] = max(segment.words[DROPPED], following.words[DROPPED])
         self._enter(following)
         self._passed.append(segment)
         if self._newest is None:
             self._free_passed()
+
+    def _note_sealed(self, segment: Segment, resume: int) -> None:
+        """Say in a segment where a reader may begin. Killed or cut off at any point, it says nothing that is wrong."""
+        for word, value in ((RESUME, 0), (SEALED, self.sequence), (RESUME, resume)):
+            segment.words[word] = value
+            segment.release()
+            segment.acquire()
 
     def _free_passed(self) -> None:
         """All that lies in the segments that were read whole is in sealed packets: they may be filled again.
@@ -323,10 +371,12 @@ class SampleReader:
         """
         if self._passed and not self._is_dead:
             assert self._segment is not None
-            self._segment.words[SEALED] = self.sequence
-            self._segment.release()
-            self._segment.acquire()
-            for passed in self._passed:
+            resume = HEAD_BYTES
+            if self._newest is not None and self._newest[0] is self._segment:
+                at = self._newest[1]
+                resume = at + padded((self._segment.words[(at >> 3) + 1] & 0xFFFFFFFF) >> 3)
+            self._note_sealed(self._segment, resume)
+            for passed in reversed(self._passed):  # a packet begins in the first
                 passed.words[FREED] = passed.words[NUMBER]
             self._passed = []
 

@@ -12,6 +12,9 @@ and is written in one store of 8 bytes::
               content, padded to a multiple of 8 bytes
 
 A reader can begin with any segment: it begins with the structure of its samples, and its head says what came before.
+
+A power cut leaves pages of different moments. Then only what is certain is read: from where a packet begins (RESUME),
+as far as records are whole, and marks and segments follow each other. What was written last may be lost.
 """
 
 from __future__ import annotations
@@ -49,6 +52,7 @@ MAGIC = int.from_bytes(b"tmrlSL2\n", "little")
     DROPPED,  # samples that were given up after they were sealed
 ) = range(8, 11)
 SAMPLES = 11  # the writer's, too: samples of the incarnation before the first record
+RESUME = 12  # the reader's: offset behind all that is in packets up to SEALED; 0: the next packet began earlier
 HEAD_BYTES = 128
 
 STRUCTURE, ROW, FREE_ROW, REPORT, BREAK, NEXT = range(6)
@@ -88,6 +92,9 @@ class Segment:
         self.path = path
         self.number = int(path.stem)
         self.map = map_file(path)
+        if len(self.map) < HEAD_BYTES or len(self.map) % 8:
+            self.map.close()
+            raise ValueError(f"{path} is cut off")
         self._bytes = memoryview(self.map)
         lock = threading.Lock()
         lock.acquire()
@@ -114,6 +121,7 @@ class Segment:
         words[INCARNATION], words[END], words[BREAKS] = incarnation, HEAD_BYTES, breaks
         words[SEAL], words[LOST], words[CHECKED] = 0, lost, is_checked
         words[SEALED] = words[DROPPED] = 0
+        words[RESUME] = HEAD_BYTES if number == 1 else 0
         words[SAMPLES] = samples
         words[NUMBER] = number
         self.release()
@@ -150,6 +158,7 @@ class Segment:
 
         Ends early where there is no record; with `is_checked` also before the first that is not what was written.
         """
+        end = min(end, self.size_bytes)
         while at + RECORD_BYTES <= end:
             word = self.words[(at >> 3) + 1] & 0xFFFFFFFF
             size, kind, count = word >> 3, word & 7, 1

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from tmrl_like.delivery.folder import is_private
+from tmrl_like.delivery.folder import is_private, sync_log
 from tmrl_like.delivery.log import Entry, Head, PacketLog, Place, entries_of
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.reader import SampleReader, incarnations_in
@@ -114,10 +114,12 @@ class _Backlog:
 
     def mind_silence(self, now: float) -> None:
         """After a long silence the last packets, or their acknowledgement, may be lost."""
-        if self.in_flight_bytes and now - self._progress_at > self._patience_s:
+        is_over = not self.in_flight_bytes and self.received and not self.produced
+        if now - self._progress_at > self._patience_s and (self.in_flight_bytes or is_over):
             self._patience_s = min(2 * self._patience_s, _MAX_PATIENCE_S)
             self._progress_at = now
-            self.retransmit(self.received_up_to)
+            # what is stored is said again in answer to any packet
+            self.retransmit(self.received[-1].sequence - 1 if is_over else self.received_up_to)
 
     def remove(self, packet: _Packet) -> None:
         packet.is_gone = True
@@ -233,7 +235,7 @@ class Sender:
         except Exception as error:  # whatever a damaged file leads to
             log.error("cannot read what process %d left in %s: %s", incarnation, self._log.folder, error)
             are_kept = False
-        reader.close(remove=are_kept)
+        reader.close(remove=are_kept and sync_log(self._log.folder))  # else a power cut might leave neither
 
     @property
     def newest(self) -> int:

@@ -1,0 +1,118 @@
+"""What a power cut has left of a worker's samples: pages of different moments, and no packets."""
+
+import random
+import shutil
+
+import pytest
+from both_ends import Wire, opened_ends, sample
+from disk import PowerDisk
+
+from tmrl_like.delivery.log import segments_in as logs_in
+from tmrl_like.delivery.segments import END, FREED, HEAD_BYTES, NUMBER, ROW, Segment, segments_in
+from tmrl_like.wire.packet import decode_body
+
+
+@pytest.fixture
+def ends(tmp_path):
+    with opened_ends() as make:
+        yield lambda incarnation=1, max_samples=2: make(tmp_path, incarnation, max_samples=max_samples)
+
+
+def cut(box, before):
+    """Cut the power: there are no packets, and `before` changes the samples, a segment after the other."""
+    box.kill()
+    box.outbox._is_closed = True  # it does nothing more
+    for path in logs_in(box.folder.path):
+        path.unlink()
+    segments = [Segment(path) for path in sorted(segments_in(box.folder.path))]
+    before(segments)
+    for segment in segments:
+        segment.close()
+
+
+def rows_in(segment):
+    runs = segment.runs(HEAD_BYTES, segment.words[END])
+    return [at + i * size for kind, at, size, count in runs if kind == ROW for i in range(count)]
+
+
+def packets_of(box):
+    """(sequence, breaks, samples) of each packet that leaves."""
+    wire = Wire()
+    box.seal()
+    box.pump(wire.send, True)
+    rows = ([int(row.obs[0]) for row in decode_body(header, body).samples()] for header, body in wire.packets)
+    return [(header.sequence, header.breaks, row) for (header, _), row in zip(wire.packets, rows, strict=True)]
+
+
+def test_what_may_not_follow_the_packet_before_it_begins_with_a_break(ends):
+    box = ends()
+    box.append(sample(0))
+    assert packets_of(box) == [(1, 0, [0])]
+    for i in range(1, 5):
+        box.append(sample(i))
+
+    def lose_a_mark(segments):
+        segments[0].words[rows_in(segments[0])[0] >> 3] = 0
+
+    cut(box, lose_a_mark)
+    assert packets_of(ends(2)) == [(1, 0, [0, 1]), (2, 1, [2, 3]), (3, 1, [4])], "who has packet 1 misses sample 1"
+
+
+def test_a_mark_that_does_not_follow_ends_what_is_certain(ends):
+    box = ends()
+    for i in range(6):
+        box.append(sample(i))
+    box.pump(lambda data: True, True)
+    box.append(sample(6))
+
+    def damage_a_mark(segments):
+        segments[0].words[rows_in(segments[0])[3] >> 3] = 7
+
+    cut(box, damage_a_mark)
+    assert packets_of(ends(2)) == [(1, 0, [0, 1])]
+
+
+def test_a_file_that_was_filled_again_does_not_follow_what_it_once_followed(ends):
+    box = ends()
+    for i in range(3):
+        box.append(sample(i))
+        box.begin_file()
+
+    def fill_again(segments):
+        _, second, third = sorted((s for s in segments if s.words[NUMBER]), key=lambda s: s.words[NUMBER])[:3]
+        shutil.copyfile(third.path, second.path)
+
+    cut(box, fill_again)
+    assert packets_of(ends(2)) == [(1, 0, [0])]
+
+
+def test_what_was_asked_to_leave_early_moves_no_sample_to_a_later_packet(ends):
+    box = ends(max_samples=4)
+    for i in range(5):
+        box.append(sample(i))
+        if i == 2:
+            assert packets_of(box) == [(1, 0, [0, 1, 2])]
+    box.begin_file()
+    for i in range(5, 8):
+        box.append(sample(i))
+    box.pump(lambda data: True, True)  # packet 2: samples 3 to 6
+
+    def lose_the_marks(segments):
+        for segment in segments:
+            segment.words[FREED] = 0
+            for at in rows_in(segment):
+                segment.words[at >> 3] = 0
+
+    cut(box, lose_the_marks)
+    assert packets_of(ends(2, max_samples=4)) == [(1, 0, [0, 1, 2, 3]), (2, 1, [4, 5, 6, 7])]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_a_dead_process_left_is_on_the_disk_as_packets_before_its_files_go(ends, tmp_path, seed):
+    with PowerDisk(tmp_path) as power:
+        box = ends()
+        box.append(sample(0))
+        box.kill()
+        ends(2).kill()
+        power.cut(random.Random(seed))
+        assert packets_of(ends(3)) == [(1, 0, [0])]

@@ -261,7 +261,7 @@ class Worker:
             process.start_at = self.world.now
         self.world.count("the power of a worker was cut")
         self.machine.spool.cut(self.world.rng)
-        self.machine.up_from_s = -self.world.now
+        self.machine.up_from_s = next(self.world.boots)  # of a machine up for seconds no trainer sees that it was cut
         self.world.auditor.note_worker_cut(self)
 
     def start(self):

@@ -10,6 +10,7 @@ import pytest
 from house import collected
 
 from tmrl_like.agents import SquashedGaussianActor
+from tmrl_like.base import clocks
 from tmrl_like.base.functional import partial
 from tmrl_like.envs.drone import DroneEnv
 from tmrl_like.errors import ConfigError
@@ -93,6 +94,7 @@ def test_timing_of_each_sample_is_the_duration_of_the_decision_and_what_the_peri
             return super().act(obs, test)
 
     monkeypatch.setattr(control_loop, "time", clock)
+    monkeypatch.setattr(clocks, "unix_s", clock.time)
     with RolloutWorker(Env, Actor, standalone=True, max_samples_per_episode=3) as worker:
         worker.loop.samples = samples = Samples()
         stats = worker.collect_train_episode()

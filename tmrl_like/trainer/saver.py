@@ -116,11 +116,7 @@ class Saver:
                 for tested in returns:
                     self._note(*tested)
                 self._failed = False
-            except (
-                OSError,
-                PolicyError,
-                MemoryError,
-            ) as error:  # a policy's: what was to be tagged is gone
+            except (OSError, PolicyError, MemoryError) as error:  # PolicyError: what was to be tagged is gone
                 if not self._failed:
                     where = self._store.folder if self._store is not None else self.path
                     why = error if str(error) else "no memory is left"

@@ -217,7 +217,8 @@ class Auditor:
             assert in_flight <= limits.window_bytes + (128 << 10), f"{in_flight} bytes of {link.name} on their way"
             if not outbox._log.alarm and link.worker.spools:
                 size = sum(p.size_bytes for b in sender._backlogs.values() for p in b if p.place is not None)
-                limit = 2 * limits.spool_max_bytes  # what was taken over counts from the next packet on
+                lives = 1 + len(sender.predecessors)  # what each has left counts from the next packet on
+                limit = lives * limits.spool_max_bytes + largest
                 assert size <= limit, f"{size} bytes on the disk of {link.name}"
 
     def on_refused(self, link, error):

@@ -1,12 +1,13 @@
 """What the tests of this folder share: looking at parts that run."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
-from chaos.chaos_rig import Rig, wait_until
+import pytest
+from chaos.chaos_rig import Part, Rig, wait_until
 
 
 @contextlib.contextmanager
@@ -37,3 +38,21 @@ def wait_for_more(rig: Rig, samples: int = 100) -> None:
     """Until the workers that are processes have appended some more."""
     wanted = sum(rig.appended().values()) + samples
     wait_until(lambda: sum(rig.appended().values()) > wanted, 60.0, "the worker appends")
+
+
+def run_in_processes(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each Python process that is started from here on run this first."""
+    (folder / "site").mkdir()
+    (folder / "site" / "sitecustomize.py").write_text(code)
+    monkeypatch.syspath_prepend(folder / "site")
+
+
+def assert_all_arrives_once(rig: Rig, trainer: Part, workers: Iterable[Part]) -> None:
+    """Kill the trainer and the workers; the next trainer has all that they have appended, once."""
+    trainer.kill()
+    last = rig.trainer(checkpoint_path=rig.place.checkpoint)
+    rig.wait_for_samples(last, 100, within_s=60.0)
+    for part in workers:
+        part.kill()  # their links send what is left
+    found = rig.settle(last)
+    assert found.exactly_once, str(found)

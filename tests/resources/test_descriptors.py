@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 from chaos.chaos_rig import wait_for_checkpoint, wait_until
-from running import link_of, rig_in, said, wait_for_more
+from running import assert_all_arrives_once, link_of, rig_in, said, wait_for_more
 
 resource = pytest.importorskip("resource", reason="Windows knows no such limit")
 if not hasattr(resource, "prlimit"):
@@ -64,11 +64,5 @@ def lose_descriptors(rig):
         wait_for_more(rig, 300)
         wait_for_checkpoint(rig.place)  # the trainer is still served
     wait_for_more(rig)
-    trainer.kill()
-    last = rig.trainer(checkpoint_path=rig.place.checkpoint)
-    rig.wait_for_samples(last, 100, within_s=60.0)
-    for part in (worker, second):
-        part.kill()  # their links send what is left
-    found = rig.settle(last)
-    assert found.exactly_once, str(found)
+    assert_all_arrives_once(rig, trainer, (worker, second))
     assert {number for number, _ in rig.appended()} == {1, 2}

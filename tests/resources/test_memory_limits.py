@@ -5,7 +5,7 @@ import sys
 import psutil
 import pytest
 from chaos.chaos_rig import LedgerMemory, checkpoint_of, wait_for_checkpoint, wait_until
-from running import link_of, rig_in, said
+from running import link_of, rig_in, run_in_processes, said
 
 from tmrl_like.delivery import receiver
 from tmrl_like.errors import ShortageError
@@ -111,9 +111,7 @@ Outbox.pump = short
 )
 def test_a_link_that_ends_for_want_of_memory_is_followed_by_another(tmp_path, monkeypatch, caplog):
     flag = tmp_path / "short"
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(SHORT_OF_MEMORY.format(flag=str(flag)))
-    monkeypatch.syspath_prepend(tmp_path / "site")
+    run_in_processes(SHORT_OF_MEMORY.format(flag=str(flag)), tmp_path, monkeypatch)
     with rig_in(tmp_path) as rig:
         rig.server()
         trainer = rig.trainer()

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from chaos.chaos_rig import Rig, wait_for_checkpoint, wait_until
-from running import link_of, rig_in, said, wait_for_more
+from running import assert_all_arrives_once, link_of, rig_in, run_in_processes, said, wait_for_more
 
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.envs import supervision
@@ -213,9 +213,7 @@ threading.Thread.start = limited
 @pytest.mark.long  # a link is started again a second after the one before
 def test_a_link_without_threads_is_followed_by_one_with_threads(tmp_path, monkeypatch, caplog):
     flag = tmp_path / "short"
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(NO_THREADS.format(flag=str(flag)))
-    monkeypatch.syspath_prepend(tmp_path / "site")
+    run_in_processes(NO_THREADS.format(flag=str(flag)), tmp_path, monkeypatch)
     with rig_in(tmp_path) as rig:
         rig.server()
         trainer = rig.trainer()
@@ -302,12 +300,6 @@ def test_parts_without_a_thread_go_on_and_recover(tmp_path, transport):
         wait_until(lambda: link_of(psutil.Process(worker.pid)) != first, 60.0, "another link")
         assert said(rig, "work", "cannot be started") == 1
         wait_for_more(rig)
-        trainer.kill()
-        last = rig.trainer(checkpoint_path=rig.place.checkpoint)
-        rig.wait_for_samples(last, 100, within_s=60.0)
-        for part in (worker, second):
-            part.kill()  # their links send what is left
-        found = rig.settle(last)
-        assert found.exactly_once, str(found)
+        assert_all_arrives_once(rig, trainer, (worker, second))
         assert not said(rig, "serve", "Traceback") + said(rig, "train", "Traceback") + said(rig, "work", "Traceback")
         assert {number for number, _ in rig.appended()} == {1, 2}

@@ -4,7 +4,7 @@ import time
 
 import pytest
 from chaos.chaos_rig import wait_until, work
-from running import rig_in
+from running import rig_in, run_in_processes
 
 from tmrl_like.base import clocks
 
@@ -38,9 +38,7 @@ def test_with_clocks_that_jump_by_an_hour_samples_go_on_to_train(tmp_path, monke
         (tmp_path / "draft").replace(off)
 
     code = OFF.format(off=str(off))
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(code)
-    monkeypatch.syspath_prepend(tmp_path / "site")  # of the link
+    run_in_processes(code, tmp_path, monkeypatch)  # in the link
     jump(-3600.0)
     with rig_in(tmp_path) as rig:
         rig.server()

@@ -1,5 +1,6 @@
 """Text for people."""
 
+from tmrl_like.base.gone import GONE
 from tmrl_like.base.text import clock, counted, duration, name_of, one_line, suggestion
 
 
@@ -13,6 +14,11 @@ def test_a_suggestion_is_the_nearest_word_or_all_of_them() -> None:
     assert suggestion("epoch", ["rounds", "epochs"]) == "did you mean epochs?"
     assert suggestion("zzz", ["rounds", "epochs"]) == "known are rounds, epochs"
     assert suggestion("zzz", []) == "there are none"
+
+
+def test_a_name_of_an_earlier_version_names_what_serves_in_its_place(monkeypatch) -> None:
+    monkeypatch.setitem(GONE, "epoch", "use rounds")
+    assert suggestion("epoch", ["rounds", "epochs"]) == "an earlier version had it: use rounds"
 
 
 def test_numbers_come_with_their_units() -> None:

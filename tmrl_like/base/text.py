@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from tmrl_like.base.gone import GONE
+
 CONTROLS = "\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff"
 """Line ends, escapes and marks of writing direction, as in a regular expression's brackets."""
 
@@ -29,7 +31,9 @@ def nearest(word: Any, known: Iterable[str]) -> str:
 
 
 def suggestion(word: Any, known: Iterable[str]) -> str:
-    """Finish a sentence about an unknown word: the nearest known one, or all of them."""
+    """Finish a sentence about an unknown word: what serves in its place, the nearest known one, or all of them."""
+    if str(word) in GONE:
+        return f"an earlier version had it: {GONE[str(word)]}"
     known = list(known)
     if near := nearest(word, known):
         return f"did you mean {near}?"

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import tmrl_like
+from tmrl_like.base.gone import GONE
 from tmrl_like.base.options import sentences
 from tmrl_like.base.text import nearest, suggestion
 from tmrl_like.config.components import type_name
@@ -453,8 +454,8 @@ def _refuse_unknown(argument: str, arguments: Arguments) -> NoReturn:
         raise ConfigError(f"{argument!r} is one argument too many; a value follows its --key")
     name = argument.partition("=")[0]
     known = [*arguments.known_options, *(f"--{key}" for key in TOP_LEVEL if key not in SECTIONS)]
-    near = nearest(name, known)
-    hint = f"did you mean {near}?" if near else f"see tmrl-like {arguments.command} --help"
+    is_near = name in GONE or nearest(name, known)
+    hint = suggestion(name, known) if is_near else f"see tmrl-like {arguments.command} --help"
     raise ConfigError(f"there is no option {name}; {hint}")
 
 

@@ -2,5 +2,10 @@
 
 from __future__ import annotations
 
-GONE: dict[str, str] = {}
+GONE: dict[str, str] = {
+    "--pull": "use `hf download REPO --repo-type dataset --local-dir DIR`",
+    "--push": "use `hf upload REPO DIR --repo-type dataset`",
+    "pull": "use `hf download REPO FILE --local-dir DIR`",
+    "push": "use `policies export`, and `hf upload REPO FILE`",
+}
 """Of a name as a user writes it, one line that says what to use instead."""

@@ -254,13 +254,7 @@ def _add_tools(commands: Any) -> None:
     about = "show what is in a packet log: a data set, or what a trainer or a worker has kept"
     log = _command(commands, "log", about)
     log.add_argument("path", metavar="PATH", help="its folder, or one of its files")
-    instead = log.add_mutually_exclusive_group()
-    instead.add_argument("--minari", metavar="DIR", help="write its whole episodes as a Minari data set instead")
-    about = "put it into this repository for data sets of a Hugging Face hub instead (the extra hub)"
-    instead.add_argument("--push", metavar="USER/NAME", help=about)
-    about = "first write what is in that repository, USER/NAME[@REVISION], to PATH, a new folder"
-    instead.add_argument("--pull", metavar="REPO", help=about)
-    log.add_argument("--public", action="store_true", help="with --push: a repository that it makes is for everybody")
+    log.add_argument("--minari", metavar="DIR", help="write its whole episodes as a Minari data set instead")
 
 
 def _add_replay(commands: Any) -> None:
@@ -323,16 +317,8 @@ def _add_policies(commands: Any) -> None:
     tag = actions.add_parser("tag", help="keep a policy for good, under a name of its own")
     export = actions.add_parser("export", help="write a policy to a file, which is all that another machine needs")
     prune = actions.add_parser("prune", help="remove versions without a tag")
-    push = actions.add_parser("push", help="put a policy into a repository of a Hugging Face hub (the extra hub)")
-    pull = actions.add_parser("pull", help="write a policy that is in such a repository to a file")
-    for action in (shown, tag, export, prune, push):
+    for action in (shown, tag, export, prune):
         action.add_argument("place", metavar="PLACE")
-    push.add_argument("repository", metavar="USER/NAME", help="made if it is not there")
-    push.add_argument("--public", action="store_true", help="a repository that it makes is for everybody")
-    pull.add_argument("repository", metavar="REPO", help="USER/NAME, or USER/NAME@REVISION")
-    pull.add_argument("file", metavar="FILE")
-    for action in (push, pull):
-        action.add_argument("--name", metavar="NAME", default="policy", help="what it is called there (policy)")
     tag.add_argument("tag", metavar="TAG", help="a letter, then letters, digits, '.', '_' and '-'")
     export.add_argument("file", metavar="FILE")
     about = "as ONNX instead, for machines without tmrl_like: from raw numbers to the best action"

@@ -1,4 +1,4 @@
-"""`tmrl-like log`: what is in a packet log, and the same as a Minari data set or on a hub."""
+"""`tmrl-like log`: what is in a packet log, and the same as a Minari data set."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tmrl_like.cli.arguments import Arguments
-from tmrl_like.cli.hub import is_taken, pull_log, push_log
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.tables import mean_and_std, print_table
 from tmrl_like.delivery.log import Segment, entries_of
@@ -47,17 +46,11 @@ def main(arguments: Arguments) -> int:
     path = Path(arguments.path)
     if arguments.minari:
         target = Path(arguments.minari)
-        if is_taken(target):
+        if target.is_file() or (target.is_dir() and any(target.iterdir())):
             raise ConfigError(f"{target} exists: choose another folder for the Minari data set")
         episodes, steps = write_minari(target, read_data_set(path))
         print(f"{target}: {steps} steps of {episodes} whole episodes, observations as they are in the log")
         return 0
-    if arguments.push:
-        push_log(path, arguments.push, arguments.public)
-        print(f"{arguments.push}: {path}")
-        return 0
-    if arguments.pull:
-        pull_log(arguments.pull, path)
     contents: dict[tuple[str, int], _Contents] = {}
     for packet, size_bytes in _packets(path):
         contents.setdefault((packet.worker, packet.incarnation), _Contents()).add(packet, size_bytes)

@@ -8,7 +8,6 @@ from pathlib import Path
 from tmrl_like.base.files import write_atomically
 from tmrl_like.base.text import suggestion
 from tmrl_like.cli.arguments import Arguments
-from tmrl_like.cli.hub import pull_policy, push_policy
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.runs import folder_of
 from tmrl_like.cli.tables import print_table
@@ -26,17 +25,7 @@ def main(arguments: Arguments) -> int:
     """Do one action."""
     set_up_logging("policies", arguments.log_level)
     try:
-        if arguments.action == "pull":
-            card = pull_policy(arguments.repository, arguments.name, file := Path(arguments.file))
-            what = "weights alone" if card is None else f"version {card.version} of {card.run or 'a run'}"
-            _say_how_to_drive(file, what)
-            return 0
         place = _of_experiment(arguments.place)
-        if arguments.action == "push":
-            source = find_policy(place)
-            push_policy(source, arguments.repository, arguments.name, arguments.public)
-            print(f"{arguments.repository}: {source}, as {arguments.name}.safetensors")
-            return 0
         if arguments.action == "export":
             source, file = find_policy(place), Path(arguments.file)
             if arguments.onnx:
@@ -45,7 +34,7 @@ def main(arguments: Arguments) -> int:
                 print(f"{file}: {source} as ONNX{_what_is_not_in_it(policy)}")
                 return 0
             write_atomically(file, source.read_bytes())
-            _say_how_to_drive(file, source)
+            print(f"{file}: {source}; drive it with `tmrl-like test --policy {file}`, or load_policy in Python")
             return 0
         folder, which = split_place(place)
         store = PolicyStore(folder)
@@ -63,10 +52,6 @@ def main(arguments: Arguments) -> int:
     except PolicyError as error:
         raise ConfigError(str(error)) from None
     return 0
-
-
-def _say_how_to_drive(file: Path, what: object) -> None:
-    print(f"{file}: {what}; drive it with `tmrl-like test --policy {file}`, or load_policy in Python")
 
 
 def _what_is_not_in_it(policy: Policy) -> str:

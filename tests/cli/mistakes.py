@@ -229,7 +229,6 @@ MISTAKES = {
         "the run tiny has done its 1 epochs",
         patch=run_is_finished,
     ),
-    "no time-step to measure": Mistake(["benchmark", TINY, "--minutes", "0.1"], "the environment has none: use --s"),
     "no track to record": Mistake(
         ["record-reward", TINY, "--output", "x.npz"], "TinyEnv cannot record a demonstration"
     ),

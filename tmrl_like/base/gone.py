@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 GONE: dict[str, str] = {
+    "--hz": "use --env.time_step_duration SECONDS",
+    "--plot": "`benchmark` prints percentiles",
     "--pull": "use `hf download REPO --repo-type dataset --local-dir DIR`",
     "--push": "use `hf upload REPO DIR --repo-type dataset`",
     "pull": "use `hf download REPO FILE --local-dir DIR`",

@@ -221,12 +221,6 @@ def _add_tools(commands: Any) -> None:
     show.set_defaults(show=True)
     benchmark = _command(commands, "benchmark", "measure the environment's time-steps with the policy in the loop")
     _add_number(benchmark, "--steps", 400, "steps to measure")
-    about = "minutes to measure instead, with a bare loop that takes turns, as long again, and histograms; 0: --steps"
-    from_zero = ("0 or more", lambda n: 0 <= n < math.inf)
-    _add_number(benchmark, "--minutes", 0.0, about, *from_zero)
-    _add_number(benchmark, "--hz", 0.0, "steps per second, in place of its time_step_duration; 0: its own", *from_zero)
-    about = "with --minutes: where the picture of the histograms goes (benchmark.png in the run's folder)"
-    benchmark.add_argument("--plot", metavar="FILE", help=about)
     about = "check in one process that environment, compressor, wire and memory rebuild every transition exactly"
     check = _command(commands, "check", about, "A difference is shown with field, element and both values.")
     _add_number(check, "--episodes", 3, "episodes to run")

@@ -202,7 +202,7 @@ def _environment(arguments: Arguments, load: Load) -> Iterator[Finding]:
             yield OK, "it moves hardware, and is left alone; `tmrl-like benchmark` measures its time-steps"
             return
         worker.measure(StepTimes(1))  # the first reset and step load what they need
-        times = StepTimes(_STEPS, env.time_step_s, env.overrun_after_s)
+        times = StepTimes(_STEPS, env.overrun_after_s)
         timer = threading.Timer(_WAIT_S, worker.stop)
         timer.start()
         worker.measure(times)

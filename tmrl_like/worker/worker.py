@@ -594,7 +594,7 @@ class RolloutWorker:
         """
         if not 0 < nb_steps < math.inf:
             raise ConfigError(f"nb_steps is {nb_steps}; it must be a positive number")
-        times = StepTimes(nb_steps, overrun_after_s=self._env.overrun_after_s)
+        times = StepTimes(nb_steps, self._env.overrun_after_s)
         self.measure(times, test=test)
         result: dict[str, Any] = {"steps": nb_steps, "overruns": times.overruns}
         columns = {"period": times.period_s, "inference": times.inference_s, "env_step": times.env_s}
@@ -607,17 +607,16 @@ class RolloutWorker:
             log.info("environment benchmark: %s", result)
         return result
 
-    def measure(self, times: StepTimes, floor: StepTimes | None = None, test: bool = False) -> None:
-        """Measure steps with the actor in the loop, and the machine's own floor in turns; `stop` ends it.
+    def measure(self, times: StepTimes, test: bool = False) -> None:
+        """Measure steps with the actor in the loop; `stop` ends it.
 
         Args:
             times: takes as many steps as it has room for; no samples are collected.
-            floor: takes as many of a bare loop that sleeps and spins; None: the control loop alone.
             test: whether the actor acts as in a test.
         """
         self._await_policy()
         with self._real_time(self._env.thread_id, [threading.get_native_id()]):
-            self.run_in_control_thread(lambda _: measure(self.loop, times, floor, test))
+            self.run_in_control_thread(lambda _: measure(self.loop, times, test))
 
     def act(self, obs: Any, test: bool = False) -> Any:
         """Choose an action for a raw observation."""

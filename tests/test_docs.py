@@ -57,7 +57,6 @@ COMMANDS = (
     "record-reward",
     "log",
     "policies",
-    "replay",
     "init",
     "doctor",
     "page",

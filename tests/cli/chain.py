@@ -15,9 +15,7 @@ class Chain(gymnasium.Env[Any, Any]):
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
 
-    def __init__(self, inputs: int = 1, says: bool = True) -> None:
-        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, (inputs,))
-        self.steps, self.at, self.says = 0, 0.0, says
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self.steps, self.at = 0, 0.0
@@ -29,10 +27,7 @@ class Chain(gymnasium.Env[Any, Any]):
         position = np.array([self.at, self.at**2, 0.0], np.float32)
         info = {"progress": np.float32(min(self.at / WAY, 1.0)), "distance": np.float32(self.at), "position": position}
         obs = np.array([self.at / WAY - 1.0, 0.0], np.float32).clip(-1, 1)
-        return obs, float(action[0]), self.at >= WAY, self.steps >= 20, info if self.says else {}
-
-    def render(self) -> Any:
-        return np.full((64, 64, 3), 10 * self.steps, np.uint8)
+        return obs, float(action[0]), self.at >= WAY, self.steps >= 20, info
 
 
 def note(rollout: Any) -> None:

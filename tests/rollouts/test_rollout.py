@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tmrl_like.errors import ConfigError
-from tmrl_like.rollouts import Rollout, time_gained
+from tmrl_like.rollouts import Rollout
 from tmrl_like.rollouts.rollout import Step, rollout_of
 
 
@@ -143,21 +143,3 @@ def test_the_rollout_that_came_further_ranks_higher_and_of_those_at_the_end_the_
 def test_without_progress_the_higher_return_ranks_higher() -> None:
     assert rollout_of(steps_of(2)).rank < rollout_of(steps_of(3)).rank
     assert str(rollout_of(steps_of(3))) == "return 1.5"
-
-
-def test_time_gained_is_what_the_old_one_took_longer_to_each_point() -> None:
-    old = drive([0, 10, 20, 30], [1, 2, 4, 5])
-    new = drive([5, 10, 20, 25], [1, 2, 3, 3.5])
-    distance, gained = time_gained(new, old)
-    assert list(distance) == [5, 10, 20, 25]
-    assert list(gained) == [0.5, 0, 1, 1]  # the old one was at 5 at 1.5 s, and at 25 at 4.5 s
-
-
-def test_time_gained_counts_the_first_time_at_a_point_and_the_part_that_both_have_driven() -> None:
-    old = drive([10, 20, 15, 18, 30], [1, 2, 3, 4, 5])
-    new = drive([5, 12, 12, 11, 25, 40], [1, 2, 3, 4, 5, 6])
-    distance, gained = time_gained(new, old)
-    assert list(distance) == [12, 25]
-    assert gained == pytest.approx([1.2 - 2, 3.5 - 5])
-    with pytest.raises(ConfigError, match="distance"):
-        time_gained(new, rollout_of(steps_of(3)))

@@ -9,5 +9,6 @@ GONE: dict[str, str] = {
     "--push": "use `hf upload REPO DIR --repo-type dataset`",
     "pull": "use `hf download REPO FILE --local-dir DIR`",
     "push": "use `policies export`, and `hf upload REPO FILE`",
+    "replay": "`Rollout.load` reads a run's best/rollout.npz: docs/guide/best_run.md",
 }
 """Of a name as a user writes it, one line that says what to use instead."""

@@ -26,8 +26,7 @@ from tmrl_like.errors import ConfigError
 
 Arguments = argparse.Namespace
 
-WITHOUT_EXPERIMENT = ("log", "policies", "replay", "runs", "plot", "eval", "init", "keys", "engine")
-_TAKES_KEYS = ("replay", "eval")
+WITHOUT_EXPERIMENT = ("log", "policies", "runs", "plot", "eval", "init", "keys", "engine")
 LEVELS = ("debug", "info", "warning", "error")
 
 _ABOUT = """\
@@ -63,7 +62,7 @@ def parse(argv: Sequence[str]) -> Arguments | int:
         return int(finished.code or 0)
     if unknown:
         _refuse_unknown(unknown[0], arguments)
-    if overrides and arguments.command in WITHOUT_EXPERIMENT and arguments.command not in _TAKES_KEYS:
+    if overrides and arguments.command in WITHOUT_EXPERIMENT and arguments.command != "eval":
         raise ConfigError(
             f"`{arguments.command}` reads no experiment: --{'.'.join(overrides[0][0])} has no meaning there"
         )
@@ -105,7 +104,6 @@ def _parser() -> _Parser:
     _add_tools(commands)
     _add_doctor(commands)
     _add_policies(commands)
-    _add_replay(commands)
     _add_runs(commands)
     _add_init(commands)
     _add_page(commands)
@@ -249,21 +247,6 @@ def _add_tools(commands: Any) -> None:
     log = _command(commands, "log", about)
     log.add_argument("path", metavar="PATH", help="its folder, or one of its files")
     log.add_argument("--minari", metavar="DIR", help="write its whole episodes as a Minari data set instead")
-
-
-def _add_replay(commands: Any) -> None:
-    more = (
-        "PLACE is a run, by its name, its folder or the YAML file of its experiment, or the file of a best run.\n"
-        "The environment is made as it was then; its keys can be changed: --env.KEY VALUE."
-    )
-    replay = _command(commands, "replay", "drive the best run of a run again, open loop, or draw it", more)
-    replay.add_argument("place", metavar="PLACE")
-    _add_number(replay, "--episodes", 1, "how often to drive it")
-    replay.add_argument("--video", metavar="FILE", help="write the first episode's pictures to an .mp4 file")
-    about = "instead of driving, draw where on the track time was won against the best run before (the extra plot)"
-    replay.add_argument("--picture", metavar="FILE", help=about)
-    about = "with --picture: compare with this best run instead"
-    replay.add_argument("--against", metavar="PLACE", help=about)
 
 
 def _add_runs(commands: Any) -> None:

@@ -12,7 +12,6 @@ from pathlib import Path
 ROOT_VARIABLE = "TMRL_LIKE_HOME"
 RUN_VARIABLE = "TMRL_LIKE_RUN"
 EXPERIMENT_VARIABLE = "TMRL_LIKE_EXPERIMENT"
-BEST = Path("best", "rollout.npz")  # in the run's folder
 
 
 class RunPath(enum.Enum):
@@ -74,4 +73,4 @@ class RunPaths:
         self.metrics = self.folder / "metrics.jsonl"
         self.log = self.folder / "run.log"
         self.videos = self.folder / "videos"
-        self.best = self.folder / BEST
+        self.best = self.folder / "best" / "rollout.npz"

@@ -1,5 +1,5 @@
 """Rollouts: an episode as aligned columns, and what hands it to whoever asked for it."""
 
-from tmrl_like.rollouts.rollout import Rollout, time_gained
+from tmrl_like.rollouts.rollout import Rollout
 
-__all__ = ["Rollout", "time_gained"]
+__all__ = ["Rollout"]

@@ -211,32 +211,3 @@ def _joined(pieces: list[NDArray[Any] | None]) -> NDArray[Any] | None:
     found = [piece for piece in pieces if piece is not None]
     fits = len(found) == len(pieces) and len({piece.shape[1:] for piece in found}) == 1
     return np.concatenate(found) if fits else None
-
-
-def time_gained(new: Rollout, old: Rollout) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """By how much one rollout is ahead of another one, along the part of the way that both have driven.
-
-    Each is taken at the first time that it was as far as `info["distance"]` says; between two steps of the old one its
-    time is interpolated.
-
-    Returns:
-        Distance along the track, [N], rising, in the environment's unit; and seconds (steps, where the environment does
-        not run in real time) by which the new one was there earlier, [N], negative where it was later. Where it rises,
-        time is won.
-
-    Raises:
-        ConfigError: one of them has no `distance`.
-    """
-    distance, new_at = _way(new)
-    old_distance, old_at = _way(old)
-    both = (distance >= old_distance[0]) & (distance <= old_distance[-1])
-    return distance[both], np.interp(distance[both], old_distance, old_at) - new_at[both]
-
-
-def _way(rollout: Rollout) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Distances that it came to, and when it first did."""
-    if "distance" not in rollout.info:
-        raise ConfigError("a rollout has no `distance`: the environment must say it in `info`, along the track")
-    furthest = np.maximum.accumulate(rollout.info["distance"].astype(np.float64))
-    is_new = np.diff(furthest, prepend=-np.inf) > 0
-    return furthest[is_new], rollout.clock[is_new]

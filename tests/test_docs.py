@@ -202,7 +202,7 @@ def test_the_commands_of_the_guide_lead_to_a_policy(tmp_path):
     command_in(tmp_path, *first.split()[1:])
     assert then == "cd my_arm"
     assert len(commands) == 3
-    shorter = {"check": "--episodes 1 --delay-steps 0", "run": f"--minutes 0.2 --server.port {port}"}
+    shorter = {"check": "--episodes 1 --delay-steps 0", "run": f"--trainer.max_minutes 0.2 --server.port {port}"}
     for command in commands:
         _, name, *rest = command.split()
         command_in(tmp_path / "my_arm", name, *rest, *shorter.get(name, "--episodes 1").split())

@@ -49,7 +49,7 @@ def run(seed: int, minutes: float | None) -> dict[str, Any]:
     """One run of the experiment as a user starts it; returns its records and its proof."""
     with tempfile.TemporaryDirectory() as home:
         command = [sys.executable, "-m", "tmrl_like", "run", str(CONFIG), "--proof", "--seed", str(seed)]
-        command += ["--server.port", "7789"] + (["--minutes", str(minutes)] if minutes else [])
+        command += ["--server.port", "7789"] + (["--trainer.max_minutes", str(minutes)] if minutes else [])
         environment = {**os.environ, "TMRL_LIKE_HOME": home}
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         folder = Path(home) / "runs" / "drone"

@@ -14,7 +14,6 @@ class Chain(gymnasium.Env[Any, Any]):
     """The pedal moves it, from 0 to 2 a step; the end of the way is a terminal state."""
 
     observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
-
     action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,))
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:

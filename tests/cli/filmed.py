@@ -21,12 +21,3 @@ class Filmed(TinyEnv):
         turns = np.linspace(0.0, 2 * np.pi, 100)
         radius = {"script": 10.0, "keyboard": 20.0}[driver] + step_s
         return radius * np.stack([np.cos(turns), np.sin(turns)], axis=1)
-
-
-class OnlyOne(Filmed):
-    """Nobody else may drive it."""
-
-    exists_once = True
-
-    def reset(self, **options: Any) -> Any:
-        raise AssertionError("it moves")

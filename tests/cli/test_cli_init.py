@@ -46,7 +46,7 @@ def test_its_own_test_passes(command_line: Callable[..., int]) -> None:
 def test_what_it_writes_trains_at_once(kind: str, command_line: Callable[..., int], free_port: int) -> None:
     assert command_line("init", "my_own", "--kind", kind) == 0
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    run = ["tmrl_like", "run", "my_own", "--minutes", "0.3", f"--server.port={free_port}"]
+    run = ["tmrl_like", "run", "my_own", "--trainer.max_minutes", "0.3", f"--server.port={free_port}"]
     for module in (run, ["pytest", "-q", "-p", "no:cacheprovider"]):
         command = [sys.executable, "-m", *module]
         done = subprocess.run(command, env=environment, cwd="my_own", capture_output=True, text=True, timeout=140)

@@ -63,7 +63,10 @@ def test_tensorboard_is_given_what_the_command_gives_the_experiment(
         raise ConfigError("enough")
 
     monkeypatch.setattr("tmrl_like.cli.trainer.TensorBoardSink", instead)
-    assert command_line("trainer", TINY, "--tensorboard", "--trainer.rounds", "7", "--memory.batch_size=16") == 2
+    assert (
+        command_line("trainer", TINY, "--trainer.tensorboard=true", "--trainer.rounds", "7", "--memory.batch_size=16")
+        == 2
+    )
     assert given["agent"] == "tiny.TinyAgent"
     assert (given["trainer.rounds"], given["memory.batch_size"], given["memory.memory_size"]) == (7, 16, 1000)
     assert "server.port" not in given

@@ -1,4 +1,4 @@
-"""`tmrl-like runs`, `plot`, `eval` and `test --best`: what has been trained, and how good that is."""
+"""`tmrl-like runs`, `plot`, `eval` and `test`: what has been trained, and how good that is."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -108,7 +108,7 @@ def test_a_policy_is_evaluated_where_it_was_trained_with_mean_spread_and_interva
         assert row[-1] == shares
         low, mean, high = float(row[1]), float(row[0]), float(row[3])
         assert low <= mean <= high
-    assert command_line("test", TINY, "--best", "--episodes", "1") == 0
+    assert command_line("test", TINY, "--policy", "best", "--episodes", "1") == 0
     assert str(store.path("best")) in capsys.readouterr().out.replace("\n", "")
 
 

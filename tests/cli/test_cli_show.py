@@ -13,7 +13,7 @@ from cli_commands import TINY
 
 from tmrl_like.cli import screen
 from tmrl_like.cli.recording import Recording
-from tmrl_like.cli.screen import Screen, drawn
+from tmrl_like.cli.screen import Screen
 from tmrl_like.rollouts import Rollout
 
 CommandLine = Callable[..., int]
@@ -26,34 +26,14 @@ def no_display(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
 
 
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(screen, "has_terminal", lambda: True)
-    monkeypatch.setattr(screen, "_EVERY_S", 0.01)
-
-
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere there is always a display")
 class TestWithoutADisplay:
-    def test_without_a_terminal_either_there_is_one_line(
+    def test_there_is_one_line_that_names_what_makes_a_film(
         self, command_line: CommandLine, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert command_line("show", TINY, *FILMED) == 2
-        assert "neither a display nor a terminal" in capsys.readouterr().err
-
-    @pytest.mark.usefixtures("terminal")
-    def test_it_is_drawn_in_the_terminal(self, command_line: CommandLine, capsys: pytest.CaptureFixture[str]) -> None:
-        assert command_line("show", TINY, *FILMED, "--episodes", "1") == 0
-        out = capsys.readouterr().out
-        assert "\x1b[38;2;100;100;100;48;2;100;100;100m▀" in out
-        assert "episode 1: return" in out
-        assert "\x1b[r\x1b[24;1H" in out.partition("▀")[2]
-
-    @pytest.mark.usefixtures("terminal")
-    def test_without_a_picture_there_is_one_line(
-        self, command_line: CommandLine, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert command_line("test", TINY, "--untrained", "--show") == 2
-        assert "--show needs a picture, uint8 [height, width, 3]" in capsys.readouterr().err
+        error = capsys.readouterr().err
+        assert "there is no display to show it on; `tmrl-like test EXPERIMENT --video FILE` makes a film" in error
 
     def test_a_display_that_does_not_answer_ends_nothing(
         self, command_line: CommandLine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -80,16 +60,12 @@ def test_a_window_that_the_user_closes_ends_the_episodes(
     assert command_line("show", TINY, *FILMED) == 0
 
 
-def test_a_picture_fits_into_the_terminal_two_pixels_in_a_character() -> None:
-    import cv2
-
-    picture = np.zeros((40, 80, 3), np.uint8)
-    picture[20:] = 255
-    lines = drawn(picture, 40, 30, cv2).split("\n")
-    assert [line.count("▀") for line in lines] == [40] * 10
-    assert "38;2;0;0;0;48;2;0;0;0m" in lines[0]
-    assert "38;2;255;255;255;48;2;255;255;255m" in lines[9]
-    assert len(drawn(picture, 200, 4, cv2).split("\n")) == 4
+def test_without_a_picture_there_is_one_line(
+    command_line: CommandLine, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISPLAY", ":977")
+    assert command_line("show", TINY, "--untrained") == 2
+    assert "there is nothing to draw: the environment's render() raised NotImplementedError" in capsys.readouterr().err
 
 
 STEPS = 5
@@ -189,7 +165,7 @@ def test_a_recording_that_cannot_be_is_one_line(
 
 
 def test_a_screen_can_be_closed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(screen, "has_terminal", lambda: True)
+    monkeypatch.setenv("DISPLAY", ":977")
     shown = Screen(lambda: None)
     shown.close()
     shown.close()

@@ -1,16 +1,12 @@
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from cli_commands import TINY
-from tiny import TinyActor, TinyEnv
 
-from tmrl_like.base.files import write_atomically
-from tmrl_like.cli.filming import Filming
 from tmrl_like.envs.trajectory import load_trajectory
 
 CommandLine = Callable[..., int]
@@ -37,7 +33,7 @@ def test_an_environment_without_a_picture_is_one_line_and_no_file(
     file = tmp_path / "drive.mp4"
     assert command_line("test", TINY, "--untrained", "--video", str(file)) == 2
     error = capsys.readouterr().err
-    assert "--video needs a picture" in error
+    assert "there is nothing to draw" in error
     assert len([line for line in error.splitlines() if "error" in line]) == 1
     assert not file.exists()
 
@@ -83,39 +79,3 @@ def test_mistakes_in_recording_are_one_line_each(
         assert message in error
         assert error.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
-
-
-def film(own_home: Path, tmp_path: Path, until: Callable[..., None], *more: str) -> list[tuple[int, str]]:
-    """What is said of the video after ten minutes, of a run that films every four; and how many there are."""
-    policy = own_home / "policy.safetensors"
-    write_atomically(policy, TinyActor(TinyEnv.observation_space, TinyEnv.action_space).weights())
-    minutes, said = iter([1.0, 3.9, 10.0]), []
-    logger, handler = logging.getLogger("tmrl_like.trainer"), logging.Handler()
-    handler.emit = lambda record: said.append((record.levelno, record.getMessage()))  # type: ignore[method-assign]
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    try:
-        with Filming([TINY, FILMED, *more], policy, tmp_path / "videos", 4.0, lambda: 60 * next(minutes, 11.9)):
-            until(lambda: said)
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(logging.NOTSET)
-    return said
-
-
-def test_a_test_episode_is_filmed_every_so_many_minutes(
-    own_home: Path, tmp_path: Path, until: Callable[..., None]
-) -> None:
-    ((_, said),) = film(own_home, tmp_path, until)
-    (file,) = (tmp_path / "videos").iterdir()
-    assert said == f"filmed the policy of 10:00 of training: {file}"
-    assert file.name == "00010.0-minutes.mp4"
-    assert file.stat().st_size > 1000
-
-
-@pytest.mark.long
-def test_what_there_is_one_of_only_is_not_filmed(own_home: Path, tmp_path: Path, until: Callable[..., None]) -> None:
-    ((level, said),) = film(own_home, tmp_path, until, "--env=filmed.OnlyOne")
-    assert level == logging.WARNING
-    assert "no test videos any more: trainer.video_every_minutes films an environment of its own" in said
-    assert not list((tmp_path / "videos").iterdir())

@@ -38,18 +38,34 @@ def test_a_mistake_is_one_line_with_its_cause_and_an_exit_code(
     assert [line for line in before if "Traceback" in line or "tmrl-like: error" in line] == [], "\n".join(before)
 
 
-def test_what_stands_for_a_key_of_wandb_is_understood_by_run_and_trainer(
-    command_line: CommandLine, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("key", "offline"), [("wandb", False), ("wandb_offline", True)])
+def test_a_trainer_runs_with_wandb_where_a_key_says_so(
+    key: str, offline: bool, command_line: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for command in ("run", "trainer"):
-        given = parse([command, TINY, "--wandb", "--wandb-project", "arms"])
-        assert given.overrides == [(("trainer", "wandb"), "true"), (("trainer", "wandb_project"), "arms")]
     calls = []
     monkeypatch.setattr(
         "tmrl_like.trainer.trainer.Trainer.run_with_wandb", lambda self, **options: calls.append(options)
     )
-    assert command_line("trainer", TINY, "--wandb-offline", *NOWHERE) == 0
-    assert [options["offline"] for options in calls] == [True]
+    project = ("--trainer.wandb_project", "arms")
+    assert command_line("trainer", TINY, f"--trainer.{key}", "true", *project, *NOWHERE) == 0
+    assert [(options["offline"], options["project"]) for options in calls] == [(offline, "arms")]
+
+
+@pytest.mark.parametrize(
+    ("typed", "hint"),
+    [
+        (["run", TINY, "--minutes", "3"], "--minutes; an earlier version had it: use --trainer.max_minutes N"),
+        (["run", "--minutes", "3", TINY], "--minutes; an earlier version had it: use --trainer.max_minutes N"),
+        (["server", TINY, "--engine", "tls://a"], "--engine; an earlier version had it: use --server.engine NODES"),
+        (["trainer", TINY, "--wandb"], "--wandb; an earlier version had it: use --trainer.wandb true"),
+        (["show", TINY, "--video", "x.mp4"], "--video; `test` has it"),
+    ],
+)
+def test_an_option_that_is_elsewhere_now_is_named_with_its_place(
+    typed: list[str], hint: str, command_line: CommandLine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command_line(*typed) == 2
+    assert f"there is no option {hint}" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("command_line")

@@ -1,6 +1,5 @@
 import pytest
 
-from tmrl_like.cli.arguments import parse
 from tmrl_like.config.experiment import ServerSection, Settings
 from tmrl_like.engine.options import EngineOptions
 from tmrl_like.errors import ConfigError
@@ -34,10 +33,3 @@ def test_an_experiment_names_the_engine_of_its_run():
 def test_an_engine_keeps_more_than_nothing():
     with pytest.raises(ConfigError, match="engine_max_bytes is 5; expected 1048576 or more"):
         ServerSection(engine_max_bytes=5)
-
-
-@pytest.mark.parametrize("role", ["server", "trainer"])
-def test_an_option_of_server_and_trainer_names_it(role):
-    arguments = parse([role, "x.yaml", "--engine", "tls://a,b:4223"])
-    assert not isinstance(arguments, int)
-    assert arguments.overrides == [(("server", "engine"), "tls://a,b:4223")]

@@ -267,7 +267,7 @@ def test_a_trainer_that_dials_the_server_reads_what_to_do(rig, caplog):
     trainer = rig.keep(
         TrainerLink(connect("inproc", *server.address, rig.nodes.keys), "server", "t", m.Spaces("o", "a"))
     )
-    until(lambda: "start the trainer with --engine tls://localhost:" in caplog.text)
+    until(lambda: "start the trainer with --server.engine tls://localhost:" in caplog.text)
     assert not trainer.session.connected
     assert "is here" not in caplog.text  # the seat, which waits for a trainer, is none
 

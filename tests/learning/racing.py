@@ -118,7 +118,7 @@ def learn(
         return Drive(minutes, float(np.clip(earned / track, 0.0, 1.0)), steps * step_s if is_lap else None)
 
     step_s = env.get("time_step_duration", 0.06)
-    command_line("run", experiment, "--minutes", str(minutes), "--seed", str(seed), *overrides, home=home)
+    command_line("run", experiment, "--trainer.max_minutes", str(minutes), "--seed", str(seed), *overrides, home=home)
     words = [*overrides, *(("--video", str(video)) if video else ()), "--episodes", str(test_episodes)]
     tested = episodes_of(command_line("test", experiment, *words, home=home))
     lines = (home / "runs" / config["run_name"] / "metrics.jsonl").read_text(encoding="utf-8").splitlines()

@@ -67,5 +67,7 @@ def test_a_key_that_is_revoked_in_the_folder_of_two_servers_is_refused_by_both(u
 
 
 def test_a_trainer_takes_several_servers_with_an_engine_only():
-    with pytest.raises(ConfigError, match=r"the trainer dials one server, and server\.host names 2: .* \(--engine\)"):
+    with pytest.raises(
+        ConfigError, match=r"the trainer dials one server, and server\.host names 2: .* \(server\.engine\)"
+    ):
         Trainer(lambda: None, ["a", "b"], checkpoint_path=None)

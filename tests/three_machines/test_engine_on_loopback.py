@@ -21,9 +21,9 @@ MINUTES = 2
 ONE_NODE = """
     tmrl-like engine init --nodes localhost:{n1}
     tmrl-like engine start localhost:{n1} &
-    tmrl-like server {drone} --engine tls://localhost:{n1} --server.port {s1} &
+    tmrl-like server {drone} --server.engine tls://localhost:{n1} --server.port {s1} &
     tmrl-like worker {drone} --name arm-1 --server.port {s1} &
-    tmrl-like trainer {drone} --engine tls://localhost:{n1} --trainer.max_minutes {minutes}
+    tmrl-like trainer {drone} --server.engine tls://localhost:{n1} --trainer.max_minutes {minutes}
     tmrl-like engine status
 """
 
@@ -32,11 +32,11 @@ THREE_NODES = """
     tmrl-like engine start localhost:{n1} &
     tmrl-like engine start localhost:{n2} &
     tmrl-like engine start localhost:{n3} &
-    tmrl-like server {drone} --engine {nodes} --server.port {s1} &
-    tmrl-like server {drone} --engine {nodes} --server.port {s2} &
+    tmrl-like server {drone} --server.engine {nodes} --server.port {s1} &
+    tmrl-like server {drone} --server.engine {nodes} --server.port {s2} &
     tmrl-like worker {drone} --name arm-1 --server.host 127.0.0.1:{s1},127.0.0.1:{s2} &
     tmrl-like worker {drone} --name arm-2 --server.host 127.0.0.1:{s1},127.0.0.1:{s2} &
-    torchrun --nproc-per-node=2 --max-restarts=20 -m tmrl_like trainer {drone} --engine {nodes} \
+    torchrun --nproc-per-node=2 --max-restarts=20 -m tmrl_like trainer {drone} --server.engine {nodes} \
         --trainer.max_minutes {minutes}
     tmrl-like engine status
 """

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 GONE: dict[str, str] = {
+    "--best": "use --policy best",
+    "--engine": "use --server.engine NODES",
     "--hz": "use --env.time_step_duration SECONDS",
+    "--minutes": "use --trainer.max_minutes N; `benchmark` counts --steps",
     "--plot": "`benchmark` prints percentiles",
     "--pull": "use `hf download REPO --repo-type dataset --local-dir DIR`",
     "--push": "use `hf upload REPO DIR --repo-type dataset`",
+    "--tensorboard": "use --trainer.tensorboard true",
+    "--wandb": "use --trainer.wandb true",
+    "--wandb-entity": "use --trainer.wandb_entity NAME",
+    "--wandb-offline": "use --trainer.wandb_offline true",
+    "--wandb-project": "use --trainer.wandb_project NAME",
+    "--wandb-run-id": "use --trainer.wandb_run_id ID",
     "pull": "use `hf download REPO FILE --local-dir DIR`",
     "push": "use `policies export`, and `hf upload REPO FILE`",
     "replay": "`Rollout.load` reads a run's best/rollout.npz: docs/guide/best_run.md",
+    "video_every_minutes": "use `test EXPERIMENT --video FILE` while it trains",
 }
 """Of a name as a user writes it, one line that says what to use instead."""

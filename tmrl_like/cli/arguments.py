@@ -60,16 +60,15 @@ def parse(argv: Sequence[str]) -> Arguments | int:
         arguments, unknown = _parser().parse_known_args(others)
     except SystemExit as finished:  # --help, --version
         return int(finished.code or 0)
-    if unknown:
-        _refuse_unknown(unknown[0], arguments)
+    if unknown:  # the value of an unknown option is one more
+        _refuse_unknown(next((word for word in unknown if word.startswith("-")), unknown[0]), arguments)
     if overrides and arguments.command in WITHOUT_EXPERIMENT and arguments.command != "eval":
         raise ConfigError(
             f"`{arguments.command}` reads no experiment: --{'.'.join(overrides[0][0])} has no meaning there"
         )
     if overrides and getattr(arguments, "experiment", "") is None:
         raise ConfigError(f"without an experiment --{'.'.join(overrides[0][0])} has no meaning")
-    flags = {key: value for key, value in vars(arguments).items() if "." in key and value is not None}
-    arguments.overrides = overrides + [(tuple(key.split(".")), value) for key, value in flags.items()]
+    arguments.overrides = overrides
     return arguments
 
 
@@ -109,10 +108,12 @@ def _parser() -> _Parser:
     _add_page(commands)
     _add_keys(commands)
     _add_engine(commands)
-    for command in commands.choices.values():
+    options = {}
+    for name, command in commands.choices.items():
         command.add_argument("--log-level", choices=LEVELS, default="info", help="which log lines to show (info)")
-        options = [o for a in command._actions for o in a.option_strings if a.help != argparse.SUPPRESS]
-        command.set_defaults(known_options=options, supervised=False, print_config=False)
+        command.set_defaults(supervised=False, print_config=False)
+        options[name] = [o for a in command._actions for o in a.option_strings if a.help != argparse.SUPPRESS]
+    parser.set_defaults(options_of=options)
     return parser
 
 
@@ -158,14 +159,12 @@ def _number_of(like: float, expected: str, fits: Callable[[float], bool]) -> Cal
 
 
 def _add_roles(commands: Any) -> None:
-    """What stands in for `--trainer.KEY VALUE` has that key as its `dest`: `parse` makes one of the other."""
     run = _command(
         commands,
         "run",
         "server, trainer and workers on this machine, with live progress",
         "One Ctrl-C ends all of them. If one dies, the others are ended and its last words are shown.",
     )
-    run.add_argument("--minutes", dest="trainer.max_minutes", metavar="N", help="as trainer.max_minutes")
     _add_number(run, "--workers", 1, "number of workers")
     _add_number(run, "--trainers", 1, "number of trainers, which learn as one")
     about = "everything in one thread, for a debugger and for equal results; the environment stands still meanwhile"
@@ -175,25 +174,15 @@ def _add_roles(commands: Any) -> None:
     run.add_argument("--page", action="store_true", help=about)
     about = "start over, and at the end compare the policy with an untrained one: exit code 0 only if it is better"
     run.add_argument("--proof", action="store_true", help=f"{about} (section proof)")
-    server = _command(commands, "server", "the relay that workers and the trainer dial; needs neither torch nor a GPU")
+    _command(commands, "server", "the relay that workers and the trainer dial; needs neither torch nor a GPU")
     worker = _command(commands, "worker", "run the environment with the newest policy and send what happens")
     worker.add_argument("--name", help="unique among workers (made from host and process)")
     about = "drive this policy for good: a file, a version, a tag or RUN@TAG; what is published is ignored"
     worker.add_argument("--policy", metavar="POLICY", help=about)
     worker.add_argument("--expert", action="store_true", help="send samples, ignore weights, run no test episodes")
     trainer = _command(commands, "trainer", "train from what the workers send", "The key for wandb is WANDB_API_KEY.")
-    for role in (server, trainer):
-        about = "as server.engine: samples and policies go through this engine, tls://host[:port][,…]"
-        role.add_argument("--engine", dest="server.engine", metavar="NODES", help=about)
     about = "train from a data set, or from what the run has recorded, without server and workers"
     trainer.add_argument("--offline", action="store_true", help=about)
-    for role in (run, trainer):
-        for name in ("tensorboard", "wandb", "wandb_offline"):
-            key, option = f"trainer.{name}", f"--{name.replace('_', '-')}"
-            role.add_argument(option, dest=key, action="store_const", const="true", help=f"as {key}: true")
-        for name in ("wandb_entity", "wandb_project", "wandb_run_id"):
-            key, option = f"trainer.{name}", f"--{name.replace('_', '-')}"
-            role.add_argument(option, dest=key, metavar="NAME", help=f"as {key}")
 
 
 def _add_tools(commands: Any) -> None:
@@ -203,20 +192,18 @@ def _add_tools(commands: Any) -> None:
     }
     about = "drive the stored policy, without server and trainer, and show how it does"
     test = _command(commands, "test", about)
-    about = "draw the environment while the stored policy drives it, in a window, or in the terminal; Ctrl-C ends it"
+    about = "draw the environment in a window while the stored policy drives it; Ctrl-C ends it"
     show = _command(commands, "show", about)
     for tool, episodes in ((test, 10), (show, math.inf)):
         _add_number(tool, "--episodes", episodes, "test episodes")
         policy = tool.add_mutually_exclusive_group()
         policy.add_argument("--policy", **newest)
-        about = "drive the one whose test episodes returned most (--policy best)"
-        policy.add_argument("--best", dest="policy", action="store_const", const="best", help=about)
         policy.add_argument("--untrained", action="store_true", help="drive an untrained policy, for comparison")
-        tool.add_argument("--video", metavar="FILE", help="write the first episode's pictures to an .mp4 file")
-        about = "write observations, actions, rewards and timing of all episodes to an .rrd file for the Rerun viewer"
-        tool.add_argument("--rerun", metavar="FILE", help=f"{about} (the extra rerun)")
+    test.add_argument("--video", metavar="FILE", help="write the first episode's pictures to an .mp4 file")
+    about = "write observations, actions, rewards and timing of all episodes to an .rrd file for the Rerun viewer"
+    test.add_argument("--rerun", metavar="FILE", help=f"{about} (the extra rerun)")
     test.add_argument("--show", action="store_true", help="draw the environment meanwhile, as `show` does")
-    show.set_defaults(show=True)
+    show.set_defaults(show=True, video=None, rerun=None)
     benchmark = _command(commands, "benchmark", "measure the environment's time-steps with the policy in the loop")
     _add_number(benchmark, "--steps", 400, "steps to measure")
     about = "check in one process that environment, compressor, wire and memory rebuild every transition exactly"
@@ -350,8 +337,8 @@ def _add_engine(commands: Any) -> None:
         "On one machine:\n\n"
         "  tmrl-like engine init --nodes localhost\n"
         "  tmrl-like engine start localhost\n"
-        "  tmrl-like server EXPERIMENT --engine tls://localhost\n"
-        "  tmrl-like trainer EXPERIMENT --engine tls://localhost"
+        "  tmrl-like server EXPERIMENT --server.engine tls://localhost\n"
+        "  tmrl-like trainer EXPERIMENT --server.engine tls://localhost"
     )
     about = "NATS JetStream between servers and trainers, where one server is not enough (the extra engine)"
     parser = _command(commands, "engine", about, more)
@@ -416,9 +403,12 @@ def _refuse_unknown(argument: str, arguments: Arguments) -> NoReturn:
     if not argument.startswith("-"):
         raise ConfigError(f"{argument!r} is one argument too many; a value follows its --key")
     name = argument.partition("=")[0]
-    known = [*arguments.known_options, *(f"--{key}" for key in TOP_LEVEL if key not in SECTIONS)]
-    is_near = name in GONE or nearest(name, known)
-    hint = suggestion(name, known) if is_near else f"see tmrl-like {arguments.command} --help"
+    known = [*arguments.options_of[arguments.command], *(f"--{key}" for key in TOP_LEVEL if key not in SECTIONS)]
+    others = [f"`{command}`" for command, options in arguments.options_of.items() if name in options]
+    if name in GONE or (nearest(name, known) and not others):
+        hint = suggestion(name, known)
+    else:
+        hint = f"{', '.join(others)} has it" if others else f"see tmrl-like {arguments.command} --help"
     raise ConfigError(f"there is no option {name}; {hint}")
 
 

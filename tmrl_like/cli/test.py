@@ -47,15 +47,10 @@ def main(arguments: Arguments) -> int:
         experiment, more = dataclasses.replace(experiment, worker=section), {"on_rollout": rollouts.put}
     screen = contextlib.closing(Screen(lambda: worker.stop())) if arguments.show else contextlib.nullcontext()
     with film as video, recording as record, screen as shown, make_standalone(experiment, policy, **more) as worker:
-        if arguments.supervised and video is not None and worker.loop.env.exists_once:
-            raise ConfigError(
-                "trainer.video_every_minutes films an environment of its own, and of this one there is one only, which "
-                "the workers drive: leave it at 0"
-            )
 
         def after_step() -> None:
             if shown is not None:
-                shown.show(picture_of(worker.env, "--show"))
+                shown.show(picture_of(worker.env))
             if video is not None and not episodes:
                 video.shoot(worker.env)
 
@@ -102,7 +97,7 @@ class Video:
 
     def shoot(self, env: Any) -> None:
         """Add what `render` shows now, uint8 [H, W, 3] RGB; ConfigError: no picture, or the file cannot be written."""
-        picture = self._cv2.cvtColor(picture_of(env, "--video"), self._cv2.COLOR_RGB2BGR)
+        picture = self._cv2.cvtColor(picture_of(env), self._cv2.COLOR_RGB2BGR)
         times = -(-_SMALLEST_PX // min(picture.shape[:2]))
         if times > 1:
             picture = self._cv2.resize(picture, None, fx=times, fy=times, interpolation=self._cv2.INTER_NEAREST)
@@ -121,22 +116,21 @@ class Video:
             self._writer.release()
 
 
-def picture_of(env: Any, option: str) -> Frame:
-    """What `render` shows now, uint8 [H, W, 3] RGB; ConfigError: no picture, which this option needs."""
+def picture_of(env: Any) -> Frame:
+    """What `render` shows now, uint8 [H, W, 3] RGB; ConfigError: no picture."""
     try:
         picture = env.render()
     except Exception as error:  # the user's code, or no code at all
-        raise _no_picture(option, f"raised {type(error).__name__}" + f" ({error})" * bool(str(error))) from error
+        raise _no_picture(f"raised {type(error).__name__}" + f" ({error})" * bool(str(error))) from error
     if not isinstance(picture, np.ndarray) or picture.dtype != np.uint8 or picture.shape[2:] != (3,):
-        raise _no_picture(option, f"returned {type(picture).__name__}")
+        raise _no_picture(f"returned {type(picture).__name__}")
     return picture
 
 
-def _no_picture(option: str, found: str) -> ConfigError:
+def _no_picture(found: str) -> ConfigError:
     return ConfigError(
-        f"{option} needs a picture, uint8 [height, width, 3], and the environment's render() {found}: "
-        "Gymnasium's own want env.init_args.gym_kwargs: {render_mode: rgb_array}; yours wants "
-        "a render() that returns one"
+        f"there is nothing to draw: the environment's render() {found}, expected a picture, uint8 [height, width, 3]; "
+        "Gymnasium's own want --env.gym_kwargs '{render_mode: rgb_array}'; yours wants a render() that returns one"
     )
 
 

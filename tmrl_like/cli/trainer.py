@@ -18,8 +18,7 @@ import yaml
 from tmrl_like.agents.process import tune_process
 from tmrl_like.base.files import write_atomically
 from tmrl_like.cli.app import INTERRUPTED
-from tmrl_like.cli.arguments import Arguments, as_typed, how_to_test
-from tmrl_like.cli.filming import Filming
+from tmrl_like.cli.arguments import Arguments, how_to_test
 from tmrl_like.cli.reload import Reloading
 from tmrl_like.cli.stopping import CHECKPOINT_WITHIN_S, Stopper
 from tmrl_like.cli.worker import prepare
@@ -79,10 +78,6 @@ def train(
                 "experiment_file": str(Path(find_experiment(arguments.experiment)).resolve()),
             }
             further.enter_context(reloading)
-            if section.video_every_minutes:
-                training, every = trainer.training, section.video_every_minutes
-                where = paths.trainer_model, paths.videos
-                further.enter_context(Filming(as_typed(arguments), *where, every, lambda: training.elapsed_s))
         if arguments.supervised:
             print("ready", flush=True)
         if not ((section.wandb or section.wandb_offline) and is_first):
@@ -134,7 +129,7 @@ def _refuse_finished(trainer: Trainer, experiment: Experiment) -> None:
     if training.epoch >= training.epochs:
         done, more = f"{training.epoch} epochs", "trainer.epochs"
     elif training.elapsed_s > training.max_minutes * 60:
-        done, more = f"{training.max_minutes:g} minutes", "trainer.max_minutes (--minutes)"
+        done, more = f"{training.max_minutes:g} minutes", "trainer.max_minutes"
     else:
         return
     raise ConfigError(

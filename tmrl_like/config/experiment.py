@@ -121,8 +121,6 @@ class TrainerSection(TrainerOptions, Schedule):
     Attributes:
         torch_threads: processor threads for training; none: all cores of this trainer's share of the machine but one.
         checkpoint: keep checkpoints, and the samples as they arrive, in the run's folder.
-        video_every_minutes: film a test episode of the newest policy after each so many minutes of training, for the
-            run's folder, in a process that makes an environment of its own on the trainer's machine; 0: never.
         tensorboard: write metrics for TensorBoard into the run's folder.
         wandb: send metrics to Weights & Biases.
         wandb_entity: user or team there.
@@ -133,7 +131,6 @@ class TrainerSection(TrainerOptions, Schedule):
 
     torch_threads: int | None = None
     checkpoint: bool = True
-    video_every_minutes: float = 0.0
     tensorboard: bool = False
     wandb: bool = False
     wandb_entity: str | None = None
@@ -145,7 +142,6 @@ class TrainerSection(TrainerOptions, Schedule):
         Schedule.__post_init__(self)
         TrainerOptions.__post_init__(self)
         at_least(self, 1, "torch_threads")
-        at_least(self, 0, "video_every_minutes")
 
 
 @dataclass(frozen=True, kw_only=True)

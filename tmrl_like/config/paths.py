@@ -53,7 +53,6 @@ class RunPaths:
         checkpoint: the whole training, for a restart.
         metrics: one JSON object a line.
         log: log lines of all that use the run on this machine.
-        videos: filmed test episodes, with `video_every_minutes`.
         best: the best run that workers of this machine have driven.
     """
 
@@ -72,5 +71,4 @@ class RunPaths:
         self.checkpoint = self.checkpoints / "training"
         self.metrics = self.folder / "metrics.jsonl"
         self.log = self.folder / "run.log"
-        self.videos = self.folder / "videos"
         self.best = self.folder / "best" / "rollout.npz"

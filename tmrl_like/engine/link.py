@@ -405,7 +405,7 @@ class EngineLink:
             now = time.monotonic()
             if now > lonely_at and self._is_seated and not (self._rank or self._heard_of):
                 lonely_at = math.inf
-                log.warning("no server gives this engine samples of the run: start it with --engine, too")
+                log.warning("no server gives this engine samples of the run: start it with --server.engine, too")
             for ack in self._progress.asks(now):
                 await self._tell(client, ack.worker, _Answer(m.encode(ack)))
             if now - looked_at > _PURGE_S:

@@ -121,7 +121,7 @@ class EngineSeat:
         return Incoming(ENGINE, _IDENTITY, self._down.popleft())
 
     def _hello(self) -> bytes:
-        name = f"the engine: start the trainer with --engine {','.join(self._options.nodes)}"
+        name = f"the engine: start the trainer with --server.engine {','.join(self._options.nodes)}"
         return m.encode(m.Hello("trainer", name[: m.MAX_NAME], self._gateway, ""))
 
     def send(self, peer: bytes, data: bytes | memoryview) -> bool:
@@ -257,7 +257,7 @@ class EngineSeat:
         else:
             error = answer.error or {}
             self._is_unheard = not error
-            why = "the run has no stream, or nobody leads it: start a trainer with --engine"
+            why = "the run has no stream, or nobody leads it: start a trainer with --server.engine"
             self._why_refused = str(error.get("description", why))
             self._ledger.on_refused(number, now)
         self._awake.set()

@@ -133,17 +133,9 @@ class SupervisedEnv:
     @property
     def moves_hardware(self) -> bool:
         """Whether the environment says so, or its interface: in an attribute `moves_hardware`."""
-        return self._says("moves_hardware")
-
-    @property
-    def exists_once(self) -> bool:
-        """Whether a second one would drive the same: it moves hardware, or says so in an attribute `exists_once`."""
-        return self.moves_hardware or self._says("exists_once")
-
-    def _says(self, name: str) -> bool:
         inner = getattr(self.env, "unwrapped", self.env)
         parts = (self.env, inner, getattr(inner, "interface", None))
-        return any(getattr(part, name, False) for part in parts)
+        return any(getattr(part, "moves_hardware", False) for part in parts)
 
     @property
     def thread_id(self) -> int:

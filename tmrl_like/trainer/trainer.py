@@ -138,7 +138,7 @@ class Trainer:
         if len(servers) > 1 and engine is None and not offline:
             raise ConfigError(
                 f"the trainer dials one server, and server.host names {len(servers)}: what workers send to the "
-                "others reaches it over an engine only (--engine); without one name its server (--server.host HOST)"
+                "others reaches it over an engine only (server.engine); without one name its server (server.host)"
             )
         path = cfg.path_of_run(checkpoint_path, "CHECKPOINT_PATH")
         self.ranks = ranks = meet(options.distributed)

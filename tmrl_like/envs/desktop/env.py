@@ -45,8 +45,6 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
     or lost the focus (no key is pressed then), a picture that is frozen, telemetry that fell silent.
     """
 
-    exists_once = True
-
     def __init__(
         self,
         title: str,

@@ -35,6 +35,19 @@ def test_what_it_writes_passes_the_check_at_once(
     assert "check passed" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_it_writes_draws_itself(
+    kind: str, command_line: Callable[..., int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"my_{kind}_8"
+    assert command_line("init", name, "--kind", kind) == 0
+    monkeypatch.chdir(name)
+    length = "--env.max_steps" if kind == "gym" else "--env.ep_max_length"
+    film = ("--episodes", "1", "--video", "film.mp4")
+    assert command_line("test", name, "--untrained", *film, length, "10") == 0
+    assert Path("film.mp4").stat().st_size > 1000
+
+
 def test_its_own_test_passes(command_line: Callable[..., int]) -> None:
     assert command_line("init", "my_cart", "--kind", "gym") == 0
     own_test = runpy.run_path("my_cart/test_my_cart.py")

@@ -38,5 +38,15 @@ class MyTask(gymnasium.Env):
         place = self._simulator.place
         return self._observe(), -abs(place), abs(place) > 2.0, self._steps >= self._max_steps, {}
 
+    def render(self):
+        """For `tmrl-like show`, uint8 [100, 300, 3] RGB: the middle, and the cart."""
+        import cv2
+
+        picture = np.full((100, 300, 3), 255, np.uint8)
+        left = round(150 + 50 * self._simulator.place) - 15
+        cv2.line(picture, (150, 0), (150, 100), (200, 0, 0), 2)
+        cv2.rectangle(picture, (left, 60), (left + 30, 80), (0, 0, 0), -1)
+        return picture
+
     def _observe(self):
         return np.array((self._simulator.place, self._simulator.speed), np.float32)

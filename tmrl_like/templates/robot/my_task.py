@@ -85,6 +85,18 @@ class MyTask(RealTimeGymInterface):
         """Between two episodes the joints stand."""
         self._driver.order(np.zeros(JOINTS))
 
+    def render(self):
+        """For `tmrl-like show`, uint8 [300, 300, 3] RGB: the joints in black, and thinner where they should be."""
+        import cv2
+
+        picture = np.full((300, 300, 3), 255, np.uint8)
+        for angles, colour, thickness in ((self._target, (200, 0, 0), 2), (self._driver.read()[0], (0, 0, 0), 6)):
+            turned = np.cumsum(angles)
+            way = np.cumsum([np.sin(turned), -np.cos(turned)], axis=1).T
+            joints = 150 + 65 * np.vstack([np.zeros((1, 2)), way])
+            cv2.polylines(picture, [joints.astype(np.int32)], False, colour, thickness)
+        return picture
+
     def close(self):
         self._driver.close()
 

@@ -54,6 +54,22 @@ def test_policies_are_listed_tagged_exported_and_pruned(
     assert (store.versions(), store.tags()) == ([3], ["best"])
 
 
+def test_without_a_run_the_policies_of_all_runs_are_listed(
+    command_line: CommandLine, store: PolicyStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = PolicyStore(Settings(run_name="other").paths.policies)
+    other.folder.mkdir(parents=True)
+    shutil.copy(store.path(2), other.path(2))
+    Settings(run_name="without").paths.folder.mkdir()
+    assert command_line("policies", "list") == 0
+    words = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.split()]
+    assert [word for word in words if word.isalnum()] == ["other", "version", "2", "tiny", "version", "1", "2", "3"]
+    for run in (store, other):
+        shutil.rmtree(run.folder)
+    assert command_line("policies", "list") == 0
+    assert "no policies in " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

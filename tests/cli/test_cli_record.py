@@ -30,6 +30,16 @@ def test_what_a_random_policy_did_starts_a_run(tmp_path: Path, command_line: Com
     assert command_line("trainer", TINY, f"--server.port={free_port}", path, "--trainer.steps", "5") == 0
 
 
+def test_a_folder_with_a_data_set_is_refused_before_anything_else(
+    tmp_path: Path, command_line: CommandLine, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert command_line("record", TINY, "--random", "--episodes", "1", "--out", str(tmp_path / "data")) == 0
+    assert f"start a run with it: --memory.dataset_path {tmp_path / 'data'}" in capsys.readouterr().out
+    monkeypatch.setattr("tmrl_like.cli.record.prepare", lambda *_: pytest.fail("the experiment was imported"))
+    assert command_line("record", TINY, "--random", "--episodes", "1", "--out", str(tmp_path / "data")) == 2
+    assert "holds a packet log already: choose another folder" in capsys.readouterr().err
+
+
 def test_what_a_stored_policy_did_is_recorded(tmp_path: Path, command_line: CommandLine) -> None:
     actor = TinyActor(TinyEnv.observation_space, TinyEnv.action_space)
     actor.pedal.data.fill_(1.0)

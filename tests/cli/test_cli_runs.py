@@ -138,6 +138,19 @@ def test_a_scripts_policy_is_evaluated_in_the_environment_that_the_script_named(
     assert "its actor cannot be made again: its file holds weights alone" in error(start, "tiny@4")
 
 
+def test_one_episode_has_neither_spread_nor_interval(
+    command_line: CommandLine,
+    capsys: pytest.CaptureFixture[str],
+    trained: Callable[..., Path],
+    store: PolicyStore,  # noqa: F811
+) -> None:
+    trained("tiny")
+    assert command_line("eval", "tiny", "--episodes", "1", "--env.step_s", "0") == 0
+    mean, interval, std, lowest, *_ = rows_of(capsys.readouterr().out)["1"]
+    assert (interval, std) == ("-", "-")
+    assert mean == lowest
+
+
 def test_the_confidence_interval_is_that_of_a_mean() -> None:
     low, high = confidence_interval(np.random.default_rng(3).normal(5.0, 2.0, 400))
     assert high - low == pytest.approx(2 * 1.96 * 2.0 / 20.0, rel=0.1)
@@ -148,9 +161,12 @@ def test_the_confidence_interval_is_that_of_a_mean() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["plot", "nobody"], "no episode of nobody has ended: expected a run with metrics in"),
+        (["plot", "nobody"], "there is no run nobody in "),
+        (["plot", "silent"], "no episode of silent has ended: expected a run with metrics in"),
         (["plot"], "PLACE"),
-        (["eval", "nobody"], "says of no environment to drive it in"),
+        (["eval", "nobody"], "there is no run nobody in "),
+        (["eval", "tinny@best"], "; did you mean tiny?"),
+        (["eval", "silent"], "says of no environment to drive it in"),
         (["eval", "tiny@none"], "there is no policy none in"),
         (["eval", "tiny", "--episodes", "0"], "0 is not 1 or more"),
         (["runs", "--env.step_s", "1"], "`runs` reads no experiment"),
@@ -166,6 +182,7 @@ def test_mistakes_are_one_line_each(
     store: PolicyStore,  # noqa: F811
 ) -> None:
     trained("tiny")
+    Settings(run_name="silent").paths.folder.mkdir()
     assert command_line(*words) == 2
     error = capsys.readouterr().err
     assert message in error

@@ -213,7 +213,7 @@ def _add_tools(commands: Any) -> None:
     _add_number(check, "--delay-steps", 400, about, "0 or more", lambda n: n >= 0)
     about = "how far these go from the default action, as a part of half their range"
     _add_number(check, "--excitation", 0.3, about, "above 0 and up to 1", lambda n: 0 < n <= 1)
-    about = "write a data set that a run can start from (dataset_path), without server and trainer"
+    about = "write a data set that a run can start from (--memory.dataset_path), without server and trainer"
     record = _command(commands, "record", about)
     record.add_argument("--out", required=True, metavar="DIR", help="the folder that the data set goes to")
     _add_number(record, "--episodes", 10, "episodes to record")
@@ -276,12 +276,13 @@ def _add_policies(commands: Any) -> None:
     )
     parser = _command(commands, "policies", "the policies that runs keep on this machine", more)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)
-    about = "show what a run keeps"
+    about = "show what a run keeps, or all runs"
     shown = actions.add_parser("list", help=about)
     tag = actions.add_parser("tag", help="keep a policy for good, under a name of its own")
     export = actions.add_parser("export", help="write a policy to a file, which is all that another machine needs")
     prune = actions.add_parser("prune", help="remove versions without a tag")
-    for action in (shown, tag, export, prune):
+    shown.add_argument("place", metavar="PLACE", nargs="?", help="without it, all runs are shown")
+    for action in (tag, export, prune):
         action.add_argument("place", metavar="PLACE")
     tag.add_argument("tag", metavar="TAG", help="a letter, then letters, digits, '.', '_' and '-'")
     export.add_argument("file", metavar="FILE")

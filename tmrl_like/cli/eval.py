@@ -58,11 +58,8 @@ def main(arguments: Arguments) -> int:
         episodes = list(drive(worker, arguments.episodes))
     if episodes:
         returns = np.array([episode.return_ for episode in episodes])
-        low, high = confidence_interval(returns)
-        spread = [returns.std(ddof=min(1, len(returns) - 1)), returns.min(), np.median(returns), returns.max()]
-        row = [f"{len(returns)}", f"{returns.mean():.5g}", f"{low:.5g} to {high:.5g}", *(f"{n:.5g}" for n in spread)]
         terminated = sum(episode.terminated for episode in episodes) / len(episodes)
-        print_table(f"returns of {policy}", _COLUMNS, [[*row, f"{terminated:.0%}"]])
+        print_table(f"returns of {policy}", _COLUMNS, [[*_in_words(returns), f"{terminated:.0%}"]])
     return INTERRUPTED if stopper.requested else 0
 
 
@@ -85,6 +82,16 @@ def _of_script(start: Start, policy: Path, overrides: Overrides) -> Experiment:
             raise ConfigError(f"{policy} was trained by a script, and its {name} cannot be made again: {why}")
     text = as_yaml(msgspec.to_builtins(parts))
     return load_kept(text, str(Path(start.folder, script)), overrides, _PARTS)
+
+
+def _in_words(returns: np.ndarray[tuple[int], np.dtype[np.float64]]) -> list[str]:
+    """A row under `_COLUMNS`, without its last item; a single value has neither an interval nor a spread."""
+    interval, std = "-", "-"
+    if len(returns) > 1:
+        interval = "{:.5g} to {:.5g}".format(*confidence_interval(returns))
+        std = f"{returns.std(ddof=1):.5g}"
+    extremes = [f"{number:.5g}" for number in (returns.min(), np.median(returns), returns.max())]
+    return [f"{len(returns)}", f"{returns.mean():.5g}", interval, std, *extremes]
 
 
 def confidence_interval(returns: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[float, float]:

@@ -12,11 +12,12 @@ from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.runs import folder_of
 from tmrl_like.cli.tables import print_table
 from tmrl_like.config.document import is_experiment_file
+from tmrl_like.config.paths import data_folder
 from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.policies.export import write_onnx
 from tmrl_like.policies.loading import Policy, load_policy
 from tmrl_like.policies.policy_file import PolicyCard
-from tmrl_like.policies.store import PolicyStore, find_policy, split_place
+from tmrl_like.policies.store import FOLDER, PolicyStore, find_policy, split_place
 
 _COLUMNS = ["version", "tags", "published", "training steps", "return", "test episodes", "MB"]
 
@@ -25,6 +26,8 @@ def main(arguments: Arguments) -> int:
     """Do one action."""
     set_up_logging("policies", arguments.log_level)
     try:
+        if arguments.place is None:
+            return _list_all()
         place = _of_experiment(arguments.place)
         if arguments.action == "export":
             source, file = find_policy(place), Path(arguments.file)
@@ -51,6 +54,17 @@ def main(arguments: Arguments) -> int:
             print(f"{folder}: removed {removed} versions and {len(arguments.untag)} tags")
     except PolicyError as error:
         raise ConfigError(str(error)) from None
+    return 0
+
+
+def _list_all() -> int:
+    """Show what each run of this machine keeps, if anything."""
+    runs = data_folder() / "runs"
+    kept = [run for run in sorted(runs.glob("*/")) if PolicyStore(run / FOLDER).versions()]
+    for run in kept:
+        print_table(run.name, _COLUMNS, _rows(PolicyStore(run / FOLDER)))
+    if not kept:
+        print(f"no policies in {runs} yet; `tmrl-like run EXPERIMENT` makes some")
     return 0
 
 

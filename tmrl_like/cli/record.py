@@ -1,4 +1,4 @@
-"""`tmrl-like record`: a data set from the environment, for `dataset_path`, without server and trainer."""
+"""`tmrl-like record`: a data set from the environment, for the memory's `dataset_path`, without server and trainer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.worker import find_policy, make_standalone, prepare
 from tmrl_like.errors import EnvironmentFaultError
 from tmrl_like.policies.actor import ActorModule
-from tmrl_like.replay.data_sets import write_log
+from tmrl_like.replay.data_sets import refuse_taken, write_log
 
 _PARTS = ("env", "actor", "memory", "sample_compressor", "obs_preprocessor")
 
@@ -29,6 +29,8 @@ class RandomActor(ActorModule):
 def main(arguments: Arguments) -> int:
     """Run episodes, and write the packets that a worker would have sent."""
     Stopper(arguments.supervised)
+    folder = Path(arguments.out)
+    refuse_taken(folder)  # before the experiment's code is imported, which takes its time
     experiment = prepare(arguments, "record", _PARTS)
     if arguments.random:
         experiment = dataclasses.replace(experiment, actor=RandomActor)
@@ -42,14 +44,15 @@ def main(arguments: Arguments) -> int:
                 yield from ((record, packet.samples) for record, packet in traffic.records)
                 done.append(traffic.samples)
 
-    folder, done = Path(arguments.out), list[int]()
+    done = list[int]()
     try:
-        samples = write_log(folder, records())  # which refuses a folder before the first record is made
+        samples = write_log(folder, records())
     except EnvironmentFaultError as error:
         if not done:
             raise
         raise EnvironmentFaultError(
             f"{error}; kept in {folder}: {len(done)} of {arguments.episodes} episodes"
         ) from None
-    print(f"{folder}: {samples} samples of {arguments.episodes} episodes; start a run with it: dataset_path")
+    made = f"{folder}: {samples} samples of {arguments.episodes} episodes"
+    print(f"{made}; start a run with it: --memory.dataset_path {folder}")
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tmrl_like.base.text import nearest
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.tables import print_table
@@ -11,6 +12,7 @@ from tmrl_like.config.document import is_experiment_file
 from tmrl_like.config.loading import Overrides, load_settings
 from tmrl_like.config.paths import RunPaths, data_folder
 from tmrl_like.config.run_lock import is_in_use
+from tmrl_like.errors import ConfigError
 from tmrl_like.metrics.curves import recent
 from tmrl_like.metrics.reading import read_records
 from tmrl_like.metrics.starts import read_starts
@@ -63,7 +65,16 @@ def folder_of(place: str, overrides: Overrides = ()) -> Path:
     """The folder of the run that a run's name, its folder or the YAML file of its experiment stands for.
 
     `overrides` are of the file, where it is one: another `run_name`.
+
+    Raises:
+        ConfigError: there is no run of that name.
     """
     if is_experiment_file(place):
         return load_settings(place, overrides).paths.folder
-    return Path(place) if Path(place).is_dir() else RunPaths(place, data_folder()).folder
+    runs = data_folder() / "runs"
+    folder = Path(place) if Path(place).is_dir() else runs / place
+    if not folder.is_dir():
+        near = nearest(place, [run.name for run in runs.glob("*/")])
+        hint = f"did you mean {near}?" if near else "`tmrl-like runs` lists all"
+        raise ConfigError(f"there is no run {place} in {runs}; {hint}")
+    return folder

@@ -81,12 +81,13 @@ def write_data_set(folder: str | Path, buffers: Iterable[Buffer]) -> int:
 
 def write_log(folder: Path, records: Iterable[tuple[bytes | memoryview, int]]) -> int:
     """Write sealed packets with their numbers of samples as a log; returns the sum. ConfigError: not in this folder."""
+    refuse_taken(folder)
     try:
         lock = lock_folder(folder)
     except OSError as error:
         raise ConfigError(f"cannot write the data set to {folder}: {error}") from None
-    if lock is None or segments_in(folder):
-        raise ConfigError(f"{folder} holds a packet log already: choose another folder")
+    if lock is None:
+        raise ConfigError(f"{folder} is being written to by another process: choose another folder")
     packet_log = PacketLog(folder, lock, _SEGMENT_BYTES)
     total = 0
     try:
@@ -97,6 +98,12 @@ def write_log(folder: Path, records: Iterable[tuple[bytes | memoryview, int]]) -
     finally:
         packet_log.close()
     return total
+
+
+def refuse_taken(folder: Path) -> None:
+    """Raise ConfigError where a folder holds a packet log."""
+    if segments_in(folder):
+        raise ConfigError(f"{folder} holds a packet log already: choose another folder")
 
 
 def log_files(path: Path) -> list[Path]:

@@ -10,6 +10,7 @@ GONE: dict[str, str] = {
     "--plot": "`benchmark` prints percentiles",
     "--pull": "use `hf download REPO --repo-type dataset --local-dir DIR`",
     "--push": "use `hf upload REPO DIR --repo-type dataset`",
+    "--rerun": "write the rollouts that `on_worker_rollout` is called with",
     "--tensorboard": "use --trainer.tensorboard true",
     "--wandb": "use --trainer.wandb true",
     "--wandb-entity": "use --trainer.wandb_entity NAME",

@@ -200,10 +200,8 @@ def _add_tools(commands: Any) -> None:
         policy.add_argument("--policy", **newest)
         policy.add_argument("--untrained", action="store_true", help="drive an untrained policy, for comparison")
     test.add_argument("--video", metavar="FILE", help="write the first episode's pictures to an .mp4 file")
-    about = "write observations, actions, rewards and timing of all episodes to an .rrd file for the Rerun viewer"
-    test.add_argument("--rerun", metavar="FILE", help=f"{about} (the extra rerun)")
     test.add_argument("--show", action="store_true", help="draw the environment meanwhile, as `show` does")
-    show.set_defaults(show=True, video=None, rerun=None)
+    show.set_defaults(show=True, video=None)
     benchmark = _command(commands, "benchmark", "measure the environment's time-steps with the policy in the loop")
     _add_number(benchmark, "--steps", 400, "steps to measure")
     about = "check in one process that environment, compressor, wire and memory rebuild every transition exactly"

@@ -1,10 +1,8 @@
-"""`tmrl-like test` and `show`: how good is a policy, what does it look like, and what are its episodes made of?"""
+"""`tmrl-like test` and `show`: how good is a policy, and what does it look like?"""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import queue
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,6 @@ import numpy as np
 from tmrl_like.base.text import counted
 from tmrl_like.cli.app import INTERRUPTED
 from tmrl_like.cli.arguments import Arguments
-from tmrl_like.cli.recording import Recording
 from tmrl_like.cli.screen import Screen
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.cli.tables import SUMMARY_COLUMNS, print_table, summary_row
@@ -23,12 +20,10 @@ from tmrl_like.cli.worker import find_policy, make_standalone, prepare
 from tmrl_like.envs.supervision import StoppedError
 from tmrl_like.envs.vision import Frame, load_opencv
 from tmrl_like.errors import ConfigError
-from tmrl_like.rollouts import Rollout
 from tmrl_like.types import EpisodeStats
 from tmrl_like.worker.worker import RolloutWorker
 
 _FPS = 30.0  # of an environment that says nothing about its own
-_ROLLOUT_WITHIN_S = 10.0
 _SMALLEST_PX = 384  # smaller pictures are enlarged
 
 
@@ -38,15 +33,8 @@ def main(arguments: Arguments) -> int:
     experiment = prepare(arguments, "test", ("env", "actor", "obs_preprocessor"))
     policy = None if arguments.untrained else find_policy(experiment, arguments.policy)
     film = Video(arguments.video) if arguments.video else contextlib.nullcontext()
-    recording = Recording(arguments.rerun) if arguments.rerun else contextlib.nullcontext()
-    name = "an untrained policy" if policy is None else f"the policy {policy}"
-    rollouts: queue.SimpleQueue[Rollout] = queue.SimpleQueue()
-    more: dict[str, Any] = {}
-    if arguments.rerun:
-        section = dataclasses.replace(experiment.worker, rollout_observations=True)
-        experiment, more = dataclasses.replace(experiment, worker=section), {"on_rollout": rollouts.put}
     screen = contextlib.closing(Screen(lambda: worker.stop())) if arguments.show else contextlib.nullcontext()
-    with film as video, recording as record, screen as shown, make_standalone(experiment, policy, **more) as worker:
+    with film as video, screen as shown, make_standalone(experiment, policy) as worker:
 
         def after_step() -> None:
             if shown is not None:
@@ -56,11 +44,9 @@ def main(arguments: Arguments) -> int:
 
         episodes: list[EpisodeStats] = []
         for episode in drive(worker, arguments.episodes, arguments.supervised, after_step):
-            if record is not None and episode.steps:
-                with contextlib.suppress(queue.Empty):  # the log says why it makes no rollout
-                    record.add(rollouts.get(timeout=_ROLLOUT_WITHIN_S))
             episodes.append(episode)
     if not arguments.supervised and episodes:
+        name = "an untrained policy" if policy is None else f"the policy {policy}"
         print_table(f"test of {name}", SUMMARY_COLUMNS, [summary_row("", episodes)])
         env = worker.loop.env
         if env.faults:

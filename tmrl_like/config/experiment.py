@@ -96,7 +96,7 @@ class WorkerSection(WorkerOptions):
 
     Attributes:
         test_episode_interval: a test episode before every k-th training episode; 0: none.
-        keep_best: keep the best run that this machine's workers drive, see docs/guide/best_run.md.
+        keep_best: keep the best run that this machine's workers drive.
         torch_threads: processor threads of the actor; one disturbs the control loop least.
         synchronous: collect in lockstep with training: each environment step allows
             `trainer.max_training_steps_per_env_step` training steps, and each environment waits for those of its step

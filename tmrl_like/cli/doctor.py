@@ -214,19 +214,6 @@ def _environment(arguments: Arguments, load: Load) -> Iterator[Finding]:
         cure = "end other programs, raise time_step_duration, or see docs/guide/realtime.md"
         is_fine = times.steps > 0 and times.overruns <= _LATE_SHARE * times.steps
         yield _judge(is_fine, WARNING, f"{text}, {counted(times.overruns, 'overrun')}", cure)
-        render_s = [worker.run_in_control_thread(lambda _: _render(worker.env)) for _ in range(2)][1]
-        text = f"render() takes {duration(render_s)}" if render_s else "render() draws nothing"
-        is_fine = not env.time_step_s or render_s < env.time_step_s / 2
-        yield _judge(is_fine, WARNING, text, "while an episode is filmed, time-steps are late; draw less")
-
-
-def _render(env: Any) -> float:
-    """How long it takes to draw a picture, in seconds; 0: there is none."""
-    started = time.perf_counter()
-    try:
-        return 0.0 if env.render() is None else time.perf_counter() - started
-    except Exception:  # the user's code, or no code at all
-        return 0.0
 
 
 def _knock(host: str, port: int, command: str) -> Iterator[Finding]:

@@ -38,17 +38,16 @@ def test_a_mistake_is_one_line_with_its_cause_and_an_exit_code(
     assert [line for line in before if "Traceback" in line or "tmrl-like: error" in line] == [], "\n".join(before)
 
 
-@pytest.mark.parametrize(("key", "offline"), [("wandb", False), ("wandb_offline", True)])
 def test_a_trainer_runs_with_wandb_where_a_key_says_so(
-    key: str, offline: bool, command_line: CommandLine, monkeypatch: pytest.MonkeyPatch
+    command_line: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = []
     monkeypatch.setattr(
         "tmrl_like.trainer.trainer.Trainer.run_with_wandb", lambda self, **options: calls.append(options)
     )
     project = ("--trainer.wandb_project", "arms")
-    assert command_line("trainer", TINY, f"--trainer.{key}", "true", *project, *NOWHERE) == 0
-    assert [(options["offline"], options["project"]) for options in calls] == [(offline, "arms")]
+    assert command_line("trainer", TINY, "--trainer.wandb", "true", *project, *NOWHERE) == 0
+    assert [(options["project"], options["run_id"]) for options in calls] == [("arms", "tiny")]
 
 
 @pytest.mark.parametrize(

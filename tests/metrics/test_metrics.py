@@ -232,7 +232,7 @@ def test_wandb_logs_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_real_wandb_keeps_an_offline_run(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from tmrl_like.metrics.sinks import WandbSink\n"
-        f"sink = WandbSink(Path({str(tmp_path)!r}), project='p', run_id='r', offline=True)\n"
+        f"sink = WandbSink(Path({str(tmp_path)!r}), project='p', run_id='r')\n"
         f"sink.write({ROUND!r})\n"
         "sink.close(); sys.exit(sink.failed or 0)"
     )

@@ -14,12 +14,13 @@ GONE: dict[str, str] = {
     "--tensorboard": "use --trainer.tensorboard true",
     "--wandb": "use --trainer.wandb true",
     "--wandb-entity": "use --trainer.wandb_entity NAME",
-    "--wandb-offline": "use --trainer.wandb_offline true",
+    "--wandb-offline": "use --trainer.wandb true and the variable WANDB_MODE=offline",
     "--wandb-project": "use --trainer.wandb_project NAME",
     "--wandb-run-id": "use --trainer.wandb_run_id ID",
     "pull": "use `hf download REPO FILE --local-dir DIR`",
     "push": "use `policies export`, and `hf upload REPO FILE`",
     "replay": "`Rollout.load` reads a run's best/rollout.npz: docs/guide/best_run.md",
     "video_every_minutes": "use `test EXPERIMENT --video FILE` while it trains",
+    "wandb_offline": "use `wandb: true` and the variable WANDB_MODE=offline",
 }
 """Of a name as a user writes it, one line that says what to use instead."""

@@ -80,7 +80,7 @@ def train(
             further.enter_context(reloading)
         if arguments.supervised:
             print("ready", flush=True)
-        if not ((section.wandb or section.wandb_offline) and is_first):
+        if not (section.wandb and is_first):
             trainer.run()
         else:
             trainer.run_with_wandb(
@@ -88,7 +88,6 @@ def train(
                 project=section.wandb_project,
                 run_id=section.wandb_run_id or experiment.run_name,
                 key=os.environ.get("WANDB_API_KEY"),
-                offline=section.wandb_offline,
             )
     if is_first and not arguments.supervised:
         print(f"everything of this run is in {paths.folder}; try: {how_to_test(arguments)}", flush=True)

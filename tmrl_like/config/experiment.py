@@ -122,11 +122,10 @@ class TrainerSection(TrainerOptions, Schedule):
         torch_threads: processor threads for training; none: all cores of this trainer's share of the machine but one.
         checkpoint: keep checkpoints, and the samples as they arrive, in the run's folder.
         tensorboard: write metrics for TensorBoard into the run's folder.
-        wandb: send metrics to Weights & Biases.
+        wandb: send metrics to Weights & Biases; with WANDB_MODE=offline they stay in the run's folder.
         wandb_entity: user or team there.
         wandb_project: project there.
         wandb_run_id: the same id continues a run; none: the name of the run.
-        wandb_offline: keep what would be sent in the run's folder, whether `wandb` is true or not.
     """
 
     torch_threads: int | None = None
@@ -136,7 +135,6 @@ class TrainerSection(TrainerOptions, Schedule):
     wandb_entity: str | None = None
     wandb_project: str = "tmrl_like"
     wandb_run_id: str | None = None
-    wandb_offline: bool = False
 
     def __post_init__(self) -> None:
         Schedule.__post_init__(self)

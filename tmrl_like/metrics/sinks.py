@@ -170,13 +170,11 @@ class WandbSink:
         run_id: str | None = None,
         key: str | None = None,
         config: dict[str, Any] | None = None,
-        offline: bool = False,
     ) -> None:
         """Start wandb in the background, with its files in `folder`; the rest is as in `Trainer.run_with_wandb`."""
         settings = {"entity": entity, "project": project, "id": run_id, "config": config or {}}
         self._init: dict[str, Any] = {"dir": str(folder), "resume": "allow", **settings}
         self._key = key
-        self._offline = offline
         self._queue: queue.Queue[Record | None] = queue.Queue()
         self.failed = ""
         self._thread = start_thread(self._run, "tmrl-wandb")
@@ -212,11 +210,10 @@ class WandbSink:
         if self._key is not None:
             os.environ["WANDB_API_KEY"] = self._key
         settings = wandb.Settings(init_timeout=15, silent=True)
-        if not self._offline:
-            try:
-                return wandb.init(settings=settings, **self._init)
-            except Exception as error:
-                log.warning("wandb is not reachable (%s): keeping the run offline in %s", error, self._init["dir"])
+        try:
+            return wandb.init(settings=settings, **self._init)
+        except Exception as error:
+            log.warning("wandb is not reachable (%s): keeping the run offline in %s", error, self._init["dir"])
         return wandb.init(mode="offline", settings=settings, **self._init)
 
 

@@ -239,7 +239,6 @@ class Trainer:
         project: str | None = None,
         run_id: str | None = None,
         key: str | None = None,
-        offline: bool = False,
     ) -> None:
         """As `run`, and log to Weights & Biases, which can neither stop nor stall training.
 
@@ -247,15 +246,15 @@ class Trainer:
             entity: wandb user or team.
             project: wandb project.
             run_id: name of the run; the same id continues a run.
-            key: wandb API key; None: wandb's own settings.
-            offline: keep the run on this machine; `wandb sync` uploads it later.
+            key: wandb API key; None: wandb's own settings. With WANDB_MODE=offline the run stays on this machine, and
+                `wandb sync` uploads it later.
 
         Raises:
             ConfigError: a partial holds positional arguments, which have no name to be logged under.
         """
         config = partial_to_dict(self._training_cls)
         folder = self._metrics_path.parent / "wandb"
-        self._run(WandbSink(folder, entity, project, run_id, key, config, offline))
+        self._run(WandbSink(folder, entity, project, run_id, key, config))
 
     def stop(self) -> None:
         """End `run` after the current training step, with a checkpoint. Any thread, or a signal handler."""

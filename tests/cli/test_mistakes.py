@@ -128,7 +128,7 @@ def test_keys_are_invited_listed_joined_and_revoked(
     out, err = capsys.readouterr()
     assert "keys join" in err
     line = out.strip()
-    assert main(["keys", "join", line, "--keys_dir", there]) == 0
+    assert main(["keys", "join", line, "--keys-dir", there]) == 0
     assert capsys.readouterr().out == "this machine may connect as robot1 (worker, trainer)\n"
     assert main(["keys", "list", "--keys-dir", here]) == 0
     assert "robot1" in capsys.readouterr().out

@@ -6,6 +6,7 @@ GONE: dict[str, str] = {
     "--best": "use --policy best",
     "--engine": "use --server.engine NODES",
     "--hz": "use --env.time_step_duration SECONDS",
+    "--keys_dir": "use --keys-dir FOLDER",
     "--minutes": "use --trainer.max_minutes N; `benchmark` counts --steps",
     "--plot": "`benchmark` prints percentiles",
     "--pull": "use `hf download REPO --repo-type dataset --local-dir DIR`",

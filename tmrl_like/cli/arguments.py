@@ -328,7 +328,7 @@ def _add_keys(commands: Any) -> None:
     revoke = actions.add_parser("revoke", help="refuse a key from now on; what it has open is closed")
     revoke.add_argument("name", metavar="NAME")
     for action in actions.choices.values():
-        action.add_argument("--keys-dir", "--keys_dir", metavar="FOLDER", help="where the keys are")
+        action.add_argument("--keys-dir", metavar="FOLDER", help="where the keys are")
 
 
 def _add_engine(commands: Any) -> None:

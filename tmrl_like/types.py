@@ -148,13 +148,12 @@ class ActionSource(IntEnum):
 
     POLICY = 0  # the actor; also of the first sample of its episodes, whose action nobody chose
     SAFE = 1  # the safe action, because the policy was too old, missing, or not finite
-    HUMAN = 2  # a person who took over beside the worker: keys, a gamepad
+    HUMAN = 2  # a person who took over: keys, a gamepad
     EXPERT = 3  # an actor that ignores policies, in all samples of its episodes: a demonstration
     PROGRAM = 4  # a program that took over
-    REMOTE = 5  # a person who took over from the page
 
 
-TAKEN_OVER = (ActionSource.HUMAN, ActionSource.PROGRAM, ActionSource.REMOTE)
+TAKEN_OVER = (ActionSource.HUMAN, ActionSource.PROGRAM)
 """Sources of actions that somebody chose who took over from the policy."""
 
 

@@ -125,6 +125,8 @@ MISTAKES = {
         ["server", TINY, "--log-lvel", "debug"], "there is no option --log-lvel; did you mean --log-level?"
     ),
     "an option unknown": Mistake(["server", TINY, "--frost", "3"], "--frost; see tmrl-like server --help"),
+    "an option that is gone": Mistake(["page", TINY, "--operator"], "the page only shows; take over at the robot"),
+    "a key that is gone": Mistake(["worker", TINY, "--worker.takeover_from_page", "true"], "take over at the robot"),
     "a choice misspelt": Mistake(["server", TINY, "--log-level", "inf"], "there is no 'inf'; did you mean info?"),
     "an argument too many": Mistake(["server", TINY, "more"], "'more' is one argument too many"),
     "too few workers": Mistake(["run", TINY, "--workers", "0"], "0 is not 1 or more"),

@@ -184,7 +184,7 @@ def test_sites_trainers_and_nodes_are_invited_listed_joined_and_revoked(
     assert [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()] == [
         ["arena", "the engine's site"],
         ["gpu", "trainer, the engine's trainer"],
-        ["local", "worker, trainer, operator"],
+        ["local", "worker, trainer"],
         ["localhost:1", "the engine's node"],
     ]
     for _ in range(2):  # until a node has heard of it

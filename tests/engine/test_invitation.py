@@ -32,7 +32,7 @@ def test_a_site_runs_the_same_server_as_the_others_and_invites_workers_of_its_ow
     assert join(other, invite(keys, "arena", "site")) == "site arena"
     assert engine_user(other, "site").name == "arena"
     assert other.server_keys() == keys.server_keys()
-    assert other.peer_keys().roles == ("worker", "trainer", "operator")
+    assert other.peer_keys().roles == ("worker", "trainer")
     robot = KeyFolder(tmp_path / "robot")
     robot.join(other.invite("robot"))
     assert robot.peer_keys().server_curve_public == keys.peer_keys().server_curve_public

@@ -128,54 +128,15 @@ def test_there_are_few_watchers_and_they_see_no_more_than_the_beginning_of_a_lon
     assert {beat.alarm + beat.ended for _, beat in sight.workers} == {"é" * 400}
 
 
-OPERATOR = Identity("tablet", ("operator",))
-
-
-@pytest.fixture
-def driven(link):
-    """A relay with an operator and a worker, w1."""
-    relay = Relay(link)
-    give(relay, b"op", hello("watcher", "op"), OPERATOR)
-    give(relay, b"w", hello())
-    return relay
-
-
-def test_an_operators_keys_go_to_the_worker_under_the_name_of_his_key(driven, link):
-    give(driven, b"op", m.Drive("w1", 7, 1.5, ("left", "up"), driver="somebody else"), OPERATOR)
-    give(driven, b"op", m.Drive("nobody", 7, 1.5, ("left",)), OPERATOR)
-    give(driven, b"op", m.Look(), OPERATOR)
-    assert link.to(b"w", m.Drive) == [m.Drive("w1", 7, 1.5, ("left", "up"), driver="tablet")]
-    assert len(link.sights) == 1
-
-
-def test_a_watchers_key_does_not_drive(relay, link):
-    give(relay, b"w", hello())
-    give(relay, b"eye", m.Drive("w1", 7, 1.5, ("left",)), WATCHER)
-    give(relay, b"w", m.Drive("w1", 7, 1.5, ("left",)))
-    assert not link.to(b"w", m.Drive)
-
-
-def test_a_key_that_is_no_operators_any_more_does_not_drive(driven, link):
-    give(driven, b"op", m.Drive("w1", 7, 1.5, ("left",)), OPERATOR)
-    give(driven, b"op", m.Drive("w1", 7, 1.5, ("up",)), Identity("tablet", ("watcher",)))
-    assert [drive.keys for drive in link.to(b"w", m.Drive)] == [("left",)]
-
-
 @pytest.mark.fault(
     "peers", "a watcher asks all the time, and comes again and again", "it is answered four times a second"
 )
 def test_a_watcher_that_comes_again_and_again_gets_no_more_for_it(relay, link):
     for number in range(30):
         peer = b"again%d" % number
-        give(relay, peer, hello("watcher", "again", number + 1), OPERATOR)
+        give(relay, peer, hello("watcher", "again", number + 1), WATCHER)
         for _ in range(10):
             view = link.sights[-1][0].number if link.sights else 0
-            give(relay, peer, m.Look(view=view), OPERATOR)
-        give(relay, peer, m.Bye(), OPERATOR)
+            give(relay, peer, m.Look(view=view), WATCHER)
+        give(relay, peer, m.Bye(), WATCHER)
     assert len(link.sights) == 10
-
-
-def test_an_operator_sends_so_many_a_second(driven, link):
-    for _ in range(500):
-        give(driven, b"op", m.Drive("w1", 7, 1.5), OPERATOR, now=1.0)
-    assert len(link.to(b"w", m.Drive)) == 50

@@ -18,7 +18,7 @@ from .exchange import DEADLINE_S, introduce, receive_at, receive_of, send_of, un
 
 class Contract:
     transport: ClassVar[str]
-    identity = Identity("local", ("worker", "trainer", "operator"))
+    identity = Identity("local", ("worker", "trainer"))
 
     @pytest.fixture(autouse=True)
     def keys(self, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -197,4 +197,4 @@ class TestTlspyo(Contract):
 
 class TestInproc(Contract):
     transport = "inproc"
-    identity = Identity("inproc", ("worker", "trainer", "operator"))
+    identity = Identity("inproc", ("worker", "trainer"))

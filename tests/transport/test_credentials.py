@@ -88,7 +88,7 @@ def test_a_file_half_written_keeps_the_key_that_was_in_it(
     assert len(caplog.records) == 1
     authorized(folder, "local").write_text(before.replace('"worker",', ""))
     keys.refresh(now=4.0)
-    assert list(keys.identities.values()) == [Identity("local", ("trainer", "operator"))]
+    assert list(keys.identities.values()) == [Identity("local", ("trainer",))]
 
 
 @pytest.mark.fault(

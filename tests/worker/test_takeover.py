@@ -1,9 +1,7 @@
 """Somebody drives in place of the policy: who asks him never waits, and each step says whose it was."""
 
 import logging
-import math
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.types import ActionSource
 from tmrl_like.worker import takeover
 from tmrl_like.worker.collector import Collector
-from tmrl_like.worker.link_messages import Driven
 from tmrl_like.worker.options import WorkerOptions
 
 POLICY, HUMAN = ActionSource.POLICY, ActionSource.HUMAN
@@ -125,7 +122,6 @@ def test_who_takes_over_drives_from_the_next_step_on_until_he_gives_back(make, c
     made_with = worker.loop.takeover._driver.made_with
     assert made_with["action_space"] == worker.env.action_space
     assert made_with["default_action"].tolist() == [0.0]
-    assert worker.loop.takeover.steps == 4
 
 
 def test_a_program_says_that_it_is_one_and_the_worker_says_who_drives(make, monkeypatch):
@@ -184,65 +180,3 @@ def test_a_driver_that_cannot_be_made_is_the_users_mistake():
 
     with pytest.raises(ConfigError, match="there is no screen"):
         RolloutWorker(CountingEnv, LinearActor, standalone=True, model_path=None, takeover=no_screen)
-
-
-class Page:
-    """What comes from pages, at the times that a test says (seconds)."""
-
-    def __init__(self, worker):
-        self.takeover = worker.loop.takeover
-
-    def says(self, at, operator="desk", hand=1, age_s=0.0, gives_back=False):
-        self.takeover.on_page(Driven(operator, hand, 1e6 + at - age_s, ("right",), gives_back), at, 1e6 + at)
-
-    def driver(self, at):
-        self.takeover.choose(None, False, at)
-        return self.takeover.name
-
-
-@pytest.fixture
-def page():
-    options = WorkerOptions(takeover_from_page=True)
-    with RolloutWorker(CountingEnv, LinearActor, standalone=True, model_path=None, options=options) as worker:
-        yield Page(worker)
-
-
-@pytest.mark.fault("people", "two operators take over from one worker", "the first drives until he gives back")
-@pytest.mark.parametrize("other", [{"operator": "lab"}, {"hand": 2}])
-def test_who_takes_over_first_has_the_wheel_until_he_gives_back_or_falls_silent(page, other, caplog):
-    page.says(1.0)
-    for at in (1.1, 1.2):
-        page.says(at, **other)
-        page.says(at, **other, gives_back=True)
-    assert page.driver(1.3) == "operator desk"
-    refused = f"operator {other.get('operator', 'desk')}"
-    assert caplog.messages == [f"takeover: {refused} does not drive: operator desk has not given back"]
-    page.says(1.4, gives_back=True)
-    assert page.driver(1.4) == ""
-    page.says(1.5, **other)
-    assert page.driver(1.6) == refused
-    page.says(1.7)  # too early again
-    assert page.driver(1.99) == refused
-    assert page.driver(2.01) == ""
-    page.says(2.1)
-    assert page.driver(2.2) == "operator desk"
-
-
-@pytest.mark.parametrize(
-    ("age_s", "drives"), [(0.0, True), (1.4, True), (1.6, False), (-0.1, False), (math.nan, False), (-math.inf, False)]
-)
-def test_keys_that_come_late_do_not_drive_and_one_line_says_why(page, age_s, drives, caplog):
-    for at in (1.0, 1.1):
-        page.says(at, age_s=age_s)
-    assert page.driver(1.2) == ("operator desk" if drives else "")
-    late = "his keys are older than 1.5 s: the link is slow, or was cut for a moment"
-    assert caplog.messages == ([] if drives else [f"takeover: operator desk does not drive: {late}"])
-    page.says(1.2)
-    page.says(1.3, age_s=age_s, gives_back=True)  # which does no harm, however late
-    assert page.driver(1.3) == ""
-
-
-def test_who_has_the_wheel_is_in_the_workers_condition(page):
-    assert page.takeover.hand == 0
-    page.says(time.perf_counter() + 3600, hand=77)
-    assert page.takeover.hand == 77

@@ -255,16 +255,12 @@ def _add_runs(commands: Any) -> None:
 
 def _add_page(commands: Any) -> None:
     about = "show the run in a browser, and its figures to Prometheus (the extra page)"
-    page = _command(
-        commands, "page", about, "It looks with this machine's key, and changes nothing without --operator."
-    )
+    page = _command(commands, "page", about, "It looks with this machine's key, and changes nothing.")
     is_port = ("a port, or 0", lambda n: 0 <= n < 65536)
     about = "where a browser finds it; 0: a free one (7791, or a free one)"
     page.add_argument("--port", type=_number_of(0, *is_port), metavar="N", help=about)
     about = "local address to listen on; another one lets others look, without a key (127.0.0.1: this machine only)"
     page.add_argument("--bind", default="127.0.0.1", metavar="ADDRESS", help=about)
-    about = "let browsers of this machine drive workers that allow it; needs an operator's key"
-    page.add_argument("--operator", action="store_true", help=about)
 
 
 def _add_policies(commands: Any) -> None:
@@ -318,8 +314,8 @@ def _add_keys(commands: Any) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)
     invite = actions.add_parser("invite", help="make a key for another machine; prints one line to paste there")
     invite.add_argument("name", metavar="NAME", help="what to call that machine")
-    roles = ("worker", "trainer", "both", "watcher", "operator", "site", "node")
-    about = "what it may be (worker); a watcher looks, an operator drives, too; of an engine: site, trainer or node"
+    roles = ("worker", "trainer", "both", "watcher", "site", "node")
+    about = "what it may be (worker); a watcher only looks; of an engine: site, trainer or node"
     invite.add_argument("--role", choices=roles, default="worker", help=about)
     about = "- reads the line that `invite` printed from standard input; an argument would stay in the history"
     join = actions.add_parser("join", help="take over a key that `invite` made")

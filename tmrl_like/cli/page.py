@@ -7,10 +7,8 @@ import logging
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.stopping import Stopper
-from tmrl_like.config.experiment import is_loopback
 from tmrl_like.config.loading import load_settings
 from tmrl_like.config.paths import keys_folder
-from tmrl_like.errors import ConfigError
 from tmrl_like.metrics.reading import read_records
 from tmrl_like.page.app import Page
 from tmrl_like.page.watcher import Watcher
@@ -29,17 +27,10 @@ def main(arguments: Arguments) -> int:
     section, metrics = settings.server, settings.paths.metrics
     servers = addresses_of(section.host, section.port)
     keys = KeyFolder(keys_folder(section.keys_dir))
-    if arguments.operator and "operator" not in keys.peer_keys().roles:
-        raise ConfigError(
-            f"--operator needs an operator's key, and that in {keys.path} is none: on the server's machine run "
-            "`tmrl-like keys invite NAME --role operator`"
-        )
-    if arguments.operator and not is_loopback(arguments.bind):
-        raise ConfigError(f"--bind {arguments.bind}: anybody there could drive; with --operator expected 127.0.0.1")
     link = connect_to_one(section.transport, servers, "", keys, section.limits)
     asked = settings.trainer.max_training_steps_per_env_step
     title = {"title": settings.run_name, "asked_ratio": None if asked == "auto" else asked}
-    watcher = Watcher(link, ", ".join(servers), title, read_records(metrics, _HISTORY_BYTES), arguments.operator)
+    watcher = Watcher(link, ", ".join(servers), title, read_records(metrics, _HISTORY_BYTES))
     with Page(watcher, arguments.bind, arguments.port) as page:
         stopper.on_stop = page.close
         log.info("%s is shown at %s", settings.run_name, page.url)

@@ -31,54 +31,7 @@ def deflected(deflection: Sequence[float], space: gymnasium.Space[Any], rest: An
     return (rest + np.where(ways > 0, ways * (space.high - rest), ways * (rest - space.low))).astype(space.dtype)
 
 
-class Keys:
-    """What keys do. It reads no keyboard, and so drives only from the page (`worker.takeover_from_page`).
-
-    Attributes:
-        names: of the keys.
-    """
-
-    def __init__(
-        self, action_space: gymnasium.Space[Any], default_action: Any, keys: Mapping[str, Any] = ARROWS
-    ) -> None:
-        """Take the keys.
-
-        Args:
-            action_space: of the environment.
-            default_action: sent where no key is down.
-            keys: what each key does: to a bounded Box deflections of its components, -1 to 1, which are added up
-                (the arrow keys steer the first two); or the whole action, where actions are no Box, the first one's.
-
-        Raises:
-            ConfigError: no action of a key.
-        """
-        is_box = isinstance(action_space, spaces.Box)
-        if any(isinstance(value, Sequence) != is_box for value in keys.values()) and (
-            is_box or isinstance(action_space, spaces.Discrete)
-        ):
-            wanted = "a list of deflections, [1]" if is_box else "the number of an action"
-            raise ConfigError(f"keys is {dict(keys)}; for actions of {action_space} expected of each key {wanted}")
-        self._space, self._rest, self._actions = action_space, default_action, dict(keys)
-        self.names = tuple(keys)
-        self.action_of(keys)
-
-    def action_of(self, held: Collection[str]) -> Any:
-        """The action of these keys; others do nothing."""
-        given = [value for name, value in self._actions.items() if name in held]
-        if not isinstance(self._space, spaces.Box):
-            return given[0] if given else self._rest
-        size = max(map(len, given), default=0)
-        return deflected([sum(v[i] for v in given if i < len(v)) for i in range(size)], self._space, self._rest)
-
-    def __call__(self, obs: Any) -> Any:
-        """None: they do not drive."""
-        return None
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
-class KeyDriver(Keys):
+class KeyDriver:
     """Keys drive, while they are held down, or between two presses of one key; whatever window has the focus."""
 
     def __init__(
@@ -94,7 +47,8 @@ class KeyDriver(Keys):
         Args:
             action_space: of the environment.
             default_action: sent where no key is down.
-            keys: as `Keys`.
+            keys: what each key does: to a bounded Box deflections of its components, -1 to 1, which are added up
+                (the arrow keys steer the first two); or the whole action, where actions are no Box, the first one's.
             toggle: this key takes over and gives back; None: so does holding any of `keys`.
             give_back_after_s: without `toggle`: after so long with no key held.
 
@@ -102,7 +56,14 @@ class KeyDriver(Keys):
             ConfigError: there is no such key, no screen, or no action of a key.
             MissingExtraError: what reads keys is not installed.
         """
-        super().__init__(action_space, default_action, keys)
+        is_box = isinstance(action_space, spaces.Box)
+        if any(isinstance(value, Sequence) != is_box for value in keys.values()) and (
+            is_box or isinstance(action_space, spaces.Discrete)
+        ):
+            wanted = "a list of deflections, [1]" if is_box else "the number of an action"
+            raise ConfigError(f"keys is {dict(keys)}; for actions of {action_space} expected of each key {wanted}")
+        self._space, self._rest, self._actions = action_space, default_action, dict(keys)
+        self._action_of(keys)
         self._toggle, self._was_down, self._is_on = toggle, False, False
         self._lasts = _Lasting(give_back_after_s)
         self._keyboard = open_keyboard()
@@ -115,7 +76,14 @@ class KeyDriver(Keys):
         if self._toggle is not None:
             self._is_on ^= self._toggle in held and not self._was_down
             self._was_down = self._toggle in held
-        return self.action_of(held) if self._is_on or (not self._toggle and self._lasts(bool(held))) else None
+        return self._action_of(held) if self._is_on or (not self._toggle and self._lasts(bool(held))) else None
+
+    def _action_of(self, held: Collection[str]) -> Any:
+        given = [value for name, value in self._actions.items() if name in held]
+        if not isinstance(self._space, spaces.Box):
+            return given[0] if given else self._rest
+        size = max(map(len, given), default=0)
+        return deflected([sum(v[i] for v in given if i < len(v)) for i in range(size)], self._space, self._rest)
 
     def close(self) -> None:
         """Let the keyboard go."""

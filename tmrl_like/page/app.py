@@ -7,20 +7,16 @@ import contextlib
 import functools
 import ipaddress
 import logging
-import secrets
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from tmrl_like.base.threads import start_thread
 from tmrl_like.errors import AddressInUseError, MissingExtraError, TransportError
 from tmrl_like.page.prometheus import exposition
 from tmrl_like.page.watcher import Watcher
-from tmrl_like.wire import messages as m
 
 log = logging.getLogger("tmrl_like.page")
 
@@ -28,7 +24,6 @@ DEFAULT_PORT = 7791
 _FILES = {"": "page.html", "page.js": "page.js", "page.css": "page.css"}
 _TYPES = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 _MAX_BROWSERS = 20
-_MAX_DRIVE_BYTES = 4096
 _FRESH_S = 1.0  # Prometheus is shown nothing older, where the server answers
 _HEADERS = [  # nothing from elsewhere, nothing inside another page, and no other site reads it
     (b"content-security-policy", b"default-src 'self'; img-src data:; frame-ancestors 'none'"),
@@ -86,11 +81,10 @@ class Page:
         except ImportError:
             raise MissingExtraError("the page needs two packages: pip install 'tmrl_like[page]'") from None
         self._watcher = watcher
-        self._token = secrets.token_urlsafe(16) if watcher.may_drive else ""
         self._socket = _listening(bind, port)
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
         config = uvicorn.Config(
-            application(watcher, self._token),
+            application(watcher),
             log_config=None,
             log_level="warning",
             access_log=False,
@@ -112,9 +106,9 @@ class Page:
 
     @property
     def url(self) -> str:
-        """Where a browser finds it; where browsers may drive, with the secret that lets them, behind a #."""
+        """Where a browser finds it."""
         host, port = self.address
-        return f"http://{f'[{host}]' if ':' in host else host}:{port}/{self._token and f'#{self._token}'}"
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
@@ -171,11 +165,8 @@ def _listening(bind: str, port: int | None) -> socket.socket:
         raise TransportError(f"the page cannot listen on {bind}:{port}: {error.strerror}") from None
 
 
-def application(watcher: Watcher, token: str = "") -> Any:
-    """The ASGI application; in the watcher's `browsers` it has those that are connected.
-
-    Who knows the token drives; where it is empty, nobody does.
-    """
+def application(watcher: Watcher) -> Any:
+    """The ASGI application; in the watcher's `browsers` it has those that are connected."""
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import PlainTextResponse, Response, StreamingResponse
@@ -206,28 +197,10 @@ def application(watcher: Watcher, token: str = "") -> Any:
         text = exposition(watcher.sight, time.monotonic(), watcher.figures.round)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
-    async def drive(request: Request) -> Response:
-        """Pass on the `Drive` in the body, as JSON. No other site and no other account knows the token."""
-        given = request.headers.get("authorization", "")
-        if not secrets.compare_digest(given.encode(), f"Bearer {token}".encode()):
-            return PlainTextResponse("to drive, open the whole address that `tmrl-like page --operator` shows\n", 403)
-        body = b""
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > _MAX_DRIVE_BYTES:
-                return PlainTextResponse("too long\n", 413)
-        try:
-            watcher.drive(msgspec.json.decode(body, type=m.Drive))
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            return PlainTextResponse(f"{error}\n", 400)
-        return Response(status_code=204)
-
     async def file(request: Request, content: bytes, media_type: str) -> Response:
         return Response(content, media_type=media_type)
 
     routes = [Route("/events", events), Route("/metrics", metrics)]
-    if token:
-        routes.append(Route("/drive", drive, methods=["POST"]))
     for path, name in _FILES.items():
         content = (Path(__file__).with_name("static") / name).read_bytes()
         kind = _TYPES[name.rpartition(".")[2]]

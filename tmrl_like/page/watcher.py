@@ -7,7 +7,6 @@ import contextlib
 import json
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -26,7 +25,6 @@ _KEEPS_UP_EVERY_S = 5.0  # else: a server keeps the reports of much longer
 _LOOKED_AT_FOR_S = 3.0  # after a request
 _TELLS_OF_RUN_EVERY_S = 3.0
 _COMPARES_EVERY_S = 0.9  # what workers say
-_MAX_DRIVES = 16
 _DRAWN = ("return", "training_steps_per_env_step", "loss_", "q_", "entropy_", "sample_age_p", "demonstration_share")
 _decoder = msgspec.msgpack.Decoder(tuple[list[str], dict[str, int], msgspec.Raw, list[bytes]])
 
@@ -57,23 +55,18 @@ class Watcher:
         figures: of the run.
         sight: the newest; None: there was none yet.
         browsers: those who look; what serves the page adds and removes them.
-        may_drive: whether browsers may have workers driven.
         on_news: is given the kind and the text of what browsers are told, in the connection's thread.
     """
 
-    def __init__(
-        self, link: PeerLink, where: str, title: dict[str, Any], records: Iterable[Record], may_drive: bool = False
-    ) -> None:
+    def __init__(self, link: PeerLink, where: str, title: dict[str, Any], records: Iterable[Record]) -> None:
         """Connect, without waiting for the server; `title` is for browsers, `records` what is known of the run."""
-        self.may_drive = may_drive
-        self._drives: deque[m.Drive] = deque(maxlen=_MAX_DRIVES)  # to be sent
         self.figures = Figures()
         for record in records:
             self.figures.add_record(record)
         self.sight: Sight | None = None
         self.browsers: set[Any] = set()
         self.on_news: Callable[[str, bytes], None] = lambda kind, data: None
-        self._title = {**title, "may_drive": may_drive, "server": where}
+        self._title = {**title, "server": where}
         self._title |= {"fields": FIELDS, "late_edges_s": LATENESS_EDGES_S}
         self._view = self._report = 0
         self._wanted_until = self._asked_at = self._told_at = self._compared_at = -math.inf
@@ -84,11 +77,6 @@ class Watcher:
         """Look at the server now; and tell the browsers of the run. Any thread."""
         self._wanted_until = time.monotonic() + _LOOKED_AT_FOR_S
         self._told_at = -math.inf
-        self.session.wake()
-
-    def drive(self, drive: m.Drive) -> None:
-        """Send an operator's keys to a worker, now or never. Any thread."""
-        self._drives.append(drive)
         self.session.wake()
 
     # -- the connection's thread ---------------------------------------------------------------------
@@ -117,10 +105,6 @@ class Watcher:
 
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
         """Ask, and tell of the run."""
-        while self._drives:
-            drive = self._drives.popleft()
-            if connected:
-                send(m.encode(drive))
         now = time.monotonic()
         is_wanted = bool(self.browsers) or now <= self._wanted_until
         if connected != self._was_connected:

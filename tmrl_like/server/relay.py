@@ -46,7 +46,6 @@ _PROBE_BYTES, _PROBE_BYTES_PER_S = 8 << 20, 1 << 20  # of one key that are retur
 _BEATS, _BEATS_PER_S = 100, 20.0  # of one worker that are passed on, at first, and then
 _MAX_WATCHERS = 8
 _LOOKS, _LOOKS_PER_S = 10, 4.0  # at one place of a watcher that are answered, at first, and then
-_DRIVES, _DRIVES_PER_S = 50, 50.0  # at one of an operator that are passed on, at first, and then
 _VIEWS_ON_THEIR_WAY = 3  # to one watcher
 _KEPT_BYTES = 500  # about; what a message that is kept takes beside its bytes
 _SHOWN_BEAT_BYTES, _SHOWN_TEXT = 1000, 200  # of a longer beat so many characters of each text
@@ -55,14 +54,6 @@ _MISFIT = (
     "this worker's samples do not fit those in the trainer's memory: {0}; start both with the same environment and "
     "sample_compressor"
 )
-
-
-class _Place:
-    """What one of the few watchers may take; who comes after him gets what he has left."""
-
-    def __init__(self) -> None:
-        self.looks = Bucket(_LOOKS, _LOOKS_PER_S)
-        self.drives = Bucket(_DRIVES, _DRIVES_PER_S)
 
 
 @dataclass(slots=True)
@@ -80,9 +71,8 @@ class Seat:
     newest_beat: m.Beat | None = None  # as it is shown to watchers
     beat_at: float = 0.0
     # of a watcher
-    place: _Place = field(default_factory=_Place)
+    looks: Bucket = field(default_factory=lambda: Bucket(_LOOKS, _LOOKS_PER_S))  # of its place
     views_on_their_way: deque[int] = field(default_factory=deque)
-    is_operator: bool = False  # may take over from policies as well
     # of a trainer
     waiting: _Waiting = field(default_factory=lambda: _Waiting(0))
     feed: int = 0
@@ -218,7 +208,7 @@ class Relay:
         self._malformed = Buckets(_MALFORMED_BEFORE_REFUSAL - 1, 0.0)  # by connection
         self._unsaid = Buckets(1, 0.0)  # what the log has not got yet: refusals, and whose message was malformed
         self._names: dict[str, str] = {}  # worker -> key that used this name first; the oldest first
-        self._places = [_Place() for _ in range(_MAX_WATCHERS)]
+        self._places = [Bucket(_LOOKS, _LOOKS_PER_S) for _ in range(_MAX_WATCHERS)]  # of the watchers
         self._views = self._report = self._report_bytes = 0  # numbers of the newest; size of those that are kept
         self._reports: deque[bytes] = deque()
         self.counters = Counters()
@@ -283,7 +273,6 @@ class Relay:
         if not _may_be(incoming.identity, seat.hello.role):
             self._dismiss(seat, _not_for(incoming.identity, seat.hello.role))
             return None
-        seat.is_operator = "operator" in incoming.identity.roles
         return seat
 
     def tick(self, now: float) -> bool:
@@ -341,8 +330,8 @@ class Relay:
             self._seat_trainer(seat)
             self._welcome(seat)
         elif hello.role == "watcher":
-            taken = [watcher.place for watcher in self._watchers]
-            seat.place = next(place for place in self._places if place not in taken)
+            taken = [watcher.looks for watcher in self._watchers]
+            seat.looks = next(place for place in self._places if place not in taken)  # with what is left of it
             self._welcome(seat)
         else:
             self._workers[hello.name] = seat
@@ -663,7 +652,7 @@ class Relay:
         is_due = seat.beats.take(1, self._now)
         if is_due and message.worker == seat.hello.name:
             if len(data) > _SHOWN_BEAT_BYTES:
-                texts = {name: getattr(message, name)[:_SHOWN_TEXT] for name in ("alarm", "ended", "driver")}
+                texts = {name: getattr(message, name)[:_SHOWN_TEXT] for name in ("alarm", "ended")}
                 message = msgspec.structs.replace(message, **texts)
             seat.newest_beat, seat.beat_at = message, self._now
             for rank, trainer in self.ranks.items():
@@ -684,7 +673,7 @@ class Relay:
         """Answer, unless it asks too often, or has not got the last answers yet."""
         while seat.views_on_their_way and seat.views_on_their_way[0] <= message.view:
             seat.views_on_their_way.popleft()
-        if len(seat.views_on_their_way) >= _VIEWS_ON_THEIR_WAY or not seat.place.looks.take(1, self._now):
+        if len(seat.views_on_their_way) >= _VIEWS_ON_THEIR_WAY or not seat.looks.take(1, self._now):
             return
         workers = [(self._now - w.beat_at, w.newest_beat) for w in self._workers.values() if w.newest_beat]
         before = self._report - len(self._reports)
@@ -695,13 +684,6 @@ class Relay:
         if self._link.send(seat.peer, m.encode(view, msgspec.msgpack.encode(sight))):
             self._views += 1
             seat.views_on_their_way.append(self._views)
-
-    def _on_drive(self, seat: Seat, message: m.Drive, data: bytes | memoryview) -> None:
-        """Pass an operator's keys on; the worker decides whether they drive."""
-        if not seat.is_operator:
-            self._refuse_malformed_from(seat, "a watcher's key does not drive; invite one with --role operator")
-        elif (worker := self._workers.get(message.worker)) is not None and seat.place.drives.take(1, self._now):
-            self._tell(worker.peer, msgspec.structs.replace(message, driver=seat.key))
 
     def _on_bye(self, seat: Seat, message: m.Bye, data: bytes | memoryview) -> None:
         if not seat.is_inside:
@@ -720,7 +702,6 @@ class Relay:
         ("trainer", m.Report): _on_report,
         ("trainer", m.Bye): _on_bye,
         ("watcher", m.Look): _on_look,
-        ("watcher", m.Drive): _on_drive,
         ("watcher", m.Beat): lambda *_: None,
         ("watcher", m.Bye): _on_bye,
     }
@@ -759,8 +740,8 @@ class Relay:
 
 
 def _may_be(identity: Identity, role: str) -> bool:
-    """Whether a key may play a role; who may be a trainer sees everything anyway, and an operator must see."""
-    return role in identity.roles or (role == "watcher" and not {"trainer", "operator"}.isdisjoint(identity.roles))
+    """Whether a key may play a role; who may be a trainer sees everything anyway."""
+    return role in identity.roles or (role == "watcher" and "trainer" in identity.roles)
 
 
 def _not_for(identity: Identity, role: str) -> m.Refusal:

@@ -192,7 +192,7 @@ class KeyFolder:
         return PeerKeys(name, roles, public, secret, server.curve_public, server.tls_certificate)
 
     def _fill(self, server: ServerKeys) -> None:
-        peer = self._authorize(server, _LOCAL, (*ROLES, "operator"))
+        peer = self._authorize(server, _LOCAL, ROLES)
         self.write("peer.json", peer, private=True)
         self.write("server.json", server, private=True)
 

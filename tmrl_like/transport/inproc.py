@@ -9,7 +9,7 @@ import threading
 from tmrl_like.errors import AddressInUseError
 from tmrl_like.transport.base import LOCALHOST, Identity, Incoming, TransportOptions, next_in
 
-_EVERYBODY = Identity("inproc", ("worker", "trainer", "operator"))
+_EVERYBODY = Identity("inproc", ("worker", "trainer"))
 _servers: dict[tuple[str, int], InprocServerLink] = {}
 _lock = threading.Lock()
 _ports = itertools.count(20_000)

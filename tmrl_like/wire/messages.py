@@ -24,7 +24,7 @@ from tmrl_like.base.text import CONTROLS, one_line
 from tmrl_like.errors import DecodingError, OversizeError
 from tmrl_like.types import LATENESS_EDGES_S, Count, EpisodeStats, Receipt
 
-WIRE_VERSION = 11
+WIRE_VERSION = 12
 MAX_HEADER_BYTES = 1 << 16
 MAX_TAKEN_OVER = 1000
 MAX_RANKS = 1024
@@ -35,7 +35,6 @@ MAX_PROBE_BYTES = 1 << 20
 MAX_REPORT_BYTES = 64 << 10
 MAX_REPORTS_BYTES = 1 << 20  # of reports in a view
 RETURNS_KEPT = 5  # in a beat
-MAX_KEYS = 16  # that are held at once
 
 MAX_NAME = 200
 BETWEEN_LEAVES = " | "
@@ -253,14 +252,12 @@ class Beat(Message):
     # the start by how late they were, in the bins of `LATENESS_EDGES_S`
     action_delay_s: float = 0.0  # from the newest observation to the action that was chosen on it
     returns: Annotated[tuple[float, ...], msgspec.Meta(max_length=RETURNS_KEPT)] = ()  # of the last episodes
-    may_be_driven: bool = False  # an operator may take over from the page
-    driver: Text = ""  # who drives: "policy", "expert", "safe" (the safe action), or who took over
+    driver: Name = ""  # who drives: "policy", "expert", "safe" (the safe action), "human" or "program"
     at_s: float = 0.0  # when the worker said this; Unix time, by its own clock as it is set now
-    hand: Count = 0  # `Drive.hand` of the operator who has taken over; 0: nobody has, from the page
     up_s: float = 0.0  # when the worker said this, by a clock of its machine that nobody sets (`base.clocks.up_s`)
 
     def __post_init__(self) -> None:
-        self.alarm, self.ended, self.driver = one_line(self.alarm), one_line(self.ended), one_line(self.driver)
+        self.alarm, self.ended = one_line(self.alarm), one_line(self.ended)
 
 
 class Report(Message):
@@ -268,20 +265,6 @@ class Report(Message):
 
     It may be lost.
     """
-
-
-class Drive(Message):
-    """Operator to server to worker: drive in place of its policy, by keys; to be said again within half a second.
-
-    The worker does not obey where `heard_s` is long ago by its own clock: a link that froze brings old keys late.
-    """
-
-    worker: Name
-    hand: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]  # random, of the browser: while one drives, no other does
-    heard_s: float  # `up_s` of the worker's newest beat that the browser has
-    keys: Annotated[tuple[Name, ...], msgspec.Meta(max_length=MAX_KEYS)] = ()  # that are held down
-    gives_back: bool = False  # the policy drives again
-    driver: Name = ""  # the operator's key, as the server knows it
 
 
 class Look(Message):
@@ -335,7 +318,6 @@ AnyMessage: TypeAlias = (
     | PolicyFrame
     | Beat
     | Report
-    | Drive
     | Look
     | View
     | Probe

@@ -144,8 +144,8 @@ class ControlLoop:
 
     def _choose(self, obs: Any, test: bool, now: float) -> tuple[Any, ActionSource]:
         """The action to send: that of whoever took over, the policy's, or the safe one."""
-        if self.takeover is not None and (taken := self.takeover.choose(obs, test, now)) is not None:
-            return taken
+        if self.takeover is not None and (act := self.takeover.choose(obs, test, now)) is not None:
+            return act, self.takeover.source
         dead_man = self.dead_man
         if now > dead_man.expires_at and not self.expert:
             return dead_man.take_over(), ActionSource.SAFE

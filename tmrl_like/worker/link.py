@@ -29,7 +29,6 @@ from tmrl_like.transport import KeyFolder, connect_to_one
 from tmrl_like.wire import messages as m
 from tmrl_like.worker.link_messages import (
     STATUS_EVERY_S,
-    Driven,
     Failed,
     Fit,
     FromLink,
@@ -64,7 +63,7 @@ class WorkerRole:
         files: PolicyFiles,
         state: State,
         on_policy: Callable[[int], None],
-        tell: Callable[[Trained | Driven], None],
+        tell: Callable[[Trained], None],
     ) -> None:
         """`on_policy` is called with the word of each policy that is ready, `tell` with what else arrives."""
         self.state = state
@@ -116,8 +115,6 @@ class WorkerRole:
                         "both with the same environment and sample_compressor"
                     )
                 outbox.set_aside(message.incarnation, message.reason)
-        elif isinstance(message, m.Drive):
-            self._tell(Driven(message.driver, message.hand, message.heard_s, message.keys, message.gives_back))
 
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
         while self.fit:
@@ -157,10 +154,8 @@ class WorkerRole:
             late_steps=state.late_steps,
             action_delay_s=state.action_delay_s,
             returns=state.returns,
-            may_be_driven=state.may_be_driven,
             driver=state.driver,
             at_s=time.time(),
-            hand=state.hand,
             up_s=clocks.up_s(),
         )
 

@@ -13,14 +13,12 @@ from pathlib import Path
 import msgspec
 
 import tmrl_like.errors
-from tmrl_like.base import clocks
 from tmrl_like.base.processes import start_script
 from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import no_process, start_thread
 from tmrl_like.errors import ShortageError, TransportError
 from tmrl_like.worker.lane import Lane
 from tmrl_like.worker.link_messages import (
-    Driven,
     Failed,
     Fit,
     FromLink,
@@ -106,10 +104,6 @@ class LinkClient(ABC):
                 for lane in self._lanes:
                     if lane.samples is not None and lane.samples.incarnation == message.incarnation:
                         lane.note_trained(message.samples)
-            elif isinstance(message, Driven):
-                takeover = self._lanes[0].loop.takeover
-                if takeover is not None:
-                    takeover.on_page(message, time.perf_counter(), clocks.up_s())
             elif isinstance(message, LogLine):
                 logging.getLogger(message.logger).log(message.level, "%s", message.text)
             elif isinstance(message, Failed):

@@ -46,9 +46,7 @@ class State(_Told):
     late_steps: tuple[int, ...] = ()
     action_delay_s: float = 0.0
     returns: tuple[float, ...] = ()
-    may_be_driven: bool = False
     driver: str = ""  # who drives
-    hand: int = 0  # of the operator who does
 
 
 class Lane(_Told):
@@ -121,16 +119,6 @@ class Trained(_Told):
     samples: int
 
 
-class Driven(_Told):
-    """From the link: an operator drives, or gives back (see `wire.messages.Drive`)."""
-
-    operator: str
-    hand: int
-    heard_s: float
-    keys: tuple[str, ...]
-    gives_back: bool
-
-
 class LogLine(_Told):
     """From the link."""
 
@@ -148,7 +136,7 @@ class Failed(_Told):
 
 
 ToLink: TypeAlias = Start | State | Fit | Leave
-FromLink: TypeAlias = Ready | Status | Published | Trained | Driven | LogLine | Failed
+FromLink: TypeAlias = Ready | Status | Published | Trained | LogLine | Failed
 
 
 class Reader(Generic[T]):

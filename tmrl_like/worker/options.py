@@ -36,8 +36,6 @@ class WorkerOptions:
             until a policy comes. Neither experts nor standalone workers have a limit.
         safe_action: drives instead of a policy that is too old or missing, and of an action that is not finite;
             none: the environment's default action.
-        takeover_from_page: let who looks at the page with an operator's key take over, by keys, which mean there what
-            they do to `takeover`, if that is one of keys; the arrow keys otherwise.
         takeover_in_tests: let test episodes be taken over as well.
         realtime_priority: of the real-time class, 1 to 99, for the thread that steps the environment; none: the
             ordinary class. Needs a permission; without it, the log says so, and the worker runs all the same.
@@ -58,7 +56,6 @@ class WorkerOptions:
     wait_for_policy: bool = False
     max_policy_age_s: float = math.inf
     safe_action: Any = None
-    takeover_from_page: bool = False
     takeover_in_tests: bool = False
     realtime_priority: int | None = None
     cpu_affinity: Sequence[int] | None = None

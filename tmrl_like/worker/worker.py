@@ -26,7 +26,6 @@ from tmrl_like.config.run_lock import use_run
 from tmrl_like.delivery.folder import new_name
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.envs.actions import held_actions
-from tmrl_like.envs.drivers import Keys
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 from tmrl_like.errors import ConfigError, DamagedPolicyError, TransportError
 from tmrl_like.policies.choice import faster
@@ -245,9 +244,8 @@ class RolloutWorker:
                 loop.samples = self._shared.samples[number] if self._shared is not None else None
                 self.lanes.append(Lane(env, loop, intakes[number]))
             self.loop, self._env = self.lanes[0].loop, envs[0]
-            if takeover is not None or options.takeover_from_page:
-                from_page, in_tests = options.takeover_from_page, options.takeover_in_tests
-                self.loop.takeover = Takeover(takeover or Keys, envs[0], from_page, in_tests)
+            if takeover is not None:
+                self.loop.takeover = Takeover(takeover, envs[0], options.takeover_in_tests)
                 undo.callback(self.loop.takeover.close)
             if self.loop.dead_man.has_policy:
                 log.info("loaded weights from %s", start)
@@ -287,7 +285,6 @@ class RolloutWorker:
 
     def _state(self) -> State:
         first, loops = self.loop, [lane.loop for lane in self.lanes]
-        takeover = first.takeover
         alarms: dict[str, None] = {}
         for lane in self.lanes:
             log_alarm = lane.samples.alarm if lane.samples is not None else ""
@@ -309,9 +306,7 @@ class RolloutWorker:
             late_steps=tuple(map(sum, zip(*(loop.late_steps for loop in loops), strict=True))),
             action_delay_s=max(loop.action_delay_s for loop in loops),
             returns=tuple(return_ for _, return_ in ended[-RETURNS_KEPT:]),
-            may_be_driven=takeover is not None and takeover.from_page,
-            driver=(takeover and takeover.name) or first.drove.name.lower(),
-            hand=takeover.hand if takeover else 0,
+            driver=first.drove.name.lower(),
         )
 
     @property

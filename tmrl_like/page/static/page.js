@@ -181,70 +181,6 @@ function drawWorkers() {
   text($("more"), found.length > shown.length ? `${found.length - shown.length} more: filter by name or state` : "");
 }
 
-// -- takeover -----------------------------------------------------------------------------------------
-
-const KEYS = { ArrowLeft: "left", ArrowRight: "right", ArrowUp: "up", ArrowDown: "down", " ": "space", Enter: "enter" };
-const held = new Map();  // a key's code -> its name
-const keys = () => [...held.values()].slice(0, 16);
-const hand = 1 + crypto.getRandomValues(new Uint32Array(1))[0];  // names this tab; a worker obeys one at a time
-let driven = null, told = "";  // the worker; why it is driven no more
-
-function drive(givesBack) {
-  if (driven === null) return;
-  const heard = fleet.find((w) => w.worker === driven)?.up_s ?? 0;
-  const headers = { authorization: "Bearer " + location.hash.slice(1) };
-  fetch("drive", { method: "POST", headers, body: JSON.stringify(["Drive", driven, hand, heard, keys(), givesBack]) })
-    .then(async (answer) => answer.ok || letGo(await answer.text()), () => letGo("the page's process does not answer"));
-  if (givesBack) letGo("");
-  drawTakeover();
-}
-
-function letGo(why) {  // who lost the page does not take over again by himself
-  [driven, told] = [null, why];
-  held.clear();
-  drawTakeover();
-}
-
-function drawTakeover() {
-  const able = fleet.filter((w) => w.may_be_driven).map((w) => w.worker), [select, button, said] = $("takeover").children;
-  $("takeover").hidden = !run.may_drive || (!able.length && driven === null);
-  if (able.join() !== [...select.options].map((option) => option.value).join() && driven === null) {
-    select.replaceChildren(...able.map((name) => new Option(name)));
-  }
-  const w = fleet.find((one) => one.worker === (driven ?? select.value));
-  const other = w && w.hand && w.hand !== hand ? `${w.driver} drives ${w.worker} and has not given back` : "";
-  if (driven !== null && other) return letGo(other);
-  select.disabled = driven !== null;
-  button.disabled = driven === null && other !== "";
-  text(button, driven === null ? "take over" : "give back");
-  const state = !w ? "gone" : w.hand ? w.state : `it does not obey yet, and what it said last came ${seconds(w.age)} ago`;
-  text(said, driven === null ? other || told : `keys: ${keys().join(" ") || "none"}; Escape gives back; ${state}`);
-}
-
-function onKey(event) {
-  if (driven === null) return;
-  if (event.key === "Escape") return drive(true);
-  const was = keys().join();
-  if (event.ctrlKey || event.metaKey || event.altKey) held.clear();  // the browser's own, which may keep a key's end
-  else {
-    event.preventDefault();
-    if (event.type === "keydown") held.set(event.code, KEYS[event.key] || event.key.toLowerCase());
-    else held.delete(event.code);
-  }
-  if (was !== keys().join()) drive(false);
-}
-
-$("takeover").children[1].onclick = (event) => {
-  event.target.blur();
-  if (driven !== null) return drive(true);
-  driven = $("takeover").firstChild.value;
-  drive(false);
-};
-addEventListener("keydown", onKey);
-addEventListener("keyup", onKey);
-addEventListener("blur", () => drive(true));
-setInterval(() => drive(false), 150);
-
 // -- the run ----------------------------------------------------------------------------------------
 
 function drawCards() {
@@ -381,7 +317,6 @@ source.addEventListener("workers", (event) => {
   heardAt = performance.now();
   understand(unpack(Uint8Array.from(atob(event.data), (c) => c.charCodeAt(0))));
   drawTiles();
-  drawTakeover();
   drawWorkers();
   drawCards();
   drawState();

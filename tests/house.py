@@ -6,14 +6,13 @@ from contextlib import ExitStack
 from typing import Any
 
 from tmrl_like.base.functional import partial
+from tmrl_like.cli.check import Traffic
 from tmrl_like.networking import RolloutWorker, Server, Trainer
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.types import Buffer
 from tmrl_like.wire import messages as m
-from tmrl_like.wire.packet import decode_body
-from tmrl_like.worker.collector import Collector
 from tmrl_like.worker.options import WorkerOptions
 
 
@@ -86,13 +85,10 @@ class House:
         return thread
 
 
-def collected(collector: Collector) -> list[Buffer]:
-    """What it has taken; the stream is the number of breaks before the samples."""
-    return [
-        Buffer(stream=str(packet.breaks), blocks=[decode_body(packet, body)])
-        for _, packet, body in collector.take()
-        if packet.samples
-    ]
+def buffers_of(traffic: Traffic) -> list[Buffer]:
+    """What was taken; the stream is the number of breaks before the samples."""
+    breaks = [str(packet.breaks) for _, packet in traffic.records if packet.samples]
+    return [Buffer(stream=stream, blocks=[block]) for stream, block in zip(breaks, traffic.blocks, strict=True)]
 
 
 class DeadLink:

@@ -8,16 +8,16 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from house import collected
+from house import buffers_of
 from rtgym import DEFAULT_CONFIG_DICT, RealTimeGymInterface
 
 from tmrl_like.base.functional import partial
+from tmrl_like.cli.check import taken
 from tmrl_like.envs import GenericGymEnv
 from tmrl_like.envs.actions import actions_of_reset, neutral_action
 from tmrl_like.errors import ConfigError, EnvironmentFaultError
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.testing.fakes import LinearActor
-from tmrl_like.worker.collector import Collector
 
 STEP_S = 0.01
 
@@ -266,11 +266,11 @@ def test_crc_debugging_passes_with_test_episodes_between_training_episodes(reset
 
     memory = ReplayMemory(act_buf_len=3, crc_debug=True, batch_size=200)
     worker = RolloutWorker(make_env, Actor, DropHistory(3), standalone=True, crc_debug=True)
-    with Collector(worker) as collector:
+    with taken(worker) as take:
         for _ in range(4):
             worker.collect_train_episode()
             worker.run_episode()
-        for buffer in collected(collector):
+        for buffer in buffers_of(take()):
             memory.append(buffer)
     assert len(memory) > 20
     for _ in range(5):

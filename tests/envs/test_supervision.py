@@ -16,18 +16,18 @@ from typing import Any, ClassVar
 import numpy as np
 import psutil
 import pytest
-from house import collected
+from house import buffers_of
 from rtgym import DEFAULT_CONFIG_DICT
 from test_generic import Interface
 
 from tmrl_like.base.functional import partial
 from tmrl_like.base.processes import family_of, is_alive
+from tmrl_like.cli.check import Traffic, taken
 from tmrl_like.envs import GenericGymEnv
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError, MissingExtraError, PolicyError
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
-from tmrl_like.worker.collector import Collector
 from tmrl_like.worker.options import WorkerOptions
 
 HANG_S = 0.4
@@ -115,10 +115,10 @@ def make_worker(make_env: Callable[[], Any], **options: Any) -> RolloutWorker:
     return RolloutWorker(make_env, LinearActor, standalone=True, options=page)
 
 
-def stored(collector: Collector) -> dict[int, list[tuple[float, ...]]]:
+def stored(traffic: Traffic) -> dict[int, list[tuple[float, ...]]]:
     """Observations (episode, step) that were collected, by the breaks before them."""
     found: dict[int, list[tuple[float, ...]]] = {}
-    for buffer in collected(collector):
+    for buffer in buffers_of(traffic):
         found.setdefault(int(buffer.stream), []).extend(tuple(s.obs.tolist()) for s in buffer.memory)
     return found
 
@@ -129,7 +129,7 @@ EPISODES = [(e, s) for e in (1, 2) for s in range(5)]
 @pytest.mark.parametrize("how", ["lock", "sleep", "socket", "process", "raise"])
 @pytest.mark.parametrize(("where", "at"), [("step", 7), ("reset", 2)])
 def test_an_episode_that_breaks_off_is_a_fault_and_the_worker_goes_on(where: str, at: int, how: str) -> None:
-    with make_worker(partial(Hanging, where=where, how=how, at=at)) as worker, Collector(worker) as collector:
+    with make_worker(partial(Hanging, where=where, how=how, at=at)) as worker, taken(worker) as take:
         episodes = [worker.collect_train_episode() for _ in range(2)]
         assert [bool(e.fault) for e in episodes] == [False, True]
         assert episodes[1].truncated
@@ -138,7 +138,7 @@ def test_an_episode_that_breaks_off_is_a_fault_and_the_worker_goes_on(where: str
         words = "ConnectionError: no answer" if how == "raise" else f"{where}() has not come back for 0.4 s"
         assert words in episodes[1].fault
         worker.run(nb_episodes=2, verbose=False)
-        first, second = stored(collector).values()
+        first, second = stored(take()).values()
         assert first == EPISODES[: 8 if where == "step" else 5]
         assert second == EPISODES
         assert worker.loop.env_steps == 4 + episodes[1].steps + 8
@@ -149,15 +149,15 @@ def test_an_episode_that_breaks_off_is_a_fault_and_the_worker_goes_on(where: str
 
 
 def test_what_a_thread_that_was_left_does_later_touches_nothing(until: Callable[..., None]) -> None:
-    with make_worker(partial(Hanging, where="step", how="lock", at=3)) as worker, Collector(worker) as collector:
+    with make_worker(partial(Hanging, where="step", how="lock", at=3)) as worker, taken(worker) as take:
         assert worker.collect_train_episode().fault
-        before = stored(collector)
+        before = stored(take())
         threads = threading.active_count()
         Hanging.made[0]._free.set()
         until(lambda: threading.active_count() < threads)
         assert Hanging.made[0].total_steps == 3
         assert worker.loop.env_steps == 2
-        assert stored(collector) == {}
+        assert stored(take()) == {}
         assert list(before.values()) == [[(1, 0), (1, 1), (1, 2)]]
 
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import rtgym
 from gymnasium import spaces
-from house import collected
+from house import buffers_of
 
 from tmrl_like import GenericGymEnv, MemoryDataloading, RolloutWorker, partial
+from tmrl_like.cli.check import taken
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.replay import ReplayMemory
-from tmrl_like.worker.collector import Collector
 
 LENGTH = 4
 
@@ -122,13 +122,13 @@ def fly(memories, episodes, **keys):
     options = {"standalone": True, "crc_debug": True}
     with (
         RolloutWorker(partial(make_env, **keys), Explorer, get_local_buffer_sample, **options) as worker,
-        Collector(worker, OutboxOptions(max_samples=7)) as collector,
+        taken(worker, OutboxOptions(max_samples=7)) as take,
     ):
         for episode in range(episodes):
             worker.collect_train_episode()
             if episode % 5 == 4:
                 worker.run_episode()
-        for buffer in collected(collector):
+        for buffer in buffers_of(take()):
             for memory in memories:
                 memory.append(buffer)
 

@@ -7,11 +7,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from house import collected
+from house import buffers_of
 
 from tmrl_like.agents import SquashedGaussianActor
 from tmrl_like.base import clocks
 from tmrl_like.base.functional import partial
+from tmrl_like.cli.check import taken
 from tmrl_like.envs.drone import DroneEnv
 from tmrl_like.errors import ConfigError
 from tmrl_like.networking import RolloutWorker
@@ -20,7 +21,6 @@ from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.types import StepTiming
 from tmrl_like.wire.rows import RESET
 from tmrl_like.worker import control_loop
-from tmrl_like.worker.collector import Collector
 from tmrl_like.worker.options import WorkerOptions
 
 STEP_S = 0.05
@@ -210,12 +210,12 @@ class Telling(LinearActor):
 
 
 def test_what_an_actor_says_is_in_the_info_of_each_sample_in_one_form():
-    with RolloutWorker(CountingEnv, Telling, standalone=True, model_path=None) as worker, Collector(worker) as taken:
+    with RolloutWorker(CountingEnv, Telling, standalone=True, model_path=None) as worker, taken(worker) as take:
         obs, _ = worker.reset(collect_samples=False)
         assert worker.step(obs, test=True, collect_samples=False)[4]["step"] == 0
         worker.collect_train_episode()
         worker.collect_train_episode()
-        buffers = collected(taken)
+        buffers = buffers_of(take())
     assert [len(block.segments) for buffer in buffers for block in buffer.blocks] == [1, 1]
     samples = [sample for buffer in buffers for sample in buffer]
     safe = {0, 4, 8}  # a reset's, and those after an action that was not finite

@@ -5,15 +5,15 @@ import threading
 
 import numpy as np
 import pytest
-from house import collected
+from house import buffers_of
 
 from tmrl_like.base.functional import partial
+from tmrl_like.cli.check import taken
 from tmrl_like.errors import ConfigError
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.types import ActionSource
 from tmrl_like.worker import takeover
-from tmrl_like.worker.collector import Collector
 from tmrl_like.worker.options import WorkerOptions
 
 POLICY, HUMAN = ActionSource.POLICY, ActionSource.HUMAN
@@ -102,9 +102,9 @@ def make():
 
 def collect(worker):
     """The samples of an episode, but for its reset's."""
-    with Collector(worker) as taken:
+    with taken(worker) as take:
         worker.collect_train_episode()
-        return [s for buffer in collected(taken) for s in buffer if not s.info.is_reset]
+        return [s for buffer in buffers_of(take()) for s in buffer if not s.info.is_reset]
 
 
 def test_who_takes_over_drives_from_the_next_step_on_until_he_gives_back(make, caplog):

@@ -6,8 +6,10 @@ environment produced travels beside each sample (CRC debugging) and is compared 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,6 +20,7 @@ import numpy as np
 from tmrl_like.agents.agent import TrainingAgent
 from tmrl_like.base.schedules import at_the_start
 from tmrl_like.base.text import counted
+from tmrl_like.base.threads import start_thread
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.benchmark import describe_deadline
 from tmrl_like.cli.delays import report_delays
@@ -26,7 +29,10 @@ from tmrl_like.cli.tables import print_table
 from tmrl_like.cli.worker import make_standalone, prepare
 from tmrl_like.config.config_objects import agent_factory, memory_factory
 from tmrl_like.config.experiment import Experiment
+from tmrl_like.delivery.folder import open_folder
 from tmrl_like.delivery.options import OutboxOptions
+from tmrl_like.delivery.outbox import Outbox
+from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.errors import ConfigError, EnvironmentFaultError, MemoryContractError, TmrlLikeError
 from tmrl_like.policies.actions import is_finite
 from tmrl_like.replay.contract import MemoryDataloading
@@ -34,13 +40,14 @@ from tmrl_like.trainer.schedule import train_step
 from tmrl_like.types import Buffer
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import SampleBlock, decode_body
-from tmrl_like.worker.collector import Collector
+from tmrl_like.wire.records import unseal
 from tmrl_like.worker.returned import observation_problem
 from tmrl_like.worker.worker import RolloutWorker
 
 _PARTS = ("env", "actor", "agent", "memory", "sample_compressor", "obs_preprocessor")
 _CHECKED_AT_MOST = 20_000
 _LONGEST_EPISODE = 10_000
+_TAKEN_EVERY_S = 0.01
 
 
 @dataclass
@@ -128,6 +135,59 @@ class WatchedEnv:
             print(f"note: {where}: the observation is outside the bounds of the observation space", flush=True)
 
 
+@contextlib.contextmanager
+def taken(worker: RolloutWorker, options: OutboxOptions | None = None) -> Iterator[Callable[[], Traffic]]:
+    """Take the samples of a standalone worker, in a thread; what it yields gives those since its last call.
+
+    To be called between episodes. `options` say when a packet leaves; there is no limit to what waits.
+    """
+    endless = dict.fromkeys(("max_bytes", "max_held_samples", "window_bytes"), 1 << 50)
+    options = dataclasses.replace(options or OutboxOptions(), **endless)
+    loop, packets, over = worker.loop, list[tuple[memoryview, m.SamplePacket, memoryview]](), threading.Event()
+
+    def take(bundle: bytes) -> bool:
+        for record, message in unseal(m.decode(bundle)[1]):
+            packet, body = m.decode(message)
+            assert isinstance(packet, m.SamplePacket)
+            packets.append((record, packet, body))
+            newest[0] = packet.sequence
+        return True
+
+    def pump() -> None:
+        outbox.pump(take, may_send=True)
+        outbox.on_ack(m.Ack(worker.name, samples.incarnation, newest[0], newest[0]))
+
+    def pump_on() -> None:
+        while not over.wait(_TAKEN_EVERY_S):
+            samples.refill()
+            pump()
+
+    def traffic() -> Traffic:
+        samples.seal()
+        while outbox.pending():
+            pump()
+        records = [(record, packet) for record, packet, _ in packets]
+        blocks = [decode_body(packet, body) for _, packet, body in packets if packet.samples]
+        packets.clear()
+        return Traffic(blocks, records)
+
+    newest = [0]  # sequence of the last packet
+    folder = open_folder(None, worker.name)
+    samples = SampleLog(folder, loop.crc_debug)
+    outbox = Outbox(folder.path, worker.name, samples.incarnation, options)
+    loop.samples = samples
+    thread = start_thread(pump_on, "tmrl-check")
+    try:
+        yield traffic
+    finally:
+        loop.samples = None
+        over.set()
+        thread.join()
+        samples.close()
+        folder.close()
+        outbox.close()
+
+
 def collect_traffic(worker: RolloutWorker, episodes: int, outbox: OutboxOptions | None = None) -> Traffic:
     """Run episodes; take the packets that would have left, and decode them."""
     whole = Traffic()
@@ -140,16 +200,12 @@ def collect_traffic(worker: RolloutWorker, episodes: int, outbox: OutboxOptions 
 
 def traffic_of_episodes(worker: RolloutWorker, episodes: int, outbox: OutboxOptions | None = None) -> Iterator[Traffic]:
     """The same, of each episode as soon as it has ended; EnvironmentFaultError where the environment broke one off."""
-    with Collector(worker, outbox) as collector:
+    with taken(worker, outbox) as take:
         for number in range(1, episodes + 1):
             stats = worker.collect_train_episode()
             if stats.fault:
                 raise EnvironmentFaultError(stats.fault)
-            traffic = Traffic()
-            for record, packet, body in collector.take():
-                traffic.records.append((record, packet))
-                if packet.samples:
-                    traffic.blocks.append(decode_body(packet, body))
+            traffic = take()
             stepping_s = sum(periods_s(block, worker.loop.env.time_step_s).sum() for block in traffic.blocks)
             traffic.resets_s.append(stats.duration_s - stepping_s)
             cut = ", cut there: does it ever end?" if stats.steps == _LONGEST_EPISODE else ""

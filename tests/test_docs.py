@@ -128,29 +128,6 @@ def test_the_script_in_the_readme_trains(tmp_path):
     assert math.isfinite(rounds[-1]["loss_critic"])
 
 
-def test_the_example_of_chaos_loses_and_doubles_nothing(tmp_path):
-    script = tmp_path / "chaos.py"
-    (whole,) = fences(page("guide/chaos.md"), "python")
-    until_it_drives = """
-            before = sum(produced(folder / "tally").values())
-            process.start()
-            while sum(produced(folder / "tally").values()) < before + 50:
-                process.join(0.05)
-"""
-    shorter = whole.replace("\n            process.start()\n", until_it_drives)
-    if hasattr(os, "fork"):  # of a process that has imported the script
-        shorter = shorter.replace('"spawn"', '"forkserver"')
-    shorter = shorter.replace("count=5, pause_s=(2.0, 8.0)", "count=2, pause_s=(0.1, 0.5), frozen_s=(0.1, 1.0)")
-    assert "before + 50" in shorter
-    assert "count=2" in shorter
-    script.write_text(shorter, encoding="utf-8")
-    environment = os.environ | {"TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, script], env=environment, capture_output=True, text=True, timeout=250)
-    assert done.returncode == 0, done.stderr
-    assert " 0 doubled" in done.stdout
-    assert int(done.stdout.splitlines()[1].partition(" ")[0]) > 303 + 50  # what the last worker alone produces
-
-
 @pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive")  # a browser shows what it draws
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
 def test_the_cells_of_a_notebook_run_from_top_to_bottom(path, tmp_path, monkeypatch, capsys):

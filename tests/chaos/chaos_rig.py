@@ -19,13 +19,13 @@ import pytest
 import torch
 from house import with_worker_options
 from link_proxy import LinkProxy
+from numbered_samples import NUMBERED_SPACES, Audit, Ledger, NumberedEnv, audit, counter, produced
 
 from tmrl_like.base.functional import partial
 from tmrl_like.base.processes import is_alive
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.engine.options import EngineOptions
 from tmrl_like.networking import RolloutWorker, Server, Trainer
-from tmrl_like.testing.chaos import NUMBERED_SPACES, Audit, Ledger, NumberedEnv, audit, counter, produced
 from tmrl_like.testing.fakes import CountingAgent, LinearActor, ListMemory
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.transport import KeyFolder

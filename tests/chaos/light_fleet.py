@@ -7,13 +7,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
+from numbered_samples import NUMBERED_SPACES
 
 from tmrl_like.delivery.folder import open_folder
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.outbox import Outbox
 from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.delivery.session import Session
-from tmrl_like.testing.chaos import NUMBERED_SPACES
 from tmrl_like.transport import KeyFolder, addresses_of, connect_to_one
 from tmrl_like.types import StepTiming
 from tmrl_like.wire import messages as m
@@ -99,7 +99,7 @@ class LightFleet:
             turn += 1
 
     def produced(self) -> dict[tuple[int, int], int]:
-        """As `testing.chaos.produced`."""
+        """As `numbered_samples.produced`."""
         return {(worker.number, 1): worker.made for worker in self.workers}
 
     def marks(self) -> list[int]:

@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 from chaos_rig import MANY_S, RUN, Part, Rig, free_port, wait_for_checkpoint, wait_until
 from light_fleet import LightFleet
+from numbered_samples import Audit, audit
 from torchrun import Torchrun
 
 from tmrl_like.engine.options import EngineOptions
 from tmrl_like.engine.subjects import stream_name
 from tmrl_like.networking import Trainer
-from tmrl_like.testing.chaos import Audit, audit
 
 sys.path.append(str(Path(__file__).parents[1] / "engine"))
 from engine_nodes import Nodes

@@ -5,8 +5,7 @@ import time
 
 import pytest
 from chaos_rig import SMALL, Rig, all_at_once, counts, wait_for_checkpoint, wait_until
-
-from tmrl_like.testing.chaos import Audit, audit
+from numbered_samples import Audit, audit
 
 STANDS_STILL_S = (4.5, 6.0)
 """Around the time after which the server gives the seat away."""

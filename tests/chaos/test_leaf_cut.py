@@ -12,10 +12,10 @@ import pytest
 from chaos_rig import MANY_S, RUN, Rig, wait_until
 from light_fleet import LightFleet
 from link_proxy import LinkProxy
+from numbered_samples import audit
 
 from tmrl_like.engine.options import EngineOptions
 from tmrl_like.engine.subjects import samples_subject
-from tmrl_like.testing.chaos import audit
 
 sys.path.append(str(Path(__file__).parents[1] / "engine"))
 from engine_nodes import Nodes

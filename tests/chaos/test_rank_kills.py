@@ -5,9 +5,8 @@ import time
 
 import pytest
 from chaos_rig import MANY_S, Rig, wait_for_checkpoint
+from numbered_samples import Audit
 from torchrun import Torchrun
-
-from tmrl_like.testing.chaos import Audit
 
 WORKERS = 4
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from chaos_rig import Place, Rig, all_at_once, checkpoint_of, counts, wait_for_checkpoint, wait_until
-
-from tmrl_like.testing.chaos import Audit
+from numbered_samples import Audit
 
 PIPELINES = 5
 

@@ -1,4 +1,4 @@
-"""Hundreds of histories of server, workers and trainers, each from a seed; docs/guide/chaos.md says what is in them."""
+"""Hundreds of histories of server, workers and trainers, each from a seed; docs/reliability.md says what is in them."""
 
 import multiprocessing as mp
 import subprocess

@@ -1,45 +1,33 @@
-"""Break your own pipeline: kill and freeze its processes at random moments, then count what arrived in the memory.
-
-Docs: `docs/guide/chaos.md`.
-"""
+"""Samples with numbers, and an audit: what was lost, doubled or out of order on their way to a memory."""
 
 from __future__ import annotations
 
 import mmap
-import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
-import psutil
 from gymnasium import spaces
 
 from tmrl_like.replay.contract import MemoryDataloading
-from tmrl_like.types import Buffer, Sample
+from tmrl_like.types import Buffer
 
 Rows = np.ndarray[Any, np.dtype[np.float32]]
 Row = tuple[int, int, int]  # worker, incarnation, number
 
 NUMBERED_SPACES = (spaces.Box(0.0, 1 << 24, (3,), np.float32), spaces.Box(-1.0, 1.0, (1,), np.float32))
-"""Observation and action space of a `NumberedEnv`: `env_cls` of a `TrainingOffline` that is fed by it."""
 
 
 class NumberedEnv(gymnasium.Env[Any, Rows]):
     """Numbers every sample: the observation is (worker, incarnation, number), float32 [3].
 
     Number 0 is the first reset's observation; resets count like steps. Each environment that is made for a
-    worker is one incarnation: 1, 2, … The count survives a kill at any moment, in a small file of `tally`.
-
-    Args:
-        tally: folder for the counts; read them with `produced`.
-        worker: number of the worker, below 2**24.
-        period_s: duration of a step, in seconds, kept as a real-time environment keeps it; 0: none.
-        episode_steps: an episode terminates after so many steps.
-        ballast_bytes: size of an info item of noise, which makes the samples as large as one likes.
+    worker is one incarnation: 1, 2, … The count survives a kill at any moment, in a small file of `tally`, see
+    `produced`. `ballast_bytes` of noise in `info` make the samples larger.
     """
 
     def __init__(
@@ -102,14 +90,9 @@ def produced(tally: str | Path) -> dict[tuple[int, int], int]:
 
 
 class Ledger(MemoryDataloading):
-    """Put it in front of a memory class: keeps a record of every sample that the memory was given.
+    """In front of a memory class: keeps a record of every sample that the memory was given.
 
-    ::
-
-        class AuditedMemory(Ledger, MyMemory): ...
-
-    The record grows without bound; that of a restarted trainer begins with what its log holds. Override `row_of`
-    where a compressor changes the observation of a `NumberedEnv`.
+    That of a restarted trainer begins with what its log holds.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -119,11 +102,7 @@ class Ledger(MemoryDataloading):
     def append(self, buffer: Buffer) -> None:
         super().append(buffer)
         if len(buffer):
-            self._recorded.append(np.array([self.row_of(sample) for sample in buffer.memory], np.float32))
-
-    def row_of(self, sample: Sample) -> Any:
-        """(worker, incarnation, number) of a sample."""
-        return sample.obs
+            self._recorded.append(np.array([sample.obs for sample in buffer.memory], np.float32))
 
     def rows(self) -> Rows:
         """(worker, incarnation, number) of all samples, in the order in which they came: float32 [N, 3]."""
@@ -179,37 +158,3 @@ def audit(rows: Rows, counts: Mapping[tuple[int, int], int]) -> Audit:
     lost = [row for key, count in sorted(counts.items()) for n in range(count) if (row := (*key, n)) not in seen]
     lost_at_end = sum(number > newest.get((worker, incarnation), -1) for worker, incarnation, number in lost)
     return Audit(len(seen) + len(lost), lost, lost_at_end, doubled, out_of_order)
-
-
-def trouble(
-    launch: Callable[[], Any],
-    seed: int,
-    count: int,
-    pause_s: tuple[float, float] = (0.1, 2.0),
-    frozen_s: tuple[float, float] = (0.1, 6.0),
-) -> Any:
-    """Start a process; kill it and start it again, or freeze it for a while, at random moments. Blocks.
-
-    Args:
-        launch: returns a `subprocess.Popen`, or a `multiprocessing.Process` that is started.
-        seed: of everything that is drawn.
-        count: how many times.
-        pause_s: shortest and longest pause before each time, in seconds.
-        frozen_s: shortest and longest time that it is frozen, in seconds.
-
-    Returns:
-        What `launch` returned last; that process runs.
-    """
-    rng = random.Random(seed)
-    process = launch()
-    for _ in range(count):
-        time.sleep(rng.uniform(*pause_s))
-        if rng.random() < 0.5:
-            process.kill()
-            (process.join if hasattr(process, "join") else process.wait)()
-            process = launch()
-        else:
-            psutil.Process(process.pid).suspend()
-            time.sleep(rng.uniform(*frozen_s))
-            psutil.Process(process.pid).resume()
-    return process

@@ -1,16 +1,13 @@
-"""The chaos kit does what it says, with nothing of the pipeline in between."""
+"""What numbers samples, and audits them, does what it says, with nothing of the pipeline in between."""
 
-import subprocess
-import sys
 import time
 
 import numpy as np
-import psutil
 import pytest
+from numbered_samples import Ledger, NumberedEnv, audit, produced
 
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.replay.data_sets import write_data_set
-from tmrl_like.testing.chaos import Ledger, NumberedEnv, audit, produced, trouble
 from tmrl_like.testing.fakes import ListMemory
 from tmrl_like.types import Buffer
 
@@ -98,24 +95,3 @@ def test_the_ledger_of_a_restarted_trainer_holds_what_its_log_does(memory_cls, t
     write_data_set(tmp_path / "log", [Buffer(samples[:6], "a"), Buffer(samples[6:], "a")])
     memory = memory_cls(memory_size=5, batch_size=2, dataset_path=tmp_path / "log")
     assert audit(memory.rows(), produced(tmp_path / "tally")).exactly_once
-
-
-def test_trouble_kills_and_freezes_a_process_the_same_way_with_the_same_seed():
-    def ends(seed):
-        processes = []
-
-        def launch():
-            processes.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]))
-            return processes[-1]
-
-        last = trouble(launch, seed, count=6, pause_s=(0.0, 0.02), frozen_s=(0.0, 0.02))
-        assert last is processes[-1]
-        assert psutil.Process(last.pid).status() not in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE)
-        assert [process.poll() is None for process in processes] == [False] * (len(processes) - 1) + [True]
-        last.kill()
-        last.wait()
-        return len(processes) - 1
-
-    kills = ends(1)
-    assert 0 < kills < 6
-    assert ends(1) == kills

@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,7 +44,10 @@ def figure(request: pytest.FixtureRequest) -> Callable[[str], None]:
     return lambda line: FIGURES.setdefault(test, {}).update({parameters: f"{line}, {time.strftime('%Y-%m-%d')}"})
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> Generator[None, None, None]:
     if FIGURES:
         terminalreporter.section("figures")
     for test, lines in FIGURES.items():
@@ -56,6 +59,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         path.write_text(
             json.dumps(dict(sorted((known | FIGURES).items())), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
         )
+    yield
+    reasons = [str(report.longrepr) for report in terminalreporter.getreports("skipped")]
+    if skipped := sum("needs Xvfb" in reason for reason in reasons):
+        terminalreporter.line(f"{skipped} skipped for want of a screen: apt-get install xvfb", yellow=True)
 
 
 @pytest.fixture(autouse=True, scope="session")

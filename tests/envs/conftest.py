@@ -15,8 +15,8 @@ REQUIRED = "TMRL_LIKE_REQUIRE_SCREEN"
 @contextlib.contextmanager
 def start_x_server() -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
     """An X server of one's own: DISPLAY and process."""
-    missing = [name for name in ("mss", "Xlib", "pygame") if importlib.util.find_spec(name) is None]
-    missing += [] if shutil.which("Xvfb") else ["Xvfb (apt-get install xvfb)"]
+    missing = [] if shutil.which("Xvfb") else ["Xvfb"]
+    missing += [name for name in ("mss", "Xlib", "pygame") if importlib.util.find_spec(name) is None]
     if missing:
         if os.environ.get(REQUIRED):
             pytest.fail(f"{REQUIRED} is set, and there is no {', '.join(missing)}")

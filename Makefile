@@ -33,7 +33,7 @@ $(VENV)/.demo: $(BIN)/python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/.installed: $(BIN)/python pyproject.toml constraints.txt
-	$(PIP) -e '.[test,dev,docs,plot,fast,tensorboard,mujoco,box2d,vizdoom,desktop,carla,onnx,engine,page,sb3]'
+	$(PIP) -e '.[test,dev,docs,plot,fast,tensorboard,mujoco,box2d,vizdoom,desktop,carla,onnx,engine,sb3]'
 	touch $(VENV)/.demo $@
 
 demo: $(VENV)/.demo

@@ -12,7 +12,6 @@ system; "alone": while nobody looks.
 from __future__ import annotations
 
 import argparse
-import base64
 import contextlib
 import heapq
 import http.client
@@ -28,12 +27,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import psutil
 from _common import finish, make_room_for_links
 
-from tmrl_like.page.figures import FIELDS
+from tmrl_like.page.watcher import FIELDS
 
 EXPERIMENT = Path(__file__).parents[2] / "config" / "drone.yaml"
 PROCESSES = 2
@@ -123,7 +121,7 @@ def look(page_port: int, seconds: float) -> tuple[list[float], list[float], list
         data = answer.readline()
         now = time.time()
         stale += list(now - times)
-        times = np.array([beat[AT_S] for _, beat in msgspec.msgpack.decode(base64.b64decode(data[6:]))])
+        times = np.array([beat[AT_S] for _, beat in json.loads(data[6:])])
         fresh += list(now - times)
         sizes.append(len(data))
     connection.close()

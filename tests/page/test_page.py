@@ -1,12 +1,11 @@
 """The page as a browser and Prometheus get it, from a server and its peers."""
 
-import base64
+import contextlib
 import http.client
 import json
 import socket
 from contextlib import closing
 
-import msgspec
 import pytest
 from quiet import QuietLink
 
@@ -40,7 +39,7 @@ def events(page):
         while line := answer.readline():
             if line.startswith(b"event: "):
                 kind, data = line[7:-1].decode(), answer.readline()[6:]
-                yield kind, json.loads(data) if kind == "run" else msgspec.msgpack.decode(base64.b64decode(data))
+                yield kind, json.loads(data)
 
 
 def test_the_page_brings_all_that_it_needs_and_nobody_else_may_have_it(page):
@@ -53,7 +52,7 @@ def test_the_page_brings_all_that_it_needs_and_nobody_else_may_have_it(page):
         assert get(page, f"/{name}")[0] == 200
     assert "http" not in text
     assert get(page, "/nothing")[0] == 404
-    assert get(page, "/metrics", "POST")[0] == 405
+    assert get(page, "/metrics", "POST")[0] == 501
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:7791", "[::1]:7791", "192.168.1.7", socket.gethostname()])
@@ -66,6 +65,18 @@ def test_a_name_that_another_site_has_given_to_this_machine_is_not(page, host):
     for path in ("/", "/events", "/metrics"):
         status, text, _ = get(page, path, Host=host)
         assert (status, text) == (421, "this page answers to localhost, this machine's name or an address\n")
+
+
+def test_no_more_than_twenty_browsers_look_and_one_that_leaves_makes_room(page, until):
+    watcher = page._watcher
+    with contextlib.ExitStack() as looking:
+        for number in range(20):
+            browser = looking.enter_context(closing(socket.create_connection(page.address)))
+            browser.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            until(lambda number=number: len(watcher.browsers) > number)
+        assert get(page, "/events")[0] == 503
+        assert get(page, "/")[0] == 200
+    until(lambda: watcher._tell("run", {}) or not watcher.browsers)
 
 
 def test_a_port_that_is_taken_is_said_and_one_that_was_not_asked_for_is_replaced(page):

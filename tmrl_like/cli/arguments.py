@@ -170,7 +170,7 @@ def _add_roles(commands: Any) -> None:
     about = "everything in one thread, for a debugger and for equal results; the environment stands still meanwhile"
     run.add_argument("--in-process", action="store_true", help=about)
     run.add_argument("--fresh", action="store_true", help="start over; an earlier run of this name is kept aside")
-    about = "show it in a browser, see `tmrl-like page` (the extra page)"
+    about = "show it in a browser, see `tmrl-like page`"
     run.add_argument("--page", action="store_true", help=about)
     about = "start over, and at the end compare the policy with an untrained one: exit code 0 only if it is better"
     run.add_argument("--proof", action="store_true", help=f"{about} (section proof)")
@@ -254,7 +254,7 @@ def _add_runs(commands: Any) -> None:
 
 
 def _add_page(commands: Any) -> None:
-    about = "show the run in a browser, and its figures to Prometheus (the extra page)"
+    about = "show the run in a browser, and its figures to Prometheus"
     page = _command(commands, "page", about, "It looks with this machine's key, and changes nothing.")
     is_port = ("a port, or 0", lambda n: 0 <= n < 65536)
     about = "where a browser finds it; 0: a free one (7791, or a free one)"

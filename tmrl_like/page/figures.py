@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import math
-import operator
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 from tmrl_like.metrics.reading import Record
+from tmrl_like.types import TAKEN_OVER
 from tmrl_like.wire.messages import Beat
 
 Incident: TypeAlias = tuple[float, str, str]
 """Unix time, "good", "note" or "bad", a sentence."""
 
-FIELDS = ("", *Beat.__struct_fields__)
-"""What the items of a beat are, as it travels: behind its type's name, the fields."""
-
 _MAX_BINS = 300
 _MAX_INCIDENTS = 300
 _MAX_CURVES, _LONGEST_NAME = 500, 100
 _NAMED = 5  # workers in one line
-_WATCHED = ("alarm", "ended", "env_faults", "env_rebuilds", "driver")
-_NOBODY = ("", "policy", "expert", "safe")  # drivers that have not taken over
-_condition: Callable[[Sequence[Any]], tuple[Any, ...]] = operator.itemgetter(*map(FIELDS.index, _WATCHED))
+_PEOPLE = tuple(source.name.lower() for source in TAKEN_OVER)  # and programs, as a beat names them
 
 
 class Curve:
@@ -77,7 +72,7 @@ class Figures:
         self.round: Record = {}
         self.time_s = 0.0
         self.incidents: deque[Incident] = deque(maxlen=_MAX_INCIDENTS)
-        self._conditions: dict[str, tuple[Any, ...]] | None = None
+        self._beats: dict[str, Beat] | None = None  # the newest, by worker
         self._trainers: list[str] | None = None
         self._has_left_out = False
 
@@ -125,27 +120,19 @@ class Figures:
         """Add an incident of now."""
         self.incidents.append((self._clock(), kind, text))
 
-    def see(self, trainers: list[str], workers: Iterable[tuple[float, Sequence[Any]]]) -> None:
-        """Note what has changed since the last look, from the names of the trainers and the workers' newest beats.
-
-        Of each worker: the age of its newest beat in seconds, and that beat, as `FIELDS` names its items.
-        """
+    def see(self, trainers: list[str], beats: Iterable[Beat]) -> None:
+        """Note what has changed since the last look, from the names of the trainers and the workers' newest beats."""
         if self._trainers is not None and trainers != self._trainers:
             self.tell("note" if trainers else "bad", f"training: {', '.join(trainers)}" if trainers else "no trainer")
         self._trainers = trainers
-        known, self._conditions = self._conditions, {}
-        new = []
-        for _, beat in workers:
-            name, condition = beat[1], _condition(beat)
-            self._conditions[name] = condition
+        known, self._beats = self._beats, {beat.worker: beat for beat in beats}
+        for name, beat in self._beats.items():
             before = (known or {}).get(name)
-            if before is None:
-                new.append(name)
-            if condition != before:
-                self._tell_of(name, condition, before)
+            faults = Beat(env_faults=beat.env_faults, env_rebuilds=beat.env_rebuilds)  # of long ago, perhaps
+            self._tell_of(beat, before or faults)
         if known is not None:
-            self._tell_who("note", new, "here")
-            self._tell_who("bad", sorted(known.keys() - self._conditions.keys()), "gone")
+            self._tell_who("note", [name for name in self._beats if name not in known], "here")
+            self._tell_who("bad", sorted(known.keys() - self._beats.keys()), "gone")
 
     def _tell_who(self, kind: str, names: list[str], what: str) -> None:
         if len(names) > _NAMED:
@@ -154,24 +141,19 @@ class Figures:
             for name in names:
                 self.tell(kind, f"{name} is {what}")
 
-    def _tell_of(self, name: str, condition: tuple[Any, ...], before: tuple[Any, ...] | None) -> None:
-        alarm, ended, faults, rebuilds, driver = condition
-        alarm_before, ended_before, faults_before, rebuilds_before, driver_before = before or (
-            "",
-            "",
-            faults,
-            rebuilds,
-            "",
-        )
-        if faults > faults_before:
-            self.tell("bad", f"{name}: its environment failed ({faults} so far)")
-        if rebuilds > rebuilds_before:
+    def _tell_of(self, beat: Beat, before: Beat) -> None:
+        name = beat.worker
+        if beat.env_faults > before.env_faults:
+            self.tell("bad", f"{name}: its environment failed ({beat.env_faults} so far)")
+        if beat.env_rebuilds > before.env_rebuilds:
             self.tell("good", f"{name}: its environment was rebuilt")
-        if ended != ended_before:
-            self.tell("bad" if ended else "good", f"{name} no longer drives: {ended}" if ended else f"{name} drives")
-        if driver != driver_before and driver not in _NOBODY:
-            self.tell("note", f"{name}: {driver} has taken over")
-        elif driver != driver_before and driver_before not in _NOBODY:
-            self.tell("note", f"{name}: {driver_before} has given back")
-        if alarm != alarm_before:
-            self.tell("bad" if alarm else "good", f"{name}: {alarm or 'all is well again'}")
+        if beat.ended != before.ended:
+            drives = f"no longer drives: {beat.ended}" if beat.ended else "drives"
+            self.tell("bad" if beat.ended else "good", f"{name} {drives}")
+        if beat.driver != before.driver:
+            if beat.driver in _PEOPLE:
+                self.tell("note", f"{name}: {beat.driver} has taken over")
+            elif before.driver in _PEOPLE:
+                self.tell("note", f"{name}: {before.driver} has given back")
+        if beat.alarm != before.alarm:
+            self.tell("bad" if beat.alarm else "good", f"{name}: {beat.alarm or 'all is well again'}")

@@ -5,12 +5,10 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from tmrl_like.metrics.reading import Record
-from tmrl_like.page.figures import FIELDS
-from tmrl_like.page.watcher import Sight
 from tmrl_like.types import LATENESS_EDGES_S
+from tmrl_like.wire.messages import Beat, Sight
 
 _OF_WORKERS = {  # field of a beat: name, kind, what it is
     "env_steps": ("env_steps_total", "counter", "environment steps"),
@@ -34,19 +32,16 @@ _OF_SERVER = {"samples": "samples relayed", "packets": "packets relayed", "polic
 }
 
 
-def exposition(sight: Sight | None, now: float, record: Record) -> str:
-    """All figures; `now` is `time.monotonic()`, `record` the newest round's."""
+def exposition(sight: Sight | None, silent_s: float, record: Record) -> str:
+    """All figures: what was seen so many seconds ago, and the newest round's record."""
     lines = []
     if sight is not None:
-        silent_s = now - sight.at
         lines += _metric("page_view_age_seconds", "gauge", "since the server was last seen", [("", silent_s)])
         for name, about in _OF_SERVER.items():
             lines += _metric(f"server_{name}_total", "counter", about, [("", sight.counters[name])])
         lines += _metric("trainers", "gauge", "trainers that are connected", [("", len(sight.trainers))])
         lines += _metric("server_workers", "gauge", "workers that are connected", [("", len(sight.workers))])
-        lines += _of_workers(
-            [(age_s + silent_s, dict(zip(FIELDS, beat, strict=True))) for age_s, beat in sight.workers]
-        )
+        lines += _of_workers([(age_s + silent_s, beat) for age_s, beat in sight.workers])
     numbers = {}  # by a name that Prometheus reads; an agent names its metrics as it likes
     for name, value in record.items():
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -57,17 +52,17 @@ def exposition(sight: Sight | None, now: float, record: Record) -> str:
     return "\n".join([*lines, ""])
 
 
-def _of_workers(beats: Sequence[tuple[float, dict[str, Any]]]) -> Iterator[str]:
-    labels = [f'worker="{_escaped(beat["worker"])}"' for _, beat in beats]
+def _of_workers(beats: Sequence[tuple[float, Beat]]) -> Iterator[str]:
+    labels = [f'worker="{_escaped(beat.worker)}"' for _, beat in beats]
     ages = [(label, age_s) for label, (age_s, _) in zip(labels, beats, strict=True)]
     yield from _metric("worker_beat_age_seconds", "gauge", "since the worker's newest sign of life", ages)
     for field, (name, kind, about) in _OF_WORKERS.items():
-        values = [beat[field] for _, beat in beats]
+        values = [getattr(beat, field) for _, beat in beats]
         numbers = [float(bool(value)) if isinstance(value, str) else value for value in values]
         yield from _metric(f"worker_{name}", kind, about, list(zip(labels, numbers, strict=True)))
     buckets = []
     for label, (_, beat) in zip(labels, beats, strict=True):
-        counts = itertools.accumulate(beat["late_steps"])
+        counts = itertools.accumulate(beat.late_steps)
         buckets += [(f'{label},le="{le}"', n) for le, n in zip((*LATENESS_EDGES_S, "+Inf"), counts, strict=False)]
     about = "steps by how late they were in seconds, up to `le`"
     yield from _metric("worker_late_steps_total", "counter", about, buckets)

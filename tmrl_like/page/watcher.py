@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import math
+import threading
 import time
-from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import msgspec
 
 from tmrl_like.delivery.folder import new_name
 from tmrl_like.delivery.session import Session
 from tmrl_like.metrics.reading import Record
-from tmrl_like.page.figures import FIELDS, Figures
+from tmrl_like.page.figures import Figures
 from tmrl_like.transport.base import PeerLink
 from tmrl_like.types import LATENESS_EDGES_S
 from tmrl_like.wire import messages as m
+
+FIELDS = ("", *m.Beat.__struct_fields__)
+"""What the items of a beat are in an event: behind its type's name, the fields."""
 
 _LOOKS_EVERY_S = 0.35  # while somebody looks at the page
 _KEEPS_UP_EVERY_S = 5.0  # else: a server keeps the reports of much longer
@@ -26,36 +29,51 @@ _LOOKED_AT_FOR_S = 3.0  # after a request
 _TELLS_OF_RUN_EVERY_S = 3.0
 _COMPARES_EVERY_S = 0.9  # what workers say
 _DRAWN = ("return", "training_steps_per_env_step", "loss_", "q_", "entropy_", "sample_age_p", "demonstration_share")
-_decoder = msgspec.msgpack.Decoder(tuple[list[str], dict[str, int], msgspec.Raw, list[bytes]])
+_decoder = msgspec.msgpack.Decoder(m.Sight)
 
 
-class Sight(NamedTuple):
-    """What a server showed."""
+class Browser:
+    """What waits for one browser, of each kind the newest; an iterator of server-sent events, until `end`."""
 
-    at: float  # `time.monotonic()`
-    trainers: list[str]
-    counters: dict[str, int]
-    packed: bytes  # the workers, as msgpack
+    def __init__(self) -> None:
+        self._waiting: dict[str, bytes] = {}
+        self._changed = threading.Condition()
+        self._is_over = False
 
-    @property
-    def workers(self) -> list[tuple[float, list[Any]]]:
-        """As `Figures.see` takes them."""
-        workers: list[tuple[float, list[Any]]] = msgspec.msgpack.decode(self.packed)
-        return workers
+    def put(self, kind: str, data: bytes) -> None:
+        """Let it have something, one line."""
+        with self._changed:
+            self._waiting[kind] = data
+            self._changed.notify()
+
+    def end(self) -> None:
+        """Let it have nothing more."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify()
+
+    def __iter__(self) -> Iterator[bytes]:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_over)
+                if self._is_over:
+                    return
+                waiting, self._waiting = self._waiting, {}
+            for kind, data in waiting.items():
+                yield b"event: %s\ndata: %s\n\n" % (kind.encode(), data)
 
 
 class Watcher:
     """Looks at a server, often while somebody looks at the page (see `session.Role`).
 
-    Browsers are told of the "workers" a few times a second, in msgpack as it comes from the server (base64, since
-    events are text), and of the "run" every few seconds, in JSON.
+    Browsers are told, in JSON, of the "workers" a few times a second and of the "run" every few seconds.
 
     Attributes:
         session: keeps the connection; raises what ended it.
         figures: of the run.
         sight: the newest; None: there was none yet.
+        seen_at: when that came, `time.monotonic()`.
         browsers: those who look; what serves the page adds and removes them.
-        on_news: is given the kind and the text of what browsers are told, in the connection's thread.
     """
 
     def __init__(self, link: PeerLink, where: str, title: dict[str, Any], records: Iterable[Record]) -> None:
@@ -63,13 +81,11 @@ class Watcher:
         self.figures = Figures()
         for record in records:
             self.figures.add_record(record)
-        self.sight: Sight | None = None
-        self.browsers: set[Any] = set()
-        self.on_news: Callable[[str, bytes], None] = lambda kind, data: None
-        self._title = {**title, "server": where}
-        self._title |= {"fields": FIELDS, "late_edges_s": LATENESS_EDGES_S}
+        self.sight: m.Sight | None = None
+        self.browsers: set[Browser] = set()
+        self._title = {**title, "server": where, "fields": FIELDS, "late_edges_s": LATENESS_EDGES_S}
         self._view = self._report = 0
-        self._wanted_until = self._asked_at = self._told_at = self._compared_at = -math.inf
+        self.seen_at = self._wanted_until = self._asked_at = self._told_at = self._compared_at = -math.inf
         self._was_connected = False
         self.session = Session(link, where, self, "watcher", new_name())
 
@@ -78,6 +94,12 @@ class Watcher:
         self._wanted_until = time.monotonic() + _LOOKED_AT_FOR_S
         self._told_at = -math.inf
         self.session.wake()
+
+    def _tell(self, kind: str, content: Any) -> None:
+        if browsers := list(self.browsers):
+            data = msgspec.json.encode(content)
+            for browser in browsers:
+                browser.put(kind, data)
 
     # -- the connection's thread ---------------------------------------------------------------------
 
@@ -92,16 +114,15 @@ class Watcher:
             return
         self._view, self._report = message.number, message.report
         now = time.monotonic()
-        trainers, counters, workers, reports = _decoder.decode(body)
-        self.sight = Sight(now, trainers, counters, bytes(workers))
-        for report in reports:
+        sight = self.sight = _decoder.decode(body)
+        self.seen_at = now
+        for report in sight.reports:
             with contextlib.suppress(ValueError, TypeError, AttributeError, KeyError, OverflowError):  # an odd one
                 self.figures.add_record(json.loads(report))
         if now - self._compared_at >= _COMPARES_EVERY_S:
             self._compared_at = now
-            self.figures.see(trainers, self.sight.workers)
-        if self.browsers:
-            self.on_news("workers", base64.b64encode(self.sight.packed))
+            self.figures.see(sight.trainers, [beat for _, beat in sight.workers])
+        self._tell("workers", sight.workers)
 
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
         """Ask, and tell of the run."""
@@ -113,7 +134,7 @@ class Watcher:
             self.figures.tell(*(("good", "connected to the server") if connected else ("bad", "no server answers")))
         if self.browsers and now - self._told_at >= _TELLS_OF_RUN_EVERY_S:
             self._told_at = now
-            self.on_news("run", msgspec.json.encode(self._run(connected)))
+            self._tell("run", self._run(connected))
         every_s = _LOOKS_EVERY_S if is_wanted else _KEEPS_UP_EVERY_S
         if connected and now - self._asked_at >= every_s and send(m.encode(m.Look(self._view, self._report))):
             self._asked_at = now
@@ -131,7 +152,6 @@ class Watcher:
         return {
             **self._title,
             "connected": connected,
-            "counters": self.sight and self.sight.counters,
             "time_s": figures.time_s,
             "round": figures.round,
             "curves": curves,

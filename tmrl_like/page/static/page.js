@@ -61,43 +61,6 @@ function make(tag, parent, value, kind) {
   return element;
 }
 
-// The value of some msgpack: what the server sends has no maps and no bytes.
-function unpack(bytes) {
-  const view = new DataView(bytes.buffer), utf8 = new TextDecoder();
-  let at = 0;
-  const number = (kind, size) => view["get" + kind]((at += size) - size);
-  const string = (size) => utf8.decode(bytes.subarray(at, (at += size)));
-  const list = (size) => Array.from({ length: size }, next);
-  function next() {
-    const code = bytes[at++];
-    if (code < 0x80) return code;
-    if (code >= 0xe0) return code - 0x100;
-    if (code >= 0x90 && code < 0xa0) return list(code & 15);
-    if (code >= 0xa0 && code < 0xc0) return string(code & 31);
-    switch (code) {
-      case 0xc0: return null;
-      case 0xc2: return false;
-      case 0xc3: return true;
-      case 0xca: return number("Float32", 4);
-      case 0xcb: return number("Float64", 8);
-      case 0xcc: return number("Uint8", 1);
-      case 0xcd: return number("Uint16", 2);
-      case 0xce: return number("Uint32", 4);
-      case 0xcf: return Number(number("BigUint64", 8));
-      case 0xd0: return number("Int8", 1);
-      case 0xd1: return number("Int16", 2);
-      case 0xd2: return number("Int32", 4);
-      case 0xd3: return Number(number("BigInt64", 8));
-      case 0xd9: return string(number("Uint8", 1));
-      case 0xda: return string(number("Uint16", 2));
-      case 0xdc: return list(number("Uint16", 2));
-      case 0xdd: return list(number("Uint32", 4));
-    }
-    throw new Error(`msgpack of code ${code}`);
-  }
-  return next();
-}
-
 // -- workers ----------------------------------------------------------------------------------------
 
 function understand(workers) {
@@ -118,7 +81,7 @@ function understand(workers) {
     w.overrunning = w.overruns > first.overruns;
     w.state = w.age > GONE_AFTER_S ? "gone" : w.ended ? "ended" : w.alarm ? "alarm"
       : w.driver === "safe" || w.safe_steps > first.safe_steps ? "safe action"
-      : !["", "policy", "expert"].includes(w.driver) ? w.driver + " has taken over"
+      : ["human", "program"].includes(w.driver) ? w.driver + " has taken over"
       : w.rate === 0 ? "stands still" : w.expert ? "expert" : "drives";
     w.kind = COLOURS[w.state] || (BAD.includes(w.state) ? "bad" : "note");
     return w;
@@ -315,7 +278,7 @@ source.addEventListener("run", (event) => { run = JSON.parse(event.data); drawRu
 source.addEventListener("workers", (event) => {
   if (!run) return;
   heardAt = performance.now();
-  understand(unpack(Uint8Array.from(atob(event.data), (c) => c.charCodeAt(0))));
+  understand(JSON.parse(event.data));
   drawTiles();
   drawWorkers();
   drawCards();

@@ -83,58 +83,50 @@ class Batch(_BatchFields):
     Attributes:
         discount: float32 [B], where the memory sums up several rewards (n-step returns): what the value of
             next_obs counts in the target, gamma ** steps, in the place of the agent's gamma. None: one step.
-        weight: float32 [B], importance of each transition in the loss, where the memory draws some more often
-            than others. None: all count the same.
         time_left: float32 [B], where the memory draws mini-races: the share of the race that is left at obs, above 0
             and at most 1; terminated is 1.0 where the race ends as well. None: there are no races.
         next_time_left: the same at next_obs: 0 to below 1.
         columns: what the memory keeps of `info` of the samples that the actions led to, tensors [B, ...] by name. None:
             nothing.
-        drawn: what `MemoryDataloading.feed_back` needs to know which transitions these are. None: it does not.
     """
 
     discount: Any = None
-    weight: Any = None
     time_left: Any = None
     next_time_left: Any = None
     columns: dict[str, Any] | None = None
-    drawn: Any = None
 
     def __new__(
         cls,
         *six: Any,
         discount: Any = None,
-        weight: Any = None,
         time_left: Any = None,
         next_time_left: Any = None,
         columns: dict[str, Any] | None = None,
-        drawn: Any = None,
         **named: Any,
     ) -> Batch:
         """Put the six together, by place or by name; the rest by name."""
         batch = super().__new__(cls, *six, **named)
-        batch.discount, batch.weight, batch.drawn = discount, weight, drawn
-        batch.time_left, batch.next_time_left, batch.columns = time_left, next_time_left, columns
+        batch.discount, batch.columns = discount, columns
+        batch.time_left, batch.next_time_left = time_left, next_time_left
         return batch
 
     @property
     def parts(self) -> tuple[Any, ...]:
         """The six, and what of the rest holds tensors: one structure, None where there is nothing."""
-        return (*self, self.discount, self.weight, self.time_left, self.next_time_left, self.columns)
+        return (*self, self.discount, self.time_left, self.next_time_left, self.columns)
 
     def map(self, call: Callable[..., Any], *others: Batch) -> Batch:
-        """A batch that holds call(tensor, those of others in its place) in the place of each tensor; `drawn` stays."""
+        """A batch that holds call(tensor, those of others in its place) in the place of each tensor."""
         parts = tree.map_leaves(
             lambda *leaves: None if leaves[0] is None else call(*leaves), self.parts, *(other.parts for other in others)
         )
-        return Batch.of(parts, self.drawn)
+        return Batch.of(parts)
 
     @classmethod
-    def of(cls, parts: Sequence[Any], drawn: Any = None) -> Batch:
+    def of(cls, parts: Sequence[Any]) -> Batch:
         """The batch that has these `parts`."""
-        *six, discount, weight, time_left, next_time_left, columns = parts
-        beside = {"discount": discount, "weight": weight, "time_left": time_left, "next_time_left": next_time_left}
-        return cls(*six, **beside, columns=columns, drawn=drawn)
+        *six, discount, time_left, next_time_left, columns = parts
+        return cls(*six, discount=discount, time_left=time_left, next_time_left=next_time_left, columns=columns)
 
     def _replace(self, **changes: Any) -> Batch:
         """A copy with some of the six changed."""

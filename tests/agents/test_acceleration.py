@@ -153,9 +153,9 @@ def test_another_form_of_batch_gets_a_graph_of_its_own():
     replayed, backend = graphed(agent())
     train(replayed, 6)
     train(replayed, 6, size=16)
-    train(replayed, 6, weight=torch.ones(32))
+    train(replayed, 6, discount=torch.ones(32))
     assert backend.captures == 3
-    assert train(replayed, 1) != train(replayed, 1, weight=torch.zeros(32))
+    assert train(replayed, 1) != train(replayed, 1, discount=torch.zeros(32))
 
 
 def test_a_changed_learning_rate_and_a_loaded_checkpoint_make_new_graphs():
@@ -214,5 +214,5 @@ def test_on_a_processor_auto_leaves_the_step_and_a_graph_is_refused():
 
 
 def test_all_tensors_of_a_batch_are_found():
-    nested = batch(weight=torch.ones(32))._replace(obs={"a": (torch.ones(1), [torch.ones(2)])})
+    nested = batch(discount=torch.ones(32))._replace(obs={"a": (torch.ones(1), [torch.ones(2)])})
     assert sorted(t.shape[0] for _, t in leaves_of(nested)) == [1, 2, *[32] * 7]

@@ -114,12 +114,12 @@ def test_a_hundred_steps_give_the_losses_and_parameters_of_the_page(cls, space, 
 
 
 @pytest.mark.parametrize("space", [BOX, SEVERAL], ids=["box", "discrete"])
-def test_weights_discounts_and_errors_are_those_of_the_page(space):
+def test_discounts_are_those_of_the_page(space):
     cls = SACAgent if space is BOX else DiscreteSACAgent
-    extra = {"weight": torch.linspace(0.1, 1, ROWS), "discount": torch.linspace(0.8, 1, ROWS), "drawn": "these"}
+    extra = {"discount": torch.linspace(0.8, 1, ROWS)}
     page, compiled = (agent(cls, space, how) for how in ("off", "auto"))
-    for ours, theirs in zip(train(compiled, space, 5, **extra), train(page, space, 5, **extra), strict=True):
-        torch.testing.assert_close(ours["td_error"], theirs["td_error"], rtol=1e-4, atol=1e-4)
+    train(compiled, space, 5, **extra)
+    train(page, space, 5, **extra)
     assert_equal(compiled, page)
 
 
@@ -371,11 +371,11 @@ def test_a_batch_that_is_held_out_gives_the_losses_and_changes_nothing(cls, spac
     train(one, space, 4)
     state = [value.clone() for module in modules_of(one).values() for value in module.state_dict().values()]
     torch.manual_seed(5)
-    found = one.evaluate(batch(space, 50, weight=torch.full((ROWS,), 0.5)))
+    found = one.evaluate(batch(space, 50))
     after = [value for module in modules_of(one).values() for value in module.state_dict().values()]
     assert all(map(torch.equal, state, after))
     torch.manual_seed(5)
-    trained = one.train(batch(space, 50, weight=torch.full((ROWS,), 0.5)))
+    trained = one.train(batch(space, 50))
     assert set(found) == {"loss_critic", "loss_actor"}
     assert np.isfinite(float(found["loss_actor"]))
     assert float(found["loss_critic"]) == pytest.approx(float(trained["loss_critic"]), rel=1e-4 if plain else 0.5)

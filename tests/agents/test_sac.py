@@ -39,12 +39,6 @@ def test_the_critic_loss_averages_over_the_batch_and_adds_over_the_critics():
     assert critic_loss(q, torch.tensor([1.0, 1.0])).item() == pytest.approx(0.5 * (2.0 + 1.0))
 
 
-def test_importance_weights_scale_each_transition_s_error():
-    q = torch.tensor([[1.0, 3.0], [2.0, 2.0]])
-    loss = critic_loss(q, torch.tensor([1.0, 1.0]), torch.tensor([1.0, 0.5]))
-    assert loss.item() == pytest.approx(0.5 * (0.0 + 0.5 * 4.0 + 1.0 + 0.5 * 1.0) / 2)
-
-
 def test_a_discount_of_its_own_holds_for_each_transition():
     target = td_target(ONES, torch.zeros(3), torch.full((2, 3), 10.0), torch.zeros(3), ALPHA, torch.arange(3.0))
     assert target.tolist() == [1.0, 11.0, 21.0]
@@ -432,25 +426,6 @@ def test_the_discount_of_a_batch_stands_for_gamma():
     assert torch.equal(*[seeded(agent._td_target, batch) for agent in agents])
     batch.discount = None
     assert not torch.equal(*[seeded(agent._td_target, batch) for agent in agents])
-
-
-def test_a_transition_without_weight_teaches_the_critics_nothing():
-    trained = []
-    for rew in (0.0, 100.0):
-        agent, batch = small(), random_batch()
-        batch.weight = torch.tensor([0.0] + [1.0] * 31)
-        batch.rew[0] = rew
-        seeded(agent._train_critics, batch)
-        trained.append(parameters_of(agent.critic))
-    assert same(*trained)
-
-
-def test_td_errors_are_returned_where_the_memory_draws_by_them():
-    agent, batch = small(), random_batch(rew=3.0, terminated=1.0)
-    assert "td_error" not in agent.train(batch)
-    batch.drawn = np.arange(32)
-    values_NB = agent.critic(batch.obs, batch.act)
-    assert torch.allclose(agent.train(batch)["td_error"], (values_NB - 3.0).abs().mean(dim=0))
 
 
 def seeded(call, *arguments):

@@ -38,7 +38,7 @@ from _memory_work import (
     per_second,
 )
 
-from tmrl_like.replay import MiniRaces, Prioritised, ReplayMemory
+from tmrl_like.replay import MiniRaces, ReplayMemory
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.types import Buffer, Info
 from tmrl_like.wire.columns import Columns
@@ -207,17 +207,11 @@ def drone(result: dict[str, Any], n: int, peer: Peer | None, arguments: argparse
 
 
 def options(result: dict[str, Any], n: int, arguments: argparse.Namespace) -> None:
-    """What n-step returns and prioritised sampling cost; the agent's feedback counts."""
+    """What n-step returns cost."""
     columns = drone_columns(n)
     plain = filled(columns, act_buf_len=ACT_BUF_LEN)
     returns = filled(columns, act_buf_len=ACT_BUF_LEN, n_steps=3, gamma=0.99)
-    prioritised = filled(columns, act_buf_len=ACT_BUF_LEN, prioritised=Prioritised())
-    errors = np.random.default_rng(0).random(BATCH)
-
-    def draw_and_feed_back() -> None:
-        prioritised.feed_back(prioritised.sample().drawn, errors)
-
-    calls = {"uniform": plain.sample, "3_steps": returns.sample, "prioritised": draw_and_feed_back}
+    calls = {"uniform": plain.sample, "3_steps": returns.sample}
     compare(result, f"options_{n}", calls, None, arguments)
 
 

@@ -26,7 +26,6 @@ from tmrl_like.errors import ConfigError
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.policies.probe import PolicyProbe
 from tmrl_like.replay import DropHistory, ReplayMemory
-from tmrl_like.trainer.schedule import train_step
 from tmrl_like.types import Batch, Buffer
 
 NETS = {"hidden_sizes": (16,)}
@@ -48,7 +47,7 @@ def through_everything(env_cls: Any, act_buf_len: int = 0, max_samples: float = 
         env = worker.env
         agent = agent_cls(env.observation_space, env.action_space, actor_cls=actor_cls, critic_cls=critic_cls)
         batch = memory.sample()
-        assert all(np.isfinite(float(value)) for value in train_step(agent, memory, batch).values())
+        assert all(np.isfinite(float(value)) for value in agent.train(batch).values())
         worker.actor.load_weights(agent.get_actor().weights())
         PolicyProbe(env.observation_space, env.action_space).check(worker.actor)
         drive(worker, memory)  # by the trained policy, which normalises

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tmrl_like.errors import ConfigError
-from tmrl_like.replay import DropHistory, MiniRaces, Prioritised, ReplayMemory, WithDemonstrations
+from tmrl_like.replay import DropHistory, MiniRaces, ReplayMemory, WithDemonstrations
 from tmrl_like.replay.data_sets import read_data_set, write_data_set
 from tmrl_like.testing.memories import ActionBufferEnv, cut, interleaved, packed
 from tmrl_like.types import Buffer
@@ -59,14 +59,13 @@ def test_which_episodes_are_held_out_is_a_matter_of_their_numbers(share):
 def test_a_ring_that_forgets_and_a_log_that_has_lost_its_beginning_change_nothing(memory_size):
     packets = of_workers()
     first, first_held_out = trained_and_held_out(filled(packets))
-    memory = filled(packets, memory_size=memory_size, prioritised=Prioritised(), n_steps=3, gamma=0.9)
+    memory = filled(packets, memory_size=memory_size, n_steps=3, gamma=0.9)
     for later in (memory, filled(packets[len(packets) // 3 :])):
         trained, held_out = trained_and_held_out(later)
         assert trained <= first
         assert held_out <= first_held_out
         assert trained
         assert held_out
-    assert np.flatnonzero(memory._priorities.powers).tolist() == sorted(memory._lanes.training.rows.tolist())
 
 
 @pytest.mark.parametrize("arguments", [{}, {"n_steps": 3, "gamma": 1.0, "mini_races": MiniRaces(steps=5)}])

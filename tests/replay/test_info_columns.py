@@ -5,7 +5,7 @@ import pytest
 from gymnasium.spaces import Box
 
 from tmrl_like.errors import MemoryContractError
-from tmrl_like.replay import Prioritised, ReplayMemory, WithDemonstrations
+from tmrl_like.replay import ReplayMemory, WithDemonstrations
 from tmrl_like.replay.data_sets import write_data_set
 from tmrl_like.testing.memories import ActionBufferEnv, packed
 from tmrl_like.trainer.sample_check import SampleCheck
@@ -44,8 +44,8 @@ def check(memory):
 
 @pytest.mark.parametrize(
     "arguments",
-    [{}, {"memory_size": 9}, {"obs_preprocessor": lambda obs: obs}, {"prioritised": Prioritised()}],
-    ids=["plain", "ring", "preprocessor", "priorities"],
+    [{}, {"memory_size": 9}, {"obs_preprocessor": lambda obs: obs}],
+    ids=["plain", "ring", "preprocessor"],
 )
 def test_what_info_says_comes_back_with_the_transition(arguments):
     check(filled(**arguments))

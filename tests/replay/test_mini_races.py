@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tmrl_like.errors import ConfigError
-from tmrl_like.replay import DropHistory, MiniRaces, Prioritised, ReplayMemory, WithDemonstrations
+from tmrl_like.replay import DropHistory, MiniRaces, ReplayMemory, WithDemonstrations
 from tmrl_like.testing.memories import ActionBufferEnv, packed
 from tmrl_like.types import Buffer, Info, Sample
 
@@ -68,12 +68,11 @@ def by_the_definition(steps, left, length, gamma, shaping, potential):
     "further",
     [
         {},
-        {"prioritised": Prioritised()},
         {"obs_preprocessor": lambda obs: obs},
         {"crc_debug": True},
         {"batch_size": 5},  # several batches at once
     ],
-    ids=["plain", "priorities", "preprocessor", "crc", "at_once"],
+    ids=["plain", "preprocessor", "crc", "at_once"],
 )
 def test_batches_are_those_of_the_definition_bit_for_bit(further):
     races = MiniRaces(steps=6, start_share=0.2, final_share=0.3, final_steps=2)
@@ -84,16 +83,8 @@ def test_batches_are_those_of_the_definition_bit_for_bit(further):
     steps = ActionBufferEnv(1, 2, frame_stack=3).take(400)
     memory.append(packed(steps, "w", lambda sample: DropHistory(2, {1: 3})(*sample)))
     memory.seed(3)
-    if "prioritised" in further:
-        batch = memory.sample()
-        rows = memory._priorities.draw(np.random.default_rng(3), 64, len(memory))[0]
-        assert np.array_equal(batch.drawn, rows)
-        rng = np.random.default_rng(3)
-        rng.random(64)
-    else:
-        memory.sample_indices()
-        batch, rng = (memory.seed(3), memory.sample())[1], np.random.default_rng(3)
-        rows = memory._lanes.training.rows[rng.integers(0, len(memory), memory.batch_size)]
+    batch, rng = memory.sample(), np.random.default_rng(3)
+    rows = memory._lanes.training.rows[rng.integers(0, len(memory), memory.batch_size)]
     count = len(batch.rew)
     left = rng.integers(1, 7, count)
     chance, final = rng.random(count), rng.integers(1, 3, count)

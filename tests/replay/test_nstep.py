@@ -286,19 +286,19 @@ def test_a_batch_unpacks_as_six_and_keeps_what_is_beside_them():
     obs, act, rew, next_obs, terminated, truncated = batch
     assert (obs, act, rew, next_obs, terminated, truncated) == (1, 2, 3, 4, 5, 6)
     changed = batch._replace(obs=7)
-    assert (changed.obs, changed.discount, changed.weight) == (7, 0.9, None)
+    assert (changed.obs, changed.discount, changed.time_left) == (7, 0.9, None)
     assert type(changed) is Batch
     assert Batch(1, 2, 3, 4, 5, 6).discount is None
 
 
 def test_what_is_beside_the_six_is_mapped_with_them():
-    batch = Batch(*map(torch.tensor, ([1], [2], [3], [4], [5], [6])), time_left=torch.tensor([7]), drawn="rows")
+    batch = Batch(*map(torch.tensor, ([1], [2], [3], [4], [5], [6])), time_left=torch.tensor([7]))
     batch.columns = {"greedy": torch.tensor([8])}
     joined = batch.map(lambda *parts: torch.cat(parts), batch)
     assert joined.rew.tolist() == [3, 3]
     assert joined.time_left.tolist() == [7, 7]
     assert joined.columns["greedy"].tolist() == [8, 8]
-    assert (joined.weight, joined.next_time_left, joined.drawn) == (None, None, "rows")
+    assert (joined.discount, joined.next_time_left) == (None, None)
 
 
 @pytest.mark.parametrize("end", ["terminated", "truncated", None])

@@ -15,7 +15,7 @@ from tmrl_like.base.functional import partial
 from tmrl_like.delivery import receiver
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.errors import CheckpointError, ConfigError, DivergedError, EncodingError
-from tmrl_like.replay import Prioritised, ReplayMemory
+from tmrl_like.replay import ReplayMemory
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from tmrl_like.trainer import checkpoints
 from tmrl_like.trainer import snapshot as checkpoint
@@ -394,18 +394,6 @@ def test_what_was_dropped_as_stale_is_not_joined_over_a_restart_either(tmp_path)
         run.take(3, previous=0)  # the worker has forgotten what was acknowledged
         assert numbers(run.memory) == [*range(10), *range(20, 30)]
         assert len(run.memory) == 18
-
-
-def test_after_a_restart_all_transitions_are_drawn_alike(tmp_path):
-    first = Run(tmp_path, prioritised=Prioritised())
-    first.take(1)
-    for _ in range(20):
-        batch = first.memory.sample()
-        first.memory.feed_back(batch.drawn, np.float32([100.0, 0.1]))
-    first.save()
-    first.kill()
-    second = Run(tmp_path, prioritised=Prioritised())
-    assert {float(w) for _ in range(20) for w in second.memory.sample().weight} == {1.0}
 
 
 # -- a checkpoint in a format of the user's own ------------------------------------------------------

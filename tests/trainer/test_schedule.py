@@ -16,11 +16,11 @@ from gymnasium.spaces import Box
 from tmrl_like.base.functional import partial
 from tmrl_like.errors import ConfigError, MemoryContractError, MissingExtraError, PipelineMismatchError
 from tmrl_like.metrics.rounds import RoundMetrics
-from tmrl_like.replay import MiniRaces, Prioritised, ReplayMemory
+from tmrl_like.replay import MiniRaces, ReplayMemory
 from tmrl_like.replay.data_sets import write_data_set
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
 from tmrl_like.testing.memories import ActionBufferEnv, packed
-from tmrl_like.trainer.schedule import TrainingOffline, train_step
+from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.trainer.snapshot import load_checkpoint, take_snapshot
 from tmrl_like.types import Batch, Buffer, Delivery, EpisodeStats, Info, Receipt, Sample, StepTiming
 
@@ -449,29 +449,6 @@ def test_no_step_goes_above_the_ratio_and_the_last_one_of_a_round_waits_for_noth
     assert ahead == [-2, -1, 0, -2, -1, 0, -2, -1]
 
 
-def test_the_errors_that_a_memory_draws_by_go_to_the_memory_and_not_to_the_metrics():
-    fed = []
-
-    class Memory(ReplayMemory):
-        def feed_back(self, drawn, td_error):
-            fed.append((len(drawn), td_error))
-            super().feed_back(drawn, td_error)
-
-    class Agent(CountingAgent):
-        def train(self, batch):
-            return super().train(batch) | {"td_error": torch.full((4,), float(self.steps))}
-
-    memory_cls = partial(Memory, batch_size=4, prioritised=Prioritised())
-    to = TrainingOffline(CountingEnv, memory_cls, Agent, rounds=1, steps=2)
-    (record,) = to.run_epoch(Network(packet("a", 1)))
-    assert [(n, td_error.tolist()) for n, td_error in fed] == [(4, [1.0] * 4), (4, [2.0] * 4)]
-    assert "td_error" not in record
-    assert record["loss"] == 1.5
-    to = TrainingOffline(CountingEnv, memory_cls, CountingAgent)
-    with pytest.raises(ConfigError, match=r"Memory draws by TD errors, but CountingAgent.train returns no td_error"):
-        to.run_epoch(Network(packet("a", 1)))
-
-
 class WithGamma(CountingAgent):
     gamma = 0.9
 
@@ -532,25 +509,6 @@ def replay_training(agent_cls: Any = CountingAgent, **memory: Any) -> TrainingOf
     training = TrainingOffline(CountingEnv, partial(ReplayMemory, batch_size=4, **memory), agent_cls)
     training.memory.append(samples(20))
     return training
-
-
-def test_the_memory_gets_the_errors_that_it_draws_by() -> None:
-    class Agent(CountingAgent):
-        def train(self, batch: Any) -> dict[str, Any]:
-            return super().train(batch) | {"td_error": torch.full((4,), 5.0)}
-
-    training = replay_training(Agent, prioritised=Prioritised(alpha=1.0))
-    batch = training.memory.sample()
-    assert "td_error" not in train_step(training.agent, training.memory, batch)
-    assert training.memory._priorities.powers[batch.drawn].tolist() == pytest.approx([5.0] * 4)  # type: ignore[attr-defined]
-
-
-def test_an_agent_that_tells_no_errors_is_refused_by_a_memory_that_draws_by_them() -> None:
-    training = replay_training(prioritised=Prioritised())
-    with pytest.raises(ConfigError, match="returns no td_error"):
-        train_step(training.agent, training.memory, training.memory.sample())
-    plain = replay_training()
-    assert train_step(plain.agent, plain.memory, plain.memory.sample())
 
 
 def test_memory_and_agent_must_discount_alike() -> None:

@@ -184,7 +184,7 @@ class Graphed:
                 self._warm_ups.clear()
             self._seen, self._state = seen, state
         places, leaves = zip(*leaves_of(batch), strict=True)
-        key = flag, batch.drawn is None, places, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        key = flag, places, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
         if key not in self._graphs:
             if self._warm_ups.get(key, 0) < _WARM_UPS or len(self._graphs) >= _MAX_GRAPHS:
                 self._warm_ups[key] = self._warm_ups.get(key, 0) + 1

@@ -54,13 +54,11 @@ class TrainingAgent(Tunable, ABC):
 
         Args:
             batch: see `Batch`; it unpacks as (obs, act, rew, next_obs, terminated, truncated). Where
-                `batch.discount` is not None it stands for gamma; where `batch.weight` is not None the loss of
-                each transition is multiplied by it.
+                `batch.discount` is not None it stands for gamma.
 
         Returns:
             Metrics of this step: numbers or 0-dimensional tensors. Tensors may stay on the device;
-            they are read once per round. Where `batch.drawn` is not None, `td_error` [B] is among them: how far
-            the agent was off on each transition; it goes to the memory and into no metric.
+            they are read once per round.
         """
 
     def evaluate(self, batch: Batch) -> dict[str, torch.Tensor]:

@@ -63,8 +63,7 @@ class DenseStep(ABC):
             self.drawn_layers = [layer.map(lambda p: _zeros(m, *p.shape[1:])) for layer in self.target_layers]
         self.targets = Dense(self.drawn_layers, self.inputs[_NEXT])
         self.log_prob_R = _zeros(2 * num_rows)
-        self.target_B, self.discount_B, self.td_error_B = _zeros(num_rows), _zeros(num_rows), _zeros(num_rows)
-        self.ones_B = np.ones(num_rows, np.float32)
+        self.target_B, self.discount_B = _zeros(num_rows), _zeros(num_rows)
         self.descend_actor, self.descend_critic = Descent(agent.actor_optimizer), Descent(agent.critic_optimizer)
         self.descend_temperature = Descent(agent.temperature_optimizer)
 
@@ -98,15 +97,12 @@ class DenseStep(ABC):
             rew_B, terminated_B, self.next_q_MB, self.log_prob_R, entropy_coef, discount_B, self.target_B
         )
         self.value(_NOW, self.taken(batch.act))
-        weight_B = self.ones_B if batch.weight is None else batch.weight.numpy()
-        loss, q = _critic_loss(self.q_NB, self.target_B, weight_B, self.d_q_NB, self.td_error_B)
+        loss, q = _critic_loss(self.q_NB, self.target_B, self.d_q_NB)
         self.back_to_critics()
         self.critics.backward()
         agent.average_gradients(agent.critic_optimizer)
         self.descend_critic()
         metrics = {"loss_critic": loss, "q_mean": q, "q_target_mean": target}
-        if batch.drawn is not None:
-            metrics["td_error"] = torch.from_numpy(self.td_error_B.copy())
         if with_actor:
             metrics |= self.train_actor(entropy_coef)
             if agent.actor_ema is not agent.actor:
@@ -403,16 +399,13 @@ def _td_target(
 
 
 @compiled
-def _critic_loss(q_NB: Any, target_B: Any, weight_B: Any, d_q_NB: Any, td_error_B: Any) -> tuple[float, float]:
-    """Eq. 5; leaves its derivative and the mean error of each transition, returns loss and mean Q."""
-    loss, total = 0.0, 0.0
-    td_error_B[:] = ZERO
-    share, each = ONE / np.float32(target_B.shape[0]), ONE / np.float32(q_NB.shape[0])
+def _critic_loss(q_NB: Any, target_B: Any, d_q_NB: Any) -> tuple[float, float]:
+    """Eq. 5; leaves its derivative, returns loss and mean Q."""
+    loss, total, share = 0.0, 0.0, ONE / np.float32(target_B.shape[0])
     for n in range(q_NB.shape[0]):
         for b in range(q_NB.shape[1]):
             error = q_NB[n, b] - target_B[b]
-            d_q_NB[n, b] = error * weight_B[b] * share
-            td_error_B[b] += abs(error) * each
+            d_q_NB[n, b] = error * share
             loss += 0.5 * error * d_q_NB[n, b]
             total += q_NB[n, b]
     return loss, total / q_NB.size

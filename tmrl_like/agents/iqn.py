@@ -190,7 +190,7 @@ class IQNAgent(TrainingAgent):
     def evaluate(self, batch: Batch) -> dict[str, Tensor]:
         """The loss of a batch that is not trained on; its quantiles are always the same."""
         z_BN, target_BM, tau_BN = self._quantiles(batch, torch.Generator(self.device).manual_seed(0))
-        return {"loss_quantiles": self._loss(z_BN, target_BM, tau_BN, batch.weight)}
+        return {"loss_quantiles": quantile_huber_loss(z_BN, target_BM, tau_BN, self.kappa).mean()}
 
     def get_actor(self) -> ActorModule:
         """Return the network in training, or its average, with what it explores by: its parameters change with each
@@ -212,7 +212,7 @@ class IQNAgent(TrainingAgent):
         if self.obs_norm is not None:
             self.obs_norm.update(self.obs_norm.flatten(batch.obs), self.ranks)
         z_BN, target_BM, tau_BN = self._quantiles(batch)
-        loss = self._loss(z_BN, target_BM, tau_BN, batch.weight)
+        loss = quantile_huber_loss(z_BN, target_BM, tau_BN, self.kappa).mean()
         self.optimizer.zero_grad(set_to_none=False)
         loss.backward()  # type: ignore[no-untyped-call]
         self.average_gradients(self.optimizer)
@@ -222,11 +222,8 @@ class IQNAgent(TrainingAgent):
             soft_update(self.polyak, self._flat_target.parameter, self._flat.parameter)
         if self.actor_ema is not self.actor:
             soft_update(self.actor_polyak, self._flat_ema.parameter, self._flat.parameter)
-        q_B, target_B = z_BN.detach().mean(dim=1), target_BM.mean(dim=1)
-        metrics = {"loss_quantiles": loss.detach(), "q_mean": q_B.mean(), "q_target_mean": target_B.mean()}
+        metrics = {"loss_quantiles": loss.detach(), "q_mean": z_BN.detach().mean(), "q_target_mean": target_BM.mean()}
         metrics |= {"return_std_mean": z_BN.detach().std(dim=1).mean(), "gradient_norm": norm}
-        if batch.drawn is not None:
-            metrics["td_error"] = (q_B - target_B).abs()
         return metrics
 
     def _quantiles(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -248,10 +245,6 @@ class IQNAgent(TrainingAgent):
         sizes = self.quantiles, self.target_quantiles
         tau_BN, target_tau_BM = (torch.rand(rows, n, generator=generator, device=self.device) for n in sizes)
         return tau_BN, target_tau_BM
-
-    def _loss(self, z_BN: Tensor, target_BM: Tensor, tau_BN: Tensor, weight_B: Tensor | None) -> Tensor:
-        loss_B = quantile_huber_loss(z_BN, target_BM, tau_BN, self.kappa)
-        return (loss_B if weight_B is None else weight_B * loss_B).mean()
 
 
 def _of_actions(z_BNA: Tensor, act_B1: Tensor) -> Tensor:

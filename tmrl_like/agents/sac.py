@@ -58,14 +58,12 @@ def td_target(
     return rew_B + gamma * (1.0 - terminated_B) * next_v_B
 
 
-def critic_loss(q_NB: Tensor, target_B: Tensor, weight_B: Tensor | None = None) -> Tensor:
+def critic_loss(q_NB: Tensor, target_B: Tensor) -> Tensor:
     """Squared TD error, mean over the batch, summed over the critics; [].
 
-    Eq. 5:  J_Q = sum_i E[ 1/2 (Q_i(s, a) - y)^2 ]. With importance weights w, as in Schaul et al., "Prioritized
-    Experience Replay", 2016, section 3.4:  sum_i E[ w/2 (Q_i(s, a) - y)^2 ].
+    Eq. 5:  J_Q = sum_i E[ 1/2 (Q_i(s, a) - y)^2 ].
     """
-    squared_NB = (q_NB - target_B).square()  # [N, B]
-    return (squared_NB if weight_B is None else weight_B * squared_NB).sum() * (0.5 / len(target_B))
+    return (q_NB - target_B).square().sum() * (0.5 / len(target_B))
 
 
 def actor_loss(log_prob_B: Tensor, q_B: Tensor, entropy_coef: Tensor) -> Tensor:
@@ -313,7 +311,7 @@ class SACAgent(TrainingAgent):
         target_B = self._td_target(batch)  # [B]
         q_B, log_prob_B = self._value_of_policy(batch.obs)
         return {
-            "loss_critic": critic_loss(self.critic(batch.obs, batch.act), target_B, batch.weight),
+            "loss_critic": critic_loss(self.critic(batch.obs, batch.act), target_B),
             "loss_actor": actor_loss(log_prob_B, q_B, self.temperature()),
         }
 
@@ -359,15 +357,11 @@ class SACAgent(TrainingAgent):
     def _train_critics(self, batch: Batch) -> dict[str, Tensor]:
         target_B = self._td_target(batch)  # [B]
         q_NB = self.critic(batch.obs, batch.act)  # [N, B]
-        loss = critic_loss(q_NB, target_B, batch.weight)
+        loss = critic_loss(q_NB, target_B)
         _backward(loss, self.critic_optimizer)
         self.average_gradients(self.critic_optimizer)
         adam_step(self.critic_optimizer)
-        q_NB = q_NB.detach()
-        metrics = {"loss_critic": loss.detach(), "q_mean": q_NB.mean(), "q_target_mean": target_B.mean()}
-        if batch.drawn is not None:
-            metrics["td_error"] = (q_NB - target_B).abs().mean(dim=0)
-        return metrics
+        return {"loss_critic": loss.detach(), "q_mean": q_NB.detach().mean(), "q_target_mean": target_B.mean()}
 
     def _train_actor(self, obs: Any) -> dict[str, Tensor]:
         q_B, log_prob_B = self._value_of_policy(obs)

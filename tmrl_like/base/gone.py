@@ -20,6 +20,8 @@ GONE: dict[str, str] = {
     "--wandb-project": "use --trainer.wandb_project NAME",
     "--wandb-run-id": "use --trainer.wandb_run_id ID",
     "Keys": "KeyDriver, which reads the keyboard of the worker's machine",
+    "Prioritised": "memories draw uniformly: leave it out, or override `sample_indices` of a memory of your own",
+    "prioritised": "memories draw uniformly: leave it out, or override `sample_indices` of a memory of your own",
     "pull": "use `hf download REPO FILE --local-dir DIR`",
     "push": "use `policies export`, and `hf upload REPO FILE`",
     "replay": "`Rollout.load` reads a run's best/rollout.npz: docs/guide/best_run.md",

@@ -36,7 +36,6 @@ from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.errors import ConfigError, EnvironmentFaultError, MemoryContractError, TmrlLikeError
 from tmrl_like.policies.actions import is_finite
 from tmrl_like.replay.contract import MemoryDataloading
-from tmrl_like.trainer.schedule import train_step
 from tmrl_like.types import Buffer
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import SampleBlock, decode_body
@@ -239,7 +238,7 @@ def _filled(experiment: Experiment, traffic: Traffic) -> MemoryDataloading:
 
 
 def _report_training(agent: TrainingAgent, worker: RolloutWorker, memory: MemoryDataloading) -> None:
-    metrics = train_step(agent, memory, memory.sample())
+    metrics = agent.train(memory.sample())
     if wrong := [name for name, value in metrics.items() if not math.isfinite(value)]:
         raise TmrlLikeError(
             f"one training step gave values that are not finite ({', '.join(wrong)}): look for very large "

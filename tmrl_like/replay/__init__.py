@@ -14,12 +14,10 @@ if TYPE_CHECKING:
     from tmrl_like.replay.layout import compressor_of as compressor_of
     from tmrl_like.replay.memory import ReplayMemory as ReplayMemory
     from tmrl_like.replay.mini_races import MiniRaces as MiniRaces
-    from tmrl_like.replay.priorities import Prioritised as Prioritised
 
 _HOME_OF = {
     "DropHistory": "tmrl_like.replay.layout",
     "MiniRaces": "tmrl_like.replay.mini_races",
-    "Prioritised": "tmrl_like.replay.priorities",
     "ReplayMemory": "tmrl_like.replay.memory",
     "WithDemonstrations": "tmrl_like.replay.demonstrations",
     "check_transition": "tmrl_like.replay.crc",

@@ -157,9 +157,6 @@ class MemoryDataloading(Tunable, ABC):
         """Draw a batch of what training never draws, without changing what it draws next; None: there is none."""
         return None
 
-    def feed_back(self, drawn: Any, td_error: Any) -> None:
-        """Take the agent's errors [B], array or tensor, on a batch with this `drawn`: for memories that draw by it."""
-
     def append(self, buffer: Buffer) -> None:
         """Take the samples of one worker; up to `min_run` - 1 of each stream may be held back. The trainer calls this.
 

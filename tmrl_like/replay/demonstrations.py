@@ -173,25 +173,14 @@ class WithDemonstrations(MemoryDataloading):
                 memory.batch_size = count
                 batches.append(memory.sample())
         if len(batches) == 1:
-            batch = batches[0]
-        else:
-            import torch  # here, where tensors are made: see `collate`
+            return batches[0]
+        import torch  # here, where tensors are made: see `collate`
 
-            batch = batches[0].map(lambda *parts: torch.cat(parts), *batches[1:])
-        if batches[0].drawn is not None:
-            batch.drawn = (self.batch_size - demonstrated, [b.drawn for b in batches])
-        return batch
+        return batches[0].map(lambda *parts: torch.cat(parts), *batches[1:])
 
     def sample_held_out(self) -> Batch | None:
         self.own.batch_size = self.batch_size
         return self.own.sample_held_out()
-
-    def feed_back(self, drawn: Any, td_error: Any) -> None:
-        of_own, parts = drawn
-        waiting = list(parts)
-        for memory, errors in ((self.own, td_error[:of_own]), (self.demonstrations, td_error[of_own:])):
-            if len(errors):
-                memory.feed_back(waiting.pop(0), errors)
 
 
 def _is_expert(buffer: Buffer) -> bool:

@@ -30,7 +30,6 @@ from typing import Any
 import numpy as np
 
 from tmrl_like.replay.columns import Rows
-from tmrl_like.replay.priorities import Priorities
 from tmrl_like.replay.row_set import RowSet
 
 _ALL = 1 << 30  # a reset that fills the buffer: the whole history is known
@@ -96,12 +95,11 @@ class Lanes:
         capacity: int,
         *histories: History,
         n_steps: int = 1,
-        priorities: Priorities | None = None,
         holds_out: bool = False,
     ) -> None:
         """An empty index for transitions that need these histories; memory is taken up as rows are written.
 
-        `n_steps`: the most that a transition has; `priorities` hear which rows are in `training`.
+        `n_steps`: the most that a transition has.
         """
         self.capacity = capacity
         self.written = 0
@@ -113,18 +111,12 @@ class Lanes:
         self._n_steps = n_steps
         has_stacks = any(history.reset_fills for history in histories)
         self.older_frame = np.zeros(capacity, np.int32) if has_stacks else None
-        self._priorities = priorities
         self._histories = histories
         self._longest = max(history.needed for history in histories)
         self.training = RowSet(capacity)
         self.held_out = RowSet(capacity) if holds_out else None
         self._runs: deque[Run] = deque()
         self._lanes: dict[str, Lane] = {}
-
-    def numbers_of(self, rows: Rows) -> Rows:
-        """The sequence numbers of the samples that are in these rows now."""
-        newest = self.written - 1
-        return newest - (newest - rows) % self.capacity
 
     @property
     def room(self) -> int:
@@ -161,8 +153,6 @@ class Lanes:
             self.held_out.add(rows[is_whole & is_held_out])
             is_whole &= ~is_held_out
         self.training.add(rows[is_whole])
-        if self._priorities is not None:
-            self._priorities.admit(rows[is_whole])
         self._note_run(lane, n)
         return first
 
@@ -231,9 +221,7 @@ class Lanes:
             lane.known = known
 
     def _discard(self, rows: Rows) -> None:
-        rows_of_training = self.training.take_out(rows)
-        if self._priorities is not None:
-            self._priorities.discard(rows_of_training)
+        self.training.take_out(rows)
         if self.held_out is not None:
             self.held_out.take_out(rows)
 

@@ -18,14 +18,12 @@ from typing import Any
 import numpy as np
 
 from tmrl_like.base import tree
-from tmrl_like.errors import ConfigError, MemoryContractError, expect
-from tmrl_like.replay.collate import to_tensor
+from tmrl_like.errors import ConfigError, expect
 from tmrl_like.replay.columns import Array, Rows
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.replay.lanes import History, Lanes
 from tmrl_like.replay.layout import DropHistory, FramePadding, FrameStack, largest_stack
 from tmrl_like.replay.mini_races import MiniRaces
-from tmrl_like.replay.priorities import Priorities, Prioritised
 from tmrl_like.replay.row_set import RowSet
 from tmrl_like.replay.store import COLUMNS, REW, STEPS_TO_END, RowBlock, Slices, Store, blocks_of
 from tmrl_like.replay.transitions import AsStored, Rebuilder, Tensors
@@ -73,7 +71,6 @@ class ReplayMemory(MemoryDataloading):
         shaping: float | None = None,
         mini_races: MiniRaces | None = None,
         time_step_duration: float | None = None,
-        prioritised: Prioritised | None = None,
         held_out: float = 0.0,
         scratch_dir: str | None = None,
         **options: Any,
@@ -106,7 +103,6 @@ class ReplayMemory(MemoryDataloading):
             mini_races: put each transition at a random moment of a race of a few seconds, whose end is the end of all
                 that counts (see `replay.mini_races`); the agent must take `Batch.time_left`. None: there are no races.
             time_step_duration: of the environment, in seconds, for mini-races in seconds; None: it is not known.
-            prioritised: draw transitions by the agent's TD errors; None: uniformly.
             held_out: share of the episodes, 0 to below 1, that training never draws from: `sample_held_out` does. Which
                 they are depends on their numbers in their lane alone: with 0.05 the 10th, the 30th, …
             scratch_dir: a folder on a disk with room for the columns, for a memory that is larger than RAM. They are
@@ -151,10 +147,7 @@ class ReplayMemory(MemoryDataloading):
         self.context_length = max(1, self.act_buf_len, largest_stack(frame_stack)) - 1
         if largest_stack(frame_stack) > 1:
             histories.append(History(largest_stack(frame_stack), reset_fills=True))
-        self._priorities = None if prioritised is None else Priorities(capacity, prioritised)
-        self._lanes = Lanes(
-            capacity, *histories, n_steps=self.n_steps, priorities=self._priorities, holds_out=self.held_out > 0
-        )
+        self._lanes = Lanes(capacity, *histories, n_steps=self.n_steps, holds_out=self.held_out > 0)
         self._store = Store(capacity, self.act_buf_len, frame_stack, scratch_dir, self.columns)
         self._originals: dict[int, Any] = {}  # CRC debugging: row -> what the environment produced
         self._rebuilder = Rebuilder(
@@ -293,30 +286,9 @@ class ReplayMemory(MemoryDataloading):
         """
         if not len(self):
             return super().sample()
-        if self._priorities is None:
-            if not self._drawn or len(self._drawn[-1].rew) != self.batch_size:
-                self._drawn = self._draw_several()
-            return self._drawn.pop()
-        rows, weights = self._priorities.draw(self.rng, self.batch_size, len(self))
-        batch = self._batch(self._lanes.training.items_of(rows), self._draw_left(self.rng))
-        batch.weight, batch.drawn = to_tensor(weights, self.device), self._lanes.numbers_of(rows)
-        return batch
-
-    def feed_back(self, drawn: Any, td_error: Any) -> None:
-        """Draw transitions by these errors from now on; those that the ring has overwritten since do not count.
-
-        Raises:
-            MemoryContractError: not one error per transition.
-        """
-        if self._priorities is None:
-            return
-        errors = td_error.detach().cpu().numpy() if hasattr(td_error, "detach") else np.asarray(td_error)
-        if errors.shape != drawn.shape:
-            raise MemoryContractError(
-                f"td_error has the shape {errors.shape}; expected {drawn.shape}, one per transition"
-            )
-        is_there = drawn >= self._lanes.oldest
-        self._priorities.update(drawn[is_there] % self._lanes.capacity, errors[is_there])
+        if not self._drawn or len(self._drawn[-1].rew) != self.batch_size:
+            self._drawn = self._draw_several()
+        return self._drawn.pop()
 
     def _draw_several(self) -> list[Batch]:
         """Draw a batch, and with each call twice as many, up to a moderate size."""
@@ -367,7 +339,5 @@ class ReplayMemory(MemoryDataloading):
         self._drawn, self._at_once = [], 1
 
     def sample_indices(self) -> Array:
-        """Draw `batch_size` items, uniformly or by priority: int64 [batch_size]."""
-        if self._priorities is not None:
-            return self._lanes.training.items_of(self._priorities.draw(self.rng, self.batch_size, len(self))[0])
+        """Draw `batch_size` items, uniformly: int64 [batch_size]."""
         return self.rng.integers(0, len(self), self.batch_size)

@@ -26,18 +26,14 @@ class RowSet:
         """All of them: int32 [len(self)], a view."""
         return self._rows[: self._count]
 
-    def items_of(self, rows: Rows) -> Rows:
-        """Where these stand in `rows`; -1: nowhere."""
-        return self._place.take(rows).astype(np.intp) - 1
-
     def add(self, rows: Rows) -> None:
         count = self._count + len(rows)
         self._rows[self._count : count] = rows
         self._place[rows] = np.arange(self._count + 1, count + 1)
         self._count = count
 
-    def take_out(self, rows: Rows) -> Rows:
-        """Take out those of these that are in it, and return them; rows from the end fill the holes."""
+    def take_out(self, rows: Rows) -> None:
+        """Take out those of these that are in it; rows from the end fill the holes."""
         rows = rows[self._place[rows] > 0]
         count = self._count - len(rows)
         holes = self._place[rows] - 1
@@ -48,4 +44,3 @@ class RowSet:
         self._rows[holes] = movers
         self._place[movers] = holes + 1
         self._count = count
-        return rows

@@ -249,7 +249,7 @@ class TrainingOffline(Schedule):
     def _run_round(self, interface: TrainerInterface, metrics: RoundMetrics) -> None:
         self._wait_for_samples(interface, metrics)
         for batch in itertools.islice(self.memory, max(0, self.steps - self.round_steps)):
-            metrics.add_step(train_step(self.agent, self.memory, batch))
+            metrics.add_step(self.agent.train(batch))
             self._batch = batch
             self.total_updates += 1
             self.round_steps += 1
@@ -441,20 +441,6 @@ class TrainingOffline(Schedule):
     @elapsed_s.setter
     def elapsed_s(self, seconds: float) -> None:
         self._began_at = self.clock() - seconds
-
-
-def train_step(agent: TrainingAgent, memory: MemoryDataloading, batch: Batch) -> dict[str, Any]:
-    """Train on a batch, and tell the memory the errors that it draws by, which the agent must return; the metrics."""
-    metrics = agent.train(batch)
-    if batch.drawn is None:
-        return metrics
-    if "td_error" not in metrics:
-        raise ConfigError(
-            f"{type(memory).__name__} draws by TD errors, but {type(agent).__name__}.train returns no td_error: leave "
-            "prioritised sampling off, or return |error| per transition under that name"
-        )
-    memory.feed_back(batch.drawn, metrics["td_error"])
-    return {name: value for name, value in metrics.items() if name != "td_error"}
 
 
 def _spaces_of(env_cls: Any) -> tuple[Any, Any]:

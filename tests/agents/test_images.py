@@ -83,17 +83,6 @@ def test_vectors_and_images_together(space):
     torch.testing.assert_close(features[:, :1], speed * 0.6 - 3.0)
 
 
-@pytest.mark.parametrize("test", [True, False])
-def test_acting_on_one_raw_image_equals_acting_on_its_batch(test):
-    actor = SquashedGaussianActor(CAR, ACT, **NETS)
-    obs = CAR.sample()
-    torch.manual_seed(1)
-    one = actor.act_(obs, test)
-    torch.manual_seed(1)
-    np.testing.assert_allclose(one, actor.act(collate([obs]), test), rtol=1e-6)
-    assert ACT.contains(one)
-
-
 @pytest.mark.parametrize("critic", [{}, {"layer_norm": True, "dropout": 0.01}], ids=["plain", "DroQ"])
 def test_a_step_trains_the_encoders_of_actor_critics_and_targets(critic):
     agent = SACAgent(

@@ -142,8 +142,6 @@ def test_a_subclass_that_overrides_act_is_asked():
 
 
 def test_a_subclass_with_a_network_of_its_own_acts_by_it():
-    """What is trained must be what drives: `act` takes no short cut past an overridden `forward` or `outputs`."""
-
     class OwnForward(SquashedGaussianActor):
         def forward(self, obs):
             return torch.tensor([[9.0, -9.0]]), torch.zeros(1, 2)

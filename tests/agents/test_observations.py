@@ -5,7 +5,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from tmrl_like.agents import SACAgent, SquashedGaussianActor
+from tmrl_like.agents import SACAgent
 from tmrl_like.agents.observations import Encoder, RunningNorm
 from tmrl_like.policies.actor import to_batch_of_one
 
@@ -21,11 +21,10 @@ MIXED = spaces.Dict(
 
 def features(space, obs, obs_range=3.0):
     encoder = Encoder(space, obs_range)
-    batched, one = encoder(to_batch_of_one(obs)), encoder.one(obs)
-    assert batched.dtype == one.dtype == torch.float32
+    batched = encoder(to_batch_of_one(obs))
+    assert batched.dtype == torch.float32
     assert batched.shape == (1, encoder.size)
-    assert torch.equal(batched[0], one)
-    return one.tolist()
+    return batched[0].tolist()
 
 
 def test_a_choice_becomes_one_hot():
@@ -79,23 +78,11 @@ def test_the_largest_choice_takes_no_precision():
     assert features(space, space.start + 1) == [0, 1, 0]
 
 
-@pytest.mark.parametrize("test", [True, False])
-def test_acting_on_one_raw_observation_equals_acting_on_its_batch(test):
-    MIXED.seed(0)
-    actor = SquashedGaussianActor(MIXED, ACT, hidden_sizes=(16, 16))
-    obs = MIXED.sample()
-    torch.manual_seed(1)
-    one = actor.act_(obs, test)
-    torch.manual_seed(1)
-    with torch.inference_mode():
-        np.testing.assert_allclose(one, actor.act(to_batch_of_one(obs), test), rtol=1e-6)
-
-
 def batches(space, count, size=8):
     """Raw observations as `Flatten` gives them, float32 [size, R] each."""
     space.seed(0)
     encoder = Encoder(space)
-    return [torch.stack([encoder.flatten.one(space.sample()) for _ in range(size)]) for _ in range(count)]
+    return [torch.cat([encoder.flatten(to_batch_of_one(space.sample())) for _ in range(size)]) for _ in range(count)]
 
 
 PARTLY_BOUNDED = spaces.Box(np.float32([-1, -np.inf, 1e4, 0, -2e6]), np.float32([1, np.inf, 1e4 + 1, np.inf, 2e6]))

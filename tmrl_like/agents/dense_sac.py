@@ -1,17 +1,16 @@
 """The training step of the SAC agents, compiled for the CPU, for the networks of vectors that ship.
 
 The losses are those of `tmrl_like.agents.sac`; their derivatives are written out. Shape names: N critics, M critics in
-the target, B batch, A actions, I inputs of the critics, V categories of all variables of an action side by side; R rows
-of the actor: those of the next observations, and behind them those of the observations.
+the target, B batch, A actions, I inputs of the critics; R rows of the actor: those of the next observations, and behind
+them those of the observations.
 """
 
 # Capital suffixes name a tensor's dimensions.
-# ruff: noqa: N803, N806, N815
+# ruff: noqa: N803, N806
 from __future__ import annotations
 
 import copy
 import math
-from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
@@ -24,12 +23,11 @@ _Array = np.ndarray[Any, Any]
 _NEXT, _NOW = 0, 1
 
 
-class DenseStep(ABC):
-    """A training step of `SACAgent`: a function of a batch and of whether the actor is trained, too."""
+class DenseStep:
+    """A training step of `SACAgent`: a function of a batch and of whether the actor is trained, too.
 
-    q_NB: _Array
-    d_q_NB: _Array  # the loss's derivative by it
-    next_q_MB: _Array
+    For `SquashedGaussianActor` and `EnsembleCritic`. Actions are tanh(u), in [-1, 1].
+    """
 
     def __init__(self, agent: Any) -> None:
         self.agent = agent
@@ -37,7 +35,7 @@ class DenseStep(ABC):
         blas()  # raises what is wrong with it
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DenseStep:
-        return type(self)(copy.deepcopy(self.agent, memo))
+        return DenseStep(copy.deepcopy(self.agent, memo))
 
     @torch.no_grad()
     def __call__(self, batch: Batch, with_actor: bool) -> dict[str, Any]:
@@ -66,6 +64,15 @@ class DenseStep(ABC):
         self.target_B, self.discount_B = _zeros(num_rows), _zeros(num_rows)
         self.descend_actor, self.descend_critic = Descent(agent.actor_optimizer), Descent(agent.critic_optimizer)
         self.descend_temperature = Descent(agent.temperature_optimizer)
+        size = actor.head.out_features // 2
+        self.noise = torch.zeros(2, num_rows, size)
+        self.noise_RA = self.noise.numpy().reshape(-1, size)
+        self.act_RA, self.std_RA, *others = (_zeros(2 * num_rows, size) for _ in range(5))
+        self.buffers = [self.actor.y[0], self.noise_RA, self.act_RA, self.std_RA, *others]
+        self.taken_BA = _zeros(num_rows, size)
+        self.limits = np.float32(actor.log_std_min), np.float32(actor.log_std_max)
+        self.q_NB, self.d_q_NB = self.critics.y[..., 0], self.critics.d[..., 0]
+        self.next_q_MB = self.targets.y[..., 0]
 
     def step(self, batch: Batch, with_actor: bool) -> dict[str, Any]:
         """Equations as in `tmrl_like.agents.sac`; the metrics are numbers."""
@@ -98,7 +105,6 @@ class DenseStep(ABC):
         )
         self.value(_NOW, self.taken(batch.act))
         loss, q = _critic_loss(self.q_NB, self.target_B, self.d_q_NB)
-        self.back_to_critics()
         self.critics.backward()
         agent.average_gradients(agent.critic_optimizer)
         self.descend_critic()
@@ -150,47 +156,6 @@ class DenseStep(ABC):
                 for to, values in zip(drawn, layer, strict=True):
                     np.take(values, members.numpy(), axis=0, out=to)
 
-    @abstractmethod
-    def draw_noise(self, which: int) -> None:
-        """Draw what actions need, in the order in which the page does."""
-
-    @abstractmethod
-    def decide(self, num_rows: int) -> None:
-        """Actions of the first rows of the actor's outputs, and log pi of them."""
-
-    @abstractmethod
-    def taken(self, act: torch.Tensor) -> _Array:
-        """A batch's actions as the critics see them, [B, A or V]."""
-
-    @abstractmethod
-    def value(self, which: int, act: _Array | None = None) -> None:
-        """Q of these actions, or of those decided: of the critics on the observations, or the targets on the next."""
-
-    @abstractmethod
-    def back_to_critics(self) -> None:
-        """The loss's derivative by Q -> that by the critics' outputs."""
-
-    @abstractmethod
-    def back_to_actor(self, entropy_weight: float) -> None:
-        """The loss's derivative by Q, and by each log pi -> that by the actor's outputs."""
-
-
-class GaussianStep(DenseStep):
-    """For `SquashedGaussianActor` and `EnsembleCritic`. Actions are tanh(u), in [-1, 1]."""
-
-    def build(self, num_rows: int) -> None:
-        super().build(num_rows)
-        actor = self.agent.actor
-        size = actor.head.out_features // 2
-        self.noise = torch.zeros(2, num_rows, size)
-        self.noise_RA = self.noise.numpy().reshape(-1, size)
-        self.act_RA, self.std_RA, *others = (_zeros(2 * num_rows, size) for _ in range(5))
-        self.buffers = [self.actor.y[0], self.noise_RA, self.act_RA, self.std_RA, *others]
-        self.taken_BA = _zeros(num_rows, size)
-        self.limits = np.float32(actor.log_std_min), np.float32(actor.log_std_max)
-        self.q_NB, self.d_q_NB = self.critics.y[..., 0], self.critics.d[..., 0]
-        self.next_q_MB = self.targets.y[..., 0]
-
     def draw_noise(self, which: int) -> None:
         self.noise[which].normal_()
 
@@ -218,9 +183,6 @@ class GaussianStep(DenseStep):
         self.inputs[which, :, -act.shape[1] :] = act
         (self.critics if which == _NOW else self.targets).forward()
 
-    def back_to_critics(self) -> None:
-        pass
-
     def back_to_actor(self, entropy_weight: float) -> None:
         self.critics.backward(learn=False, to_x=True)
         now = slice(self.num_rows, None)
@@ -228,47 +190,6 @@ class GaussianStep(DenseStep):
         _back_through_squash(
             self.critics.d_x, outputs, noise, *self.limits, act, std, entropy_weight, self.actor_now.d[0]
         )
-
-
-class CategoricalStep(DenseStep):
-    """For `CategoricalActor` and `DiscreteEnsembleCritic`. Actions are probabilities of all categories."""
-
-    def build(self, num_rows: int) -> None:
-        super().build(num_rows)
-        self.q_NB, self.d_q_NB = (_zeros(len(self.critics.y), num_rows) for _ in range(2))
-        self.next_q_MB = _zeros(len(self.targets.y), num_rows)
-
-    def draw_noise(self, which: int) -> None:
-        pass
-
-    def decide(self, num_rows: int) -> None:
-        parts = torch.split(torch.from_numpy(self.actor.y[0, :num_rows]), self.agent.actor._sizes, dim=-1)
-        self.log_prob_RV = torch.cat([part.log_softmax(dim=-1) for part in parts], dim=-1).numpy()
-        self.prob_RV = np.exp(self.log_prob_RV)
-        np.add.reduce(self.prob_RV * self.log_prob_RV, axis=-1, out=self.log_prob_R[:num_rows])
-
-    def taken(self, act: torch.Tensor) -> _Array:
-        act = act.reshape(self.num_rows, -1).float()
-        return self.agent.critic.one_hot.forward(act, act).numpy()  # type: ignore[no-any-return]
-
-    def value(self, which: int, act: _Array | None = None) -> None:
-        self.act_BV = self.prob_RV[which * self.num_rows :][: self.num_rows] if act is None else act
-        networks, q = (self.critics, self.q_NB) if which == _NOW else (self.targets, self.next_q_MB)
-        np.add.reduce(networks.forward() * self.act_BV, axis=-1, out=q)
-
-    def back_to_critics(self) -> None:
-        np.multiply(self.d_q_NB[..., None], self.act_BV, out=self.critics.d)
-
-    def back_to_actor(self, entropy_weight: float) -> None:
-        prob_BV = self.act_BV
-        d_BV = np.add.reduce(self.d_q_NB[..., None] * self.critics.y)
-        d_BV += np.float32(entropy_weight) * (self.log_prob_RV[self.num_rows :] + ONE)
-        d_BV *= prob_BV
-        first = 0
-        for size in self.agent.actor._sizes:  # through the softmax of each variable
-            part = slice(first, first := first + size)
-            d_BV[:, part] -= prob_BV[:, part] * np.add.reduce(d_BV[:, part], axis=1, keepdims=True)
-        self.actor_now.d[0] = d_BV
 
 
 def _zeros(*shape: int) -> _Array:

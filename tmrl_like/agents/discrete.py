@@ -43,21 +43,27 @@ class CategoricalActor(MLPActor):
         logits_BV = self.outputs(self.encoder(obs))
         return torch.cat([F.log_softmax(part, dim=-1) for part in torch.split(logits_BV, self._sizes, dim=-1)], dim=-1)
 
-    _forward_that_act_repeats = forward
+    @torch.inference_mode()
+    def act(self, obs: Any, test: bool = False) -> Any:
+        """Choose an action; `test` takes each variable's likeliest category. See `ActorModule.act`.
 
-    def choose(self, outputs: Tensor, test: bool) -> Any:
-        """Logits [V] -> action; `test` takes each variable's likeliest category.
-
-        Drawing adds Gumbel noise and takes the largest. Logits that are not finite give NaN in place of the action,
-        so that the worker sends its safe action.
+        Drawing adds Gumbel noise and takes the largest. What is not finite gives NaN in place of the action, so that
+        the worker sends its safe action.
         """
+        values_V = self(obs)[0]
         if not test:
-            outputs = outputs - torch.empty_like(outputs).exponential_().log_()
-        largest, indices = zip(*(part.max(dim=0) for part in torch.split(outputs, self._sizes)), strict=True)
+            values_V = values_V - torch.empty_like(values_V).exponential_().log_()
+        largest, indices = zip(*(part.max(dim=0) for part in torch.split(values_V, self._sizes)), strict=True)
         if not all(math.isfinite(value) for value in largest):
             return np.full(self.action_space.shape or (), np.nan)[()]
         chosen = [int(i) + first for i, first in zip(indices, self._first, strict=True)]
         return np.array(chosen, self.action_space.dtype).reshape(self.action_space.shape or ())[()]
+
+    def best_actions(self, obs: Any) -> Tensor:
+        """The likeliest of each variable, int64; see `ActorModule.best_actions`."""
+        parts = torch.split(self(obs), self._sizes, dim=-1)
+        chosen = [part.argmax(dim=-1) + first for part, first in zip(parts, self._first, strict=True)]
+        return torch.stack(chosen, dim=-1).view(-1, *(self.action_space.shape or ()))
 
 
 class DiscreteEnsembleCritic(EnsembleMLP):
@@ -110,7 +116,6 @@ class DiscreteSACAgent(SACAgent):
 
     _default_actor = CategoricalActor
     _default_critic = DiscreteEnsembleCritic
-    _dense_step = "CategoricalStep"
 
     def _usual_entropy(self) -> float:
         return _SHARE_OF_ENTROPY * float(np.log(action_categories(self.action_space)[0]).sum())

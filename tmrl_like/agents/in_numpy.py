@@ -81,7 +81,6 @@ class NumpyActor(ABC):
             low, high, num_categories, obs_range, normalize_obs, tuple(hidden_sizes), layer_norm, action
         )
         self.network = Network(self.spec)
-        self._zeros = np.zeros_like(self.network.input)
         self._paths = [path for path, _ in leaves]
         self._is_flat = self._paths == [(i,) for i in range(len(leaves))]  # a Tuple of leaves, as most are
 
@@ -102,17 +101,6 @@ class NumpyActor(ABC):
 
     def _parts(self, obs: Any) -> Any:
         return obs if self._is_flat else [tree.part_at(obs, path) for path in self._paths]
-
-    @np.errstate(all="ignore")
-    def see(self, obs: Any) -> bool:
-        """Take in a raw observation of arrays and numbers; whether all of them are finite."""
-        flat = self.network.input
-        np.concatenate(self._parts(obs), None, flat, casting="unsafe")
-        return bool(flat.dot(self._zeros) == 0.0)  # NaN and infinity times 0 are NaN
-
-    def decide(self, test: bool = False) -> Any:
-        """The action for the observation that `see` took in: a new array, or a number where the space is Discrete."""
-        return self.network.act(test)
 
     def act_(self, obs: Any, test: bool = False) -> Any:
         """Choose an action for one raw observation; one that is not finite makes the action NaN."""
@@ -135,11 +123,13 @@ class NumpyActor(ABC):
 
     def to_device(self, device: str) -> Any:
         """Itself on the CPU; elsewhere the torch actor, with the same weights."""
-        if device == "cpu":
-            return self
+        return self if device == "cpu" else self.in_torch().to_device(device)
+
+    def in_torch(self) -> Any:
+        """The torch actor, with a copy of its weights."""
         actor = self.torch_class()(self.observation_space, self.action_space, **self._options())
         actor.load_weights(self.weights())
-        return actor.to_device(device)
+        return actor
 
     def _options(self) -> dict[str, Any]:
         return {n: getattr(self.spec, n) for n in ("hidden_sizes", "layer_norm", "obs_range", "normalize_obs")}

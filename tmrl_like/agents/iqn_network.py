@@ -118,7 +118,7 @@ class IQNActor(ActorModule):
             float32 [B, D].
         """
         x_BF = self.encoder(obs)
-        time_B1 = x_BF.new_ones(len(x_BF), 1) if time_left is None else 2.0 * time_left[:, None] - 1.0
+        time_B1 = torch.ones_like(x_BF[:, :1]) if time_left is None else 2.0 * time_left[:, None] - 1.0
         x_BD = self.state(torch.cat((x_BF, OBS_RANGE * time_B1), dim=1))
         return F.relu(x_BD if self.norm is None else self.norm(x_BD), inplace=True)
 
@@ -152,6 +152,11 @@ class IQNActor(ActorModule):
         if not math.isfinite(values_A[best]):  # NaN counts as the largest
             return np.full((), np.nan)[()]
         return np.int64(self._first + chosen)
+
+    def best_actions(self, obs: Any) -> Tensor:
+        """Those of the largest values, int64 [B]; see `ActorModule.best_actions`."""
+        best: Tensor = self(obs).argmax(dim=1) + self._first
+        return best
 
     def _hidden(self, state_BD: Tensor, tau_BN: Tensor) -> Tensor:
         """Of both heads, [B, N, 2 H]."""

@@ -25,7 +25,6 @@ from tmrl_like.agents.in_numpy import NumpyActor
 from tmrl_like.agents.layout import OBS_RANGE, action_bounds
 from tmrl_like.agents.observations import Encoder, Rescale
 from tmrl_like.base.factories import signature_of
-from tmrl_like.base.functional import cached_property
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.noise import ColouredNoise
 
@@ -46,13 +45,7 @@ class SamplingActor(ActorModule):
 
 
 class MLPActor(ActorModule):
-    """What the actors that ship have in common: an encoder, hidden layers, and a way to act on one observation.
-
-    `act` repeats `forward` with fewer operations. That of a subclass with another `forward`, or other `outputs`, calls
-    `forward`.
-    """
-
-    _forward_that_act_repeats: Any = None
+    """What the actors that ship have in common: an encoder and hidden layers."""
 
     def __init__(
         self,
@@ -86,32 +79,10 @@ class MLPActor(ActorModule):
         self.hidden = nn.ModuleList(nn.Linear(i, o) for i, o in itertools.pairwise(widths))
         self.norms = nn.ModuleList(nn.LayerNorm(width) for width in hidden_sizes if layer_norm)
         self.head = nn.Linear(widths[-1], num_outputs)
-        own = type(self)
-        self._acts_by_forward = (own.forward, own.outputs) != (own._forward_that_act_repeats, MLPActor.outputs)
 
     @abstractmethod
     def read_actions(self, action_space: gymnasium.Space[Any]) -> int:
         """Take what is needed of the action space; how many outputs the last layer has."""
-
-    @abstractmethod
-    def choose(self, outputs: Tensor, test: bool) -> Any:
-        """The last layer's outputs for one observation -> an action of the space. Runs without gradients."""
-
-    @torch.inference_mode()
-    def act(self, obs: Any, test: bool = False) -> Any:
-        """Choose an action; see `ActorModule.act`."""
-        if self._acts_by_forward:
-            outputs = self(obs)
-            return self.choose(torch.cat(outputs, dim=-1)[0] if isinstance(outputs, tuple) else outputs[0], test)
-        return self.choose(self._outputs_for_one(self.encoder(obs)[0]), test)
-
-    def act_(self, obs: Any, test: bool = False) -> Any:
-        """Choose an action for one raw observation; on the CPU without a tensor per leaf."""
-        has_way_of_its_own = self._acts_by_forward or type(self).act is not MLPActor.act
-        if self.device != "cpu" or self.encoder.images or has_way_of_its_own:
-            return super().act_(obs, test)
-        with torch.inference_mode():
-            return self.choose(self._outputs_for_one(self.encoder.one(obs)), test)
 
     def in_numpy(self) -> NumpyActor | None:
         """The actor of this name in numpy, on the same parameters; None: images, a subclass, or another device."""
@@ -134,19 +105,6 @@ class MLPActor(ActorModule):
             x = layer(x)
             x = F.relu(self.norms[i](x) if self.norms else x, inplace=True)
         return self.head(x)  # type: ignore[no-any-return]
-
-    def _outputs_for_one(self, x: Tensor) -> Tensor:
-        """[F] -> [outputs]. Matrix-vector products and in-place steps: on a CPU each operation avoided counts."""
-        *hidden, (head_weight, head_bias) = self._linear_parameters
-        norms = self.norms
-        for i, (weight, bias) in enumerate(hidden):
-            x = torch.addmv(bias, weight, x)
-            x = (norms[i](x) if norms else x).relu_()
-        return torch.addmv(head_bias, head_weight, x)
-
-    _linear_parameters = cached_property(
-        lambda self: [(layer.weight, layer.bias) for layer in (*self.hidden, self.head)]
-    )
 
 
 class SquashedGaussianActor(MLPActor, SamplingActor):
@@ -217,30 +175,32 @@ class SquashedGaussianActor(MLPActor, SamplingActor):
         mean, log_std = self.outputs(self.encoder(obs)).chunk(2, dim=-1)
         return mean, log_std.clamp(self.log_std_min, self.log_std_max)
 
-    _forward_that_act_repeats = forward
-
     def sample(self, obs: Any) -> tuple[Tensor, Tensor]:
         """Draw actions and their log-density; see `SamplingActor.sample`."""
         mean_BA, log_std_BA = self(obs)
         noise_BA = torch.randn_like(mean_BA)
         u_BA = torch.addcmul(mean_BA, log_std_BA.exp(), noise_BA)
-        act_BA = torch.addcmul(self.act_center, self.act_half, u_BA.tanh())
         log_prob_B = squashed_log_prob(u_BA, noise_BA, log_std_BA) - self._log_half_sum
-        return act_BA.view(-1, *self.action_space.shape), log_prob_B  # type: ignore[misc]
+        return self._squashed(u_BA), log_prob_B
 
-    def choose(self, outputs: Tensor, test: bool) -> np.ndarray[Any, Any]:
-        """Mean and log standard deviation [2 A] -> action, float32 [*action shape]; `test` takes u's mean."""
-        mean_A, log_std_A = outputs.chunk(2)
+    @torch.inference_mode()
+    def act(self, obs: Any, test: bool = False) -> np.ndarray[Any, Any]:
+        """Choose an action, float32 [*action shape]; `test` takes u's mean. See `ActorModule.act`."""
+        u_BA, log_std_BA = self(obs)
         if not test:
-            std_A = log_std_A.clamp_(self.log_std_min, self.log_std_max).exp_()
-            if self.noise is None:
-                noise_A = torch.randn(len(mean_A), device=mean_A.device)
-            else:
-                noise_A = torch.from_numpy(self.noise.standard_normal()).to(mean_A.device)
-            mean_A = torch.addcmul(mean_A, noise_A, std_A)
-        act_A = torch.addcmul(self.act_center, self.act_half, mean_A.tanh_())
-        action: np.ndarray[Any, Any] = act_A.cpu().numpy().reshape(self.action_space.shape)
+            noise = None if self.noise is None else torch.from_numpy(self.noise.standard_normal()).to(u_BA.device)
+            u_BA = torch.addcmul(u_BA, torch.randn_like(u_BA) if noise is None else noise, log_std_BA.exp())
+        action: np.ndarray[Any, Any] = self._squashed(u_BA)[0].cpu().numpy()
         return action
+
+    def best_actions(self, obs: Any) -> Tensor:
+        """Those of u's mean; see `ActorModule.best_actions`."""
+        return self._squashed(self(obs)[0])
+
+    def _squashed(self, u_BA: Tensor) -> Tensor:
+        """U -> actions [B, *action shape]."""
+        act_BA = torch.addcmul(self.act_center, self.act_half, u_BA.tanh())
+        return act_BA.view(-1, *self.action_space.shape)  # type: ignore[misc]
 
 
 class EnsembleCritic(EnsembleMLP):

@@ -77,10 +77,6 @@ class Encoder(nn.Module):
         pairs = zip(self.rescale.buffers(), other.rescale.buffers(), strict=True)
         return self.normalizes == other.normalizes and all(torch.equal(*pair) for pair in pairs)
 
-    def one(self, obs: Any) -> Tensor:
-        """One raw observation of numpy arrays, without images -> [F] float32."""
-        return self._features(self.flatten.one(obs))
-
     def _features(self, x: Tensor) -> Tensor:
         """[..., R] -> [..., V]. `forward` skips the modules' hooks."""
         scaled = self.rescale.forward(x)
@@ -173,13 +169,8 @@ class Flatten:
         if isinstance(obs, Tensor) and obs.ndim == 2:
             return obs.float()
         leaves = [tree.part_at(obs, path) for path in self._paths]
-        rows = [leaf if leaf.ndim == 2 else leaf.reshape(len(leaf), -1) for leaf in leaves]  # each [B, the rest]
+        rows = [leaf.unsqueeze(1) if leaf.ndim == 1 else leaf.flatten(1) for leaf in leaves]  # each [B, the rest]
         return torch.cat([leaf.float() for leaf in rows], dim=1)
-
-    def one(self, obs: Any) -> Tensor:
-        """One raw observation of numpy arrays and numbers -> [R] float32, without a tensor per leaf."""
-        leaves = [tree.part_at(obs, path) for path in self._paths]
-        return torch.from_numpy(np.concatenate(leaves, axis=None, dtype=np.float32, casting="unsafe"))
 
 
 class Rescale(nn.Module):

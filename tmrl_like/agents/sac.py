@@ -241,17 +241,15 @@ class SACAgent(TrainingAgent):
 
     _default_actor: Callable[..., ActorModule] = SquashedGaussianActor
     _default_critic: Callable[..., nn.Module] = EnsembleCritic
-    _dense_step = "GaussianStep"
 
     def _compiled_step(self) -> Callable[[Batch, bool], dict[str, Any]] | None:
         """What does `_update` in `tmrl_like.agents.dense_sac`; None: it does not do what this agent does."""
-        shipped: Any = next(cls for cls in type(self).__mro__ if "_dense_step" in vars(cls))
         page = "_update", "_normalize", "_train_critics", "_train_actor", "_td_target", "_sample", "_draw_critics"
         if not (
             self.device == "cpu"
-            and all(getattr(type(self), name) is getattr(shipped, name) for name in (*page, "average"))
-            and type(self.actor) is shipped._default_actor
-            and type(self.critic) is shipped._default_critic
+            and all(getattr(type(self), name) is getattr(SACAgent, name) for name in (*page, "average"))
+            and type(self.actor) is SquashedGaussianActor
+            and type(self.critic) is EnsembleCritic
             and self.critic.dropout == 0.0
             and not self.actor.encoder.images
             and self.actor.encoder.is_as(self.critic.encoder)
@@ -261,9 +259,9 @@ class SACAgent(TrainingAgent):
             log.info('a training step is up to four times as fast with numba: pip install "tmrl_like[fast]"')
             return None
         try:
-            from tmrl_like.agents import dense_sac
+            from tmrl_like.agents.dense_sac import DenseStep
 
-            return getattr(dense_sac, self._dense_step)(self)  # type: ignore[no-any-return]
+            return DenseStep(self)
         except Exception as error:  # of an installation that is broken, of any kind
             log.warning("training is slower than with numba, which cannot be used: %s", one_line(error))
             return None

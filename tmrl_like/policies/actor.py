@@ -65,6 +65,20 @@ class ActorModule(torch.nn.Module, ABC):
             The action as a numpy array of the action space's shape (a leading dimension of 1 is fine).
         """
 
+    def best_actions(self, obs: Any) -> torch.Tensor:
+        """What `act` does with `test=True`, for a batch and in torch alone: what is written as ONNX. Optional.
+
+        Args:
+            obs: the observation's structure with tensors [N, ...] as leaves.
+
+        Returns:
+            The actions, [N, *action shape].
+
+        Raises:
+            NotImplementedError: this actor has none.
+        """
+        raise NotImplementedError
+
     def act_(self, obs: Any, test: bool = False) -> Any:
         """Collate one raw observation, call `act`, and give the action the action space's shape."""
         with torch.inference_mode():

@@ -78,7 +78,7 @@ class Shared:
                     "make room"
                 ) from None
             self.intakes: list[PolicyIntake] = [
-                NumpyIntake(slots, probe, actor, lambda: make_actor().in_numpy(), lane)
+                NumpyIntake(slots, probe, actor, make_actor, lane)
                 if is_numpy
                 else TorchIntake(slots, probe, make_actor, lane)
                 for lane, actor in enumerate(actors)

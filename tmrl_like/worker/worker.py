@@ -28,7 +28,6 @@ from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.envs.actions import held_actions
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 from tmrl_like.errors import ConfigError, DamagedPolicyError, TransportError
-from tmrl_like.policies.choice import faster
 from tmrl_like.policies.intake import PolicyIntake, TorchIntake
 from tmrl_like.policies.probe import PolicyProbe
 from tmrl_like.rollouts.hooks import Hook, Rollouts
@@ -178,19 +177,12 @@ class RolloutWorker:
 
             def make_actor() -> Any:
                 spaces = {"observation_space": first.observation_space, "action_space": first.action_space}
-                return actor_module_cls(**spaces).to_device(options.device)
+                actor = actor_module_cls(**spaces).to_device(options.device)
+                return actor.in_numpy() or actor
 
             _refuse_longer_buffer(sample_compressor, first)
             probe = PolicyProbe(first.observation_space, first.action_space, obs_preprocessor)
-            actors = [make_actor()]
-            if transport == ONE_THREAD:  # the same one each time
-                actors[0] = actors[0].in_numpy() or actors[0]
-            elif probe.sampled:
-                actors[0] = faster(actors[0], probe.sampled[0])
-            is_numpy = actors[0].in_numpy() is actors[0]
-            for _ in envs[1:]:
-                actor = make_actor()
-                actors.append(actor.in_numpy() if is_numpy else actor)
+            actors = [make_actor() for _ in envs]
             outbox = with_given(OutboxOptions, options.outbox, min_samples=min_samples_per_worker_packet)
             outbox = outbox.divided(options.envs)
             self.standalone = standalone

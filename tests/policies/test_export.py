@@ -1,7 +1,5 @@
 """A policy as ONNX, against the policy."""
 
-import sys
-
 import numpy as np
 import onnxruntime
 import pytest
@@ -10,7 +8,8 @@ from gymnasium import spaces
 from test_load_policy import written
 
 from tmrl_like import load_policy
-from tmrl_like.agents import CategoricalActor, SACAgent, SquashedGaussianActor
+from tmrl_like.actor import ActorModule
+from tmrl_like.agents import CategoricalActor, IQNActor, SACAgent, SquashedGaussianActor
 from tmrl_like.base import tree
 from tmrl_like.errors import MissingExtraError, PolicyError
 from tmrl_like.policies.export import write_onnx
@@ -25,8 +24,39 @@ OBS = spaces.Dict(
 BOX = spaces.Box(np.float32([[-2.0, 0.0], [-1.0, 5.0]]), np.float32([[2.0, 1.0], [1.0, 6.0]]))
 
 
-def flat(obs):
-    return np.concatenate([np.ravel(leaf) for leaf in tree.leaves(obs)]).astype(np.float32)
+PICTURES = spaces.Dict({"camera": spaces.Box(0, 255, (4, 16, 16, 3), np.uint8), "speed": spaces.Box(0.0, 1.0, (1,))})
+
+
+class Steering(ActorModule):
+    """A user's."""
+
+    def __init__(self, observation_space, action_space):
+        super().__init__(observation_space, action_space)
+        self.layer = torch.nn.Linear(7, 1)
+
+    def act(self, obs, test=False):
+        return self.best_actions(obs)[0].numpy()
+
+    def best_actions(self, obs):
+        return self.layer(obs).clamp(-1.0, 1.0)
+
+
+class Halting(Steering):
+    best_actions = ActorModule.best_actions
+
+    def act(self, obs, test=False):
+        return np.zeros(1, np.float32)
+
+
+class Branching(Steering):
+    def best_actions(self, obs):
+        return super().best_actions(obs) if float(obs.sum()) > 0 else obs[:, :1]
+
+
+def inputs_of(observations):
+    walked = [list(tree.walk(obs)) for obs in observations]
+    names = [".".join(map(str, ("observation", *path))) for path, _ in walked[0]]
+    return {name: np.stack([parts[i][1] for parts in walked]) for i, name in enumerate(names)}
 
 
 def session_of(policy, path):
@@ -35,31 +65,34 @@ def session_of(policy, path):
 
 
 @pytest.mark.parametrize(
-    ("obs_space", "act_space", "options"),
+    ("cls", "obs_space", "act_space", "options"),
     [
-        (OBS, BOX, {"layer_norm": True}),
-        (OBS, BOX, {"obs_range": 0.0, "normalize_obs": False}),
-        (spaces.Box(-1.0, 1.0, (7,)), spaces.Box(-1.0, 1.0, (1,)), {"hidden_sizes": (256, 256)}),
-        (OBS, spaces.Discrete(5, start=2), {}),
-        (OBS, spaces.MultiDiscrete([3, 4], start=[1, 0]), {"layer_norm": True}),
+        (SquashedGaussianActor, OBS, BOX, {"layer_norm": True}),
+        (SquashedGaussianActor, spaces.Box(-1.0, 1.0, (7,)), spaces.Box(-1.0, 1.0, (1,)), {"obs_range": 0.0}),
+        (SquashedGaussianActor, PICTURES, BOX, {"hidden_sizes": (32, 16)}),
+        (CategoricalActor, OBS, spaces.Discrete(5, start=2), {}),
+        (CategoricalActor, OBS, spaces.MultiDiscrete([3, 4], start=[1, 0]), {"layer_norm": True}),
+        (IQNActor, PICTURES, spaces.Discrete(3), {"width": 32, "hidden_size": 16}),
+        (Steering, spaces.Box(-1.0, 1.0, (7,)), spaces.Box(-1.0, 1.0, (1,)), {}),
     ],
 )
-def test_its_actions_are_the_policys(obs_space, act_space, options, tmp_path):
+def test_its_actions_are_the_policys(cls, obs_space, act_space, options, tmp_path):
     torch.manual_seed(0)
-    cls = SquashedGaussianActor if isinstance(act_space, spaces.Box) else CategoricalActor
-    actor = cls(obs_space, act_space, **{"hidden_sizes": (32, 16)} | options)
+    actor = cls(obs_space, act_space, **options)
     with torch.no_grad():
         for name, values in actor.state_dict().items():  # as if it had been trained
-            values.add_(0.2 * torch.randn_like(values)) if "rescale" not in name else values.mul_(1.3).add_(0.1)
-    policy = load_policy(written(tmp_path / "p", actor))
+            if name != "behaviour":
+                values.add_(0.1 * torch.randn_like(values)) if "rescale" not in name else values.mul_(1.3).add_(0.1)
+    policy = load_policy(written(tmp_path / "p", actor), allow=(__name__,))
     session = session_of(policy, tmp_path / "p.onnx")
     obs_space.seed(0)
-    observations = [obs_space.sample() for _ in range(1000)]
-    (actions,) = session.run(None, {"observation": np.stack([flat(obs) for obs in observations])})
+    observations = [obs_space.sample() for _ in range(200)]
+    (actions,) = session.run(None, inputs_of(observations))
     expected = np.stack([policy.act(obs) for obs in observations])
-    assert actions.shape == (1000, *act_space.shape)
+    assert actions.shape == (200, *act_space.shape)
     assert np.abs(actions - expected).max() <= (1e-5 if isinstance(act_space, spaces.Box) else 0)
     assert all(act_space.contains(action.astype(act_space.dtype)) for action in actions[:50])
+    assert len(np.unique(actions)) > 1
 
 
 def test_running_statistics_are_in_it(tmp_path):
@@ -72,12 +105,24 @@ def test_running_statistics_are_in_it(tmp_path):
     assert abs(float(policy.act(obs)[0])) < 0.99
 
 
-def test_an_actor_that_sees_images_and_one_without_the_extra_are_refused(tmp_path, monkeypatch):
-    pictures = spaces.Box(0, 255, (16, 16, 3), np.uint8)
-    policy = load_policy(written(tmp_path / "p", SquashedGaussianActor(pictures, BOX, hidden_sizes=(8,))))
-    with pytest.raises(PolicyError, match="a SquashedGaussianActor cannot be written as ONNX: expected a Squashed"):
+@pytest.mark.parametrize(
+    ("cls", "problem"),
+    [
+        (Halting, r"a Halting cannot be written as ONNX: give it a method best_actions\(obs\), which makes actions"),
+        (Branching, "torch cannot write Branching.best_actions as ONNX: "),
+    ],
+)
+def test_an_actor_that_cannot_be_written_is_refused(cls, problem, tmp_path):
+    actor = cls(spaces.Box(-1.0, 1.0, (7,)), spaces.Box(-1.0, 1.0, (1,)))
+    policy = load_policy(written(tmp_path / "p", actor), allow=(__name__,))
+    with pytest.raises(PolicyError, match=problem):
         write_onnx(policy, tmp_path / "p.onnx")
-    monkeypatch.setitem(sys.modules, "onnx", None)
+    assert not (tmp_path / "p.onnx").exists()
+
+
+def test_without_the_extra_it_says_what_to_install(tmp_path, monkeypatch):
+    policy = load_policy(written(tmp_path / "p", SquashedGaussianActor(OBS, BOX, hidden_sizes=(8,))))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r'writing ONNX needs the extra "onnx": pip install'):
         write_onnx(policy, tmp_path / "p.onnx")
     assert not (tmp_path / "p.onnx").exists()

@@ -35,6 +35,7 @@ class Policy:
         version: the trainer's number.
         metadata: all that its file says of it.
         actor: what acts.
+        obs_preprocessor: what an observation goes through before; None: nothing.
     """
 
     def __init__(
@@ -51,12 +52,12 @@ class Policy:
         self.action_space = action_space
         self.metadata = metadata
         self.version = metadata.version
-        self._obs_preprocessor = obs_preprocessor
+        self.obs_preprocessor = obs_preprocessor
 
     def act(self, obs: Any, test: bool = True) -> Any:
         """The action for one raw observation, as the environment gives and takes them; `test`: the best one."""
-        if self._obs_preprocessor is not None:
-            obs = self._obs_preprocessor(obs)
+        if self.obs_preprocessor is not None:
+            obs = self.obs_preprocessor(obs)
         return self.actor.act_(obs, test)
 
     def reset(self) -> None:

@@ -22,6 +22,7 @@ from tmrl_like.envs.robot import env as robot
 from tmrl_like.policies.export import write_onnx
 from tmrl_like.policies.policy_file import describe
 from tmrl_like.policies.store import PolicyStore
+from tmrl_like.replay import ReplayMemory
 
 TUTORIAL = Path(__file__).parents[1] / "tutorials" / "drone_tutorial.py"
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
@@ -73,6 +74,39 @@ def test_the_drone_tutorial_runs_with_crc_debugging_and_its_agent_learns(own_hom
     assert "flights reached the target" in shown
     assert "CRC check" in shown
     assert "the value rose: True" in shown
+
+
+def test_a_data_set_of_lerobot_becomes_one_that_a_memory_begins_with(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    frames = [
+        {
+            "observation.state": [float(episode), float(k)],
+            "action": [k / 10],
+            "next.reward": float(k),
+            "next.done": episode == 0 and k == 2,
+            "episode_index": episode,
+        }
+        for episode in range(2)
+        for k in range(3)
+    ]
+    (tmp_path / "data" / "chunk-000").mkdir(parents=True)
+    parquet.write_table(pyarrow.Table.from_pylist(frames), tmp_path / "data" / "chunk-000" / "file-000.parquet")
+    script = str(TUTORIAL.with_name("lerobot_data_set.py"))
+    command = [sys.executable, "-W", "error", script, str(tmp_path), str(tmp_path / "flights")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode, done.stdout) == (0, "7 samples\n"), done.stderr
+    memory = ReplayMemory(dataset_path=tmp_path / "flights")
+    found = sorted(
+        (*t.last_obs, *t.obs, t.rew, t.terminated, t.truncated) for t in map(memory.get_transition, range(5))
+    )
+    assert found == [
+        (0.0, 0.0, 0.0, 1.0, 0.0, False, False),
+        (0.0, 1.0, 0.0, 2.0, 1.0, False, False),
+        (0.0, 2.0, 0.0, 2.0, 2.0, True, False),  # after the last action nothing was observed
+        (1.0, 0.0, 1.0, 1.0, 0.0, False, False),
+        (1.0, 1.0, 1.0, 2.0, 1.0, False, True),
+    ]
+    assert len(memory) == 5
 
 
 @pytest.mark.long

@@ -1,4 +1,4 @@
-"""Data sets that memories start from: packet logs (of `tmrl-like record`, a trainer, a worker), Minari's, LeRobot's."""
+"""Data sets that memories start from: packet logs (of `tmrl-like record`, a trainer, a worker), and Minari's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from tmrl_like.delivery.log import SUFFIX, PacketLog, Segment, lock_folder, segments_in
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.errors import CheckpointError, ConfigError
-from tmrl_like.replay.lerobot import find_lerobot, lerobot_episodes
 from tmrl_like.replay.minari import episodes_of, find_minari
 from tmrl_like.types import Buffer, Info, Receipt, StepTiming
 from tmrl_like.wire.messages import WireVersionError
@@ -23,18 +22,16 @@ def read_data_set(path: Path) -> Iterator[Buffer]:
     """Yield the samples of a data set, in order.
 
     Args:
-        path: a folder with a packet log, one file of a log, a Minari data set (its folder or its HDF5 file), or the
-            folder of a LeRobot data set.
+        path: a folder with a packet log, one file of a log, or a Minari data set (its folder or its HDF5 file).
 
     Raises:
         ConfigError: there is none at `path`.
         CheckpointError: it cannot be read.
-        MissingExtraError: a data set of Minari or LeRobot, and what reads it is not installed.
+        MissingExtraError: a data set of Minari, and what reads it is not installed.
     """
-    for find, episodes in ((find_minari, episodes_of), (find_lerobot, lerobot_episodes)):
-        if (found := find(path)) is not None:
-            yield from episodes(found)
-            return
+    if (found := find_minari(path)) is not None:
+        yield from episodes_of(found)
+        return
     segments = [Segment(file) for file in log_files(path)]
     try:
         yield from Receiver().replay(segments)
@@ -119,5 +116,5 @@ def log_files(path: Path) -> list[Path]:
         )
     raise ConfigError(
         f"there is no data set at {path}: expected a folder that `tmrl-like record` wrote, the log of a trainer or a "
-        "worker, or a data set of Minari or LeRobot"
+        "worker, or a data set of Minari; tutorials/lerobot_data_set.py makes one of LeRobot's"
     )

@@ -57,22 +57,9 @@ def episodes_of(file: Path) -> Iterator[Buffer]:
 def _samples_of(episode: Any, number: int) -> list[Sample]:
     names = ("observations", "actions", "rewards", "terminations", "truncations")
     observations, actions, *outcomes = (_columns_of(episode[name], name) for name in names)
-    rewards, terminated, truncated = (column.tolist() for column in outcomes)
-    return samples_of(observations, actions, rewards, terminated, truncated, number)
-
-
-def samples_of(
-    observations: Any,
-    actions: Any,
-    rewards: Sequence[float],
-    terminated: Sequence[bool],
-    truncated: Sequence[bool],
-    number: int,
-) -> list[Sample]:
-    """An episode of T steps as samples, the first of them its reset; observations [T + 1, ...], actions [T, ...]."""
     neutral = tree.map_leaves(np.zeros_like, _row(actions, 0))
     samples = [Sample(neutral, _row(observations, 0), 0.0, False, False, Info(is_reset=True, episode=number))]
-    for k, (rew, ends, cut) in enumerate(zip(rewards, terminated, truncated, strict=True)):
+    for k, (rew, ends, cut) in enumerate(zip(*(column.tolist() for column in outcomes), strict=True)):
         obs = _row(observations, k + 1)
         samples.append(Sample(_row(actions, k), obs, float(rew), bool(ends), bool(cut), Info(episode=number)))
     return samples

@@ -205,6 +205,20 @@ SUCCEEDS_MORE = [0.0, 0.0, *[0.0, 0.0, 0.0, 1.0] * 5, *[1.0, 0.0, 1.0, 1.0, 0.0]
 SUCCEEDS_BY_CHANCE = [0.0, 0.0, *[0.0, 1.0, 0.0, 0.0] * 9, *[1.0, 0.0, 0.0, 0.0] * 5]
 
 
+def test_bad_rounds_on_held_out_episodes_with_a_good_one_between_are_no_rise():
+    diagnosis = Diagnosis(**KNOWN)
+    diagnosis.add(episodes(FLAT))
+    losses = [2.0, 2.0, 2.0, 2.0, 0.0097] * 3
+    assert {diagnosis.judge(WELL | {"loss_critic_held_out": loss}) for loss in losses} == {TOO_EARLY}
+
+
+@pytest.mark.parametrize(("q_mean", "entropy_nats"), [(30.0, 1.0), (-60.0, -1.0)])
+def test_what_entropy_pays_or_costs_is_no_drift_of_values(q_mean, entropy_nats):
+    """With a coefficient of 2 and gamma 0.95 a nat counts 40; returns lie between -26 and 0."""
+    assert said(q_mean=q_mean, entropy_nats=entropy_nats, entropy_coef=2.0) == TOO_EARLY
+    assert "values drift away" in said(q_mean=q_mean, entropy_nats=entropy_nats, entropy_coef=0.2)
+
+
 @pytest.mark.parametrize(
     ("returns", "line"),
     [

@@ -41,7 +41,7 @@ MAY_IMPORT = {  # each room, from the ground floor up; no room is missing, and n
     "server": ("errors", "base", "config", "wire", "transport", "engine", "engine.options"),
     "worker": (*_GROUND, "config", "wire", "transport", "delivery", "delivery.options", "envs", "policies", "rollouts"),
     "trainer": (
-        *(*_GROUND, "config", "metrics", "wire", "transport", "delivery", "policies", "agents", "replay", "rollouts"),
+        *(*_GROUND, "config", "metrics", "wire", "transport", "delivery", "policies", "agents", "replay"),
         *("engine", "engine.options"),
     ),
     "page": ("errors", "base", "types", "metrics", "wire", "transport", "delivery"),

@@ -247,8 +247,7 @@ def records(tmp_path_factory) -> list[dict]:
         steps=45,
         update_model_interval=5,
         update_buffer_interval=2,
-        max_training_steps_per_env_step="auto",
-        auto_ratio_bound=0.2,
+        max_training_steps_per_env_step=0.2,
         device="cpu",
     )
     with Server(0, host="docs", transport="inproc") as server:

@@ -239,7 +239,7 @@ def test_an_environment_in_real_time_is_refused(tmp_path, monkeypatch):
 
 def test_a_ratio_that_nothing_can_keep_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="expected a finite number"):
-        run(tmp_path, max_training_steps_per_env_step="auto")
+        run(tmp_path, max_training_steps_per_env_step=math.inf)
 
 
 def test_an_experiment_runs_in_process(command_line, capsys, tmp_path):

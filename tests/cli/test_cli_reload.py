@@ -82,7 +82,7 @@ def test_what_may_change_changes_with_the_next_round_and_the_run_says_so(edited:
     kept = yaml.safe_load(edited.kept.read_text())
     assert (kept["agent"]["init_args"]["gain"], kept["trainer"]["rounds"]) == (0.25, 2)
     assert edited.training.tuning.given["agent.gain"] == 0.25
-    edited.edit(("gain: 0.5", "gain: {points: {0: 1, 100: 2}}"), ("{rounds: 3, keep_policies: 7}", "{}"))
+    edited.edit(("gain: 0.5", "gain: 1"), ("{rounds: 3, keep_policies: 7}", "{}"))
     edited.see()
     assert edited.in_force() == (1.0, 8, 50)  # left out: the default
     load_experiment(edited.kept)

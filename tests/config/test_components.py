@@ -215,6 +215,6 @@ def test_values_of_a_wrong_type_do_not(annotation: Any, value: Any) -> None:
 def test_types_are_named_as_people_write_them() -> None:
     assert type_name(int | None) == "a whole number or none"
     assert type_name(Literal["a", "b"]) == "one of a, b"
-    assert type_name(float | Literal["auto"]) == "a number or auto"
+    assert type_name(float | Literal["all"]) == "a number or all"
     assert type_name(dict[str, int]) == "keys with values"
     assert type_name(functools.partial) == "partial"

@@ -17,7 +17,6 @@ env: {class_path: tmrl_like.testing.fakes.CountingEnv, init_args: {episode_steps
 actor: tmrl_like.agents.SquashedGaussianActor
 agent: {class_path: tmrl_like.agents.SACAgent, init_args: {gamma: 0.5}}
 memory: {class_path: tmrl_like.replay.ReplayMemory, init_args: {memory_size: 100}}
-on_trainer_rollout: builtins.print
 trainer: {epochs: 3, device: cpu}
 """
 
@@ -42,9 +41,6 @@ def test_the_trainer_is_the_whole_training() -> None:
     training = cfg_obj.TRAINER()
     assert isinstance(training, TrainingOffline)
     assert isinstance(training.memory, ReplayMemory)
-    assert training.on_rollout is print
-    assert training.rollouts is not None
-    training.rollouts.close()
     assert (training.epochs, training.memory.memory_size, training.agent.gamma) == (3, 100, 0.5)
 
 

@@ -10,7 +10,7 @@ import yaml
 
 from tmrl_like.agents.in_numpy import SquashedGaussianActor
 from tmrl_like.base.options import sentences
-from tmrl_like.base.schedules import ValueSchedule
+from tmrl_like.config.document import shipped
 from tmrl_like.config.experiment import SECTIONS, Experiment, ServerSection, Settings, WorkerSection
 from tmrl_like.config.loading import TOP_LEVEL, dump_experiment, load_experiment, load_settings, open_experiment
 from tmrl_like.delivery.options import OutboxOptions
@@ -242,7 +242,7 @@ RATIO = "max_training_steps_per_env_step"
         (
             "epochs: .inf",
             f"{RATIO}: fast",
-            f":20: trainer.{RATIO}: expected a number or auto or a sched",
+            f":20: trainer.{RATIO}: expected a number, got 'fast'",
         ),
         ("  epochs: .inf", "  - epochs", ":19: trainer: expected keys with values, got ['epochs']"),
         ("run_name: r1", "run_name: ../r1", ":2: run_name is '../r1'; expected letters"),
@@ -341,12 +341,47 @@ def test_the_defaults_let_a_worker_wait_for_training(file: Path) -> None:
     assert load_settings(file).worker.synchronous
 
 
-def test_a_ratio_that_the_machine_decides_is_not_for_a_worker_that_waits(file: Path) -> None:
-    changed(file, "  epochs: .inf", f"  {RATIO}: auto\n  auto_ratio_bound: 3")
-    assert load_settings(file).trainer.max_training_steps_per_env_step == "auto"
-    changed(file, "  epochs: .inf", f"  {RATIO}: auto\nworker: {{synchronous: true}}")
-    with pytest.raises(ConfigError, match=r"max_training_steps_per_env_step is auto; .* expected a finite number"):
+def test_a_ratio_without_a_limit_is_not_for_a_worker_that_waits(file: Path) -> None:
+    changed(file, "  epochs: .inf", f"  {RATIO}: .inf\nworker: {{synchronous: true}}")
+    with pytest.raises(ConfigError, match=r"max_training_steps_per_env_step is inf; .* expected a finite number"):
         load_settings(file)
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [
+        ("auto", r"got 'auto'; an earlier version had it: a number: raise it"),
+        ("{points: {0: 0.5, 100: 0.1}}", r"got \{.*\}; an earlier version had it: a number; an agent_scheduler or"),
+    ],
+)
+def test_an_automatic_ratio_and_a_number_on_a_schedule_are_refused_with_what_to_use(
+    file: Path, value: str, hint: str
+) -> None:
+    changed(file, "  epochs: .inf", f"  {RATIO}: {value}")
+    with pytest.raises(ConfigError, match=rf":20: trainer\.{RATIO}: expected a number, {hint}"):
+        load_settings(file)
+    if value != "auto":
+        changed(file, "lr: 0.5", f"lr: {value}")
+        with pytest.raises(ConfigError, match=rf":9: agent\.init_args\.lr: expected a number, {hint}"):
+            load_experiment(file)
+
+
+class Told:
+    """Stands in for an agent."""
+
+    def tune(self, **values: float) -> None:
+        self.values = values
+
+
+@pytest.mark.parametrize("name", ["racing_iqn", "vizdoom_iqn", "trackmania_iqn"])
+def test_an_experiment_of_iqn_explores_less_and_less(name: str) -> None:
+    scheduler, agent, shares = load_experiment(shipped()[name], parts=("agent_scheduler",)).agent_scheduler, Told(), []
+    for epoch in (0, 1, 10, 1000):
+        scheduler(agent, epoch)
+        shares.append(agent.values["epsilon"])
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] >= 0.2
+    assert shares[-1] <= 0.03
 
 
 @pytest.mark.parametrize(
@@ -366,32 +401,3 @@ def test_a_server_for_this_machine_listens_to_nobody_else(section: dict[str, Any
 @pytest.mark.parametrize("cls", [Settings, Experiment, *SECTIONS.values(), OutboxOptions, TransportOptions])
 def test_every_key_has_a_sentence(cls: type) -> None:
     assert {field.name for field in dataclasses.fields(cls)} <= sentences(cls).keys()
-
-
-POINTS = "{points: {0: 0.5, 100: 0.1}, between: exponential}"
-
-
-def test_a_schedule_may_stand_where_a_number_may_change(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    changed(file, "lr: 0.5", f"lr: {POINTS}")
-    with pytest.raises(ConfigError, match=r":9: agent\.init_args\.lr: a schedule may stand for nothing of Agent$"):
-        load_experiment(file)
-    monkeypatch.setattr(f"{MODULE}.Agent.tunable", ("lr",), raising=False)
-    schedule = load_experiment(file).agent.keywords["lr"]
-    assert schedule == ValueSchedule({0: 0.5, 100: 0.1}, "exponential")
-    assert yaml.safe_load(dump_experiment(file))["agent"]["init_args"]["lr"]["points"] == {0: 0.5, 100: 0.1}
-    changed(file, "lr: 0.5", f"lr: {POINTS.replace('between', 'betwen')}")
-    with pytest.raises(ConfigError, match=r":9: agent\.init_args\.lr\.betwen: there is no such key; .* between"):
-        load_experiment(file)
-
-
-def test_a_schedule_of_the_pace_is_read_and_printed(file: Path, tmp_path: Path) -> None:
-    changed(file, "  epochs: .inf", f"  {RATIO}: {POINTS}")
-    assert load_settings(file).trainer.max_training_steps_per_env_step == ValueSchedule(
-        {0: 0.5, 100: 0.1}, "exponential"
-    )
-    again = tmp_path / "again.yaml"
-    again.write_text(dump_experiment(file))
-    assert load_settings(again).trainer == load_settings(file).trainer
-    changed(file, "  epochs: .inf", f"  {RATIO}: {POINTS.replace('0.1', '0')}")
-    with pytest.raises(ConfigError, match=rf":20: trainer\.{RATIO}\.points is .*; expected numbers above 0 with"):
-        load_settings(file)

@@ -260,14 +260,6 @@ FAULTS = {
         "drone", ("random",), agent={"entropy_coef": 20.0, "learn_entropy_coef": False}, samples=1800
     ),
     "critics learn too fast": Case("robot", ("values", "critics"), agent={"lr_critic": 0.1}),
-    "no action buffer": Case(
-        "drone",
-        ("delay",),
-        {"observe": lambda obs: obs[:4], "observation_space": _boxes(1.0, (1, 1, 1, 1))},
-        memory={"act_buf_len": 0},
-        without=("augment",),
-    ),
-    "five steps of delay more": Case("robot", ("delay",), {"act": Delayed(5)}),
     "episodes are cut after three steps": Case("robot", ("short episodes",), {"limit": 3}),
     "time limit is said to terminate": Case(
         "robot", ("time limit",), {"limit": 12, "limit_terminates": True}, without=("augment",)
@@ -280,7 +272,6 @@ FAULTS = {
         "robot", ("old policy",), schedule={"update_model_interval": 10**6, "rounds": 10**6}, samples=1800
     ),
     "actor ignores its observation": Case("robot", ("ignores",), actor_cls=Blind),
-    "arm does not obey": Case("robot", ("still", "no effect"), {"act": lambda action: 0 * action}),
     "actor does not learn": Case("robot", ("policy stays",), agent={"lr_actor": 0.0}),
     "no value beyond the next step": Case("drone", ("gamma",), agent={"gamma": 0.0}),
 }

@@ -22,8 +22,7 @@ from tmrl_like.policies.weight_file import for_the_disk, read_file
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.trainer.snapshot import (
-    _READ,
-    Manifest,
+    FORMAT,
     give_up_checkpoint,
     load_checkpoint,
     read_manifest,
@@ -199,12 +198,13 @@ def test_a_checkpoint_that_was_given_up_does_not_come_back_with_a_damaged_manife
         read_manifest(folder)
 
 
-@pytest.mark.parametrize("number", _READ[:-1])
-def test_a_manifest_of_an_earlier_format_is_read(folder, number):
+@pytest.mark.parametrize("number", [FORMAT - 1, FORMAT + 1])
+def test_a_manifest_of_another_format_is_one_line_that_says_what_to_do(folder, number):
     manifest = msgspec.structs.replace(read_manifest(folder), format=number)
     (folder / "manifest.json").write_bytes(msgspec.json.encode(manifest))
-    assert isinstance(read_manifest(folder), Manifest)
-    assert steps_in(folder) == 2
+    with pytest.raises(CheckpointError) as caught:
+        read_manifest(folder)
+    one_line(caught.value, f"has format {number}", f"reads {FORMAT}", "--fresh")
 
 
 @pytest.mark.fault("disk", "any byte of a key file is damaged", "one line names it; that key alone is refused")

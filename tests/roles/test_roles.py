@@ -850,16 +850,6 @@ def test_training_pauses_above_the_ratio_and_waits_for_the_first_samples(house):
     assert training.total_updates <= 0.5 * training.total_samples
 
 
-def test_a_trainer_finds_its_ratio_itself_and_never_exceeds_the_bound(house):
-    house.server()
-    auto = {"max_training_steps_per_env_step": "auto", "auto_ratio_bound": 2.0, "start_training": 30}
-    trainer = house.trainer(training={**auto, "rounds": 20, "steps": 50})
-    house.start(house.worker(partial(CountingEnv, step_s=0.001)).run)
-    trainer.run()
-    assert trainer.training.total_updates == 1000 <= 2.0 * trainer.training.total_samples
-    assert trainer.link.overruns()[0] > 0
-
-
 def test_positional_arguments_in_partials_are_refused_with_wandb(zmq_house):
     zmq_house.server()
     trainer = Trainer(

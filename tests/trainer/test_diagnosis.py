@@ -27,8 +27,6 @@ WELL = {  # a round of the drone after half a minute
     "entropy_nats": -1.87,
     "entropy_coef": 0.0132,
     "observation_moves_share": 0.998,
-    "action_lag_steps": 3.0,
-    "action_effect_share": 0.74,
     "action_spread": 0.496,
     "actions_at_bounds_share": 0.11,
     "policy_change": 0.0273,
@@ -92,7 +90,6 @@ FAULTS = {
     "random": {"entropy_nats": 1.37, "training_steps_total": 5000},
     "saturated": {"actions_at_bounds_share": 0.97},
     "ignores": {"action_spread": 0.0},
-    "no effect": {"action_effect_share": 0.004},
     "delay": {"known": KNOWN | {"act_buf_len": 0}},
 }
 
@@ -176,22 +173,6 @@ def test_a_reward_that_is_the_same_in_each_step_is_one_where_episodes_end():
     same = {"reward_low": -1.0, "reward_high": -1.0}
     assert said(**same).startswith("not learning because the reward has been -1 in each of 1,200 samples")
     assert said(of_episodes={"steps": list(range(20, 32)), "terminated": True}, **same) == TOO_EARLY
-
-
-def test_a_delay_that_was_measured_is_known_while_nothing_is_to_be_seen():
-    diagnosis = Diagnosis(**KNOWN | {"act_buf_len": 0})
-    assert diagnosis.judge(WELL) == TOO_EARLY
-    unseen = {name: value for name, value in WELL.items() if name != "action_lag_steps"}
-    assert [diagnosis.judge(unseen) for _ in range(2)][-1].startswith("not learning because actions act up to 3 steps")
-
-
-def test_a_delay_that_a_policy_hides_later_stays_known_and_one_measurement_is_none():
-    for lags, line in (
-        ([7, 7, 7, 6, 1, 1, 2], "not learning because actions act up to 6 steps"),
-        ([1, 7, 1, 1], TOO_EARLY),
-    ):
-        diagnosis = Diagnosis(**KNOWN)
-        assert [diagnosis.judge(WELL | {"action_lag_steps": lag}) for lag in lags][-1].startswith(line)
 
 
 def test_held_out_episodes_that_are_valued_nearly_as_well_are_no_sign():

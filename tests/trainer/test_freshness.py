@@ -1,6 +1,5 @@
 """Samples that come too late stay out of the memory, and leave no false transition behind."""
 
-import numpy as np
 import pytest
 from list_memory import ListMemory as ActionListMemory
 
@@ -11,7 +10,7 @@ from tmrl_like.errors import ConfigError
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
 from tmrl_like.testing.memories import MemoryContract, cut
-from tmrl_like.trainer.freshness import FreshnessLimits, StoredAges
+from tmrl_like.trainer.freshness import FreshnessLimits
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.types import Receipt, StepTiming
 from tmrl_like.wire.messages import Bundle, SamplePacket
@@ -91,25 +90,6 @@ def test_limits_are_positive(name):
         training(ListMemory, **{name: 0})
     with pytest.raises(ConfigError, match=f"{name} is 0"):
         TrainerSection(**{name: 0})
-
-
-def test_ages_in_the_memory_are_those_of_what_is_still_there(monkeypatch):
-    monkeypatch.setattr("tmrl_like.base.clocks.unix_s", lambda: 10_000.0)
-    ages = StoredAges(capacity=1000)
-    assert ages.metrics() == {}
-    for k in range(500):
-        ages.add(np.arange(10 * k, 10 * k + 10, dtype=np.float64))
-    metrics = ages.metrics()  # there: samples 4000 to 4999
-    assert metrics["memory_age_max_s"] == 6000.0
-    assert metrics["memory_age_p50_s"] == 5500.5
-
-
-def test_a_packet_larger_than_the_memory_leaves_its_newest_samples(monkeypatch):
-    monkeypatch.setattr("tmrl_like.base.clocks.unix_s", lambda: 100.0)
-    ages = StoredAges(capacity=10)
-    ages.add(np.arange(3.0))
-    ages.add(np.arange(25.0))
-    assert ages.metrics() == {"memory_age_p50_s": 100.0 - 19.5, "memory_age_max_s": 100.0 - 15.0}
 
 
 def test_that_samples_are_dropped_is_logged_again_for_each_worker_and_limit_and_at_long_intervals(caplog):

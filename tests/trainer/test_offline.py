@@ -77,7 +77,7 @@ def test_what_a_run_has_recorded_is_trained_on_without_limit(run_before, tmp_pat
         trainer.run()
     assert to.total_updates == 50 + 2 * 4 * 50
     assert to.total_samples == samples < 100
-    to.pacer.before_samples(to.total_updates, samples, 10)  # a worker comes: what was done is not held against it
+    to.pacer.before_samples(to.total_updates, samples)  # a worker comes: what was done is not held against it
     assert to.pacer.may_train(to.total_updates + 9, samples + 10)
     assert not to.pacer.may_train(to.total_updates + 10, samples + 10)
     to.pacer.enter_lockstep(to.total_updates)  # and so where it awaits training

@@ -1,6 +1,5 @@
 """The schedule, and what training does with a packet that does not fit the memory; without a network."""
 
-import dataclasses
 import importlib.machinery
 import itertools
 import sys
@@ -67,9 +66,6 @@ class Network:
     def fleet(self):
         return {}
 
-    def overruns(self):
-        return 0, 0
-
     def who_is_missing(self):
         return "nobody has come"
 
@@ -123,14 +119,11 @@ def test_ages_are_right_of_samples_whose_worker_has_another_clock(ahead_s, monke
     buffer = packed(ActionBufferEnv(1).take(3), "a/1/1/0", timing=timing)
     network = Network(Delivery(buffer, (), Receipt("a", 1, 1), ahead_s=ahead_s))
     network.published_at = {3: 1e9 - 7.0}.get
-    to, metrics, ages = training(ListMemory), RoundMetrics(0, 0), []
-    monkeypatch.setattr(to.pacer, "before_samples", lambda done, samples, new, age_s, driven: ages.append(age_s))
+    to, metrics = training(ListMemory), RoundMetrics(0, 0)
     to._update_buffer(network, metrics)
     now[0] += 10.0
     record = to._close_round(network, metrics)
     assert (record["sample_age_p50_s"], record["policy_age_p50_s"]) == (2.0, 5.0)
-    assert (record["memory_age_p50_s"], record["memory_age_max_s"]) == (12.0, 12.0)
-    assert ages == [2.0]
 
 
 @pytest.mark.parametrize("heard_of", ["here", "another rank"])
@@ -253,29 +246,6 @@ def test_samples_are_fetched_every_update_buffer_interval_steps():
     network.retrieve = noted
     to.run_epoch(network)
     assert fetched_at == [0, 4, 8]
-
-
-def test_an_automatic_ratio_falls_with_overruns_and_is_in_the_metrics_and_in_the_checkpoint(tmp_path):
-    auto = {"max_training_steps_per_env_step": "auto", "auto_ratio_bound": 3.0, "update_buffer_interval": 9}
-    to = schedule(rounds=1, steps=300, **auto)
-    network = StopsWhereItWaits(to, *(packet("a", sequence) for sequence in range(21)))
-    network.overruns = lambda: (3 * to.total_samples, to.total_samples // 20)
-    retrieve = network.retrieve
-
-    def one_by_one(timeout_s=0.0):
-        first, *waiting = retrieve(timeout_s) or [None]
-        network.deliveries = waiting
-        return [first] if first else []
-
-    network.retrieve = one_by_one
-    (record,) = to.run_epoch(network)
-    assert record["training_steps_held_by"] == "overruns"
-    assert record["training_steps_per_env_step_allowed"] == to.pacer.ratio == pytest.approx(3.0 * 0.7, abs=0.01)
-    assert record["training_steps_per_env_step_round"] == record["training_steps_per_env_step"] <= 3.0
-    take_snapshot(to).write(tmp_path)
-    two = schedule(**auto)
-    load_checkpoint(two, tmp_path)
-    assert dataclasses.replace(two.pacer, schedule=to) == to.pacer
 
 
 def test_the_agent_scheduler_is_called_with_the_agent_at_the_start_of_each_epoch():
@@ -460,9 +430,8 @@ class WithGamma(CountingAgent):
         ({"memory_cls": None}, "TrainingOffline needs memory_cls"),
         ({"steps": 0}, "steps is 0; expected 1 or more"),
         ({"update_buffer_interval": 0}, "update_buffer_interval is 0; expected 1 or more"),
-        ({"max_training_steps_per_env_step": 0}, "_per_env_step is 0; expected more than 0, or auto"),
-        ({"max_training_steps_per_env_step": "fast"}, "_per_env_step is 'fast'; expected more than 0, or auto"),
-        ({"auto_ratio_bound": 0}, "auto_ratio_bound is 0; expected more than 0"),
+        ({"max_training_steps_per_env_step": 0}, "_per_env_step is 0; expected a number above 0"),
+        ({"max_training_steps_per_env_step": "fast"}, "_per_env_step is 'fast'; expected a number above 0"),
         ({"env_cls": (1, 2, 3)}, "env_cls as a tuple is .* it has 3 items"),
         ({"memory_cls": partial(ReplayMemory, gamma=0.5)}, "gamma is 0.5 in the memory and 0.9 in the agent"),
     ],

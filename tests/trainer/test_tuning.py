@@ -1,4 +1,4 @@
-"""Hyper-parameters that change while training goes on: schedules, what is asked for, what checkpoints keep of it."""
+"""Hyper-parameters that change while training goes on: what is asked for, what checkpoints keep of it."""
 
 from collections import deque
 
@@ -9,7 +9,6 @@ from test_schedule import Network, StopsWhereItWaits, packet
 from test_together import run
 
 from tmrl_like.base.functional import partial
-from tmrl_like.base.schedules import ValueSchedule
 from tmrl_like.errors import ConfigError, expect
 from tmrl_like.replay import ReplayMemory, WithDemonstrations
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
@@ -17,7 +16,6 @@ from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.trainer.snapshot import load_checkpoint, take_snapshot
 
 FREE = {"steps": 10, "rounds": 4, "max_training_steps_per_env_step": 1e9}
-DECAY = ValueSchedule({0: 1.0, 40: 0.0}, over="training_steps")
 
 
 class TunedAgent(CountingAgent):
@@ -72,21 +70,6 @@ def on_record(caplog):
     caplog.set_level("INFO", "tmrl_like")
 
 
-def test_a_schedule_is_followed_round_by_round_and_before_each_publication():
-    to = training(agent={"lr": DECAY}, update_model_interval=5)
-    records = to.run_epoch(to.network)
-    assert list(to.agent.seen)[:7] == [*[(1.0, 2)] * 5, "published at 0.875", (0.875, 2)]
-    assert rates(to, 3)[::5] == pytest.approx([0.25, 0.125])
-    assert [record["agent.lr"] for record in records] == pytest.approx([0.75, 0.5, 0.25, 0.0])
-
-
-def test_what_is_counted_in_whole_numbers_stays_whole():
-    to = training(memory={"batch_size": ValueSchedule({0: 4, 20: 9}, over="training_steps")})
-    to.run_epoch(to.network)
-    assert [seen[1] for seen in to.agent.seen if isinstance(seen, tuple)][::10] == [4, 6, 9, 9]
-    assert type(to.memory.batch_size) is int
-
-
 def test_what_is_asked_for_holds_from_the_next_round_on_with_a_line_and_a_metric(caplog):
     to = training()
     size = len(to.memory)
@@ -138,7 +121,6 @@ def test_what_may_not_change_is_refused_at_once():
         ("agent.lr", "fast", "a number"),
         ("memory.batch_size", 2.5, "a whole number"),
         ("trainer.steps", 2.5, "a whole number"),
-        ("trainer.steps", DECAY, "a whole number"),
         ("trainer.sample_uses", "many", "a number"),
     ],
 )
@@ -154,52 +136,27 @@ def test_a_whole_number_may_be_written_as_a_fraction():
     assert (type(to.memory.batch_size), type(to.steps), to.memory.batch_size, to.steps) == (int, int, 3, 5)
 
 
-def test_a_schedule_that_leads_to_what_cannot_be_is_refused_before_it_begins():
-    with pytest.raises(ConfigError, match=r"lr is -1(\.0)?; expected 0 or more"):
-        training(agent={"lr": ValueSchedule({0: 0.5, 1000: -1})})
-    to = training()
-    asked = to.tune({"agent.lr": ValueSchedule({0: 0.5, 1000: -1})})
-    to.run_epoch(to.network)
-    assert rates(to, 3) == [0.5] * 10
-    with pytest.raises(ConfigError, match=r"lr is -1(\.0)?; expected 0 or more"):
-        asked.result()
-
-
-def test_a_schedule_of_potentials_that_were_not_kept_is_refused_by_its_own_numbers():
+def test_potentials_that_were_not_kept_are_refused():
     to = training(ReplayMemory)
-    asked = to.tune({"memory.shaping": ValueSchedule({0: 0.25, 1000: 0.5})})
+    asked = to.tune({"memory.shaping": 0.25})
     to.tuning.begin_round()
     with pytest.raises(ConfigError, match=r"shaping is 0\.25; expected none: the memory has kept no potentials"):
         asked.result()
 
 
-def test_a_schedule_of_both_discounts_ends_with_the_agent_s():
-    schedule = ValueSchedule({0: 0.5, 1000: 0.9})
-    to = training(SummingMemory, memory={"gamma": schedule}, agent={"gamma": schedule})
-    to.tune({"agent.gamma": 0.75})
-    to.run_epoch(to.network)
-    assert to.memory.gamma == to.agent.gamma == 0.75
-
-
 def test_a_memory_that_is_made_of_another_has_that_one_s_values():
-    size = ValueSchedule({0: 4, 20: 9}, over="training_steps")
-    inner = partial(ReplayMemory, n_steps=2, gamma=DECAY, batch_size=size)
-    to = training(WithDemonstrations, memory={"memory": inner, "batch_size": 4}, agent={"gamma": DECAY})
-    assert (to.memory.gamma, to.memory.batch_size) == (1.0, 4)
-    assert to.tuning.given["memory.batch_size"] == 4
+    inner = partial(ReplayMemory, n_steps=2, gamma=1.0, batch_size=4)
     memory_cls = partial(WithDemonstrations, memory=inner)
-    to = TrainingOffline(CountingEnv, memory_cls, partial(TunedAgent, gamma=DECAY), **FREE)
-    assert to.tuning.given["memory.batch_size"] == size
-    to.total_updates = 20
+    to = TrainingOffline(CountingEnv, memory_cls, partial(TunedAgent, gamma=1.0), **FREE)
+    assert to.tuning.given["memory.batch_size"] == 4
+    to.tune({"agent.gamma": 0.5, "memory.batch_size": 9})
     to.tuning.begin_round()
     assert (to.memory.own.gamma, to.memory.demonstrations.gamma, to.memory.batch_size) == (0.5, 0.5, 9)
 
 
 def test_the_agent_s_discount_is_the_memory_s():
-    to = training(SummingMemory, agent={"gamma": ValueSchedule({0: 0.5, 20: 0.9}, over="training_steps")})
+    to = training(SummingMemory, agent={"gamma": 0.5})
     assert (to.memory.gamma, to.agent.gamma) == (0.5, 0.5)
-    to.run_epoch(to.network)
-    assert to.memory.gamma == to.agent.gamma == pytest.approx(0.9)
     to.tune({"agent.gamma": 0.99})
     to.run_epoch(to.network)
     assert to.memory.gamma == to.agent.gamma == 0.99
@@ -212,18 +169,15 @@ def resumed(to, folder, **arguments):
     return two
 
 
-def test_a_resumption_goes_on_with_what_was_changed_and_where_schedules_are(tmp_path, caplog):
-    to = training(agent={"gamma": ValueSchedule({0: 0.5, 80: 0.9}, over="training_steps")})
-    to.tune({"agent.lr": 0.25, "trainer.steps": 5, "memory.batch_size": DECAY_OF_SIZE})
+def test_a_resumption_goes_on_with_what_was_changed(tmp_path, caplog):
+    to = training()
+    to.tune({"agent.lr": 0.25, "agent.gamma": 0.6, "trainer.steps": 5, "memory.batch_size": 3})
     to.run_epoch(to.network)
     caplog.clear()
-    two = resumed(to, tmp_path, agent={"gamma": ValueSchedule({0: 0.5, 80: 0.9}, over="training_steps")})
+    two = resumed(to, tmp_path)
     assert (two.agent.lr, two.steps, two.memory.nb_steps, two.memory.batch_size) == (0.25, 5, 5, 3)
-    assert two.agent.gamma == pytest.approx(0.6)
+    assert two.agent.gamma == 0.6
     assert "->" not in caplog.text
-
-
-DECAY_OF_SIZE = ValueSchedule({0: 4, 40: 2}, over="training_steps")
 
 
 def test_a_resumption_that_is_given_another_value_goes_by_it_and_says_so(tmp_path, caplog):
@@ -266,11 +220,6 @@ def test_samples_that_are_held_out_are_not_to_be_used():
     assert training(ListMemory, sample_uses=4.0, held_out_share=0.25).pacer.limit == 2.0  # which holds nothing out
 
 
-def test_with_auto_the_uses_of_a_sample_bound_the_ratio():
-    to = training(sample_uses=4.0, max_training_steps_per_env_step="auto")
-    assert (to.pacer.limit, to.pacer.bound) == ("auto", 2.0)
-
-
 @pytest.mark.parametrize(("batch_size", "uses", "steps"), [(4, 2.0, 6), (3, 3.0, 12), (12, 1.0, 1), (12, 0.5, 0)])
 def test_each_sample_is_used_as_often_as_asked(batch_size, uses, steps):
     """Of 12 samples."""
@@ -288,27 +237,17 @@ class OneByOne(Network):
 
 def test_ranks_change_the_same_at_the_same_step(monkeypatch):
     networks = [OneByOne(*(packet("v", k) for k in range(1, 6))), OneByOne(packet("w", 1))]
-    schedule = ValueSchedule({0: 1.0, 18: 0.5})
 
     def made_with_ranks(*args, **kwargs):
         to = TrainingOffline(*args, **kwargs)
-        to.tune({"trainer.steps": 5})  # all ask, and rank 0 counts
+        to.tune({"trainer.steps": 5, "agent.lr": 0.25})  # all ask, and rank 0 counts
         return to
 
     monkeypatch.setattr("test_together.TrainingOffline", made_with_ranks)
-    monkeypatch.setattr("test_together.CountingAgent", partial(TunedAgent, lr=schedule))
+    monkeypatch.setattr("test_together.CountingAgent", TunedAgent)
     free = {"max_training_steps_per_env_step": 1e9, "update_buffer_interval": 5}
     one, two = run(ThreadRanks.of(2), networks, **free)
     assert one.steps == two.steps == 5
     assert one.total_updates == two.total_updates == 10
     assert [s for s in one.agent.seen if isinstance(s, tuple)] == [s for s in two.agent.seen if isinstance(s, tuple)]
-    assert one.agent.lr < 0.9
-
-
-def test_schedules_of_the_pace_are_followed():
-    ratio = ValueSchedule({0: 4.0, 20: 1.0}, "constant", "training_steps")
-    to = training(max_training_steps_per_env_step=ratio)
-    assert to.pacer.limit == 4.0
-    to.run_epoch(StopsWhereItWaits(to, packet("a", 1), packet("a", 2), packet("a", 3), packet("a", 4)))
-    assert (to.total_samples, to.pacer.limit) == (12, 1.0)
-    assert to.tuning.metrics() == {"trainer.max_training_steps_per_env_step": 1.0}
+    assert one.agent.lr == two.agent.lr == 0.25

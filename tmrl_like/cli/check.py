@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from tmrl_like.agents.agent import TrainingAgent
-from tmrl_like.base.schedules import at_the_start
 from tmrl_like.base.text import counted
 from tmrl_like.base.threads import start_thread
 from tmrl_like.cli.arguments import Arguments
@@ -78,7 +77,7 @@ def main(arguments: Arguments) -> int:
     with make_standalone(experiment, None, max_samples_per_episode=longest) as worker:
         env = worker.env
         print(f"environment: observations {env.observation_space}, actions {env.action_space}")
-        agent = at_the_start(agent_factory(experiment))(
+        agent = agent_factory(experiment)(
             observation_space=env.observation_space, action_space=env.action_space, device="cpu"
         )
         traffic = collect_traffic(worker, arguments.episodes, experiment.worker.outbox)
@@ -220,7 +219,7 @@ def periods_s(block: SampleBlock, time_step_s: float) -> np.ndarray[Any, Any]:
 
 def _filled(experiment: Experiment, traffic: Traffic) -> MemoryDataloading:
     """Put everything into the experiment's memory, and have it rebuild and compare every transition."""
-    memory: MemoryDataloading = at_the_start(memory_factory(experiment))(nb_steps=1, device="cpu")
+    memory: MemoryDataloading = memory_factory(experiment)(nb_steps=1, device="cpu")
     for block in traffic.blocks:
         memory.append(Buffer(stream="check", blocks=(block,)))
     if isinstance(memory, MemoryDataloading):

@@ -17,7 +17,7 @@ from tmrl_like.metrics.sinks import Sink
 from tmrl_like.trainer.trainer import Trainer
 
 _OF_WORKER = ("sample_compressor", "obs_preprocessor", "takeover", "on_worker_rollout")
-_PARTS = ("env", "actor", "agent", "memory", "agent_scheduler", "on_trainer_rollout", *_OF_WORKER)
+_PARTS = ("env", "actor", "agent", "memory", "agent_scheduler", *_OF_WORKER)
 
 
 def main(arguments: Arguments) -> int:

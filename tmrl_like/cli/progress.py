@@ -104,7 +104,6 @@ class Progress:
         samples = f"{r['env_steps_total']:,}  {r['env_steps_per_s']:.1f}/s"
         training = f"{r['training_steps_total']:,} steps  {r['training_steps_per_s']:.0f}/s"
         training += f"  {r['training_steps_per_env_step']:.2f} per sample"
-        training += f", held by {held_by}" if (held_by := r.get("training_steps_held_by")) else ""
         ages = [
             f"{name} {duration(r[key])}"
             for name, key in (("sample", "sample_age_p50_s"), ("policy", "policy_age_p50_s"))

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from tmrl_like.base.files import write_atomically
-from tmrl_like.base.schedules import as_plain, value_at
 from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import start_thread
 from tmrl_like.cli.changes import flat
@@ -111,11 +110,11 @@ class Reloading:
         data = read_document(self.kept).data
         for name, value in values.items():
             part, _, argument = name.partition(".")
-            (data[part].setdefault("init_args", {}) if part in PARTS else data[part])[argument] = as_plain(value)
+            (data[part].setdefault("init_args", {}) if part in PARTS else data[part])[argument] = value
             memory = data["memory"] if name == "agent.gamma" else None
             while isinstance(memory, dict):  # and the memory that it is made of
                 arguments = memory.get("init_args", {})
-                arguments |= {"gamma": value_at(value)} if "gamma" in arguments else {}
+                arguments |= {"gamma": value} if "gamma" in arguments else {}
                 memory = arguments.get("memory")
         try:
             write_atomically(self.kept, as_yaml(data).encode())

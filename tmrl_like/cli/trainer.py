@@ -31,7 +31,7 @@ from tmrl_like.errors import ConfigError
 from tmrl_like.metrics.sinks import ConsoleSink, Sink, TensorBoardSink
 from tmrl_like.trainer.trainer import Trainer
 
-_PARTS = ("actor", "agent", "memory", "obs_preprocessor", "agent_scheduler", "on_trainer_rollout")
+_PARTS = ("actor", "agent", "memory", "obs_preprocessor", "agent_scheduler")
 
 
 def main(arguments: Arguments) -> int:

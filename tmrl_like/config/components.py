@@ -30,7 +30,7 @@ import msgspec
 
 from tmrl_like.base.factories import MISSING, Parameter, signature_of
 from tmrl_like.base.functional import place_of
-from tmrl_like.base.schedules import ValueSchedule
+from tmrl_like.base.gone import GONE
 from tmrl_like.base.text import name_of, one_line, suggestion
 from tmrl_like.config.document import Document, Keys, dotted
 from tmrl_like.errors import ConfigError, TmrlLikeError
@@ -118,7 +118,9 @@ def check_value(document: Document, keys: Keys, annotation: Any, value: Any) -> 
                     return value
                 return value if converted == value else converted
     got = "none" if value is None else f"{value!r:.80}"
-    raise document.error(keys, f": expected {type_name(annotation)}, got {got}")
+    words = map(str, value if isinstance(value, dict) else [value])
+    hint = next((f"; {suggestion(word, ())}" for word in words if word in GONE), "")
+    raise document.error(keys, f": expected {type_name(annotation)}, got {got}{hint}")
 
 
 def make_page(document: Document, keys: Keys, page: Callable[..., _Page], values: Any) -> _Page:
@@ -195,8 +197,6 @@ def type_name(annotation: Any) -> str:
     if origin in (list, tuple, collections.abc.Sequence):
         inner = [type_name(a) for a in arguments if a is not Ellipsis]
         return f"a list of {inner[0] if len(set(inner)) == 1 else ', '.join(inner)}" if inner else "a list"
-    if annotation is ValueSchedule:
-        return "a schedule"
     if origin in (dict, collections.abc.Mapping) or dataclasses.is_dataclass(annotation):
         return "keys with values"
     if origin is collections.abc.Callable:
@@ -238,12 +238,6 @@ def _check_arguments(
             raise document.error((*keys, name), f": {problem}; {suggestion(name, known)}")
         parameter = signature.parameters.get(name, Parameter(Any, None))
         annotation = Any if value is None and parameter.default is None else parameter.annotation
-        is_schedule = isinstance(value, dict) and "points" in value and not dataclasses.is_dataclass(target)
-        if is_schedule and {int, float} & {*_kinds(annotation)}:
-            annotation = ValueSchedule
-            if name not in (tunable := getattr(target, "tunable", ())):
-                can = ", ".join(tunable) or "nothing"
-                raise document.error((*keys, name), f": a schedule may stand for {can} of {name_of(target)}")
         checked[name] = _argument(document, (*keys, name), annotation, value)
     return checked
 

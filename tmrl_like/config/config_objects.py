@@ -43,7 +43,6 @@ def training_factory(experiment: Experiment) -> functools.partial[Any]:
         memory_cls=memory_factory(experiment),
         training_agent_cls=agent_factory(experiment),
         agent_scheduler=experiment.agent_scheduler,
-        on_rollout=experiment.on_trainer_rollout,
         **schedule,
     )
 

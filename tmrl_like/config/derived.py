@@ -7,7 +7,6 @@ from collections.abc import Collection
 from typing import Any
 
 from tmrl_like.base.factories import MISSING, argument_of, known_from_env, signature_of
-from tmrl_like.base.schedules import value_at
 from tmrl_like.config.components import arguments_written, import_component, resolve_component
 from tmrl_like.config.document import Document, Keys
 from tmrl_like.config.experiment import PARTS
@@ -41,7 +40,7 @@ def complete_memory(document: Document, parts: Collection[str]) -> None:
             unknown = [name for name in _FROM_ENV if name not in known]
     if "agent" in parts:
         agent = resolve_component(document, ("agent",), PARTS["agent"]).factory()
-        known["gamma"] = value_at(argument_of(agent, "gamma"))
+        known["gamma"] = argument_of(agent, "gamma")
     places: list[tuple[dict[str, Any], Keys]] = [(document.data, ("memory",))]
     for holder, keys in places:
         component = holder.get(keys[-1])

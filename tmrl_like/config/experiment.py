@@ -192,7 +192,7 @@ class Settings:
         expect(fine, "run_name", self.run_name, "letters, digits, '.', '_' and '-', at most 100")
         ratio = self.trainer.max_training_steps_per_env_step
         is_bounded = self.trainer.sample_uses is not None
-        if self.worker.synchronous and (ratio == "auto" or (ratio == math.inf and not is_bounded)):
+        if self.worker.synchronous and ratio == math.inf and not is_bounded:
             raise ConfigError(
                 f"trainer.max_training_steps_per_env_step is {ratio}; with worker.synchronous expected a finite number"
             )
@@ -223,7 +223,6 @@ class Experiment(Settings):
         obs_preprocessor: applied to each observation right before the model, on the worker and in the memory.
         agent_scheduler: called as f(agent, epoch) at the start of each epoch.
         on_worker_rollout: called on a worker with each finished episode, as a `Rollout`.
-        on_trainer_rollout: called on the trainer with each training episode that arrived as a whole, likewise.
         takeover: makes who may drive a worker's first environment in place of the policy, from action_space and
             default_action: keys, a gamepad, a program.
         spaces: returns (observation_space, action_space), for a trainer's machine that cannot make the
@@ -238,7 +237,6 @@ class Experiment(Settings):
     obs_preprocessor: Factory | None = None
     agent_scheduler: Factory | None = None
     on_worker_rollout: Factory | None = None
-    on_trainer_rollout: Factory | None = None
     takeover: Factory | None = None
     spaces: Factory | None = None
 
@@ -255,7 +253,6 @@ PARTS: dict[str, tuple[str, ...]] = {
     "obs_preprocessor": (),
     "agent_scheduler": (),
     "on_worker_rollout": (),
-    "on_trainer_rollout": (),
     "takeover": ("action_space", "default_action"),
     "spaces": (),
 }

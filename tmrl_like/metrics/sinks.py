@@ -25,7 +25,6 @@ _SHOWN = {
     "env_steps_total": "{:,} samples",
     "training_steps_per_s": "{:.0f} training steps/s",
     "training_steps_per_env_step": "x{:.2f}",
-    "training_steps_held_by": "held by {}",
     "sample_age_p50_s": "samples {:.2f} s old",
 }
 _SHOWN_IF_ANY = {
@@ -40,12 +39,12 @@ _GROUPS = {  # of TensorBoard's tags, by how a metric's name begins; what an age
     group: tuple(begins.split())
     for group, begins in {
         "episodes": "episode return_test_ return_train_ reward_recent_ terminated_ faults_",
-        "timing": "sample_age_ policy_age_ policy_staleness_ memory_age_ inference_ period_error_ safe_action_ "
+        "timing": "sample_age_ policy_age_ policy_staleness_ inference_ period_error_ safe_action_ "
         "takeover_ demonstration_ action_change_",
         "schedule": "epoch round idle_s time_s training_steps_ env_steps_ dropped_stale_ memory_transitions",
         "fleet": "workers deadline_miss_ safe_steps_ overruns_ env_faults_ env_rebuilds_ lost_samples_ unacknowledged_ "
         "policy_lag_ refused_packets_ rejected_workers_ log_fails",
-        "diagnosis": "learning observation_ action_lag_ action_effect_ action_spread actions_at_bounds_ policy_change "
+        "diagnosis": "learning observation_ action_spread actions_at_bounds_ policy_change "
         "critic_spread reward_low reward_high value_",
         "losses": "loss_",
         "in_force": "agent. memory. trainer.",

@@ -39,7 +39,7 @@ class Rollout:
         sources: int64 [T], what chose the actions (`ActionSource`).
         times_s: float64 [T], seconds from the reset's observation to the one that followed the action.
         observations: where they are asked for, structure of arrays [T + 1, …]: the reset's, then what followed each
-            action; on a worker as the environment gave them, on a trainer as its compressor left them. Else None.
+            action, as the environment gave them. Else None.
         worker: the name of the worker that drove.
         test: whether it was a test episode.
         terminated: whether it ended in a terminal state.

@@ -7,7 +7,6 @@ the first sign that lasts says why; docs/guide/not_learning.md has them all.
 from __future__ import annotations
 
 import math
-import statistics
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -25,7 +24,6 @@ _MANY, _IN_A_ROW = 20, 30  # episodes; as many in a row are better than both of 
 _FLAT_EPISODES, _FLAT_STEPS = 40, 10_000
 _TRAINED_STEPS = 500  # before the first sample of a worker
 _NEAR_BEST = 0.9  # of the way from the lowest reward to the highest
-_LAGS = 50  # measurements
 _LATEST, _LEAST_EPISODES = 20, 10  # episodes that are looked at
 _HELD_OUT_RISEN = 3.0  # times the loss on what is trained on
 
@@ -247,16 +245,6 @@ SIGNS: dict[str, tuple[Callable[[_Values], Any], str]] = {
         "the actor ignores its observation: actions differ by {action_spread:.2g} of their range from one to another; "
         "see obs_preprocessor and actor, and lower agent.lr_actor",
     ),
-    "no effect": (
-        lambda v: v["action_effect_share"] < 0.02,
-        "actions have no effect: they explain {action_effect_share:.1%} of how observations change; see that commands "
-        "arrive, and that the observation shows what they do",
-    ),
-    "delay": (
-        lambda v: v["action_lag_steps"] > v["act_buf_len"],
-        "actions act up to {action_lag_steps:.0f} steps later, and the action buffer holds {act_buf_len:.0f}: raise "
-        "act_buf_len (tmrl-like check measures it)",
-    ),
 }
 """Of each sign, when it is there, and what is said: the measured figure and the cure. The first that lasts is named."""
 
@@ -272,7 +260,7 @@ class Diagnosis:
     def __init__(self, **known: float) -> None:
         """`known`: figures that do not change; what is not known is left out.
 
-        `act_buf_len`, `batch_size`, `memory_size`, `gamma`, `max_entropy` in nats and `action_numbers`, of a Box.
+        `batch_size`, `memory_size`, `gamma`, `max_entropy` in nats and `action_numbers`, of a Box.
         """
         self.returns = Returns()
         self._known = known
@@ -281,7 +269,6 @@ class Diagnosis:
         self._rewards = math.inf, -math.inf
         self._held_out: deque[float] = deque(maxlen=_LASTS + 2)  # by how much it is larger
         self._lasts: dict[str, int] = {}
-        self._lags: deque[float] = deque(maxlen=_LAGS)
         self.line = TOO_EARLY
 
     def add(self, episodes: Iterable[EpisodeStats]) -> None:
@@ -318,10 +305,6 @@ class Diagnosis:
         values = _Values({name: value for name, value in {**self._known, **record}.items() if value is not None})
         self._rewards = min(self._rewards[0], values["reward_low"]), max(self._rewards[1], values["reward_high"])
         low, high = self._rewards
-        if "action_lag_steps" in values:
-            self._lags.append(values["action_lag_steps"])
-        if self._lags:  # hardware keeps its delay, and a policy that explores little hides it: not the newest alone
-            values["action_lag_steps"] = statistics.median_low(self._lags)
         gamma, entropy = values["gamma"], values["entropy_nats"]
         name = next((name for name in values if name.startswith("loss_") and name.endswith("_held_out")), "")
         held_out, loss = values[name], values[name.removesuffix("_held_out")]

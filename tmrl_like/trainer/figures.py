@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,21 +22,15 @@ from tmrl_like.agents.models import SamplingActor
 from tmrl_like.agents.observations import Encoder
 from tmrl_like.base import tree
 from tmrl_like.replay.contract import MemoryDataloading
-from tmrl_like.replay.memory import ReplayMemory
 from tmrl_like.types import Batch, Buffer
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 Figures = dict[str, float]
 
-MAX_LAG = 8  # of an action
 _ROWS = 800  # the newest samples of the stream, which are looked at
 _NEW_ROWS = 100  # before they are looked at again
 _FOLLOWED_ROWS = 4000  # before it is another stream's turn
-_FEATURES = 12  # numbers of an observation
 _LARGEST_LEAF = 64  # an array with more numbers is a picture, and left out
-_MOVES = 0.5  # share of steps; else nothing is to be seen of actions
-_NEARLY = 1.8  # times what all actions leave unexplained
-_ROWS_PER_REGRESSOR = 4
 _PROBED, _LEAST_PROBED = 128, 8  # observations of a batch
 _AT_BOUNDS = 0.98  # of the way from the middle to a bound
 
@@ -51,7 +45,6 @@ class SampleFigures:
         self._stream = stream
         self._waiting: deque[Buffer] = deque()
         self._num_waiting, self._left = 0, _FOLLOWED_ROWS
-        self._known: tuple[Any, ...] = ()  # observations [T, D], actions [T, A], is a reset's [T]
 
     def add(self, buffer: Buffer) -> None:
         """Samples enter the memory."""
@@ -73,78 +66,26 @@ class SampleFigures:
         self._left -= self._num_waiting
         self._num_waiting = 0
         self._waiting.clear()
-        segments = [segment for block in blocks for segment in block.segments]
-        act, obs, *_ = segments[0].tree()
-        end_of_act = sum(1 for _ in tree.leaves(act))
-        end = end_of_act + sum(1 for _ in tree.leaves(obs))
-        try:
-            new = (
-                _numbers("fiub", segments, end_of_act, end),
-                _numbers("f", segments, 0, end_of_act),
-                np.concatenate([block.is_reset for block in blocks]),
-            )
-            joined = [*map(np.concatenate, zip(self._known, new, strict=True))] if self._known else new
-        except ValueError:  # a memory that takes samples of several forms
-            self._stream = ""
-            return {}
-        self._known = obs, act, is_reset = tuple(values[-_ROWS:] for values in joined)
         if self._left <= 0:
             self._stream = ""
-        if not obs.size or not (np.isfinite(obs).all() and np.isfinite(act).all()):  # a preprocessor may fill gaps
+        try:
+            obs = np.concatenate([_numbers(segment) for block in blocks for segment in block.segments])
+        except ValueError:  # a memory that takes samples of several forms
             return {}
-        moves = float((np.diff(obs, axis=0) != 0).any(axis=1)[is_reset[1:] == 0].mean())
-        return {"observation_moves_share": moves} | (lags(obs, act, is_reset) if moves > _MOVES else {})
+        if not obs.size:
+            return {}
+        is_step = ~np.concatenate([block.is_reset for block in blocks])[1:]
+        return {"observation_moves_share": float((np.diff(obs, axis=0) != 0).any(axis=1)[is_step].mean())}
 
 
-def lags(obs: Array, act: Array, is_reset: Any) -> Figures:
-    """How many past actions tell what an observation becomes, beside the last two observations.
-
-    Linear regressions of o[t] - o[t-1] on o[t-1], o[t-2] and the actions a[t], a[t-1], …, a[t-j], nested in j and so
-    from one QR decomposition; a[t] was given to the step that returned o[t]. What they leave is divided by the degrees
-    of freedom.
-
-    Args:
-        obs: [T, D] of consecutive samples.
-        act: [T, A], likewise.
-        is_reset: bool [T], of the samples of resets.
-
-    Returns:
-        `action_lag_steps`, the smallest j that leaves nearly as little unexplained as the largest: how long an action
-        buffer must be; `action_effect_share`, how much all actions explain of what observations leave. Nothing where
-        too few steps follow each other.
-    """
-    row = np.arange(len(is_reset))
-    t = np.flatnonzero(row - np.maximum.accumulate(np.where(is_reset, row, -1)) > MAX_LAG + 1)
-    rows, width, actions = len(t), 2 * obs.shape[1], act.shape[1]
-    if not width or not actions or rows < _ROWS_PER_REGRESSOR * (width + (MAX_LAG + 1) * actions):
-        return {}
-    changes = _standardised(obs[t] - obs[t - 1])
-    regressors = _standardised(np.concatenate([obs[t - 1], obs[t - 2], *(act[t - j] for j in range(MAX_LAG + 1))], 1))
-    regressors += 1e-6 * np.random.default_rng(0).standard_normal(regressors.shape)  # some may repeat others
-    explained = (np.linalg.qr(regressors)[0].T @ changes) ** 2
-    left = (changes**2).sum(axis=0) - np.cumsum(explained, axis=0)[width - 1 :: actions]  # [MAX_LAG + 2, D]: none, j …
-    left = left.sum(axis=1) / (rows - 1 - width - actions * np.arange(MAX_LAG + 2))
-    lag, effect = max(0, np.flatnonzero(left <= _NEARLY * left.min())[0] - 1), 1.0 - left.min() / max(left[0], 1e-9)
-    return {"action_lag_steps": float(lag), "action_effect_share": float(effect)}
-
-
-def _standardised(values: Array) -> Array:
-    """Columns of mean 0 and deviation 1; those that are constant are 0."""
-    centred = values - values.mean(axis=0)
-    deviation = centred.std(axis=0)
-    standardised: Array = centred / np.where(deviation > 1e-9, deviation, np.inf)
-    return standardised
-
-
-def _numbers(kinds: str, segments: Sequence[Any], start: int, end: int) -> Array:
-    """Leaves of the samples -> [N, D], at most `_FEATURES` of the numbers; pictures are left out, and other kinds."""
+def _numbers(segment: Any) -> Array:
+    """The observations of a segment -> [N, D]; pictures are left out, and what is no number."""
     flat = [
-        np.concatenate(parts).reshape(sum(map(len, parts)), -1)
-        for parts in zip(*(segment.leaves[start:end] for segment in segments), strict=True)
-        if isinstance(parts[0], np.ndarray) and parts[0].dtype.kind in kinds and parts[0][0].size <= _LARGEST_LEAF
+        leaf.reshape(len(leaf), -1)
+        for leaf in tree.leaves(segment.tree()[1])
+        if isinstance(leaf, np.ndarray) and leaf.dtype.kind in "fiub" and leaf[0].size <= _LARGEST_LEAF
     ]
-    joined = np.concatenate(flat, axis=1, dtype=np.float64) if flat else np.empty((0, 0))
-    return joined[:, :: max(1, -(-joined.shape[1] // _FEATURES))]
+    return np.concatenate(flat, axis=1, dtype=np.float64) if flat else np.empty((segment.rows, 0))
 
 
 class ActorFigures:
@@ -209,7 +150,6 @@ def known_figures(agent: Any, memory: MemoryDataloading) -> Figures:
     """What `Diagnosis` is made with."""
     known: Figures = {"batch_size": memory.batch_size, "memory_size": memory.memory_size}
     known |= {"gamma": agent.gamma} if hasattr(agent, "gamma") else {}
-    known |= {"act_buf_len": memory.act_buf_len} if isinstance(memory, ReplayMemory) else {}
     space = agent.action_space
     if isinstance(space, spaces.Box):
         size = math.prod(space.shape)

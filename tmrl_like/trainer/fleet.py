@@ -31,11 +31,7 @@ class _Condition:
 
 
 class Fleet:
-    """Collects beats; says once what is wrong with a worker, and once that it is over.
-
-    Attributes:
-        driven: environment steps that beats have reported and, of these, overruns.
-    """
+    """Collects beats; says once what is wrong with a worker, and once that it is over."""
 
     def __init__(self, stalled_after_s: float, max_lag_versions: float = math.inf) -> None:
         """Start with no worker; experts, which ignore policies, are never late.
@@ -48,7 +44,8 @@ class Fleet:
         self._forgotten = dict.fromkeys(_TOTALS, 0)  # of workers that are not among the conditions any more
         self._say = Lines(log, _LINES, _LINES_PER_S)
         self._say_new = Lines(log, _NEW_WORKERS, 1.0)
-        self.driven = self._driven_before = 0, 0  # before `metrics` was called
+        self._driven = 0, 0  # environment steps that beats have reported and, of these, overruns
+        self._driven_before = 0, 0  # when `metrics` was called last
 
     def on_beat(self, beat: m.Beat, newest: int) -> None:
         """Take a worker's sign of life (connection's thread); `newest`: the version published last; 0: none."""
@@ -58,9 +55,9 @@ class Fleet:
         if known is None:
             self._say_new("new workers", logging.INFO, "worker %s is here", beat.worker)
         elif beat.env_steps >= known.beat.env_steps:
-            steps, overruns = self.driven
+            steps, overruns = self._driven
             overruns += max(0, beat.overruns - known.beat.overruns)
-            self.driven = steps + beat.env_steps - known.beat.env_steps, overruns
+            self._driven = steps + beat.env_steps - known.beat.env_steps, overruns
         self._tell_changes(beat, known.beat if known else m.Beat())
         self._watch_version(condition, known, newest)
         self._watch_lag(condition, known, newest)
@@ -152,7 +149,7 @@ class Fleet:
             "unacknowledged_samples": sum(b.unacknowledged_samples for b in beats),
             "policy_lag_versions": max((_lag(beat, newest) for beat in beats), default=0),
         }
-        driven, before = self.driven, self._driven_before
+        driven, before = self._driven, self._driven_before
         if steps := driven[0] - before[0]:
             metrics["deadline_miss_share"] = (driven[1] - before[1]) / steps
         self._driven_before = driven

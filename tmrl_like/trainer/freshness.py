@@ -1,14 +1,10 @@
-"""How old samples are: those that come too late stay outside, those in the memory are watched."""
+"""Samples that come too late stay outside the memory."""
 
 from __future__ import annotations
 
 import logging
 import math
-from typing import Any
 
-import numpy as np
-
-from tmrl_like.base import clocks
 from tmrl_like.base.budgets import Bucket, Buckets
 from tmrl_like.wire.messages import SamplePacket
 
@@ -56,28 +52,3 @@ class FreshnessLimits:
             line = "samples of worker %s are dropped (%s): %s; %d samples dropped so far"
             log.warning(line, packet.worker, limit, reason, self.dropped_samples)
         return False
-
-
-class StoredAges:
-    """How old the newest `capacity` samples are."""
-
-    def __init__(self, capacity: int) -> None:
-        self._observed_at_s = np.empty(capacity)  # a ring; Unix times
-        self._samples = 0
-
-    def add(self, observed_at_s: np.ndarray[Any, Any]) -> None:
-        """Samples enter the memory: Unix times [N] of their observations, by `base.clocks.unix_s`."""
-        capacity = len(self._observed_at_s)
-        self._observed_at_s[np.arange(self._samples, self._samples + len(observed_at_s)) % capacity] = observed_at_s
-        self._samples += len(observed_at_s)
-
-    def metrics(self) -> dict[str, float]:
-        """Median and largest age now; nothing when there are no samples."""
-        known = self._observed_at_s[: self._samples]
-        if not len(known):
-            return {}
-        now = clocks.unix_s()
-        return {
-            "memory_age_p50_s": now - float(np.median(known)),
-            "memory_age_max_s": now - float(known.min()),
-        }

@@ -187,9 +187,6 @@ class TrainerLink:
         stale = {"dropped_stale_samples_total": self._freshness.dropped_samples}
         return self.workers.metrics(self.newest_version) | self._receiver.metrics() | stale
 
-    def overruns(self) -> tuple[int, int]:
-        return self.workers.driven
-
     def who_is_missing(self) -> str:
         missing = self.workers.describe() or "no worker has come"
         if not self.session.connected:

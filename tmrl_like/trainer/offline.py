@@ -62,9 +62,6 @@ class NoLink:
     def fleet(self) -> dict[str, float]:
         return {}
 
-    def overruns(self) -> tuple[int, int]:
-        return 0, 0
-
     def who_is_missing(self) -> str:
         return "training goes by recorded samples alone"
 

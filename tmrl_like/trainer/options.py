@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
+from tmrl_like.base.gone import GONE
 from tmrl_like.base.options import above_0, at_least
-from tmrl_like.base.schedules import ValueSchedule
 from tmrl_like.errors import expect
 
 Resume = Literal["all", "memory", "none"]
@@ -15,8 +15,7 @@ Resume = Literal["all", "memory", "none"]
 LIVE = (
     *("epochs", "rounds", "steps", "metrics_interval_s", "max_minutes", "start_training"),
     *("update_model_interval", "update_model_interval_s", "update_buffer_interval"),
-    *("max_training_steps_per_env_step", "sample_uses", "auto_ratio_bound"),
-    "sleep_between_buffer_retrieval_attempts",
+    *("max_training_steps_per_env_step", "sample_uses", "sleep_between_buffer_retrieval_attempts"),
 )
 """Fields of a `Schedule` that may change while training goes on."""
 
@@ -40,12 +39,10 @@ class Schedule:
         update_model_interval_s: and at least so many seconds; 0: no limit.
         update_buffer_interval: training steps between two looks for new samples.
         max_training_steps_per_env_step: training pauses above this ratio, as soon as a worker has sent a sample; the
-            samples of a data set count. With auto it is as high as the machine can give while the workers keep their
-            deadlines.
+            samples of a data set count.
         sample_uses: how often each sample is trained on, on average: training pauses above sample_uses / batch size
             training steps per sample that is not held out, too; of both limits the lower one holds. None: only the
             other one does.
-        auto_ratio_bound: what auto never exceeds.
         sleep_between_buffer_retrieval_attempts: longest wait for new samples at a time, in seconds; samples that arrive
             earlier end it.
         max_sample_age_s: samples that are older, in seconds, when they would enter the memory are dropped, a packet
@@ -53,7 +50,6 @@ class Schedule:
         max_policy_lag_versions: samples whose policy is older by more than so many versions are dropped and counted,
             and a worker that drives such a policy is named in the log.
         reward_window: decisions of each worker, and of all, whose mean reward is known at any time.
-        rollout_observations: keep observations in the rollouts that `on_rollout` gets.
         held_out_share: share of the episodes, 0 to below 1, that are never trained on: a batch of them after each round
             gives the losses `…_held_out`. A memory takes it as `held_out`, if it takes that; 0: none is held out.
         device: where batches and the agent are; none: cuda where there is one, else cpu.
@@ -69,14 +65,12 @@ class Schedule:
     update_model_interval: int = 100
     update_model_interval_s: float = 0.0
     update_buffer_interval: int = 100
-    max_training_steps_per_env_step: float | Literal["auto"] | ValueSchedule = 1.0
-    sample_uses: float | ValueSchedule | None = None
-    auto_ratio_bound: float = 20.0
+    max_training_steps_per_env_step: float = 1.0
+    sample_uses: float | None = None
     sleep_between_buffer_retrieval_attempts: float = 1.0
     max_sample_age_s: float = math.inf
     max_policy_lag_versions: float = math.inf
     reward_window: int = 1000
-    rollout_observations: bool = False
     held_out_share: float = 0.05
     device: str | None = None
     profiling: bool = False
@@ -86,16 +80,14 @@ class Schedule:
         at_least(self, 1, "reward_window")
         expect(0.0 <= self.held_out_share < 1.0, "held_out_share", self.held_out_share, "0 to below 1")
         at_least(self, 0, "start_training", "update_model_interval_s", "metrics_interval_s")
-        above_0(self, "max_minutes", "auto_ratio_bound", "sleep_between_buffer_retrieval_attempts")
+        above_0(self, "max_minutes", "sleep_between_buffer_retrieval_attempts")
         above_0(self, "max_sample_age_s", "max_policy_lag_versions")
-        ratio, uses = self.max_training_steps_per_env_step, self.sample_uses
-        fine = ratio == "auto" if isinstance(ratio, str) else _smallest(ratio) > 0
-        expect(fine, "max_training_steps_per_env_step", ratio, "more than 0, or auto")
-        expect(uses is None or _smallest(uses) > 0, "sample_uses", uses, "more than 0, or none")
-
-
-def _smallest(value: float | ValueSchedule) -> float:
-    return min(value.points.values()) if isinstance(value, ValueSchedule) else value
+        ratio: Any = self.max_training_steps_per_env_step
+        expect(ratio != "auto", "max_training_steps_per_env_step", ratio, GONE["auto"])
+        fine = not isinstance(ratio, str) and ratio > 0
+        expect(fine, "max_training_steps_per_env_step", ratio, "a number above 0")
+        uses = self.sample_uses
+        expect(uses is None or uses > 0, "sample_uses", uses, "more than 0, or none")
 
 
 @dataclass(frozen=True, kw_only=True)

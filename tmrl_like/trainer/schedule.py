@@ -12,17 +12,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Protocol
 
 import msgspec
 import torch
 
 from tmrl_like.agents.agent import TrainingAgent
-from tmrl_like.base import clocks
 from tmrl_like.base.factories import argument_of, completed
 from tmrl_like.base.functional import place_of
-from tmrl_like.base.schedules import ValueSchedule, at_the_start
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import (
     ConfigError,
@@ -35,10 +32,9 @@ from tmrl_like.errors import (
 from tmrl_like.metrics.rounds import RoundMetrics
 from tmrl_like.policies.actor import ActorModule, refuse_device
 from tmrl_like.replay.contract import MemoryDataloading
-from tmrl_like.rollouts.hooks import Assembler, Hook, Rollouts
 from tmrl_like.trainer.diagnosis import Diagnosis
 from tmrl_like.trainer.figures import ActorFigures, SampleFigures, known_figures
-from tmrl_like.trainer.freshness import FreshnessLimits, StoredAges
+from tmrl_like.trainer.freshness import FreshnessLimits
 from tmrl_like.trainer.options import Schedule
 from tmrl_like.trainer.pacing import Pacer
 from tmrl_like.trainer.ranks import Alone
@@ -84,9 +80,6 @@ class TrainerInterface(Protocol):
     def fleet(self) -> dict[str, float]:
         """Metrics of the workers' condition, and of what they did since the last call."""
 
-    def overruns(self) -> tuple[int, int]:
-        """Environment steps of all workers so far and, of these, overruns."""
-
     def who_is_missing(self) -> str:
         """Why no samples come, for people: which workers are here, which not, and why. NoWorkerError: it is in vain."""
 
@@ -119,9 +112,6 @@ class TrainingOffline(Schedule):
         memory_cls: makes the memory from `nb_steps` and `device`.
         training_agent_cls: makes the agent from `observation_space`, `action_space` and `device`.
         agent_scheduler: called as f(agent, epoch) at the start of each epoch.
-        on_rollout: called with each training episode that arrived as a whole, as a `Rollout`, in a thread of its own;
-            what was left out is counted in `rollouts.dropped`.
-        rollouts: what calls it; None: nobody asked for them.
         diagnosis: says whether it learns and, if not, why.
         recent_rewards: mean reward of the newest `reward_window` decisions; any thread reads it.
         tuning: what changes while training goes on.
@@ -135,7 +125,6 @@ class TrainingOffline(Schedule):
     memory_cls: Callable[..., MemoryDataloading] | None = None
     training_agent_cls: Callable[..., TrainingAgent] | None = None
     agent_scheduler: Callable[[TrainingAgent, int], None] | None = None
-    on_rollout: Hook | None = None
 
     epoch: int = field(default=0, init=False)
     round: int = field(default=0, init=False)
@@ -163,11 +152,10 @@ class TrainingOffline(Schedule):
         self.device = self.device or ("cuda" if torch.cuda.is_available() else "cpu")
         self.freshness = FreshnessLimits(self.max_sample_age_s, self.max_policy_lag_versions)
         self.observation_space, self.action_space = _spaces_of(self.env_cls)
-        agent_cls = at_the_start(self.training_agent_cls)
-        gamma = argument_of(agent_cls, "gamma")
-        memory_cls = completed(at_the_start(self.memory_cls), gamma=gamma, held_out=self.held_out_share)
+        gamma = argument_of(self.training_agent_cls, "gamma")
+        memory_cls = completed(self.memory_cls, gamma=gamma, held_out=self.held_out_share)
         self.memory = memory_cls(nb_steps=self.steps, device=self.device)
-        self.agent = agent_cls(
+        self.agent = self.training_agent_cls(
             observation_space=self.observation_space, action_space=self.action_space, device=self.device
         )
         refuse_two_discounts(getattr(self.memory, "gamma", None), getattr(self.agent, "gamma", None))
@@ -186,10 +174,6 @@ class TrainingOffline(Schedule):
         self._unsaid_samples = self._unsaid_tasks = 0  # that the other ranks have not heard of
         self.observer: Callable[[dict[str, Any]], None] = lambda record: None
         self.recent_rewards = RecentRewards(self.reward_window)
-        self.rollouts = Rollouts(self.on_rollout, self.rollout_observations, 1000) if self.on_rollout else None
-        self._assembler = None if self.rollouts is None else Assembler(self.rollouts)
-        self._has_gap = False
-        self._stored_ages = StoredAges(self.memory.memory_size)
         self._sample_figures, self._actor_figures = SampleFigures(), ActorFigures()
         self._batch: Batch | None = None  # trained on last
         self._figures_at: float = 0  # training steps and samples
@@ -199,7 +183,7 @@ class TrainingOffline(Schedule):
         self.tuning = Tuning(self, self.training_agent_cls, self.memory_cls)
         self.tuning.follow()
 
-    def tune(self, values: Mapping[str, float | ValueSchedule | None]) -> Future[None]:
+    def tune(self, values: Mapping[str, float | None]) -> Future[None]:
         """Change hyper-parameters while training goes on; any thread may call this.
 
         They change with the next round, all or none of them, and are kept by checkpoints. With several ranks, rank 0's
@@ -256,7 +240,6 @@ class TrainingOffline(Schedule):
             self.ranks.check(self.agent, self.total_updates)
             if self.total_updates % self.update_model_interval == 0 and self._may_publish():
                 self._published_at = self.clock()
-                self.tuning.follow()
                 interface.broadcast_model(self.agent.get_actor())
             self._note_trained(interface)
             if self.pacer.in_lockstep or self.total_updates % self.update_buffer_interval == 0:
@@ -299,7 +282,7 @@ class TrainingOffline(Schedule):
             )
             if others := new - self._unsaid_samples:
                 self.diagnosis.returns.begin(self.total_updates)
-                pacer.before_samples(self.total_updates, self.total_samples, others, driven=None)
+                pacer.before_samples(self.total_updates, self.total_samples)
                 self.total_samples += others
             if in_lockstep:
                 pacer.enter_lockstep(self.total_updates)
@@ -342,27 +325,20 @@ class TrainingOffline(Schedule):
             self.pacer.enter_lockstep(self.total_updates)
         if len(buffer):
             self.memory.append(buffer)
-            for block in buffer.blocks:
-                self._stored_ages.add(block.timing.observed_at_s - delivery.ahead_s)
             if delivery.is_copy:
                 self._own_copied_samples += len(buffer)
             else:
                 self._count(delivery, interface, metrics)
                 self.recent_rewards.add(delivery.receipt.worker if delivery.receipt else "", buffer)
-                if self._assembler is not None and self.rollouts is not None and delivery.receipt is not None:
-                    make = partial(self._assembler.take, delivery.receipt[:2], buffer, self._has_gap)
-                    self._has_gap = not self.rollouts.put(make)
         if delivery.awaits and delivery.receipt is not None:
             self._awaited.append((self.pacer.tasked_steps, delivery.receipt))
         if not delivery.is_copy:
             self._note_episodes(delivery.episodes, metrics)
 
     def _count(self, delivery: Delivery, interface: TrainerInterface, metrics: RoundMetrics) -> None:
-        buffer, now = delivery.buffer, clocks.unix_s() + delivery.ahead_s
-        age_s = min((now - float(b.timing.observed_at_s[-1]) for b in buffer.blocks), default=0.0)
-        driven = interface.overruns()
+        buffer = delivery.buffer
         self.diagnosis.returns.begin(self.total_updates)
-        self.pacer.before_samples(self.total_updates, self.total_samples, len(buffer), age_s, driven)
+        self.pacer.before_samples(self.total_updates, self.total_samples)
         metrics.add_samples(buffer, interface.published_at, interface.newest_version, delivery.ahead_s)
         self._sample_figures.add(buffer)
         self.total_samples += len(buffer)
@@ -389,12 +365,12 @@ class TrainingOffline(Schedule):
                 metrics.samples += other.samples
                 memory_transitions += other.memory_transitions
                 fleet |= {name: fleet.get(name, 0) + value for name, value in other.fleet.items()}
-        further = self._stored_ages.metrics() | self.recent_rewards.metrics() | fleet
+        further = self.recent_rewards.metrics() | fleet
         record = metrics.close(
             total_updates=self.total_updates,
             total_samples=self.total_samples,
             memory_transitions=memory_transitions,
-            further=further | self._losses_held_out() | self.pacer.metrics() | self.tuning.metrics(),
+            further=further | self._losses_held_out() | self.tuning.metrics(),
         )
         return self._diagnosed(record, metrics.episodes)
 

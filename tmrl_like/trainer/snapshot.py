@@ -32,16 +32,11 @@ from tmrl_like.trainer.schedule import TrainingOffline
 
 log = logging.getLogger("tmrl_like.trainer")
 
-FORMAT = 9
-_READ = (7, 8, FORMAT)  # 7 has the first returns alone; before 9 manifests had no checksum
+FORMAT = 10
 _MANIFEST = "manifest.json"
 _BEFORE = "manifest-before.json"  # the manifest before, in case the other one is damaged
 _COUNTERS = ("epoch", "round", "round_steps", "elapsed_s", "total_updates", "total_samples")
-_OF_PACER = (
-    *("recorded_samples", "unpaced_steps", "limit"),
-    *("ratio", "allowed_steps", "held_by", "own_late_share", "own_age_s"),
-    *("in_lockstep", "tasked_steps", "untasked_training"),
-)
+_OF_PACER = ("recorded_samples", "unpaced_steps", "limit", "in_lockstep", "tasked_steps", "untasked_training")
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
 
@@ -273,10 +268,7 @@ def _load_training_state(training: TrainingOffline, state: Mapping[str, Any]) ->
     for name, value in state["pacer"].items():
         setattr(training.pacer, name, value)
     training.tuning.load(state["tuning"])
-    first = state.get("first_returns", {})  # else there are none
-    counts = {kind: len(values) for kind, values in first.items()}
-    old = {"first": first, "counts": counts, "has_begun": any(counts.values())}
-    vars(training.diagnosis.returns).update(state.get("returns", old))
+    vars(training.diagnosis.returns).update(state["returns"])
     torch.set_rng_state(state["torch_rng"])
     if state["cuda_rng"] and torch.cuda.is_available():
         torch.cuda.set_rng_state_all(state["cuda_rng"])
@@ -311,9 +303,10 @@ def read_manifest(path: Path) -> Manifest | None:
                 f"{path} is not a checkpoint that can be read ({error}); move it away to start over"
             ) from None
         log.warning("%s is damaged (%s): going on from checkpoint %d", path / _MANIFEST, error, manifest.number)
-    if manifest.format not in _READ:
+    if manifest.format != FORMAT:
         raise CheckpointError(
-            f"the checkpoint in {path} has format {manifest.format}, this tmrl_like reads {_READ[0]} to {FORMAT}"
+            f"the checkpoint in {path} has format {manifest.format}, and this tmrl_like reads {FORMAT}: go on with the "
+            "version that wrote it, or start over (run --fresh, or another --run_name)"
         )
     return manifest if manifest.number else None
 

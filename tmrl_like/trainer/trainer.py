@@ -163,8 +163,6 @@ class Trainer:
                 own = RunPaths(cfg.RUN_NAME, cfg.DATA_FOLDER)
                 self._use.enter_context(use_run(own, "rank" if ranks.rank else "trainer"))
             self.training = training = self._checkpoints.build(training_cls, options.resume, updater_fn)
-            if training.rollouts is not None:
-                undo.callback(training.rollouts.close)
             training.ranks = ranks
             training.agent.ranks = ranks if isinstance(ranks, Ranks) else None
             training.should_stop = self._stop.is_set
@@ -266,8 +264,6 @@ class Trainer:
         while threading.current_thread() is not self._runner and not self._idle.wait(_LOOK_S):
             pass
         self.link.close()
-        if self.training.rollouts is not None:
-            self.training.rollouts.close()
         self._checkpoints.close()
         self.ranks.leave()
         self._use.close()

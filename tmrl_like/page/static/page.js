@@ -8,8 +8,8 @@ const COLOURS = { drives: "good", expert: "note", "safe action": "idle", "stands
 
 const CHARTS = [
   { title: "Return", names: ["return", "return_test"], labels: ["training, mean ± std", "test"], band: true, wide: true },
-  { title: "Training steps per sample", names: ["training_steps_per_env_step_round", "training_steps_per_env_step",
-    "training_steps_per_env_step_allowed"], labels: ["of the round", "so far", "allowed"], asked: true },
+  { title: "Training steps per sample", names: ["training_steps_per_env_step_round", "training_steps_per_env_step"],
+    labels: ["of the round", "so far"], asked: true },
   { title: "Critic loss", names: ["loss_critic", "loss_critic_held_out", "loss_quantiles", "loss_quantiles_held_out"],
     labels: ["trained on", "held out", "trained on", "held out"] },
   { title: "Actor loss", names: ["loss_actor", "loss_actor_held_out"], labels: ["trained on", "held out"] },
@@ -156,7 +156,7 @@ function drawCards() {
     ["lost samples", short(sum("lost_samples"))],
     ["training time", clock(run.time_s)], ["samples", short(r.env_steps_total)],
     ["training steps", short(r.training_steps_total)], ["training steps/s", short(r.training_steps_per_s)],
-    ["per sample, reached / asked", `${short(r.training_steps_per_env_step)} / ${short(asked())}`],
+    ["per sample, reached / asked", `${short(r.training_steps_per_env_step)} / ${short(run.asked_ratio)}`],
     ["return, test", short(r.return_test_mean)], ["sample age", seconds(r.sample_age_p50_s)],
     ["of demonstrations", percent(r.demonstration_share)],
   ];
@@ -167,8 +167,6 @@ function drawCards() {
     text(card.firstChild, value);
   });
 }
-
-const asked = () => run.round.training_steps_per_env_step_allowed ?? run.asked_ratio;
 
 function drawRun() {
   document.title = `${run.title} · tmrl_like`;

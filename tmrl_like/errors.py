@@ -2,6 +2,7 @@
 
     TmrlLikeError
     ├── ConfigError              a file, a key or an argument of the user's is wrong
+    │   └── FinishedError        a run that has done its epochs or its minutes
     ├── MissingExtraError        an optional package is needed and not installed
     ├── EncodingError            a sample holds something that cannot cross the wire, by name
     ├── DecodingError            bytes that are not what they claim to be
@@ -36,6 +37,14 @@ class ConfigError(TmrlLikeError):
     """A file, key or argument given by the user is wrong."""
 
     exit_code = 2
+
+
+class FinishedError(ConfigError, SystemExit):
+    """A run has nothing left to do. A script that does not catch it ends with its `exit_code`, without a traceback."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.code = self.exit_code
 
 
 class MissingExtraError(TmrlLikeError):

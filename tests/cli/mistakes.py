@@ -217,7 +217,7 @@ MISTAKES = {
         with_weights_of_another_network,
     ),
     "a checkpoint of another network": Mistake(
-        ["trainer", TINY, *NOWHERE],
+        ["trainer", TINY, *NOWHERE, "--trainer.epochs", "2"],
         "(changed since the run began: actor.width was 3, is 1)",
         1,
         with_a_run_of_another_network,
@@ -227,7 +227,7 @@ MISTAKES = {
     ),
     "a run that has finished": Mistake(
         ["trainer", TINY, "--trainer.checkpoint", "false"],
-        "the run tiny has done its 1 epochs",
+        "this run has done its 1 epoch: raise epochs",
         patch=run_is_finished,
     ),
     "no track to record": Mistake(

@@ -17,17 +17,28 @@ def mean_return(command_line: CommandLine, capsys: pytest.CaptureFixture[str], *
     return float(line.split("±")[0].split()[-1])
 
 
+HAS_DONE_ITS_EPOCH = (
+    "this run has done its 1 epoch: raise epochs (--trainer.epochs) to go on, choose another run_name, or start over "
+    "with resume none (--trainer.resume none; of `run`: --fresh)"
+)
+
+
+def refuse(*arguments: object, **options: object) -> None:
+    raise AssertionError("nothing is to be connected or started")
+
+
 @pytest.fixture
 def no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: object, **options: object) -> None:
-        raise AssertionError("there is to be no connection")
-
     monkeypatch.setattr("tmrl_like.trainer.trainer.connect_to_one", refuse)
 
 
 @pytest.mark.usefixtures("no_connection")
 def test_a_recording_is_trained_on_and_the_policy_tested(
-    tmp_path: Path, own_home: Path, command_line: CommandLine, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    own_home: Path,
+    command_line: CommandLine,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert command_line("record", TINY, "--random", "--episodes", "5", "--out", str(tmp_path / "data")) == 0
     given = (TINY, f"--memory.dataset_path={tmp_path / 'data'}", "--run_name=recorded")
@@ -35,7 +46,13 @@ def test_a_recording_is_trained_on_and_the_policy_tested(
     folder = own_home / ".tmrl_like" / "runs" / "recorded"
     assert {"checkpoints", "experiment.yaml", "metrics.jsonl", "policies"} <= {p.name for p in folder.iterdir()}
     assert not (own_home / ".tmrl_like" / "keys").exists()
-    assert command_line("trainer", *given, "--offline") == 2  # it has done its epochs
+    capsys.readouterr()
+    with monkeypatch.context() as patch:  # it has done its epochs: said before anything is started
+        patch.setattr("tmrl_like.cli.run.Family.start", refuse)
+        patch.setattr("tmrl_like.cli.trainer.Trainer", refuse)
+        for words in (["trainer", *given, "--offline"], ["run", *given], ["run", *given, "--in-process"]):
+            assert command_line(*words) == 2
+            assert capsys.readouterr() == ("", f"tmrl-like: error: {HAS_DONE_ITS_EPOCH}\n")
     assert command_line("trainer", *given, "--offline", "--trainer.epochs", "2") == 0
     trained = mean_return(command_line, capsys, *given, "--episodes", "2")
     assert trained > mean_return(command_line, capsys, TINY, "--untrained", "--episodes", "2") + 5

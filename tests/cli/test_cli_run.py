@@ -17,7 +17,7 @@ from tmrl_like.config.experiment import Settings
 from tmrl_like.config.run_lock import use_run
 from tmrl_like.errors import ConfigError
 from tmrl_like.metrics.starts import read_starts
-from tmrl_like.trainer.snapshot import FORMAT, Manifest
+from tmrl_like.trainer.manifest import FORMAT, Manifest
 
 Start = Callable[..., Command]
 

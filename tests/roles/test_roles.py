@@ -27,6 +27,7 @@ from tmrl_like.errors import (
     CredentialsError,
     DamagedPolicyError,
     EnvironmentFaultError,
+    FinishedError,
     MemoryContractError,
     PolicyError,
     RefusedError,
@@ -970,10 +971,13 @@ def test_a_script_that_is_started_again_goes_on_and_says_so_when_nothing_is_left
     with house.trainer(checkpoint_path=cfg.CHECKPOINT_PATH) as trainer:
         house.start(worker.run)
         trainer.run()
-    with house.trainer(checkpoint_path=cfg.CHECKPOINT_PATH) as again, caplog.at_level("WARNING"):
+    with house.trainer(checkpoint_path=cfg.CHECKPOINT_PATH) as again, pytest.raises(FinishedError) as refused:
         again.run()
     assert again.training.total_updates == trainer.training.total_updates
-    assert "has done its 1 epochs or inf minutes" in caplog.text
+    assert str(refused.value).startswith("this run has done its 1 epoch: raise epochs")
+    assert refused.value.code == 2
+    assert [str(refused.value)] == [line.message for line in caplog.records if line.levelname == "ERROR"]
+    assert len(read_starts(cfg.RUN_FOLDER)) == 1
 
 
 def test_the_first_policy_is_stored_at_the_start_and_a_resumed_trainer_continues_the_numbers(house, tmp_path):

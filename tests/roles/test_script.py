@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from tmrl_like.errors import ConfigError
+
 SCRIPT = """
 import atexit, sys, threading, time
 import torch
@@ -65,12 +67,12 @@ print("end of the script", flush=True)
 """
 
 
-def end_of_a_script(*ways: str) -> list[str]:
-    """What it printed from its end on."""
+def end_of_a_script(*ways: str, code: int = 0) -> list[str]:
+    """What it printed from its end on; of one that fails, its last words."""
     done = subprocess.run([sys.executable, "-c", SCRIPT, *ways], capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
-    return done.stdout.splitlines()
+    return done.stderr.splitlines() if code else done.stdout.splitlines()
 
 
 @pytest.mark.parametrize("ways", [["hangs"], ["hangs", "no_own_thread"]])
@@ -81,3 +83,9 @@ def test_an_environment_that_hangs_does_not_keep_the_script_from_its_end(ways: l
 def test_worker_and_trainer_in_daemon_threads_are_closed_and_the_last_checkpoint_is_written(own_home) -> None:
     assert end_of_a_script("trainer") == ["end of the script", "environment closed"]
     assert (own_home / ".tmrl_like/runs/default_run/checkpoints/training/manifest.json").is_file()
+
+
+def test_a_script_whose_run_is_done_says_so_in_one_line_and_ends_with_the_command_line_s_exit_code() -> None:
+    assert end_of_a_script() == ["end of the script", "environment closed"]
+    (line,) = [line for line in end_of_a_script(code=ConfigError.exit_code) if "this run has done" in line]
+    assert line.startswith("this run has done its 1 epoch: raise epochs (--trainer.epochs) to go on, choose another")

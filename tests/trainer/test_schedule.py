@@ -2,6 +2,8 @@
 
 import importlib.machinery
 import itertools
+import math
+import re
 import sys
 import types
 from pathlib import Path
@@ -13,12 +15,19 @@ import torch
 from gymnasium.spaces import Box
 
 from tmrl_like.base.functional import partial
-from tmrl_like.errors import ConfigError, MemoryContractError, MissingExtraError, PipelineMismatchError
+from tmrl_like.errors import (
+    ConfigError,
+    FinishedError,
+    MemoryContractError,
+    MissingExtraError,
+    PipelineMismatchError,
+)
 from tmrl_like.metrics.rounds import RoundMetrics
 from tmrl_like.replay import MiniRaces, ReplayMemory
 from tmrl_like.replay.data_sets import write_data_set
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
 from tmrl_like.testing.memories import ActionBufferEnv, packed
+from tmrl_like.trainer.options import Schedule
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.trainer.snapshot import load_checkpoint, take_snapshot
 from tmrl_like.types import Batch, Buffer, Delivery, EpisodeStats, Info, Receipt, Sample, StepTiming
@@ -576,3 +585,19 @@ def test_rounds_that_follow_each_other_too_soon_share_their_metrics():
     (record,) = one.run_epoch(Network(packet("w", 1)))
     assert (record["round"], record["training_steps_total"], one.epoch) == (0, 20, 1)
     assert len(scheduled().run_epoch(Network(packet("w", 1)))) == 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "epoch", "elapsed_s", "line"),
+    [
+        ({"epochs": 2}, 2, 0.0, "this run has done its 2 epochs: raise epochs (--trainer.epochs)"),
+        ({"max_minutes": 0.5}, 0, 30.0, "this run has done its 0.5 minutes: raise max_minutes (--trainer.max_minutes)"),
+        ({"epochs": math.inf, "max_minutes": 1.0}, 9, 59.0, ""),
+    ],
+)
+def test_a_training_that_has_done_all_is_told_so_with_what_to_raise(fields, epoch, elapsed_s, line):
+    if line:
+        with pytest.raises(FinishedError, match=re.escape(line)):
+            Schedule(**fields).refuse_finished(epoch, elapsed_s)
+    else:
+        Schedule(**fields).refuse_finished(epoch, elapsed_s)

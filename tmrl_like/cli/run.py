@@ -15,6 +15,7 @@ import msgspec
 from tmrl_like.cli import proof
 from tmrl_like.cli.app import INTERRUPTED
 from tmrl_like.cli.arguments import Arguments, as_typed, how_to_test
+from tmrl_like.cli.finished import refuse_finished
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.progress import Progress
 from tmrl_like.cli.stopping import CHECKPOINT_WITHIN_S, Stopper
@@ -48,6 +49,8 @@ class _ToldToStopError(Exception):
 def main(arguments: Arguments) -> int:
     """Run everything until training is over."""
     settings = load_settings(arguments.experiment, arguments.overrides)
+    if not arguments.fresh and not arguments.proof:
+        refuse_finished(settings)
     if arguments.in_process:
         if arguments.workers != 1 or arguments.trainers != 1 or arguments.proof or arguments.fresh or arguments.page:
             raise ConfigError(

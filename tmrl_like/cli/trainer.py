@@ -19,15 +19,15 @@ from tmrl_like.agents.process import tune_process
 from tmrl_like.base.files import write_atomically
 from tmrl_like.cli.app import INTERRUPTED
 from tmrl_like.cli.arguments import Arguments, how_to_test
+from tmrl_like.cli.finished import refuse_finished
 from tmrl_like.cli.reload import Reloading
 from tmrl_like.cli.stopping import CHECKPOINT_WITHIN_S, Stopper
 from tmrl_like.cli.worker import prepare
 from tmrl_like.config.config_objects import training_factory
 from tmrl_like.config.document import find_experiment
 from tmrl_like.config.experiment import PARTS, Experiment
-from tmrl_like.config.loading import dump_experiment, open_experiment
+from tmrl_like.config.loading import dump_experiment, load_settings, open_experiment
 from tmrl_like.config.run_lock import use_run
-from tmrl_like.errors import ConfigError
 from tmrl_like.metrics.sinks import ConsoleSink, Sink, TensorBoardSink
 from tmrl_like.trainer.trainer import Trainer
 
@@ -49,6 +49,8 @@ def train(
     """Run the trainer that `make` makes of the experiment with these parts."""
     stopper = Stopper(arguments.supervised, CHECKPOINT_WITHIN_S)
     reloading = Reloading(arguments.experiment, arguments.overrides)  # first: what is read later is no older
+    if "RANK" not in os.environ:  # else all ranks come together first
+        refuse_finished(load_settings(arguments.experiment, arguments.overrides))
     experiment = prepare(arguments, "trainer", parts)
     tune_process()
     section, paths = experiment.trainer, experiment.paths
@@ -64,7 +66,7 @@ def train(
         contextlib.ExitStack() as further,
     ):
         stopper.on_stop = trainer.stop
-        _refuse_finished(trainer, experiment)
+        trainer.training.refuse_finished(trainer.training.epoch, trainer.training.elapsed_s)
         if is_first:
             text = dump_experiment(arguments.experiment, arguments.overrides, parts)
             reloading.tuning, reloading.kept = trainer.training.tuning, paths.folder / "experiment.yaml"
@@ -121,17 +123,3 @@ def make_trainer(experiment: Experiment, sinks: list[Sink], **more: Any) -> Trai
     if experiment.seed is not None and trainer.training.total_updates == 0:
         trainer.training.memory.seed(experiment.seed + trainer.ranks.rank)
     return trainer
-
-
-def _refuse_finished(trainer: Trainer, experiment: Experiment) -> None:
-    training = trainer.training
-    if training.epoch >= training.epochs:
-        done, more = f"{training.epoch} epochs", "trainer.epochs"
-    elif training.elapsed_s > training.max_minutes * 60:
-        done, more = f"{training.max_minutes:g} minutes", "trainer.max_minutes"
-    else:
-        return
-    raise ConfigError(
-        f"the run {experiment.run_name} has done its {done}: raise {more} to go on, choose another run_name, or start "
-        "over with trainer.resume none (`run --fresh`)"
-    )

@@ -22,10 +22,11 @@ from tmrl_like.delivery.log import PacketLog, entries_of, head_of, lock_folder
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError, ShortageError
 from tmrl_like.policies.weights import refuse_diverged
+from tmrl_like.trainer.manifest import read_manifest
 from tmrl_like.trainer.options import Resume
 from tmrl_like.trainer.ranks import Alone
 from tmrl_like.trainer.schedule import TrainingOffline
-from tmrl_like.trainer.snapshot import give_up_checkpoint, load_checkpoint, read_manifest, shared, take_snapshot
+from tmrl_like.trainer.snapshot import give_up_checkpoint, load_checkpoint, shared, take_snapshot
 from tmrl_like.types import Receipt
 from tmrl_like.wire.messages import SamplePacket, WireVersionError
 

@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from tmrl_like.base.gone import GONE
 from tmrl_like.base.options import above_0, at_least
-from tmrl_like.errors import expect
+from tmrl_like.base.text import counted
+from tmrl_like.errors import FinishedError, expect
 
 Resume = Literal["all", "memory", "none"]
 
@@ -88,6 +89,17 @@ class Schedule:
         expect(fine, "max_training_steps_per_env_step", ratio, "a number above 0")
         uses = self.sample_uses
         expect(uses is None or uses > 0, "sample_uses", uses, "more than 0, or none")
+
+    def refuse_finished(self, epoch: int, elapsed_s: float) -> None:
+        """Raise FinishedError where a training that has come so far has nothing left to do."""
+        done = {"epochs": (epoch, self.epochs), "max_minutes": (elapsed_s / 60, self.max_minutes)}
+        for name, (reached, asked) in done.items():
+            if reached >= asked:
+                what = counted(int(asked), "epoch") if name == "epochs" else f"{asked:g} minutes"
+                raise FinishedError(
+                    f"this run has done its {what}: raise {name} (--trainer.{name}) to go on, choose another run_name, "
+                    "or start over with resume none (--trainer.resume none; of `run`: --fresh)"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,44 +22,20 @@ import msgspec
 import numpy as np
 import torch
 
-from tmrl_like.base.checked import checked_json, read_checked
+from tmrl_like.base.checked import checked_json
 from tmrl_like.base.files import disk, remove_drafts, write_atomically
 from tmrl_like.base.text import one_line
 from tmrl_like.base.tree import map_leaves
 from tmrl_like.errors import CheckpointError
+from tmrl_like.trainer.manifest import BEFORE, FORMAT, MANIFEST, Manifest, read_manifest
 from tmrl_like.trainer.ranks import Alone
 from tmrl_like.trainer.schedule import TrainingOffline
 
 log = logging.getLogger("tmrl_like.trainer")
 
-FORMAT = 10
-_MANIFEST = "manifest.json"
-_BEFORE = "manifest-before.json"  # the manifest before, in case the other one is damaged
 _COUNTERS = ("epoch", "round", "round_steps", "elapsed_s", "total_updates", "total_samples")
 _OF_PACER = ("recorded_samples", "unpaced_steps", "limit", "in_lockstep", "tasked_steps", "untasked_training")
 _PLAIN = (bool, int, float, str, bytes, type(None))
-
-
-class Manifest(msgspec.Struct):
-    """What a checkpoint folder holds.
-
-    Attributes:
-        format: of the folder.
-        number: counts checkpoints; 0: the first one is not complete yet.
-        training: file of the agent's state.
-        training_steps: done when it was taken.
-        run: which training it belongs to; samples of another one are not joined with its agent.
-        checksum: CRC-32 of the agent's file.
-        previous: the checkpoint of this training before, in case this one is damaged.
-    """
-
-    format: int
-    number: int
-    training: str = ""
-    training_steps: int = 0
-    run: str = ""
-    checksum: int = 0
-    previous: Manifest | None = None
 
 
 @dataclass(eq=False)
@@ -89,10 +65,10 @@ class Snapshot:
             if previous is None:  # from here on there is a manifest, whatever the process is killed in
                 give_up_checkpoint(path)
             else:
-                write_atomically(path / _BEFORE, checked_json(previous))
+                write_atomically(path / BEFORE, checked_json(previous))
             write_atomically(path / manifest.training, buffer.getvalue())
             disk.sync_folder(path)
-            write_atomically(path / _MANIFEST, checked_json(manifest))
+            write_atomically(path / MANIFEST, checked_json(manifest))
             disk.sync_folder(path)
         except OSError as error:
             _remove_others(path, previous)
@@ -106,7 +82,9 @@ def take_snapshot(training: TrainingOffline, extra: Mapping[str, Any] | None = N
         lambda value: value.detach().to("cpu", copy=True) if isinstance(value, torch.Tensor) else value,
         _training_state(training, dict(extra or {})),
     )
-    return Snapshot(state, Manifest(FORMAT, 0, "", training.total_updates, run))
+    counted = state["counters"]
+    manifest = Manifest(FORMAT, 0, "", training.total_updates, run, 0, counted["epoch"], counted["elapsed_s"])
+    return Snapshot(state, manifest)
 
 
 def load_checkpoint(training: TrainingOffline, path: Path) -> dict[str, Any]:
@@ -174,8 +152,8 @@ def shared(training: TrainingOffline, extra: Mapping[str, Any], ranks: Alone) ->
 
 def give_up_checkpoint(path: Path) -> None:
     """Have the folder hold no complete checkpoint, as it was before the first one; OSError: all is as it was."""
-    disk.remove(path / _BEFORE)
-    write_atomically(path / _MANIFEST, checked_json(Manifest(FORMAT, 0)))
+    disk.remove(path / BEFORE)
+    write_atomically(path / MANIFEST, checked_json(Manifest(FORMAT, 0)))
     disk.sync_folder(path)
 
 
@@ -276,39 +254,6 @@ def _load_training_state(training: TrainingOffline, state: Mapping[str, Any]) ->
     kind, keys, *rest = state["numpy_rng"]
     np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
     training.memory.rng.bit_generator.state = json.loads(state["memory_rng"])
-
-
-def read_manifest(path: Path) -> Manifest | None:
-    """The manifest of a checkpoint folder; None: there is no complete checkpoint in it.
-
-    Where it is damaged, that of the checkpoint before is taken.
-
-    Raises:
-        CheckpointError: it cannot be read, or it is missing beside training files.
-    """
-    try:
-        manifest = read_checked((path / _MANIFEST).read_bytes(), Manifest)
-    except FileNotFoundError:
-        if files := sorted(path.glob("training-*.pt"), key=lambda file: file.stat().st_mtime):
-            raise CheckpointError(
-                f"{path / _MANIFEST} is missing, but {files[-1].name} is there: put it back, or move the folder "
-                "away to start from nothing"
-            ) from None
-        return None
-    except (OSError, ValueError) as error:
-        try:
-            manifest = read_checked((path / _BEFORE).read_bytes(), Manifest)
-        except (OSError, ValueError):
-            raise CheckpointError(
-                f"{path} is not a checkpoint that can be read ({error}); move it away to start over"
-            ) from None
-        log.warning("%s is damaged (%s): going on from checkpoint %d", path / _MANIFEST, error, manifest.number)
-    if manifest.format != FORMAT:
-        raise CheckpointError(
-            f"the checkpoint in {path} has format {manifest.format}, and this tmrl_like reads {FORMAT}: go on with the "
-            "version that wrote it, or start over (run --fresh, or another --run_name)"
-        )
-    return manifest if manifest.number else None
 
 
 def _remove_others(path: Path, manifest: Manifest | None) -> None:

@@ -29,7 +29,7 @@ from tmrl_like.config.run_lock import use_run
 from tmrl_like.delivery.folder import new_name
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.engine.options import EngineOptions
-from tmrl_like.errors import ConfigError, PolicyError, ShortageError, expect
+from tmrl_like.errors import ConfigError, FinishedError, PolicyError, ShortageError, expect
 from tmrl_like.metrics.sinks import ConsoleSink, JsonLinesSink, Sink, WandbSink
 from tmrl_like.metrics.starts import Start, describe_start, read_starts, write_starts
 from tmrl_like.policies.policy_file import code_of, describe, read_policy
@@ -228,6 +228,7 @@ class Trainer:
             CheckpointError: training is over, and its last state could not be written.
             RankError: there are several trainers, and one of them is gone, or learns something else.
             ShortageError: no memory is left.
+            FinishedError: the run has done its epochs or its minutes; it is said as well, in one line.
         """
         self._run()
 
@@ -291,6 +292,11 @@ class Trainer:
         return self.training.recent_rewards.mean(worker)
 
     def _run(self, *further: Sink) -> None:
+        try:
+            self.training.refuse_finished(self.training.epoch, self.training.elapsed_s)
+        except FinishedError as error:
+            log.error("%s", error)  # which a script ends with
+            raise
         asked_for = [ConsoleSink()] if self._extra_sinks is None else self._extra_sinks
         sinks: list[Sink] = [] if self.ranks.rank else [JsonLinesSink(self._metrics_path), *asked_for, *further]
 
@@ -355,12 +361,6 @@ class Trainer:
     def _run_epochs(self) -> None:
         training = self.training
         self.link.broadcast_model(training.agent.get_actor())
-        if training.epoch >= training.epochs or training.is_over():
-            log.warning(
-                "this run has done its %g epochs or %g minutes: raise them, choose another run name, or begin with "
-                "resume='none'",
-                *(training.epochs, training.max_minutes),
-            )
         saved_at = -math.inf
         while training.epoch < training.epochs and not training.is_over():
             training.run_epoch(self.link)

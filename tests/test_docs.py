@@ -112,11 +112,11 @@ def table_names(text: str, heading: str) -> set[str]:
 
 def test_the_script_in_the_readme_trains(tmp_path):
     (script,) = fences((ROOT / "README.md").read_text(encoding="utf-8"), "python")
-    short = re.sub(r"^MINUTES, WARM_UP = [\d.]+, \d+", "MINUTES, WARM_UP = 3.0, 5", script, flags=re.M)
+    short = re.sub(r"^MINUTES, WARM_UP = [\d.]+, \d+", "MINUTES, WARM_UP = 3.0, 120", script, flags=re.M)
     short = short.replace('"rounds": 1000, "steps": 500', '"rounds": 1, "steps": 20')
     short = short.replace('"test_episode_interval": 10', '"test_episode_interval": 0')
     assert '"rounds": 1, "steps": 20, "max_minutes": MINUTES, "start_training": WARM_UP' in short
-    assert "WARM_UP = 3.0, 5" in short
+    assert "WARM_UP = 3.0, 120" in short  # the steps of an episode
     environment = os.environ | {"TMRL_LIKE_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", short], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=250
@@ -126,6 +126,7 @@ def test_the_script_in_the_readme_trains(tmp_path):
     rounds = [record for record in map(json.loads, lines) if record["kind"] == "round"]
     assert rounds[-1]["training_steps_total"] > 0
     assert math.isfinite(rounds[-1]["loss_critic"])
+    assert re.search(r"^trained for \d:\d\d: training return -[\d.]+ at first, -[\d.]+ in the end", done.stderr, re.M)
 
 
 @pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive")  # a browser shows what it draws

@@ -1,3 +1,4 @@
+import itertools
 import json
 import math
 from pathlib import Path
@@ -55,6 +56,14 @@ def test_progress_shows_returns_rates_ages_and_overruns() -> None:
     assert "faults" not in rows
     assert "rejected" not in rows
     assert "loss" not in rows
+    for line, words in (
+        ("learning", "yes"),
+        ("too early to say", "too early to say"),
+        ("not learning because it stands still", "no: it stands still"),
+    ):
+        progress.add(ROUND | {"learning": line})
+        assert dict(progress.rows())["does it learn?"] == words
+        assert describe_round(ROUND | {"learning": line}).replace("[red]", "").count(f"does it learn? {words}") == 1
     progress.add(ROUND | {"loss_critic": 0.25, "loss_critic_held_out": 0.5})
     assert dict(progress.rows())["loss"] == "0.25, held out 0.5"
     progress.add(ROUND | {"env_faults_total": 3, "env_rebuilds_total": 2, "rejected_workers_total": 1})
@@ -64,22 +73,55 @@ def test_progress_shows_returns_rates_ages_and_overruns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("section", "left_s"),
+    ("fields", "left_s"),
     [
-        (TrainerSection(epochs=1, rounds=10, max_minutes=100), 50.0),
-        (TrainerSection(epochs=10, rounds=10, max_minutes=2), 60.0),
-        (TrainerSection(epochs=math.inf, max_minutes=2), 60.0),
-        (TrainerSection(epochs=math.inf), None),
+        ({"epochs": 1, "max_minutes": 100}, 50.0),  # 5,000 steps at 100 a second
+        ({"epochs": 10, "max_minutes": 2}, 60.0),
+        ({"epochs": math.inf, "max_minutes": 2}, 60.0),
+        ({"epochs": math.inf}, None),
+        ({"epochs": 1, "max_training_steps_per_env_step": 4}, 65.0),  # 1,300 samples at 20 a second
+        ({"epochs": 1, "sample_uses": 256}, 59.0),  # of which ever so many steps were made until now
     ],
 )
-def test_time_left_is_by_the_clock_or_by_the_rounds(section: TrainerSection, left_s: float | None) -> None:
-    progress = Progress(Settings(trainer=section))
+def test_time_left_is_by_the_clock_or_by_steps_and_samples(fields: dict[str, Any], left_s: float | None) -> None:
+    section = TrainerSection(**{"rounds": 10, "steps": 1000, "max_training_steps_per_env_step": 100} | fields)
+    progress = Progress(Settings(trainer=section), now=lambda: 1000.0)
     assert progress.left_s() is None
     progress.add(ROUND)
     assert progress.left_s() == (None if left_s is None else pytest.approx(left_s, abs=1.0))
     progress.finish()
     assert progress.left_s() is None
     assert progress.times() == "1:00 of training"
+
+
+def test_time_left_does_not_jump() -> None:
+    """Training waits for 400 samples, makes what they allow in a burst, then six steps for each; tests send none."""
+    section = TrainerSection(epochs=1, rounds=76, steps=200, max_training_steps_per_env_step=6, start_training=400)
+    now_s = idle_s = began_s = 0.0
+    began_samples = steps = samples = 0
+    progress = Progress(Settings(trainer=section), now=lambda: 1000.0 + now_s)
+    shown: list[tuple[float, float]] = []
+    while steps < 76 * 200:
+        now_s += 0.05
+        samples += now_s % 24 < 20
+        made = min(15, 6 * samples - steps, 200 * (len(shown) + 1) - steps) if samples >= 400 else 0
+        steps, idle_s = steps + made, idle_s + 0.05 * (1 - made / 15)
+        if made and steps % 200 == 0:
+            duration_s = now_s - began_s
+            progress.add(
+                ROUND
+                | {"time_s": now_s, "round": len(shown), "round_duration_s": duration_s, "idle_s": idle_s}
+                | {"training_steps_total": steps, "training_steps_per_s": 200 / (duration_s - idle_s)}
+                | {"env_steps_total": samples, "env_steps_per_s": (samples - began_samples) / duration_s}
+            )
+            left_s = progress.left_s()
+            assert left_s is not None
+            shown.append((now_s, left_s))
+            began_s, began_samples, idle_s = now_s, samples, 0.0
+    for (_, earlier_s), (_, later_s) in itertools.pairwise(shown):
+        assert later_s < earlier_s + 7.0  # a test is longer than the mean so far
+    for at_s, left_s in shown:
+        assert left_s == pytest.approx(now_s - at_s, abs=20.0)
 
 
 def test_sparklines_are_drawn_between_lowest_and_highest() -> None:

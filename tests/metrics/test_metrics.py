@@ -152,6 +152,20 @@ def test_the_console_shows_a_round_in_a_line(capsys: pytest.CaptureFixture[str])
     assert "loss 0.25, held out 0.5" in capsys.readouterr().err
 
 
+def test_the_console_says_at_the_end_what_was_reached(capsys: pytest.CaptureFixture[str]) -> None:
+    sink = ConsoleSink()
+    for number in range(30):
+        for test in (True, False)[number % 5 > 0 :]:
+            sink.write({"kind": "episode", "time_s": 10.0 * number, "test": test, "return": float(number)})
+    sink.close()
+    assert capsys.readouterr().err == (
+        "trained for 4:50: test return 5.00 at first, 20.00 in the end (means of 3 episodes); 6 test and 30 training "
+        "episodes\n"
+    )
+    ConsoleSink().close()
+    assert capsys.readouterr().err == ""
+
+
 def test_tensorboard_gets_the_scalars_of_each_round(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.plugins.hparams import plugin_data_pb2

@@ -5,16 +5,15 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tmrl_like.base.text import clock, duration
 from tmrl_like.config.experiment import Settings
 from tmrl_like.metrics.reading import Record
-from tmrl_like.metrics.sinks import describe_warm_up, loss_in_words
+from tmrl_like.metrics.sinks import DOES_IT_LEARN, describe_warm_up, learns_in_words, loss_in_words
 
 _RECENT_TESTS = 10
-_RECENT_ROUNDS = 5
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -28,6 +27,7 @@ class Progress:
         train_returns: returns of all training episodes so far.
         last_round: the newest round's record.
         warm_up: the newest of those before the first training step.
+        now: a clock, in seconds.
     """
 
     settings: Settings
@@ -35,16 +35,25 @@ class Progress:
     train_returns: list[float] = field(default_factory=list)
     last_round: Record = field(default_factory=dict)
     warm_up: Record = field(default_factory=dict)
-    _round_durations_s: list[float] = field(default_factory=list)
+    now: Callable[[], float] = time.monotonic
+    _rounds_s: float = 0.0  # all rounds so far: how long they took, …
+    _busy_s: float = 0.0  # … how long of it training did not wait, …
+    _steps: float = 0.0  # … and the training steps and …
+    _samples: float = 0.0  # … samples of that time
     _heard_at: float = 0.0
     _heard_time_s: float = 0.0
     _finished_after_s: float | None = None
 
     def add(self, record: Record) -> None:
-        self._heard_at, self._heard_time_s = time.monotonic(), float(record.get("time_s") or 0.0)
+        self._heard_at, self._heard_time_s = self.now(), float(record.get("time_s") or 0.0)
         if record.get("kind") == "round":
             self.last_round = record
-            self._round_durations_s.append(float(record.get("round_duration_s") or 0.0))
+            duration_s = float(record["round_duration_s"])
+            busy_s = max(duration_s - float(record.get("idle_s") or 0.0), 0.0)
+            self._rounds_s += duration_s
+            self._busy_s += busy_s
+            self._steps += record["training_steps_per_s"] * busy_s
+            self._samples += record["env_steps_per_s"] * duration_s
         elif record.get("kind") == "warm_up":
             self.warm_up = record
         elif record.get("kind") == "episode" and record.get("return") is not None:
@@ -61,21 +70,36 @@ class Progress:
         """Time since the trainer started; 0 before its first record."""
         if self._finished_after_s is not None:
             return self._finished_after_s
-        return self._heard_time_s + time.monotonic() - self._heard_at if self._heard_at else 0.0
+        return self._heard_time_s + self.now() - self._heard_at if self._heard_at else 0.0
 
     def left_s(self) -> float | None:
-        """Time left, by the clock or by the rounds, whichever is less; None while nothing is known."""
-        section, record = self.settings.trainer, self.last_round
+        """Time left, by the clock or by the training steps, whichever is less; None while nothing is known."""
         if not self._heard_at or self._finished_after_s is not None:
             return None
-        by_clock = section.max_minutes * 60 - self.elapsed_s()
-        by_rounds = math.inf
-        if record and math.isfinite(section.epochs):
-            rounds = section.epochs * section.rounds - (record["epoch"] * section.rounds + record["round"] + 1)
-            recent = self._round_durations_s[-_RECENT_ROUNDS:]
-            by_rounds = rounds * sum(recent) / len(recent) - (time.monotonic() - self._heard_at)
-        left_s = min(by_clock, by_rounds)
+        by_clock = self.settings.trainer.max_minutes * 60 - self.elapsed_s()
+        by_steps = self._steps_take_s() - (self.now() - self._heard_at)
+        left_s = min(by_clock, by_steps)
         return max(0.0, left_s) if math.isfinite(left_s) else None
+
+    def _steps_take_s(self) -> float:
+        """How long the training steps that are left take, at the pace of the whole run so far.
+
+        That is the learner's, or that of the samples which the steps wait for. The newest rounds alone would say
+        little: the first ones are made of samples that have come before.
+        """
+        section, record = self.settings.trainer, self.last_round
+        if not self._steps or not math.isfinite(section.epochs):
+            return math.inf
+        rounds = section.epochs * section.rounds - (record["epoch"] * section.rounds + record["round"] + 1)
+        steps_left = rounds * section.steps
+        by_learner_s: float = steps_left * self._busy_s / self._steps
+        ratio = section.max_training_steps_per_env_step
+        if section.sample_uses is not None:  # which may be the lower limit
+            ratio = min(ratio, record["training_steps_per_env_step"])
+        samples_left: float = (record["training_steps_total"] + steps_left) / ratio - record["env_steps_total"]
+        if samples_left <= 0 or not self._samples:
+            return by_learner_s
+        return max(by_learner_s, samples_left * self._rounds_s / self._samples)
 
     def times(self) -> str:
         """Time gone and time left, in words."""
@@ -110,7 +134,7 @@ class Progress:
             if r.get(key) is not None
         ]
         rows = [("samples", samples), ("training", training)]
-        rows += [("learning", learning)] if (learning := r.get("learning")) else []
+        rows += [(DOES_IT_LEARN, words)] if (words := learns_in_words(r)) else []
         rows += [("loss", words)] if (words := loss_in_words(r)) else []
         rows += [("median age", ", ".join(ages))] if ages else []
         rows.append(("overruns", f"{r.get('overruns_total') or 0:.0f}"))

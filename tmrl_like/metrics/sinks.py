@@ -7,10 +7,11 @@ import logging
 import math
 import os
 import queue
+from collections import deque
 from pathlib import Path
 from typing import Any, Protocol
 
-from tmrl_like.base.text import clock
+from tmrl_like.base.text import clock, counted
 from tmrl_like.base.threads import start_thread
 from tmrl_like.errors import MissingExtraError
 from tmrl_like.metrics.reading import Record
@@ -50,6 +51,9 @@ _GROUPS = {  # of TensorBoard's tags, by how a metric's name begins; what an age
         "in_force": "agent. memory. trainer.",
     }.items()
 }
+DOES_IT_LEARN = "does it learn?"
+
+_COMPARED_EPISODES = 10  # the first ones of a run beside the last ones
 _COMPARED = ("return_test_mean", "return_train_mean", "env_steps_total")  # beside the hyper-parameters of each run
 
 
@@ -99,21 +103,42 @@ def as_line(record: Record) -> str:
 
 
 class ConsoleSink:
-    """One line a round."""
+    """One line a round, and at the end one of what was reached."""
 
     def __init__(self) -> None:
         from rich.console import Console
 
         self._console = Console(stderr=True, highlight=False)
+        self._first: dict[bool, list[float]] = {True: [], False: []}  # returns, of test episodes and of others
+        self._newest: dict[bool, deque[float]] = {test: deque(maxlen=_COMPARED_EPISODES) for test in (True, False)}
+        self._counts = {True: 0, False: 0}
+        self._time_s = 0.0
 
     def write(self, record: Record) -> None:
+        self._time_s = record.get("time_s") or self._time_s
         if record.get("kind") == "round":
             self._console.print(describe_round(record), soft_wrap=True)
         elif record.get("kind") == "warm_up":
             self._console.print(describe_warm_up(record))
+        elif record.get("kind") == "episode":
+            test, value = record["test"], record["return"]
+            self._first[test] = [*self._first[test], value][:_COMPARED_EPISODES]
+            self._newest[test].append(value)
+            self._counts[test] += 1
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Say what was reached; nothing where no episode has ended."""
+        for test, kind in ((True, "test"), (False, "training")):
+            if count := self._counts[test]:
+                n = min(_COMPARED_EPISODES, (count + 1) // 2)
+                before, after = sum(self._first[test][:n]) / n, sum([*self._newest[test]][-n:]) / n
+                self._console.print(
+                    f"trained for {clock(self._time_s)}: {kind} return {before:.2f} at first, {after:.2f} in the end "
+                    f"(means of {counted(n, 'episode')}); {self._counts[True]:,} test and {self._counts[False]:,} "
+                    "training episodes",
+                    soft_wrap=True,
+                )
+                return
 
 
 class TensorBoardSink:
@@ -222,8 +247,8 @@ def describe_round(record: Record) -> str:
     never = "terminated_test_share" if not record.get("terminated_test_share") else ""  # it may have no such state
     parts += [text.format(record[name]) for name, text in _SHOWN.items() if name in record and name != never]
     parts += [f"loss {words}"] if (words := loss_in_words(record)) else []
-    if learning := record.get("learning"):
-        parts.append(f"[red]{learning}[/red]" if learning.startswith("not") else learning)
+    if learns := learns_in_words(record):
+        parts.append(f"{DOES_IT_LEARN} " + (f"[red]{learns}[/red]" if learns.startswith("no") else learns))
     parts += [f"[red]{text.format(record[name])}[/red]" for name, text in _SHOWN_IF_ANY.items() if record.get(name)]
     return f"epoch {record['epoch']} round {record['round']}: " + " · ".join(parts)
 
@@ -231,6 +256,12 @@ def describe_round(record: Record) -> str:
 def describe_warm_up(record: Record) -> str:
     """How many of the samples have come that training waits for."""
     return f"waiting for samples: {record['env_steps_total']:,} of {record['start_training']:,} (start_training)"
+
+
+def learns_in_words(record: Record) -> str:
+    """What a round says of whether it learns, as the answer to `DOES_IT_LEARN`; empty: nothing."""
+    line = str(record.get("learning") or "")
+    return "yes" if line == "learning" else line.replace("not learning because ", "no: ", 1)
 
 
 def loss_in_words(record: Record) -> str:

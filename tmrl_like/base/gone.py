@@ -24,6 +24,8 @@ GONE: dict[str, str] = {
     "ValueSchedule": "a number; an agent_scheduler, tune or an edited file changes it while training goes on",
     "auto": "a number: raise it while training_steps_per_env_step_round follows and no deadline is missed",
     "auto_ratio_bound": "max_training_steps_per_env_step",
+    "env_steps": "use worker.loop.env_steps, or the sum over worker.lanes where there are several environments",
+    "max_steps_per_update": "the ratio is the training's: max_training_steps_per_env_step",
     "on_trainer_rollout": "on_worker_rollout (of a RolloutWorker: on_rollout)",
     "points": "a number; an agent_scheduler or an edited file changes it while training goes on",
     "prioritised": "memories draw uniformly: leave it out, or override `sample_indices` of a memory of your own",

@@ -68,7 +68,7 @@ class Schedule:
     update_buffer_interval: int = 100
     max_training_steps_per_env_step: float = 1.0
     sample_uses: float | None = None
-    sleep_between_buffer_retrieval_attempts: float = 1.0
+    sleep_between_buffer_retrieval_attempts: float = 0.1
     max_sample_age_s: float = math.inf
     max_policy_lag_versions: float = math.inf
     reward_window: int = 1000

@@ -101,11 +101,11 @@ class StopTraining(Exception):  # noqa: N818 - not an error
     """Leave the schedule where it stands, keep what was learnt."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, init=False)
 class TrainingOffline(Schedule):
     """Trains an off-policy agent from what the workers send.
 
-    It has the fields of `Schedule`, too, by name.
+    Its constructor takes all fields of `Schedule`, too: those that it does not name, by keyword.
 
     Attributes:
         env_cls: makes an environment, only to read its spaces; or the pair (observation_space, action_space).
@@ -131,6 +131,43 @@ class TrainingOffline(Schedule):
     round_steps: int = field(default=0, init=False)
     total_updates: int = field(default=0, init=False)
     total_samples: int = field(default=0, init=False)
+
+    def __init__(
+        self,
+        env_cls: Any = None,
+        memory_cls: Callable[..., MemoryDataloading] | None = None,
+        training_agent_cls: Callable[..., TrainingAgent] | None = None,
+        epochs: float = Schedule.epochs,
+        rounds: int = Schedule.rounds,
+        steps: int = Schedule.steps,
+        update_model_interval: int = Schedule.update_model_interval,
+        update_buffer_interval: int = Schedule.update_buffer_interval,
+        max_training_steps_per_env_step: float = Schedule.max_training_steps_per_env_step,
+        sleep_between_buffer_retrieval_attempts: float = Schedule.sleep_between_buffer_retrieval_attempts,
+        profiling: bool = False,
+        agent_scheduler: Callable[[TrainingAgent, int], None] | None = None,
+        start_training: int = Schedule.start_training,
+        device: str | None = None,
+        **schedule: Any,
+    ) -> None:
+        """Take the fields, each as the class says, and make memory and agent (`__post_init__`)."""
+        self.env_cls = env_cls
+        self.memory_cls = memory_cls
+        self.training_agent_cls = training_agent_cls
+        self.agent_scheduler = agent_scheduler
+        super().__init__(
+            epochs=epochs,
+            rounds=rounds,
+            steps=steps,
+            update_model_interval=update_model_interval,
+            update_buffer_interval=update_buffer_interval,
+            max_training_steps_per_env_step=max_training_steps_per_env_step,
+            sleep_between_buffer_retrieval_attempts=sleep_between_buffer_retrieval_attempts,
+            profiling=profiling,
+            start_training=start_training,
+            device=device,
+            **schedule,
+        )
 
     def __post_init__(self) -> None:
         """Make memory and agent.

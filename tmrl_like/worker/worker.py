@@ -12,12 +12,13 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
 import tmrl_like.config.config_constants as cfg
 from tmrl_like.base import clocks, script
+from tmrl_like.base.gone import GONE
 from tmrl_like.base.options import with_given
 from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import start_thread
@@ -302,6 +303,11 @@ class RolloutWorker:
         )
 
     @property
+    def env_steps(self) -> NoReturn:
+        """Gone: a loop counts its own (`loop.env_steps`)."""
+        raise AttributeError(f"a RolloutWorker has no env_steps; {GONE['env_steps']}")
+
+    @property
     def env(self) -> Any:
         """The environment; another one after a fault."""
         return self._env.env
@@ -393,6 +399,7 @@ class RolloutWorker:
         test_episode_interval: int = 0,
         nb_steps: float = math.inf,
         initial_steps: int = 1,
+        max_steps_per_update: None = None,
         end_episodes: bool = True,
         verbose: bool = False,
     ) -> None:
@@ -406,12 +413,15 @@ class RolloutWorker:
             test_episode_interval: a test episode before every k-th training episode; its steps do not count; 0: none.
             nb_steps: steps to collect in all, after the initial ones; episodes are finished.
             initial_steps: steps to collect before the first wait.
+            max_steps_per_update: gone; it keeps the place of its successors.
             end_episodes: wait only between episodes.
             verbose: log every episode.
 
         Raises:
-            ConfigError: the environment runs in real time.
+            ConfigError: the environment runs in real time, or `max_steps_per_update` is given.
         """
+        if max_steps_per_update is not None:
+            raise ConfigError(f"run_synchronous takes no max_steps_per_update; {GONE['max_steps_per_update']}")
         self._enter_lockstep()
         start = self._collected_steps
 

@@ -1,0 +1,102 @@
+"""Constructors take what the user's document names, in its order by position, with its defaults."""
+
+import inspect
+import math
+from typing import Any
+
+import pytest
+
+from tmrl_like import MemoryDataloading, RolloutWorker, Trainer, TrainingOffline
+from tmrl_like.config.paths import RunPath
+from tmrl_like.errors import ConfigError
+from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
+from tmrl_like.trainer.options import Schedule
+
+NEEDED = inspect.Parameter.empty
+POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
+ORDER: dict[type, dict[str, Any]] = {
+    TrainingOffline: {
+        "env_cls": None,
+        "memory_cls": None,
+        "training_agent_cls": None,
+        "epochs": 10,
+        "rounds": 50,
+        "steps": 2000,
+        "update_model_interval": 100,
+        "update_buffer_interval": 100,
+        "max_training_steps_per_env_step": 1.0,
+        "sleep_between_buffer_retrieval_attempts": 0.1,
+        "profiling": False,
+        "agent_scheduler": None,
+        "start_training": 0,
+        "device": None,
+    },
+    RolloutWorker: {
+        "env_cls": NEEDED,
+        "actor_module_cls": NEEDED,
+        "sample_compressor": None,
+        "device": None,  # as the options say: the CPU
+        "server_ip": None,
+        "min_samples_per_worker_packet": None,  # as the options say: 1
+        "max_samples_per_episode": None,  # as the options say: as many as there are
+        "model_path": RunPath.OF_RUN,
+        "obs_preprocessor": None,
+        "crc_debug": False,
+        "model_path_history": RunPath.OF_RUN,
+        "model_history": None,  # as the configuration says
+        "standalone": False,
+    },
+    Trainer: {
+        "training_cls": NEEDED,
+        "server_ip": None,
+        "model_path": RunPath.OF_RUN,
+        "checkpoint_path": RunPath.OF_RUN,
+        "dump_run_instance_fn": None,
+        "load_run_instance_fn": None,
+        "updater_fn": None,
+    },
+    MemoryDataloading: {
+        "device": "cpu",
+        "nb_steps": 1,
+        "obs_preprocessor": None,
+        "sample_preprocessor": None,
+        "memory_size": 1_000_000,
+        "batch_size": 256,
+        "dataset_path": "",
+        "crc_debug": False,
+    },
+}
+
+
+@pytest.mark.parametrize("cls", ORDER)
+def test_arguments_by_position_are_those_of_the_users_document(cls: type) -> None:
+    taken = inspect.signature(cls).parameters.values()
+    assert {p.name: p.default for p in taken if p.kind is POSITIONAL} == ORDER[cls]
+    assert [p.name for p in taken if p.kind is POSITIONAL] == [*ORDER[cls]]
+
+
+def test_a_training_takes_its_fields_by_position_and_the_others_by_name() -> None:
+    def schedule(agent: Any, epoch: int) -> None:
+        pass
+
+    given = (CountingEnv, ListMemory, CountingAgent, math.inf, 3, 7, 2, 4, 0.5, 0.25, False, schedule, 9, "cpu")
+    training = TrainingOffline(*given, reward_window=30)
+    assert tuple(getattr(training, name) for name in ORDER[TrainingOffline]) == given
+    assert training.reward_window == 30
+
+
+def test_the_defaults_of_a_training_are_those_of_its_page() -> None:
+    taken = inspect.signature(TrainingOffline).parameters
+    page = inspect.signature(Schedule).parameters
+    assert {name: taken[name].default for name in page if name in taken} == {
+        name: parameter.default for name, parameter in page.items() if name in taken
+    }
+
+
+def test_what_a_worker_no_longer_has_names_what_serves_in_its_place(tmp_path) -> None:
+    with RolloutWorker(CountingEnv, LinearActor, standalone=True, model_path=None) as worker:
+        with pytest.raises(AttributeError, match=r"a RolloutWorker has no env_steps; use worker\.loop\.env_steps"):
+            worker.env_steps  # noqa: B018
+        assert not hasattr(worker, "env_steps")
+        with pytest.raises(ConfigError, match="takes no max_steps_per_update; the ratio is the training's: max_train"):
+            worker.run_synchronous(0, 10, 1, math.inf)

@@ -8,7 +8,7 @@ import pytest
 from tmrl_like.errors import ConfigError
 
 SCRIPT = """
-import atexit, sys, threading, time
+import atexit, logging, sys, threading, time
 import torch
 import tmrl_like.config.config_constants as cfg
 from tmrl_like import RolloutWorker, Server, Trainer, TrainingOffline, partial
@@ -39,6 +39,7 @@ class Env(CountingEnv):
         print("environment closed", flush=True)
 
 
+logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="log: %(message)s")
 server = Server(0, host="127.0.0.1")
 options = WorkerOptions(own_thread="no_own_thread" not in sys.argv)
 worker = RolloutWorker(Env, Busy, server_port=server.address[1], options=options)
@@ -68,11 +69,14 @@ print("end of the script", flush=True)
 
 
 def end_of_a_script(*ways: str, code: int = 0) -> list[str]:
-    """What it printed from its end on; of one that fails, its last words."""
+    """What it printed and logged from its last line on; of one that fails, its last words."""
     done = subprocess.run([sys.executable, "-c", SCRIPT, *ways], capture_output=True, text=True, timeout=100)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
-    return done.stderr.splitlines() if code else done.stdout.splitlines()
+    if code:
+        return done.stderr.splitlines()
+    lines = done.stdout.splitlines()
+    return lines[lines.index("end of the script") :]
 
 
 @pytest.mark.parametrize("ways", [["hangs"], ["hangs", "no_own_thread"]])

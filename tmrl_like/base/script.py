@@ -36,8 +36,9 @@ def close_at_exit(part: Part, turn: int) -> None:
 
 
 def _close_all() -> None:
+    log.setLevel(max(log.getEffectiveLevel(), logging.ERROR))  # the script's own last line stays the last one
     for part, _ in sorted(_open.items(), key=lambda item: item[1]):
         try:
             part.close()
         except Exception as error:
-            log.warning("closing a %s at exit failed: %s", type(part).__name__, error)
+            log.error("closing a %s at exit failed: %s", type(part).__name__, error)

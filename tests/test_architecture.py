@@ -170,7 +170,7 @@ def stop_when_it_listens():
     os.kill(os.getpid(), signal.SIGTERM)
 
 threading.Thread(target=stop_when_it_listens, daemon=True).start()
-assert main(["server", "config/drone.yaml", "--server.port", "0"]) == 0
+assert main(["server", "config/drone.yaml", "--server.port", "0"]) == 130
 """
 
 

@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -16,12 +17,15 @@ import pytest
 from chaos.chaos_rig import Rig, wait_for_checkpoint, wait_until
 from running import assert_all_arrives_once, link_of, rig_in, run_in_processes, said, wait_for_more
 
+from tmrl_like.cli import app
 from tmrl_like.cli.stopping import Stopper
 from tmrl_like.envs import supervision
 from tmrl_like.envs.supervision import SupervisedEnv
 from tmrl_like.errors import EnvironmentFaultError, ShortageError
 from tmrl_like.testing.fakes import CountingEnv
 from tmrl_like.transport.ring import RingLink
+
+TINY = str(Path(__file__).parents[1] / "cli" / "tiny.yaml")
 
 
 class Threads:
@@ -163,6 +167,48 @@ def test_a_part_without_a_thread_stops_all_the_same(threads):
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@pytest.mark.fault(
+    "resources", "OpenBLAS gets no thread as a part starts, and sends its process a SIGINT", "one line, and exit code 1"
+)
+def test_a_library_without_threads_ends_a_part_in_one_line_and_with_a_failure(threads, monkeypatch, capfd):
+    def start(arguments):
+        Stopper(False)
+        threads.left = 0
+        signal.raise_signal(signal.SIGINT)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    monkeypatch.setattr(app, "_run", start)
+    try:
+        assert app.main(["worker", TINY]) == 1
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert capfd.readouterr().err.startswith("tmrl-like: error: the thread of a library cannot be started: ")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of another process can be set on Linux alone")
+def test_a_worker_that_can_start_no_thread_ends_in_one_line_of_ours(own_home):
+    group = None if os.geteuid() else pids_group()
+
+    def limit() -> None:
+        import resource
+
+        if group is None:
+            resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+        else:
+            (group / "cgroup.procs").write_text(str(os.getpid()))
+
+    command = [sys.executable, "-m", "tmrl_like", "worker", TINY, "--worker.torch_threads", "2"]
+    many = os.environ | {"OPENBLAS_NUM_THREADS": "2"}
+    done = subprocess.run(command, preexec_fn=limit, env=many, capture_output=True, text=True, timeout=100)
+    if group is not None:
+        group.rmdir()
+    lines = done.stderr.splitlines()
+    assert done.returncode == 1, lines
+    assert [line for line in lines if not line.startswith("OpenBLAS ")] == [lines[-1]]
+    assert "cannot be started: can't start new thread" in lines[-1]
 
 
 @pytest.mark.fault(

@@ -3,10 +3,10 @@
 Each command has its module and is imported when it is used: a server starts without torch. Exit codes:
 
 ====  ==================================================================================================
-0     done; or a server or worker was stopped (Ctrl-C, SIGTERM), which is how these two end
+0     done
 1     something failed
 2     the user's mistake: arguments, experiment file, a missing optional package
-130   a command that has an end was stopped before it got there
+130   stopped before it was done (Ctrl-C, SIGTERM); server and worker, which have no end, always end so
 ====  ==================================================================================================
 """
 

@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import is_shortage, no_thread
 from tmrl_like.cli.arguments import Arguments, parse
+from tmrl_like.cli.stopping import INTERRUPTED, NoThreadsStop
 from tmrl_like.config.paths import ROOT_VARIABLE, data_folder
 from tmrl_like.errors import CheckpointError, ConfigError, PolicyError, TmrlLikeError
 
-INTERRUPTED = 130
 FAILED = 1
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-_ENDLESS = ("server", "worker", "show")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,11 +44,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not is_shortage(error):
             raise
         return _say(error, str(no_thread("of a library", error)), FAILED)
+    except NoThreadsStop as stop:
+        return _say(stop, str(stop), FAILED)
     except KeyboardInterrupt:
-        return 0 if getattr(arguments, "command", "") in _ENDLESS else INTERRUPTED
+        return INTERRUPTED
 
 
-def _say(error: Exception, text: str, exit_code: int) -> int:
+def _say(error: BaseException, text: str, exit_code: int) -> int:
     print(f"tmrl-like: error: {one_line(text)}", file=sys.stderr, flush=True)
     logging.getLogger("tmrl_like").debug("the error in full", exc_info=error)
     return exit_code

@@ -9,11 +9,10 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from tmrl_like.cli.app import INTERRUPTED
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.runs import folder_of
-from tmrl_like.cli.stopping import Stopper
+from tmrl_like.cli.stopping import INTERRUPTED, Stopper
 from tmrl_like.cli.tables import print_table
 from tmrl_like.cli.test import drive
 from tmrl_like.cli.worker import make_standalone

@@ -36,4 +36,4 @@ def main(arguments: Arguments) -> int:
         if arguments.supervised:
             print("ready", flush=True)
         page.serve_forever()
-    return 0
+    return stopper.exit_code

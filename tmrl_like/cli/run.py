@@ -13,12 +13,11 @@ from typing import TextIO
 import msgspec
 
 from tmrl_like.cli import proof
-from tmrl_like.cli.app import INTERRUPTED
 from tmrl_like.cli.arguments import Arguments, as_typed, how_to_test
 from tmrl_like.cli.finished import refuse_finished
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.progress import Progress
-from tmrl_like.cli.stopping import CHECKPOINT_WITHIN_S, Stopper
+from tmrl_like.cli.stopping import CHECKPOINT_WITHIN_S, INTERRUPTED, Stopper
 from tmrl_like.cli.supervise import ERROR_PREFIX, Child, Family, Line
 from tmrl_like.cli.tables import mean_and_std
 from tmrl_like.cli.views import View, make_view

@@ -21,7 +21,7 @@ def main(arguments: Arguments) -> int:
         if arguments.supervised:
             print("ready", server.address[1], flush=True)
         server.serve_forever()
-    return 0
+    return stopper.exit_code
 
 
 def make_server(settings: Settings) -> Server:

@@ -15,11 +15,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tmrl_like.base.threads import start_thread
+from tmrl_like.base.threads import no_thread, start_thread
 
 _DOUBLE_S = 0.5  # one key press may arrive twice: from the terminal and from a parent
-ENDED_BY_FORCE = 130
+INTERRUPTED = 130
 CHECKPOINT_WITHIN_S = 120.0  # a trainer's last one
+
+
+class NoThreadsStop(KeyboardInterrupt):
+    """A SIGINT while a part starts, and no thread can be started: OpenBLAS ends the process so for want of its own."""
 
 
 class Stopper:
@@ -44,17 +48,25 @@ class Stopper:
         if supervised:
             start_thread(self._watch_parent, "tmrl-parent")
 
+    @property
+    def exit_code(self) -> int:
+        """Of a command that has ended in its own way: 0 if it was done, 130 if it was stopped."""
+        return INTERRUPTED if self.requested else 0
+
     def _on_signal(self, number: int, frame: Any) -> None:
         now = time.monotonic()
         if self.requested:
             if now - self._requested_at > _DOUBLE_S:
-                end_now(ENDED_BY_FORCE, "stopped a second time: ended at once")
+                end_now(INTERRUPTED, "stopped a second time: ended at once")
             return
         self.requested, self._requested_at = True, now
         timer = threading.Timer(self._within_s, self._end_late)
         timer.daemon = True
-        with contextlib.suppress(RuntimeError):  # no thread is left: then it takes as long as it takes
+        try:
             timer.start()
+        except RuntimeError as error:  # it takes as long as it takes
+            if self.on_stop is None:
+                raise NoThreadsStop(str(no_thread("of a library", error))) from None
         if self.on_stop is None:
             raise KeyboardInterrupt
         self.on_stop()

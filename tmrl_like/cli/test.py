@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 
 from tmrl_like.base.text import counted
-from tmrl_like.cli.app import INTERRUPTED
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.screen import Screen
 from tmrl_like.cli.stopping import Stopper
@@ -51,7 +50,7 @@ def main(arguments: Arguments) -> int:
         env = worker.loop.env
         if env.faults:
             print(f"faults of the environment: {env.faults}; rebuilt: {env.rebuilds}")
-    return INTERRUPTED if stopper.requested and arguments.command == "test" else 0
+    return stopper.exit_code
 
 
 def drive(

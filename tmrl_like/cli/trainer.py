@@ -17,7 +17,6 @@ import yaml
 
 from tmrl_like.agents.process import tune_process
 from tmrl_like.base.files import write_atomically
-from tmrl_like.cli.app import INTERRUPTED
 from tmrl_like.cli.arguments import Arguments, how_to_test
 from tmrl_like.cli.finished import refuse_finished
 from tmrl_like.cli.reload import Reloading
@@ -94,7 +93,7 @@ def train(
     if is_first and not arguments.supervised:
         print(f"everything of this run is in {paths.folder}; try: {how_to_test(arguments)}", flush=True)
     is_restarted = "TORCHELASTIC_RUN_ID" in os.environ  # by torchrun, if it ends with anything but 0
-    return INTERRUPTED if stopper.requested and not is_restarted else 0
+    return 0 if is_restarted else stopper.exit_code
 
 
 def _hyper_parameters(data: Any, name: str = "") -> Iterator[tuple[str, Any]]:

@@ -48,7 +48,7 @@ def main(arguments: Arguments) -> int:
             )
         else:
             worker.run(section.test_episode_interval, verbose=verbose, expert=arguments.expert)
-    return 0
+    return stopper.exit_code
 
 
 def prepare(arguments: Arguments, role: str, parts: tuple[str, ...] = PARTS) -> Experiment:

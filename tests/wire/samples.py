@@ -50,15 +50,13 @@ def quiet(value: Any) -> Any:
     return np.float32(float(value)) if type(value) is np.float32 else value
 
 
-SCALARS = arrays().filter(lambda a: a.size > 0).map(lambda a: quiet(a.reshape(-1)[0]))
+SCALARS = arrays().filter(lambda a: a.size > 0 and a.dtype.kind not in "SU").map(lambda a: quiet(a.reshape(-1)[0]))
 PLAIN = st.one_of(
     st.none(),
     st.booleans(),
-    st.integers(),
-    st.integers(-(2**100), 2**100),
-    st.sampled_from([-(2**63), 2**63 - 1, 2**63, -(2**63) - 1]),
+    st.integers(-(2**63), 2**63 - 1),
+    st.sampled_from([-(2**63), 2**63 - 1]),
     st.floats(),
-    st.complex_numbers(),
     st.text(max_size=6),
     st.binary(max_size=6),
 )

@@ -34,9 +34,9 @@ def drone_packet() -> tuple[messages.SamplePacket, bytes]:
 def mixed_packet() -> tuple[messages.SamplePacket, bytes]:
     writer = PacketWriter()
     for i in range(6):
-        info = {"text": "héllo" * i, "big": 2**80 + i, "raw": b"x" * i, "n": None, 3: [1.5, (True, 1j)]}
+        info = {"text": "héllo" * i, "raw": b"x" * i, "n": None, 3: [1.5, (True, 1.0)]}
         writer.append((np.zeros((0, 3)), np.array(1.0), np.int8(i), i, False, info), TIMING)
-        writer.append((np.str_("a"), np.array(["é", ""]), np.datetime64("2020"), "t", [], {}), TIMING)
+        writer.append(("a", np.array(["é", ""]), np.datetime64("2020"), "t", [], {}), TIMING)
     return packet_of(writer)
 
 

@@ -91,6 +91,4 @@ def _kind(value: Any) -> type:
 
 
 def _bits(value: Any) -> Any:
-    if isinstance(value, float):
-        return struct.pack("<d", value)
-    return struct.pack("<2d", value.real, value.imag) if isinstance(value, complex) else value
+    return struct.pack("<d", value) if isinstance(value, float) else value

@@ -21,7 +21,7 @@ from tmrl_like.wire.schema import Node, PlainLeaf, leaves_of, schema_of
 
 _LARGEST = math.sqrt(np.finfo(np.float32).max)  # its square is finite; losses and optimisers square
 _MAX_STRUCTURES = 256
-_NUMBERS = ("none", "bool", "int", "bigint", "float", "complex")
+_NUMBERS = ("none", "bool", "int", "float")
 _SINGLE: list[tuple[int, ...]] = [()]
 
 
@@ -78,7 +78,7 @@ class SampleCheck:
                         f"{path} is {leaf}; expected numbers, as in the trainer's spaces (a memory that takes text "
                         "where they hold numbers sets takes_text = True)"
                     )
-                if name in self._finite and kind in ("float", "complex", "f", "c"):
+                if name in self._finite and kind in ("float", "f", "c"):
                     yield index, path
                 index += 1
             shapes = sorted(shape_of(leaf) for _, leaf in leaves)

@@ -34,8 +34,8 @@ from tmrl_like.wire.schema import (
 MAX_ROWS = 1_000_000
 _PLANNED_LEAVES = 64  # of a structure; for larger ones no plans are kept
 Leaf = ArrayLeaf | ScalarLeaf | PlainLeaf
-NUMBERS = {"bool": "|b1", "int": "<i8", "float": "<f8", "complex": "<c16"}
-PLAIN_TYPES: dict[str, type] = {"bigint": int} | {kind: type_ for type_, kind in PLAIN_KINDS.items()}
+NUMBERS = {"bool": "|b1", "int": "<i8", "float": "<f8"}
+PLAIN_TYPES: dict[str, type] = {kind: type_ for type_, kind in PLAIN_KINDS.items()}
 _text_decoder = msgspec.msgpack.Decoder(list[str])
 _bytes_decoder = msgspec.msgpack.Decoder(list[bytes])
 
@@ -129,7 +129,7 @@ class Layout:
 
 
 def objects_in(leaves: Sequence[Leaf]) -> int:
-    """How many of these columns hold an object of Python's in each row: text, bytes, integers of any size."""
+    """How many of these columns hold an object of Python's in each row: text, bytes."""
     return sum(isinstance(leaf, PlainLeaf) and leaf.kind not in NUMBERS and leaf.kind != "none" for leaf in leaves)
 
 
@@ -169,14 +169,12 @@ def _variable(leaf: Leaf, rows: int, buffer: memoryview) -> list[Any] | None:
             raise DecodingError(f"{len(buffer)} bytes for a column of None, which needs none")
         return None
     try:
-        values: list[Any] = (_text_decoder if leaf.kind in ("str", "numpy str") else _bytes_decoder).decode(buffer)
+        values: list[Any] = (_text_decoder if leaf.kind == "str" else _bytes_decoder).decode(buffer)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise DecodingError(f"a column of {leaf.kind} does not decode: {error}") from None
     if len(values) != rows:
         raise DecodingError(f"{len(values)} values in a column of {rows} rows")
-    if leaf.kind == "bigint":
-        return [int.from_bytes(value, "little", signed=True) for value in values]
-    return list(map(PLAIN_TYPES[leaf.kind], values)) if leaf.kind in ("numpy str", "numpy bytes") else values
+    return values
 
 
 def _rows(node: Node, leaves: Any, rows: int) -> list[Any]:

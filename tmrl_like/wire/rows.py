@@ -11,7 +11,7 @@ A row of fixed size::
      2 bytes  source, episode: its number in its lane modulo 100, and 128 more in samples of a reset
     leaves    left to right, those of 1 KiB and more behind the others; padded to a multiple of 8 bytes
 
-A row with text, bytes or integers of any size is msgpack: the leaves, and the same six.
+A row with text or bytes is msgpack: the leaves, and the same six.
 """
 
 from __future__ import annotations
@@ -54,15 +54,8 @@ RESET = 128  # what a sample of a reset has in `episode` beside the number
 EPISODES = 100  # numbers of episodes go round
 _TIMING_FORMAT = "<dddqBB"
 _LARGE_BYTES = 1 << 10  # from here on a leaf is copied by itself
-_FORMATS = {"bool": "?", "int": "q", "float": "d", "complex": "dd"}
+_FORMATS = {"bool": "?", "int": "q", "float": "d"}
 _SCALARS = {"<f4": "f", "<f8": "d", "<i4": "i", "<i8": "q", "|u1": "B", "|b1": "?"}
-_VALUES = {"complex": "{0}.real, {0}.imag"}  # what is packed of a value, where it is not the value
-_TO_PLAIN = {  # what is stored of a value that msgpack does not know
-    "bigint": "{0}.to_bytes({0}.bit_length() // 8 + 1, 'little', signed=True)",
-    "complex": "complex_bytes({0}.real, {0}.imag)",
-    "numpy str": "str({0})",
-    "numpy bytes": "bytes({0})",
-}
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[tuple[tuple[Any, ...], tuple[float, float, float, int, int, int]]] = (
     msgspec.msgpack.Decoder(tuple[tuple[Any, ...], tuple[float, float, float, int, int, int]])
@@ -206,7 +199,7 @@ def _fixed_bytes(leaf: Leaf) -> int | None:
 
 
 def _join_column(leaf: Leaf, column: Sequence[Any]) -> bytes:
-    if isinstance(leaf, ArrayLeaf | ScalarLeaf) or leaf.kind == "complex":
+    if isinstance(leaf, ArrayLeaf | ScalarLeaf):
         return b"".join(column)
     if leaf.kind in NUMBERS:
         return np.array(column, dtype=NUMBERS[leaf.kind]).tobytes()
@@ -231,7 +224,6 @@ class _Source:
             "ndarray": np.ndarray,
             "INT64": range(-(2**63), 2**63),
             "travels": travels,
-            "complex_bytes": struct.Struct("<2d").pack,
         }
         self._count = 0
 
@@ -288,8 +280,7 @@ class _Source:
             else:
                 self._refuse_if(f"{value}.dtype != {self._constant(scalar)}")
         else:
-            taken = "" if leaf.kind == "none" else _TO_PLAIN.get(leaf.kind, "{0}").format(value)
-            packed = "" if leaf.kind == "none" else _VALUES.get(leaf.kind, "{0}").format(value)
+            taken = packed = "" if leaf.kind == "none" else value
             form = _FORMATS.get(leaf.kind, "")
             self._check_plain(leaf, value)
         self.formats.append(form)
@@ -298,10 +289,10 @@ class _Source:
 
     def _check_plain(self, leaf: PlainLeaf, value: str) -> None:
         self._refuse_if(f"type({value}) is not {self._constant(PLAIN_TYPES[leaf.kind])}")
-        if leaf.kind in ("str", "numpy str"):
+        if leaf.kind == "str":
             self._refuse_if(f"not travels({value})")
-        if leaf.kind in ("int", "bigint"):
-            self._refuse_if(f"({value} in INT64) is {leaf.kind == 'bigint'}")
+        if leaf.kind == "int":
+            self._refuse_if(f"{value} not in INT64")
 
     def _refuse_if(self, condition: str) -> None:
         self.checks.append(f"  if {condition}: return REFUSED")

@@ -39,11 +39,11 @@ class ScalarLeaf(msgspec.Struct, frozen=True, array_like=True, tag="s"):
     dtype: str
 
 
-PlainKind = Literal["none", "bool", "int", "bigint", "float", "complex", "str", "bytes", "numpy str", "numpy bytes"]
+PlainKind = Literal["none", "bool", "int", "float", "str", "bytes"]
 
 
 class PlainLeaf(msgspec.Struct, frozen=True, array_like=True, tag="p"):
-    """One of Python's own immutable values. "bigint": outside 64 bits; "numpy ...": numpy's kind of text."""
+    """One of Python's own immutable values; integers of 64 bits."""
 
     kind: PlainKind
 
@@ -75,11 +75,8 @@ PLAIN_KINDS: dict[type, PlainKind] = {
     bool: "bool",
     int: "int",
     float: "float",
-    complex: "complex",
     str: "str",
     bytes: "bytes",
-    np.str_: "numpy str",
-    np.bytes_: "numpy bytes",
 }
 
 
@@ -90,13 +87,14 @@ def schema_of(value: Any, name: str = "sample", depth: int = 0) -> Node:
     kind = type(value)
     if kind is np.ndarray:
         return ArrayLeaf(_dtype_string(value.dtype, name), value.shape)
-    if isinstance(value, np.generic) and kind not in PLAIN_KINDS:
+    if isinstance(value, np.generic) and not isinstance(value, np.character):
         return ScalarLeaf(_dtype_string(value.dtype, name))
-    if isinstance(value, str) and not travels(value):
+    if kind is int and value not in _INT64:
+        raise EncodingError(f"{name} is {value}; integers that can be sent have 64 bits")
+    if kind is str and not travels(value):
         raise EncodingError(f"{name} is text with a lone surrogate, which has no UTF-8 form")
     if kind in PLAIN_KINDS:
-        plain = PLAIN_KINDS[kind]
-        return PlainLeaf("bigint" if plain == "int" and value not in _INT64 else plain)
+        return PlainLeaf(PLAIN_KINDS[kind])
     if kind is tuple or kind is list:
         children = tuple(schema_of(v, f"{name}[{i}]", depth + 1) for i, v in enumerate(value))
         return TupleNode(children) if kind is tuple else ListNode(children)

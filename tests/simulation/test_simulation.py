@@ -54,6 +54,7 @@ def histories(seeds, steps):
     return counts
 
 
+@pytest.mark.fault("network", "packets are lost, doubled and held up, each way", "each is in the memory once, in order")
 @pytest.mark.fault(
     "processes",
     "all of it at once, in simulated histories",

@@ -143,7 +143,7 @@ class Flow:
 
 
 def run_flows(names: list[str], port: int, keys: Path, pipe: Any) -> None:
-    """A process of light workers; told over a pipe what to do: ("load", rate, seconds), ("policies",), ("stop",)."""
+    """A process of light workers; told over a pipe what to do: ("load", rate, seconds), ("policies",)."""
     body, poller = packet_body(), zmq.Poller()
     flows = [Flow(name, port, keys, body) for name in names]
     for flow in flows:
@@ -165,8 +165,6 @@ def run_flows(names: list[str], port: int, keys: Path, pipe: Any) -> None:
             pipe.send({(f.name, f.incarnation): (f.sequence, f.stored, f.resent) for f in flows})
         if pipe.poll():
             what, *arguments = pipe.recv()
-            if what == "stop":
-                break
             if what == "policies":
                 pipe.send([flow.policies for flow in flows])
             elif what == "load":
@@ -174,5 +172,3 @@ def run_flows(names: list[str], port: int, keys: Path, pipe: Any) -> None:
                 for i, flow in enumerate(flows):
                     flow.start(rate, seconds, i / len(flows) * 0.1)
                 is_busy, deadline = True, now + seconds + 60
-    for flow in flows:
-        flow.link.close()

@@ -20,7 +20,7 @@ from tmrl_like.envs.drone import DroneEnv
 from tmrl_like.envs.drone.env import DroneInterface
 from tmrl_like.envs.real_time import RealTimeEnv
 
-EPISODE_S = 5.0
+EPISODE_S = 2.0
 PICTURES = spaces.Box(0, 255, (4, 64, 64), np.uint8)
 _MAX_STEPS = 1 << 20
 _FLAT_STEP_S = 1e-4

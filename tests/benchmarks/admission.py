@@ -8,20 +8,18 @@ connections that say nothing and handshakes with an unknown key. Bounded: a minu
 
 from __future__ import annotations
 
-import argparse
-import multiprocessing
 import socket
 import tempfile
 import threading
 import time
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 import psutil
 import zmq
-from _common import finish
+from _common import Options, Part, finish
 
 from tmrl_like.transport import KeyFolder, ServerLink, connect, listen
 from tmrl_like.transport.base import raise_descriptor_limit
@@ -42,33 +40,27 @@ def dial(context: zmq.Context[zmq.Socket[bytes]], port: int, keys: PeerKeys, pub
     return dealer
 
 
-def crowd(port: int, keys: PeerKeys, pairs: list[tuple[bytes, bytes]], done: object) -> None:
-    """All at once, and stay until `done`."""
+def crowd(port: int, keys: PeerKeys, pairs: list[tuple[bytes, bytes]], pipe: Any) -> None:
+    """All at once, and stay."""
     raise_descriptor_limit()
     context = zmq.Context(2)
     context.max_sockets = 20_000
     dealers = [dial(context, port, keys, *pair) for pair in pairs]
-    while not done.wait(1.0):  # type: ignore[attr-defined]
+    while not pipe.poll(1.0):
         for dealer in dealers:
             dealer.send(b"hello", zmq.NOBLOCK)  # as our own peers, until they are answered
-    for dealer in dealers:
-        dealer.close()
-    context.term()
 
 
-def knock(port: int, keys: PeerKeys, per_s: float, done: object) -> None:
+def knock(port: int, keys: PeerKeys, per_s: float, pipe: Any) -> None:
     """Wrong handshakes, so many a second."""
     context = zmq.Context()
     public, secret = zmq.curve_keypair()
     due, dealers = time.monotonic(), []
-    while not done.wait(max(0.0, due - time.monotonic())):  # type: ignore[attr-defined]
+    while not pipe.poll(max(0.0, due - time.monotonic())):
         dealers.append(dial(context, port, keys, public, secret))
         if len(dealers) > 100:
             dealers.pop(0).close()
         due += 1 / per_s
-    for dealer in dealers:
-        dealer.close()
-    context.term()
 
 
 def seconds_until_all_are_in(server: ServerLink, count: int) -> tuple[float, int]:
@@ -94,12 +86,11 @@ def seconds_until_in(server: ServerLink, folder: KeyFolder) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Options(__doc__, peers=50, wrong_per_s=50, idle=50)
     parser.add_argument("--peers", type=int, default=1000)
     parser.add_argument("--wrong-per-s", type=float, default=200)
     parser.add_argument("--idle", type=int, default=1100)
-    options = parser.parse_args()
-    processes = multiprocessing.get_context("spawn")
+    options = parser.parse()
     raise_descriptor_limit()
     result: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as home, ExitStack() as stack:
@@ -114,30 +105,22 @@ def main() -> None:
         port = server.address[1]
 
         result["alone: in after, s"] = seconds_until_in(server, folder)
-        done = processes.Event()
-        peers = processes.Process(target=crowd, args=(port, local, pairs, done))
-        peers.start()
-        while (first := server.receive(0.2)) is None:
-            pass
-        took_s, admitted = seconds_until_all_are_in(server, options.peers - 1)
+        with Part(crowd, port, local, pairs):
+            while (first := server.receive(0.2)) is None:
+                pass
+            took_s, admitted = seconds_until_all_are_in(server, options.peers - 1)
         result[f"of {options.peers} peers at once, in"] = admitted + bool(first)
         result["the last of them in after the first, s"] = took_s
-        done.set()
-        peers.join()
 
-        done = processes.Event()
-        rude = processes.Process(target=knock, args=(port, local, options.wrong_per_s, done))
-        rude.start()
-        gate = server._gate
-        refused = gate.refused
-        while gate.refused < refused + options.wrong_per_s:
-            server.receive(0.1)
-        refused, started = gate.refused, time.monotonic()
-        waits = [seconds_until_in(server, folder) for _ in range(5)]
-        result["wrong handshakes refused a second"] = (gate.refused - refused) / (time.monotonic() - started)
-        result["beside them: in after, s (slowest of 5)"] = max(waits)
-        done.set()
-        rude.join()
+        with Part(knock, port, local, options.wrong_per_s):
+            gate = server._gate
+            refused = gate.refused
+            while gate.refused < refused + options.wrong_per_s:
+                server.receive(0.1)
+            refused, started = gate.refused, time.monotonic()
+            waits = [seconds_until_in(server, folder) for _ in range(5)]
+            result["wrong handshakes refused a second"] = (gate.refused - refused) / (time.monotonic() - started)
+            result["beside them: in after, s (slowest of 5)"] = max(waits)
 
         before = psutil.Process().memory_info().rss
         strangers = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(options.idle)]

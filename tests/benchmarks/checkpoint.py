@@ -16,7 +16,6 @@ The floor reads the log's bytes, and copies as many as the memory holds.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -35,7 +34,7 @@ import msgspec
 import numpy as np
 import psutil
 import torch
-from _common import finish, median, repeat
+from _common import Options, finish, median, repeat, timed
 
 from tmrl_like.agents import SACAgent
 from tmrl_like.base.functional import partial
@@ -123,12 +122,6 @@ def _log(folder: Path, size: int) -> tuple[PacketLog, Receiver]:
     assert lock is not None
     packet_log = PacketLog(folder, lock, 16 << 20)
     return packet_log, Receiver(packet_log, "run", size)
-
-
-def timed(call: Callable[[], Any]) -> float:
-    started = time.perf_counter()
-    call()
-    return time.perf_counter() - started
 
 
 @contextmanager
@@ -227,12 +220,12 @@ def kills(count: int, folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Options(__doc__, transitions=20_000, pictures=1_000, repeats=1, kills=2)
     parser.add_argument("--transitions", type=int, default=1_000_000)
     parser.add_argument("--pictures", type=int, default=100_000)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--kills", type=int, default=50)
-    arguments = parser.parse_args()
+    arguments = parser.parse()
     size, pictures = arguments.transitions, arguments.pictures
     result: dict[str, Any] = {"transitions": size, "pictures": pictures}
     torch.manual_seed(0)

@@ -1,22 +1,19 @@
 """What the worker adds to a control loop, and which deadlines it misses, beside a bare loop.
 
-    python tests/benchmarks/control_loop.py [--only act flat clocked weights small images slow drone]
-                                            [--seconds 10] [--cut 30] [--minutes 5] [--drone-minutes 1]
-                                            [--realtime-priority 10]
+    python tests/benchmarks/control_loop.py [--only flat clocked weights images drone] [--seconds 10] [--cut 30]
+                                            [--stop 5] [--minutes 5] [--drone-minutes 1] [--realtime-priority 10]
 
-*act*: the shipped actor, 64x64, decides about the drone's observation, in numpy and, in turns, in torch.
-
-Else server, trainer, worker and the worker's link are four processes on this machine, encrypted, and the trainer
+Server, trainer, worker and the worker's link are four processes on this machine, encrypted, and the trainer
 computes all the time. The bare loop is a process with nothing else in it, scheduled like the worker.
 
-*flat*, *clocked*, *drone*: worker and trainer as the commands make them of the drone's experiment. Every five seconds
+*flat*, *clocked*, *drone*: worker and trainer as the commands make them of the drone's experiment. Every two seconds
 it is the bare loop's turn. *flat* is an environment that computes for 0.1 ms, *clocked* our real-time environment at
 500 and 1,000 Hz around an interface that takes no time; its bare loop sleeps and spins as it does. *drone*: at 200 Hz.
 *weights*: as *clocked*, but with pictures of 4x64x64, an actor in torch, and 10 MB of weights every second.
 
-*small*, *images*, *slow*: an actor in torch and an environment on a clock of its own (200 Hz, 200 Hz with 4x64x64
-pictures, 20 Hz), while server, trainer and link are stopped or killed, while the network is dead, and while 10 MB of
-weights arrive every second. The same environment is stepped bare, beside it.
+*images*: an actor in torch and an environment on a clock of its own (200 Hz, pictures of 4x64x64), while server,
+trainer and link are stopped or killed, while the network is dead, and while 10 MB of weights arrive every second. The
+same environment is stepped bare, beside it.
 
 An observation is late when it comes a fifth of a time-step after it was due, or more; a step is an overrun, as rtgym
 counts, when it takes two time-steps. *Outside* is what a step takes beside `env.step` and `act_`: from one return of
@@ -25,12 +22,10 @@ counts, when it takes two time-steps. *Outside* is what a step takes beside `env
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import json
 import logging
-import multiprocessing as mp
 import os
 import subprocess
 import sys
@@ -46,21 +41,19 @@ from typing import Any
 
 import numpy as np
 import psutil
-from _common import finish
+from _common import CONFIG, SPAWN, Options, Part, finish, run_server
 from _recorded import EPISODE_S, PICTURES, RECORD, Clocked, Flat, Kind, RecordedDrone, Ticking, TimedGaussian
 from gymnasium import spaces
 
 sys.path.append(str(Path(__file__).parents[1]))
 from link_proxy import LinkProxy
 
-CONFIG = Path(__file__).parents[2] / "config" / "drone.yaml"
-SPAWN = mp.get_context("spawn")
 LATE_SHARE = 0.2  # of a time-step
 OVERRUN_SHARE = 2 * 0.99  # 1 %: the clock's own noise
-SLICE_S = 5.0  # before it is the other one's turn
+SLICE_S = 2.0  # before it is the other one's turn
 GOALS = {
-    "goal_act_p50_us": 12.0,
-    "goal_act_p99.9_us": 50.0,
+    "goal_flat_act_p50_us": 12.0,
+    "goal_flat_act_p99.9_us": 50.0,
     "goal_outside_p50_us": 4.0,
     "goal_outside_p99.9_us": 100.0,
     "goal_clocked_500Hz_overruns_per_1000": 1.0,
@@ -110,41 +103,6 @@ def ticking(name: str, kind: Kind) -> Case:
 # -- processes -------------------------------------------------------------------------------------
 
 
-def run_act(turns: int, pipe: Any) -> None:
-    """Decide about one observation, 100 times in numpy, 100 times in torch, and so on."""
-    import torch
-
-    from tmrl_like.agents import SquashedGaussianActor, in_numpy
-    from tmrl_like.envs.drone import DroneEnv
-    from tmrl_like.worker.realtime import real_time
-
-    torch.set_num_threads(1)
-    env = DroneEnv()
-    obs = env.observation_space.sample()
-    actors = [
-        actor_cls(env.observation_space, env.action_space, hidden_sizes=(64, 64))
-        for actor_cls in (in_numpy.SquashedGaussianActor, SquashedGaussianActor)
-    ]
-    took_s: list[list[float]] = [[], []]
-    with real_time(threading.get_native_id()):
-        for _ in range(turns):
-            for actor, own_s in zip(actors, took_s, strict=True):
-                for _ in range(100):
-                    started = time.perf_counter()
-                    actor.act_(obs)
-                    own_s.append(time.perf_counter() - started)
-    pipe.send(took_s)
-
-
-def run_server(keys: Path, port: int, pipe: Any) -> None:
-    from tmrl_like.networking import Server
-
-    with Server(port, host="127.0.0.1", keys_dir=keys) as server:
-        pipe.send(server.address[1])
-        with contextlib.suppress(EOFError):
-            pipe.recv()
-
-
 def run_trainer(case: Case, keys: Path, port: int, pipe: Any) -> None:
     """As busy as the drone's trainer; takes samples as they come, publishes 10 MB once a second when told to."""
     import torch
@@ -170,7 +128,7 @@ def run_trainer(case: Case, keys: Path, port: int, pipe: Any) -> None:
     publishing, published_at, samples = False, 0.0, 0
     while True:
         if pipe.poll():
-            word = pipe.recv()
+            (word,) = pipe.recv()
             if word == "end":
                 break
             publishing = word == "publish"
@@ -182,11 +140,11 @@ def run_trainer(case: Case, keys: Path, port: int, pipe: Any) -> None:
         samples += sum(len(d.buffer) for d in deliveries)
         link.confirm(deliveries)
     pipe.send(samples)
-    link.close()
 
 
 def run_worker(case: Case, keys: Path, port: int, priority: int | None, file: Path, turns: Any, pipe: Any) -> None:
     """Step until told to stop; with `turns`, a pipe to the bare loop, in slices."""
+    be_quiet()
     from tmrl_like.worker.options import WorkerOptions
 
     options = {"server_port": port, "keys_dir": keys, "options": WorkerOptions(realtime_priority=priority)}
@@ -241,6 +199,7 @@ def run_bare(make_env: Callable[[], Any], priority: int | None, file: Path, turn
     """
     from tmrl_like.worker.realtime import real_time
 
+    be_quiet()
     env, action = make_env(), np.zeros(2, np.float32)
     with real_time(threading.get_native_id(), priority=priority):
         pipe.send("ready")
@@ -266,41 +225,10 @@ def _stop_when_told(pipe: Any, stop: Callable[[], None]) -> None:
     stop()
 
 
-def _quietly(target: Callable[..., None], *args: Any) -> None:
+def be_quiet() -> None:
     """Overruns are counted here; environment and worker need not report each."""
     warnings.filterwarnings("ignore", message="Time-step timed out")
     logging.getLogger("tmrl_like").setLevel(logging.ERROR)
-    target(*args)
-
-
-class Process:
-    """A process and the pipe to it; killed at the end."""
-
-    def __init__(self, target: Callable[..., None], *args: Any) -> None:
-        self._name = target.__name__
-        self._pipe, child = SPAWN.Pipe()
-        self._process = SPAWN.Process(target=_quietly, args=(target, *args, child), daemon=True)
-        self._process.start()
-        self.pid = self._process.pid or 0
-
-    def tell(self, word: str) -> None:
-        self._pipe.send(word)
-
-    def answer(self, within_s: float = 60.0) -> Any:
-        if not self._pipe.poll(within_s):
-            raise RuntimeError(f"{self._name} does not answer")
-        return self._pipe.recv()
-
-    def ask(self, word: str) -> Any:
-        self.tell(word)
-        return self.answer()
-
-    def __enter__(self) -> Process:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._process.kill()
-        self._process.join(10)
 
 
 @contextlib.contextmanager
@@ -321,14 +249,13 @@ def drone_trainer(folder: Path, port: int) -> Iterator[None]:
         trainer.wait()
 
 
-def link_of(worker: Process) -> psutil.Process:
+def link_of(worker: Part) -> psutil.Process:
     """The process of the worker's link."""
-    return next(p for p in psutil.Process(worker.pid).children() if "link_process.py" in " ".join(p.cmdline()))
+    return next(p for p in worker.program.children() if "link_process.py" in " ".join(p.cmdline()))
 
 
 @contextlib.contextmanager
-def stopped(pid: int) -> Iterator[None]:
-    process = psutil.Process(pid)
+def stopped(process: psutil.Process) -> Iterator[None]:
     process.suspend()
     try:
         yield
@@ -381,7 +308,8 @@ def describe(times: Times, time_step_s: float) -> dict[str, Any]:
         "later_than_1ms_per_1000": 1e3 * float(np.mean(late >= 1e-3)),
         "late_per_1000": 1e3 * float(np.mean(late >= LATE_SHARE * time_step_s)),
     }
-    for name, values_us in (("period_error", errors_us), ("outside", outside_us)):
+    act_us = 1e6 * times["act_s"][is_step]
+    for name, values_us in (("period_error", errors_us), ("outside", outside_us), ("act", act_us)):
         for q in (50, 99, 99.9):
             result[f"{name}_p{q:g}_us"] = float(np.percentile(values_us, q))
         result[f"{name}_max_us"] = float(values_us.max())
@@ -401,35 +329,25 @@ def named(name: str, values: dict[str, Any], leave_out: tuple[str, ...] = ()) ->
 # -- runs ------------------------------------------------------------------------------------------
 
 
-def measure_act(turns: int = 200) -> dict[str, Any]:
-    with Process(run_act, turns) as process:
-        took_s = process.answer(120)
-    return {
-        f"act_{name}_p{q:g}_us": 1e6 * float(np.percentile(own_s, q))
-        for name, own_s in zip(("numpy", "torch"), took_s, strict=True)
-        for q in (50, 99.9)
-    }
-
-
 def measure_in_turns(case: Case, seconds: float, priority: int | None) -> dict[str, Any]:
     """Worker and bare loop step for so many seconds each, in turns."""
     turns, turns_of_bare = SPAWN.Pipe()
     with tempfile.TemporaryDirectory() as home, contextlib.ExitStack() as running:
         folder = Path(home)
         keys, file, bare_file = folder / "keys", folder / "worker.npz", folder / "bare.npz"
-        server = running.enter_context(Process(run_server, keys, 0))
-        port = server.answer()
+        server = running.enter_context(Part(run_server, {"keys_dir": keys}))
+        port = server.hear()
         if case.heavy:
-            trainer = running.enter_context(Process(run_trainer, case, keys, port))
-            trainer.answer()
+            trainer = running.enter_context(Part(run_trainer, case, keys, port))
+            trainer.hear()
             trainer.tell("publish")
         else:
             running.enter_context(drone_trainer(folder, port))
-        bare = running.enter_context(Process(run_bare, case.bare, priority, bare_file, turns_of_bare))
-        bare.answer()
-        worker = running.enter_context(Process(run_worker, case, keys, port, priority, file, turns))
-        worker.answer()
-        time.sleep(2 * seconds)
+        bare = running.enter_context(Part(run_bare, case.bare, priority, bare_file, turns_of_bare))
+        bare.hear()
+        worker = running.enter_context(Part(run_worker, case, keys, port, priority, file, turns))
+        worker.hear()
+        time.sleep(max(2 * seconds, 2.5 * SLICE_S))  # a turn each, at least
         policies, _ = worker.ask("stop")
         bare.ask("stop")
         both = {"": dict(np.load(file)), "_bare": dict(np.load(bare_file))}
@@ -441,7 +359,7 @@ def measure_in_turns(case: Case, seconds: float, priority: int | None) -> dict[s
 
 
 def run_disturbed(
-    case: Case, folder: Path, seconds: float, cut_s: float, priority: int | None
+    case: Case, folder: Path, seconds: float, cut_s: float, stop_s: float, priority: int | None
 ) -> tuple[dict[str, tuple[float, float]], dict[str, Any]]:
     """One worker through all disturbances; returns which phase was when, and what was counted."""
     keys = folder / "keys"
@@ -451,39 +369,38 @@ def run_disturbed(
     def phase(name: str) -> Iterator[None]:
         started = time.perf_counter()
         yield
-        time.sleep(2.0)  # what was held back flows again
+        time.sleep(stop_s / 2)  # what was held back flows again
         phases[name] = started, time.perf_counter()
 
     with contextlib.ExitStack() as running:
-        server = running.enter_context(Process(run_server, keys, 0))
-        port = server.answer()
+        server = running.enter_context(Part(run_server, {"keys_dir": keys}))
+        port = server.hear()
         proxy = running.enter_context(LinkProxy("127.0.0.1", port))
-        trainer = running.enter_context(Process(run_trainer, case, keys, port))
-        trainer.answer()
-        worker = running.enter_context(Process(run_worker, case, keys, proxy.port, priority, folder / "own.npz", None))
-        worker.answer()
-        bare = running.enter_context(Process(run_bare, case.bare, priority, folder / "bare.npz", None))
-        bare.answer()
+        trainer = running.enter_context(Part(run_trainer, case, keys, port))
+        trainer.hear()
+        worker = running.enter_context(Part(run_worker, case, keys, proxy.port, priority, folder / "own.npz", None))
+        worker.hear()
+        bare = running.enter_context(Part(run_bare, case.bare, priority, folder / "bare.npz", None))
+        bare.hear()
         time.sleep(2.0)
         with phase("quiet"):
             time.sleep(seconds)
-        for name, pid in (("server", server.pid), ("trainer", trainer.pid), ("link", link_of(worker).pid)):
-            with phase(f"{name}_stopped_5s"), stopped(pid):
-                time.sleep(5.0)
+        parts = {"server": server.program, "trainer": trainer.program, "link": link_of(worker)}
+        for name, process in parts.items():
+            with phase(f"{name}_stopped"), stopped(process):
+                time.sleep(stop_s)
         with phase("link_killed"):
             link_of(worker).kill()
-            time.sleep(5.0)
+            time.sleep(stop_s)
         with phase(f"network_dead_{cut_s:g}s"):
             proxy.freeze()
             time.sleep(cut_s)
             proxy.thaw()
-            time.sleep(3.0)
         with phase("server_killed_and_restarted"):
             server.__exit__()
-            time.sleep(1.0)
-            server = running.enter_context(Process(run_server, keys, port))
-            server.answer()
-            time.sleep(4.0)
+            server = running.enter_context(Part(run_server, {"keys_dir": keys, "port": port}))
+            server.hear()
+            time.sleep(stop_s)
         trainer.tell("publish")
         with phase("10MB_of_weights_a_second"):
             time.sleep(seconds)
@@ -493,10 +410,10 @@ def run_disturbed(
     return phases, {"policies": policies, "env_steps": steps, "samples_at_trainer": samples}
 
 
-def measure_disturbed(case: Case, seconds: float, cut_s: float, priority: int | None) -> dict[str, Any]:
+def measure_disturbed(case: Case, seconds: float, cut_s: float, stop_s: float, priority: int | None) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as home:
         folder = Path(home)
-        phases, counts = run_disturbed(case, folder, seconds, cut_s, priority)
+        phases, counts = run_disturbed(case, folder, seconds, cut_s, stop_s, priority)
         own, bare = (dict(np.load(folder / f"{who}.npz")) for who in ("own", "bare"))
     result = named(case.name, counts)
     for phase, (start, end) in {**phases, "all": (phases["quiet"][0], float("inf"))}.items():
@@ -504,37 +421,33 @@ def measure_disturbed(case: Case, seconds: float, cut_s: float, priority: int | 
             described = describe(within(times, start, end), 1 / case.hz)
             result |= named(f"{case.name}_{phase}{who}", described, leave_out)
     gaps_us = between_episodes_us(own)
-    result[f"{case.name}_between_episodes_p50_us"] = float(np.median(gaps_us))
-    result[f"{case.name}_between_episodes_max_us"] = float(gaps_us.max())
+    result[f"{case.name}_between_episodes_p50_us"] = float(np.median(gaps_us)) if len(gaps_us) else 0.0
+    result[f"{case.name}_between_episodes_max_us"] = float(gaps_us.max(initial=0.0))
     return result
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Options(__doc__, only=["flat", "images"], seconds=1.0, cut=1.0, stop=0.5)
     parser.add_argument("--seconds", type=float, default=10.0, help="of flat, of the quiet phase, and of the weights")
     parser.add_argument("--cut", type=float, default=30.0, help="seconds for which the network is dead")
+    parser.add_argument("--stop", type=float, default=5.0, help="seconds for which a process is stopped")
     parser.add_argument("--minutes", type=float, default=5.0, help="at 500 Hz, and at 1,000 Hz")
     parser.add_argument("--drone-minutes", type=float, default=1.0)
     parser.add_argument("--realtime-priority", type=int, default=None, help="of the control thread, and the bare loop")
-    names = ["act", "flat", "clocked", "weights", "small", "images", "slow", "drone"]
+    names = ["flat", "clocked", "weights", "images", "drone"]
     parser.add_argument("--only", nargs="+", choices=names, default=names)
-    arguments = parser.parse_args()
-    in_turns = partial(measure_in_turns, priority=arguments.realtime_priority)
-    disturbed = partial(
-        measure_disturbed, seconds=arguments.seconds, cut_s=arguments.cut, priority=arguments.realtime_priority
-    )
+    asked = parser.parse()
+    in_turns = partial(measure_in_turns, priority=asked.realtime_priority)
+    images = ticking("images", Kind(200.0, PICTURES))
     runs: dict[str, list[Callable[[], dict[str, Any]]]] = {
-        "act": [measure_act],
-        "flat": [partial(in_turns, flat(), arguments.seconds)],
-        "clocked": [partial(in_turns, clocked(hz, False), 60 * arguments.minutes) for hz in (500.0, 1000.0)],
-        "weights": [partial(in_turns, clocked(hz, True), 60 * arguments.minutes) for hz in (500.0, 1000.0)],
-        "small": [partial(disturbed, ticking("small", Kind(200.0)))],
-        "images": [partial(disturbed, ticking("images", Kind(200.0, PICTURES)))],
-        "slow": [partial(disturbed, ticking("slow", Kind(20.0, episode_steps=100)))],
-        "drone": [partial(in_turns, drone(200.0), 60 * arguments.drone_minutes)],
+        "flat": [partial(in_turns, flat(), asked.seconds)],
+        "clocked": [partial(in_turns, clocked(hz, False), 60 * asked.minutes) for hz in (500.0, 1000.0)],
+        "weights": [partial(in_turns, clocked(hz, True), 60 * asked.minutes) for hz in (500.0, 1000.0)],
+        "images": [partial(measure_disturbed, images, asked.seconds, asked.cut, asked.stop, asked.realtime_priority)],
+        "drone": [partial(in_turns, drone(200.0), 60 * asked.drone_minutes)],
     }
-    result: dict[str, Any] = {"realtime_priority": arguments.realtime_priority or 0}
-    for name in arguments.only:
+    result: dict[str, Any] = {"realtime_priority": asked.realtime_priority or 0}
+    for name in asked.only:
         for run in runs[name]:
             own = run()
             print(json.dumps(own), flush=True)

@@ -9,7 +9,6 @@ reachable) is a hand-written proportional controller on the same drone, in the s
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import finish, median
+from _common import Options, finish, median
 
 CONFIG = Path(__file__).parents[2] / "config" / "drone.yaml"
 GAIN = 4.0  # 1/s
@@ -103,12 +102,13 @@ def summary(result: dict[str, Any]) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Options(__doc__, seeds=[0], minutes=0.2, episodes=2)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--episodes", type=int, default=20, help="of the controller")
     parser.add_argument("--minutes", type=float, default=None, help="end training after so long; default: the file's")
-    arguments = parser.parse_args()
+    arguments = parser.parse()
     result: dict[str, Any] = {}
-    for name, value in controller(20).items():
+    for name, value in controller(arguments.episodes).items():
         result[f"drone_floor_controller_gain_4_{name}"] = value
     for seed in arguments.seeds:
         for name, value in summary(run(seed, arguments.minutes)).items():

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import multiprocessing as mp
 import sys
 import tempfile
 import time
@@ -32,7 +31,7 @@ from typing import Any
 
 import numpy as np
 import psutil
-from _common import finish, median
+from _common import Options, Part, finish, median, run_server
 from _flows import SPACES, run_flows
 
 RUN = "bench"
@@ -52,14 +51,6 @@ class Place:
         from tmrl_like.engine.options import EngineOptions
 
         return EngineOptions(nodes=self.nodes, run=RUN)
-
-
-def run_server(place: Place, pipe: Any) -> None:
-    from tmrl_like.networking import Server
-
-    with Server(0, host="127.0.0.1", keys_dir=place.keys, engine=place.engine()) as server:
-        pipe.send(server.address[1])
-        pipe.recv()
 
 
 class Memory:
@@ -114,7 +105,7 @@ def run_trainer(place: Place, port: int, pipe: Any) -> None:
     from tmrl_like.transport import KeyFolder, connect
 
     class Noted(FreshnessLimits):
-        def admit(self, packet: Any, now_s: float, newest_version: int) -> bool:
+        def admit(self, packet: Any, now_s: float, newest_version: int, ahead_s: float = 0.0) -> bool:
             memory.note(packet)
             return True
 
@@ -145,8 +136,6 @@ def run_trainer(place: Place, port: int, pipe: Any) -> None:
         if not pipe.poll():
             continue
         what, *arguments = pipe.recv()
-        if what == "stop":
-            break
         if what == "reset":
             pipe.send(memory.reset())
         elif what == "count":
@@ -157,54 +146,36 @@ def run_trainer(place: Place, port: int, pipe: Any) -> None:
             actor = Actor(*arguments)
             started = time.time()
             pipe.send((trainer.broadcast_model(actor), started))
-    trainer.close()
 
 
 class Rig:
     """A pipeline in processes of its own; phases by pipes. Everything ends with `stack`."""
 
     def __init__(self, place: Place, nodes: Any, workers: int, stack: contextlib.ExitStack) -> None:
-        self._stack, self._context, self.nodes = stack, mp.get_context("spawn"), nodes
-        server = self._start(run_server, place)
-        port = hear(server)
-        self._trainer = self._start(run_trainer, place, port)
-        assert hear(self._trainer)
+        self.nodes = nodes
+        server = stack.enter_context(Part(run_server, {"keys_dir": place.keys, "engine": place.engine()}))
+        port = server.hear()
+        self.trainer = stack.enter_context(Part(run_trainer, place, port))
+        assert self.trainer.hear()
         names = [f"w-{i}" for i in range(workers)]
-        self._flows = [self._start(run_flows, names[part::2], port, place.keys) for part in range(2)]
-        for pipe in self._flows:
-            assert hear(pipe) == "ready"
-
-    def _start(self, run: Callable[..., None], *arguments: Any) -> Any:
-        ours, child = self._context.Pipe()
-        process = self._context.Process(target=run, args=(*arguments, child), daemon=True)
-        process.start()
-
-        def end() -> None:
-            with contextlib.suppress(OSError):
-                ours.send(("stop",))
-            process.join(5.0)
-            process.kill()
-
-        self._stack.callback(end)
-        return ours
-
-    def ask(self, pipe: Any, *words: Any) -> Any:
-        pipe.send(words)
-        return hear(pipe)
+        shares = (names[part::2] for part in range(2))
+        self._flows = [stack.enter_context(Part(run_flows, share, port, place.keys)) for share in shares]
+        for flow in self._flows:
+            assert flow.hear() == "ready"
 
     def load(self, rate: float | None, seconds: float, during: Callable[[], None] | None = None) -> dict[str, Any]:
         """All workers make packets; returns what came of them, all of them stored."""
-        self.ask(self._trainer, "reset")
+        self.trainer.ask("reset")
         cpu_s = cpu_of_family()
-        for pipe in self._flows:
-            pipe.send(("load", rate, seconds))
+        for flow in self._flows:
+            flow.tell("load", rate, seconds)
         if during is not None:
             during()
-        sent = {process: counts for pipe in self._flows for process, counts in hear(pipe).items()}
+        sent = {process: counts for flow in self._flows for process, counts in flow.hear().items()}
         total, until = sum(counts[0] for counts in sent.values()), time.monotonic() + 60
-        while self.ask(self._trainer, "count") < total and time.monotonic() < until:
+        while self.trainer.ask("count") < total and time.monotonic() < until:
             time.sleep(0.02)
-        found = self.ask(self._trainer, "report")
+        found = self.trainer.ask("report")
         cpu_s = cpu_of_family() - cpu_s
         lost = sum(count - found["taken"].get(process, 0) for process, (count, _, _) in sent.items())
         doubled = sum(count - found["taken"][process] for process, count in found["counted"].items())
@@ -214,10 +185,10 @@ class Rig:
 
     def publish(self, size_bytes: int) -> float:
         """Seconds until the last worker has a policy."""
-        version, started = self.ask(self._trainer, "publish", size_bytes)
+        version, started = self.trainer.ask("publish", size_bytes)
         until = time.monotonic() + 60
         while time.monotonic() < until:
-            policies = [policies for pipe in self._flows for policies in self.ask(pipe, "policies")]
+            policies = [policies for flow in self._flows for policies in flow.ask("policies")]
             if all(version in known for known in policies):
                 return max(known[version] for known in policies) - started
             time.sleep(0.02)
@@ -233,11 +204,6 @@ class Rig:
             self.nodes.kill(leader)
             time.sleep(down_s)
             self.nodes.start(leader)
-
-
-def hear(pipe: Any, timeout_s: float = 180.0) -> Any:
-    assert pipe.poll(timeout_s), "a process of the rig does not answer"
-    return pipe.recv()
 
 
 def cpu_of_family() -> float:
@@ -273,40 +239,32 @@ def measure(engine: str, options: argparse.Namespace) -> dict[str, float]:
             found[f"policy of {size}, ms"] = 1e3 * median([rig.publish(size_bytes) for _ in range(times)])
         if engine.startswith("three") and options.kills:
             rig.load(10, options.kills * 8.0 + 2.0, lambda: rig.kill_leaders(options.kills, 8.0, 3.0))
-            killed = rig.ask(rig._trainer, "report")
+            killed = rig.trainer.ask("report")
             found["silence, s"] = killed["silence_s"]
         return found
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    quick = {"engines": ["zmq", "one"], "workers": 8, "seconds": 0.5, "repeats": 1, "kills": 0}
+    parser = Options(__doc__, **quick)
     engines = ["zmq", "one", "three", "three-sync"]
     parser.add_argument("--engines", nargs="+", default=engines, choices=engines)
     parser.add_argument("--workers", type=int, default=40)
     parser.add_argument("--seconds", type=float, default=4.0, help="of each load")
     parser.add_argument("--repeats", type=int, default=3, help="turns of each engine")
     parser.add_argument("--kills", type=int, default=4, help="of the stream's leader in a turn; one in 8 s")
-    options = parser.parse_args()
+    options = parser.parse()
     runs: dict[str, list[dict[str, float]]] = {engine: [] for engine in options.engines}
     for _ in range(options.repeats):
         for engine in options.engines:
             runs[engine].append(measure(engine, options))
-    names = dict.fromkeys(name for turns in runs.values() for turn in turns for name in turn)
     medians = {
         engine: {name: median([turn[name] for turn in turns]) for name in turns[0]} for engine, turns in runs.items()
     }
-    first = options.engines[0]
-    print(f"{'medians (smallest to largest; against ' + first + ')':28}" + "".join(f"{e:>38}" for e in options.engines))
-    for name in names:
-        cells = []
-        for engine, turns in runs.items():
-            if name not in turns[0]:
-                cells.append("")
-                continue
-            values, reference = [turn[name] for turn in turns], medians[first].get(name)
-            ratio = f"; {medians[engine][name] / reference:.2f}" if reference and engine != first else ""
-            cells.append(f"{median(values):,.4g} ({min(values):,.4g} to {max(values):,.4g}{ratio})")
-        print(f"{name:28}" + "".join(f"{cell:>38}" for cell in cells))
+    for engine, turns in runs.items():
+        for name, value in medians[engine].items():
+            values = [turn[name] for turn in turns]
+            print(f"{engine:12}{name:24} {value:,.4g} ({min(values):,.4g} to {max(values):,.4g})")
     finish({f"{engine}: {name}": value for engine, found in medians.items() for name, value in found.items()})
 
 

@@ -9,31 +9,21 @@ of them. Without a flood and with each kind in turns, `--repeats` times. Bounded
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import multiprocessing
 import sys
 import tempfile
 import time
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
-import psutil
-from _common import finish, median
+from _common import SPAWN, Options, Part, finish, median, run_server
 
-from tmrl_like.networking import Server
 from tmrl_like.transport import KeyFolder, PeerLink, connect
 from tmrl_like.wire import messages as m
 
 PACKETS_PER_S = 500
 KINDS = ("none", "bundle", "a large bundle", "the same hello", "hello", "a large beat", "probe", "garbage")
-
-
-def serve(keys: str, port: Any) -> None:
-    with Server(0, host="127.0.0.1", keys_dir=keys) as server:
-        port.send(server.address[1])
-        server.serve_forever()
 
 
 def introduced(port: int, keys: KeyFolder, role: str, name: str) -> PeerLink:
@@ -46,30 +36,26 @@ def introduced(port: int, keys: KeyFolder, role: str, name: str) -> PeerLink:
     return peer
 
 
-def flood(port: int, keys: str, kind: str, done: Any, sent: Any) -> None:
+def flood(port: int, keys: Path, kind: str, sent: Any, _: Any) -> None:
     sys.path.insert(0, str(Path(__file__).parents[1] / "hostile"))
     from test_server_budgets import MESSAGES
 
     messages = [MESSAGES[kind](i) for i in range(1000)]
-    with closing(introduced(port, KeyFolder(Path(keys)), "worker", "w")) as peer:
+    with closing(introduced(port, KeyFolder(keys), "worker", "w")) as peer:
         for i in itertools.cycle(range(len(messages))):
-            if i % 64 == 0 and done.is_set():
-                return
             sent.value += peer.send(messages[i])
             if i % 64 == 0:
                 peer.receive(0.0)
 
 
-def passed(processes: Any, port: int, folder: KeyFolder, thief: KeyFolder, kind: str, for_s: float) -> list[float]:
+def passed(port: int, folder: KeyFolder, thief: KeyFolder, kind: str, for_s: float) -> list[float]:
     """The share of the honest worker's packets that reached the trainer, and the flood's messages a second."""
-    done, hostile = processes.Event(), processes.Value("q", 0)
-    attacker = processes.Process(target=flood, args=(port, str(thief.path), kind, done, hostile))
+    hostile = SPAWN.Value("q", 0)
     with (
         closing(introduced(port, folder, "trainer", "t")) as trainer,
         closing(introduced(port, folder, "worker", "honest")) as worker,
+        Part(flood, port, thief.path, kind, hostile) if kind != "none" else nullcontext(),
     ):
-        if kind != "none":
-            attacker.start()
         started, sent, received = 0.0, 0, 0
         now, until, next_beat = time.monotonic(), 0.0, 0.0
         while not started or now < until:
@@ -87,38 +73,28 @@ def passed(processes: Any, port: int, folder: KeyFolder, thief: KeyFolder, kind:
                 received += isinstance(message, m.Bundle) and message.worker == "honest"
             now = time.monotonic()
         rate = (hostile.value - before) / (now - started)
-        done.set()
-        if kind != "none":
-            attacker.join(10.0)
-            attacker.kill()
         for peer in (worker, trainer):
             peer.send(m.encode(m.Bye()))
     return [received / sent, rate]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Options(__doc__, seconds=0.5, repeats=1)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--repeats", type=int, default=3)
-    options = parser.parse_args()
-    processes = multiprocessing.get_context("spawn")
-    measured: dict[str, list[list[float]]] = {kind: [] for kind in KINDS}
-    grown: dict[str, float] = dict.fromkeys(KINDS, 0.0)
+    options = parser.parse()
+    kinds = KINDS[:3] if options.quick else KINDS
+    measured: dict[str, list[list[float]]] = {kind: [] for kind in kinds}
+    grown: dict[str, float] = dict.fromkeys(kinds, 0.0)
     with tempfile.TemporaryDirectory() as home:
         folder, thief = KeyFolder(Path(home) / "keys"), KeyFolder(Path(home) / "thief")
         thief.join(folder.invite("thief"))
-        ours, theirs = processes.Pipe()
-        server = processes.Process(target=serve, args=(str(folder.path), theirs))
-        server.start()
-        try:
-            port, memory = ours.recv(), psutil.Process(server.pid).memory_info
-            for _ in range(options.repeats):
-                for kind in KINDS:
-                    before = memory().rss
-                    measured[kind].append(passed(processes, port, folder, thief, kind, options.seconds))
-                    grown[kind] = max(grown[kind], (memory().rss - before) / 1e6)
-        finally:
-            server.kill()
+        with Part(run_server, {"keys_dir": folder.path}) as server:
+            port = server.hear()
+            for _, kind in itertools.product(range(options.repeats), kinds):
+                before = server.rss_mb()
+                measured[kind].append(passed(port, folder, thief, kind, options.seconds))
+                grown[kind] = max(grown[kind], server.rss_mb() - before)
     result: dict[str, Any] = {}
     for kind, values in measured.items():
         shares, rates = zip(*values, strict=True)

@@ -9,7 +9,6 @@ taken in. (A policy of an actor in numpy costs the worker's process nothing.)
 
 from __future__ import annotations
 
-import argparse
 import threading
 import time
 from functools import partial
@@ -18,7 +17,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from _common import finish, median
+from _common import Options, finish, median
 from gymnasium import spaces
 
 from tmrl_like.delivery.folder import open_folder
@@ -97,11 +96,12 @@ def measure(width: int, repeats: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Options(__doc__, repeats=3)
     parser.add_argument("--repeats", type=int, default=20)
-    repeats = parser.parse_args().repeats
+    asked = parser.parse()
+    widths = dict(list(WIDTHS.items())[: 2 if asked.quick else 3])
     torch.set_num_threads(1)
-    finish({f"{label}_{k}": v for label, width in WIDTHS.items() for k, v in measure(width, repeats).items()})
+    finish({f"{label}_{k}": v for label, width in widths.items() for k, v in measure(width, asked.repeats).items()})
 
 
 if __name__ == "__main__":

@@ -10,14 +10,13 @@ compiler, and minutes.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
-from _common import finish, median, repeat
+from _common import Options, finish, median, repeat
 from gymnasium import spaces
 
 from tmrl_like.agents import IQNActor, IQNAgent
@@ -83,7 +82,7 @@ def measure(rounds: int, compiled: bool) -> Iterator[tuple[str, float]]:
     calls = dict(rates)
     calls |= {name: partial(seconds, partial(agent.train, its_batch)) for name, agent in agents.items()}
     calls |= {name: partial(seconds, partial(actor.act_, obs, test=True), 20) for name, actor in actors.items()}
-    repeat(3, *calls.values())
+    repeat(min(3, rounds), *calls.values())
     measured = dict(zip(calls, repeat(rounds, *calls.values()), strict=True))
     of_convolutions, of_products = arithmetic()
     best = max(rate for name in rates if name != "mm" for rate in measured[name])
@@ -106,11 +105,11 @@ def _compiled(made: Any) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Options(__doc__, threads=[1], rounds=1)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--compiled", action="store_true")
-    arguments = parser.parse_args()
+    arguments = parser.parse()
     tune_process()
     result: dict[str, Any] = {"goals": GOALS}
     for threads in arguments.threads:

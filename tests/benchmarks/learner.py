@@ -10,7 +10,6 @@ stable-baselines3), which then run in a process of their own.
 
 from __future__ import annotations
 
-import argparse
 import os
 import subprocess
 import time
@@ -20,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _common import finish, median, repeat
+from _common import Options, finish, median, peer_has, repeat
 from gymnasium import spaces
 
 from tmrl_like.agents import (
@@ -53,7 +52,7 @@ class Peer:
     def __init__(self, python: str, threads: int) -> None:
         xla = f"--xla_cpu_multi_thread_eigen={str(threads > 1).lower()} intra_op_parallelism_threads={threads}"
         self._process = subprocess.Popen(
-            [python, str(Path(__file__).with_name("peer_learner.py")), str(threads)],
+            [python, str(Path(__file__).with_name("_peer_learner.py")), str(threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -161,7 +160,7 @@ def measure(width: int, rounds: int, steps: int, peer: Peer | None) -> Iterator[
     calls["memory"] = partial(rate, training.memory.sample, 10 * steps)
     for name in ("sbx", "stable_baselines3") if peer else ():
         calls[name] = partial(peer, name, width, steps)
-    repeat(3, *calls.values())
+    repeat(min(3, rounds), *calls.values())
     measured = dict(zip(calls, repeat(rounds, *calls.values()), strict=True))
     rows = SIZES[width]
     arithmetic = {"sac": flop(width, 2, 2) * rows, "redq": flop(width, 10, 2) * rows}
@@ -178,18 +177,18 @@ def measure(width: int, rounds: int, steps: int, peer: Peer | None) -> Iterator[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Options(__doc__, threads=[1], rounds=1, steps=4)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--steps", type=int, default=40, help="per slice")
     parser.add_argument("--peer", help="the Python of an environment with sbx-rl")
-    arguments = parser.parse_args()
+    arguments = parser.parse()
     tune_process()
     result: dict[str, Any] = {"goals": GOALS}
     for threads in arguments.threads:
         torch.set_num_threads(threads)
-        peer = Peer(arguments.peer, threads) if arguments.peer else None
-        for width in SIZES:
+        peer = Peer(arguments.peer, threads) if peer_has(arguments.peer, "sbx-rl") else None
+        for width in [64] if arguments.quick else SIZES:
             for name, value in measure(width, arguments.rounds, arguments.steps, peer):
                 result[f"threads_{threads}_width_{width}_{name}"] = value
         if peer:

@@ -11,7 +11,6 @@ learns with neither, with the learner and with the environment slowed down fourf
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import logging
 import tempfile
@@ -23,7 +22,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from _common import finish, median, repeat
+from _common import Options, finish, median, repeat
 
 from tmrl_like import GenericGymEnv, RolloutWorker, Server, Trainer, TrainingOffline, partial
 from tmrl_like.agents import CategoricalActor, DiscreteSACAgent
@@ -157,7 +156,7 @@ def curve(seed: int, steps: int, step_s: float, train_s: float) -> list[float]:
 
 def main() -> None:
     """Measure, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Options(__doc__, envs=4, step_ms=20.0, steps=40, repeats=1, seeds=1, curve_steps=200)
     parser.add_argument("--envs", type=int, default=8)
     parser.add_argument("--step-ms", type=float, default=50.0)
     parser.add_argument("--steps", type=int, default=40, help="of each environment and turn")
@@ -165,7 +164,7 @@ def main() -> None:
     parser.add_argument("--curves", action="store_true")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--curve-steps", type=int, default=1600)
-    arguments = parser.parse_args()
+    arguments = parser.parse()
     logging.disable(logging.ERROR)
     torch.set_num_threads(1)
     if arguments.curves:

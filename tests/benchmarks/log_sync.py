@@ -12,7 +12,6 @@ fsync     median of a small write and its sync, in the same folder
 
 from __future__ import annotations
 
-import argparse
 import functools
 import os
 import statistics
@@ -22,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from _common import finish, median, repeat
+from _common import Options, finish, median, repeat
 from checkpoint import PACKET, drone_record, renumbered
 
 from tmrl_like.delivery.log import PacketLog, lock_folder
@@ -93,12 +92,12 @@ def fsync_s(root: Path) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Options(__doc__, packets=2000, repeats=1)
     parser.add_argument("--packets", type=int, default=150_000)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--sync-every-s", type=float, default=0.25)
     parser.add_argument("--folder", type=Path, default=None, help="on the disk that is measured")
-    arguments = parser.parse_args()
+    arguments = parser.parse()
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
         root = Path(name)
         bundles = bundles_of(arguments.packets)

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from _common import finish, median, repeat
+from _common import Options, finish, median, peer_has, repeat
 from _memory_work import (
     ACT_BUF_LEN,
     BATCH,
@@ -245,16 +245,16 @@ def races(result: dict[str, Any], n: int, arguments: argparse.Namespace) -> None
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Options(__doc__, seconds=0.2, repeats=1, sizes=[10_000], images=5_000)
     parser.add_argument("--seconds", type=float, default=1.0, help="per measurement")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--sizes", type=int, nargs="+", default=[100_000, 1_000_000], help="drone transitions")
     parser.add_argument("--images", type=int, default=100_000, help="frames")
     parser.add_argument("--peer", metavar="PYTHON", help="a Python that has tmrl")
-    arguments = parser.parse_args()
+    arguments = parser.parse()
     torch.set_num_threads(1)
     result: dict[str, Any] = {}
-    peer = Peer(arguments.peer) if arguments.peer else None
+    peer = Peer(arguments.peer) if peer_has(arguments.peer, "tmrl") else None
     for n in arguments.sizes:
         drone(result, n, peer, arguments)
         tutorial(result, n, peer, arguments)

@@ -9,7 +9,6 @@ a patch of the command's own process (a package that is not there) pays for pyte
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import subprocess
@@ -20,7 +19,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from _common import finish, median
+from _common import Options, finish, median
 
 TESTS = Path(__file__).parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS / "cli")]
@@ -101,9 +100,9 @@ def cpu_of_children_s() -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Options(__doc__, only="an option")
     parser.add_argument("--only", default="", help="of the mistakes that have these words in their name")
-    only = parser.parse_args().only
+    only = parser.parse().only
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     made = {name: make(name) for name in mistakes.MISTAKES if only in name}
     seconds = {name: named.seconds for name, named in made.items()}

@@ -11,29 +11,27 @@ system; "alone": while nobody looks.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import heapq
 import http.client
 import json
 import logging
-import multiprocessing as mp
 import os
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
-from _common import finish, make_room_for_links
+from _common import CONFIG, Options, Part, finish, make_room_for_links, wait_for
 
 from tmrl_like.page.watcher import FIELDS
 
-EXPERIMENT = Path(__file__).parents[2] / "config" / "drone.yaml"
 PROCESSES = 2
 BEAT_S = 0.5
 ARRIVES_EVERY_S = 0.03  # one in each of the processes
@@ -41,7 +39,7 @@ EPISODES_PER_S = 20
 AT_S = FIELDS.index("at_s")
 
 
-def run_workers(keys_folder: Path, names: list[str], port: int, stopping: Any) -> None:
+def run_workers(keys_folder: Path, names: list[str], port: int, _: Any) -> None:
     import tmrl_like
     from tmrl_like.transport import KeyFolder, TransportOptions
     from tmrl_like.transport.zmq import ZmqPeerLink
@@ -53,7 +51,7 @@ def run_workers(keys_folder: Path, names: list[str], port: int, stopping: Any) -
     links, welcome = [], set()
     due = [(began + ARRIVES_EVERY_S * i, i) for i in range(len(names))]
     steps = 0
-    while not stopping.is_set():
+    while True:
         at, i = due[0]
         now = time.monotonic()
         if now < at:
@@ -78,11 +76,9 @@ def run_workers(keys_folder: Path, names: list[str], port: int, stopping: Any) -
             beat = m.Beat(names[i], 7, 30.0, 7, steps, 3, 120, time_step_s=0.05, late_steps=late, at_s=time.time())
             beat.action_delay_s, beat.returns = 0.002, (-20.5, -18.25, -16.0, -15.5, -14.75)
             link.send(m.encode(beat))
-    for link in links:
-        link.close()
 
 
-def run_trainer(keys_folder: Path, port: int, stopping: Any) -> None:
+def run_trainer(keys_folder: Path, port: int, _: Any) -> None:
     import tmrl_like
     from tmrl_like.transport import KeyFolder, connect
     from tmrl_like.wire import messages as m
@@ -92,7 +88,8 @@ def run_trainer(keys_folder: Path, port: int, stopping: Any) -> None:
     is_in = False
     names = [f"metric_{i}" for i in range(40)]
     names += ["q_mean", "q_target_mean", "loss_critic", "loss_actor", "entropy_nats"]
-    while not stopping.wait(1.0):
+    while True:
+        time.sleep(1.0)
         while (data := link.receive(0.0)) is not None:
             is_in |= isinstance(m.decode(data)[0], m.Welcome)
         if not is_in:
@@ -105,7 +102,6 @@ def run_trainer(keys_folder: Path, port: int, stopping: Any) -> None:
         records.append({"kind": "round", "time_s": time_s, **numbers})
         for record in records:
             link.send(m.encode(m.Report(), json.dumps(record).encode()))
-    link.close()
 
 
 def look(page_port: int, seconds: float) -> tuple[list[float], list[float], list[int]]:
@@ -128,63 +124,47 @@ def look(page_port: int, seconds: float) -> tuple[list[float], list[float], list
     return fresh, stale, sizes
 
 
-def cpu_s(process: psutil.Process) -> float:
-    return sum(process.cpu_times()[:2])
-
-
 def measure(workers: int, seconds: float) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as text, socket.socket() as one, socket.socket() as two:
-        home = Path(text)
-        for free in (one, two):
-            free.bind(("127.0.0.1", 0))
-        port, page_port = (free.getsockname()[1] for free in (one, two))
-        one.close()
-        two.close()
-        experiment = [str(EXPERIMENT), f"--server.port={port}", f"--server.max_workers={workers}"]
-        environment = os.environ | {"TMRL_LIKE_HOME": str(home)}
+    with tempfile.TemporaryDirectory() as text, contextlib.ExitStack() as until_end:
+        home, port, page_port = Path(text), *free_ports()
 
-        def start(*command: str) -> subprocess.Popen[bytes]:
-            program = [sys.executable, "-m", "tmrl_like", command[0], *experiment, *command[1:]]
-            return subprocess.Popen([*program, "--log-level", "error"], env=environment)
+        def start(*command: str) -> psutil.Process:
+            experiment = [str(CONFIG), f"--server.port={port}", f"--server.max_workers={workers}"]
+            program = [sys.executable, "-m", "tmrl_like", command[0], *experiment, *command[1:], "--log-level", "error"]
+            process = subprocess.Popen(program, env=os.environ | {"TMRL_LIKE_HOME": str(home)})
+            until_end.callback(process.wait)
+            until_end.callback(process.terminate)
+            return psutil.Process(process.pid)
 
         server = start("server")
-        wait_for(lambda: (home / "keys" / "peer.json").exists())
-        context, stopping = mp.get_context("spawn"), mp.get_context("spawn").Event()
+        wait_for((home / "keys" / "peer.json").exists, "the server's keys")
         names = [f"worker-{i}" for i in range(workers)]
-        shares = [(home / "keys", names[i::PROCESSES], port, stopping) for i in range(PROCESSES)]
-        parts = [context.Process(target=run_workers, args=share) for share in shares]
-        parts.append(context.Process(target=run_trainer, args=(home / "keys", port, stopping)))
-        for part in parts:
-            part.start()
-        page = start("page", "--port", str(page_port))
-        try:
-            wait_for(lambda: metric(page_port, "tmrl_server_workers") == workers)
-            programs = [psutil.Process(process.pid) for process in (page, server)]
+        for i in range(PROCESSES):
+            until_end.enter_context(Part(run_workers, home / "keys", names[i::PROCESSES], port))
+        until_end.enter_context(Part(run_trainer, home / "keys", port))
+        programs = {"page": start("page", "--port", str(page_port)), "server": server}
+        wait_for(lambda: metric(page_port, "tmrl_server_workers") == workers, "all workers")
 
-            def spent(do: Any) -> tuple[float, float]:
-                before, began = [cpu_s(program) for program in programs], time.monotonic()
-                do()
-                passed_s = time.monotonic() - began
-                page_s, server_s = (cpu_s(p) - b for p, b in zip(programs, before, strict=True))
-                return 100 * page_s / passed_s, 100 * server_s / passed_s
+        def spent(do: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
+            """What it returns, and the share of a core that each program took meanwhile, in percent."""
+            before = {name: sum(program.cpu_times()[:2]) for name, program in programs.items()}
+            began = time.monotonic()
+            found, passed_s = do(), time.monotonic() - began
+            return found, {n: 100 * (sum(p.cpu_times()[:2]) - before[n]) / passed_s for n, p in programs.items()}
 
-            found: dict[str, Any] = {"workers": workers}
-            alone = spent(lambda: time.sleep(seconds))
-            seen: list[Any] = []
-            watched = spent(lambda: seen.append(look(page_port, seconds)))
-            fresh, stale, sizes = seen[0]
-            found |= {"page_cpu_percent": watched[0], "page_cpu_percent_alone": alone[0]}
-            found |= {"server_cpu_percent": watched[1], "server_cpu_percent_alone": alone[1]}
-            for name, ages in (("fresh", fresh), ("stale", stale)):
-                found |= {f"age_{name}_p{q}_s": float(np.percentile(ages, q)) for q in (50, 99)}
-            return found | {"events_per_s": len(sizes) / seconds, "event_kb": float(np.median(sizes)) / 1e3}
-        finally:
-            stopping.set()
-            for part in parts:
-                part.join(20)
-            for process in (page, server):
-                process.terminate()
-                process.wait(20)
+        _, alone = spent(lambda: time.sleep(seconds))
+        (fresh, stale, sizes), watched = spent(lambda: look(page_port, seconds))
+        found: dict[str, Any] = {"workers": workers}
+        for name in programs:
+            found |= {f"{name}_cpu_percent": watched[name], f"{name}_cpu_percent_alone": alone[name]}
+        for name, ages in (("fresh", fresh), ("stale", stale)):
+            found |= {f"age_{name}_p{q}_s": float(np.percentile(ages, q)) for q in (50, 99)}
+        return found | {"events_per_s": len(sizes) / seconds, "event_kb": float(np.median(sizes)) / 1e3}
+
+
+def free_ports() -> tuple[int, int]:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        return one.getsockname()[1], other.getsockname()[1]
 
 
 def metric(page_port: int, name: str) -> float | None:
@@ -197,19 +177,11 @@ def metric(page_port: int, name: str) -> float | None:
     return None
 
 
-def wait_for(condition: Any, within_s: float = 120.0) -> None:
-    until = time.monotonic() + within_s
-    while not condition():
-        if time.monotonic() > until:
-            sys.exit("a part does not come up")
-        time.sleep(0.2)
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Options(__doc__, workers=10, seconds=3.0)
     parser.add_argument("--workers", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=30.0)
-    arguments = parser.parse_args()
+    arguments = parser.parse()
     finish(measure(arguments.workers, arguments.seconds))
 
 

@@ -1,6 +1,6 @@
 """Samples from the worker's send to the trainer's memory, encrypted, over three processes.
 
-    python tests/benchmarks/relay.py [--seconds 4] [--repeats 3] [--transport zmq] [--kept]
+    python tests/benchmarks/relay.py [--seconds 4] [--repeats 3] [--transport zmq]
 
 Three kinds of samples:
 
@@ -10,15 +10,12 @@ tuples    the same samples as tuples: appended, encoded, sent, decoded, in the m
           processes per sample
 images    4 x 64 x 64 uint8 stacks, whole: a moving picture, and pure noise (which no compression helps)
 
-With --kept the worker has a folder and the trainer a log: what it costs that samples outlive their processes.
 The floor sends frames of the same size over two hops of plain TCP (no encryption, no Python objects).
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import multiprocessing as mp
 import socket
 import tempfile
 import threading
@@ -28,9 +25,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import cpu_s, finish, median
+from _common import Options, Part, finish, median, run_server
 
 PACKET = 100
+cpu_s = time.process_time  # of all threads
 SPACES = ("o", "a")
 
 
@@ -73,19 +71,9 @@ def spaces_of(kind: str) -> tuple[Any, Any]:
     return obs, spaces.Box(-2.0, 2.0, (2,), np.float32)
 
 
-def run_server(keys: Path, transport: str, pipe: Any) -> None:
-    from tmrl_like.networking import Server
-
-    with Server(0, host="127.0.0.1", keys_dir=keys, transport=transport) as server:
-        pipe.send(server.address[1])
-        while pipe.recv() == "cpu":
-            pipe.send(cpu_s())
-
-
-def run_trainer(port: int, keys: Path, transport: str, kind: str, kept: Path | None, pipe: Any) -> None:
+def run_trainer(port: int, keys: Path, transport: str, kind: str, pipe: Any) -> None:
     import torch
 
-    from tmrl_like.delivery.log import PacketLog, lock_folder
     from tmrl_like.delivery.receiver import Receiver
     from tmrl_like.replay.memory import ReplayMemory
     from tmrl_like.trainer.link import TrainerLink
@@ -94,13 +82,8 @@ def run_trainer(port: int, keys: Path, transport: str, kind: str, kept: Path | N
     from tmrl_like.wire.messages import Spaces
 
     torch.set_num_threads(1)
-    packet_log = None
-    if kept is not None:
-        lock = lock_folder(kept / "log")
-        assert lock is not None
-        packet_log = PacketLog(kept / "log", lock, 16 << 20)
     memory, received = ReplayMemory(memory_size=100_000 if kind in ("packets", "tuples") else 10_000), 0
-    receiver = Receiver(packet_log, "bench", keep_samples=memory.memory_size)
+    receiver = Receiver(None, "bench", keep_samples=memory.memory_size)
     receiver.check = SampleCheck(*spaces_of(kind), memory)
     server = connect(transport, "127.0.0.1", port, KeyFolder(keys))
     link = TrainerLink(server, "bench", "t", Spaces(*SPACES), receiver)
@@ -113,16 +96,14 @@ def run_trainer(port: int, keys: Path, transport: str, kind: str, kept: Path | N
         if deliveries:
             link.confirm(deliveries)
         if pipe.poll():
-            if pipe.recv() == "stop":
-                break
+            pipe.recv()
             pipe.send((received, time.perf_counter(), cpu_s()))
-    link.close()
 
 
 class _Sender:
     """A worker's session and outbox, without an environment."""
 
-    def __init__(self, port: int, keys: Path, transport: str, kept: Path | None) -> None:
+    def __init__(self, port: int, keys: Path, transport: str) -> None:
         from tmrl_like.delivery.folder import open_folder
         from tmrl_like.delivery.options import OutboxOptions
         from tmrl_like.delivery.outbox import Outbox
@@ -132,7 +113,7 @@ class _Sender:
         from tmrl_like.wire.messages import Spaces
 
         options = OutboxOptions(max_samples=PACKET, max_age_s=1e9)
-        folder = open_folder(kept and kept / "spool", "bench")
+        folder = open_folder(None, "bench")
         self.log = SampleLog(folder)
         self.outbox = Outbox(folder.path, "bench", self.log.incarnation, options)
         self.sequence = 0  # of the newest packet that was encoded beforehand
@@ -173,26 +154,16 @@ class _Sender:
         return Beat()
 
 
-def run_worker(port: int, keys: Path, transport: str, kind: str, seconds: float, kept: Path | None, pipe: Any) -> None:
+def run_worker(port: int, keys: Path, transport: str, kind: str, seconds: float, pipe: Any) -> None:
     from tmrl_like.types import StepTiming
-    from tmrl_like.wire.packet import PacketWriter
 
-    sender = _Sender(port, keys, transport, kept)
+    sender = _Sender(port, keys, transport)
     sender.session.wait_connected(10)
     while not sender.stream:
         time.sleep(0.01)
     samples = drone_samples(4000) if kind in ("packets", "tuples") else image_samples(400, kind == "noise")
     timings = [StepTiming(1e9 + i * 0.05, 1e-4 + i * 1e-9, 1e-5, 3) for i in range(len(samples))]
-    per_packet = PACKET
-    outbox = sender.outbox
-    if kind != "tuples":
-        writers = []
-        for start in range(0, len(samples), per_packet):
-            writer = PacketWriter()
-            for sample, timing in zip(samples[start : start + per_packet], timings[start:], strict=False):
-                writer.append(sample, timing)
-            writers.append(writer)
-        bodies = _pre_encode(outbox, writers)
+    bodies = [] if kind == "tuples" else _encoded(samples, timings)
     pipe.send("ready")
     pipe.recv()
     cpu, started = cpu_s(), time.perf_counter()
@@ -201,103 +172,87 @@ def run_worker(port: int, keys: Path, transport: str, kind: str, seconds: float,
         for sample, timing in itertools.cycle(zip(samples, timings, strict=True)):
             sender.log.append(sample, *timing)
             count += 1
-            if count % PACKET == 0 and (time.perf_counter() - started > seconds or _wait(outbox, count)):
-                break
+            if count % PACKET == 0:
+                _wait(sender.outbox, count)
+                if time.perf_counter() - started > seconds:
+                    break
         sender.log.seal()
     else:
         sender.feed = itertools.cycle(bodies)
         time.sleep(seconds)
         sender.feed = None
         time.sleep(0.1)
-        count = sender.sequence * per_packet
+        count = sender.sequence * PACKET
     pipe.send((count, started))
-    while outbox.pending():
+    while sender.outbox.pending():
         time.sleep(0.001)
     pipe.send((cpu_s() - cpu, sender.sent_bytes))
     sender.session.close()
 
 
-def _wait(outbox: Any, count: int) -> bool:
+def _wait(outbox: Any, count: int) -> None:
     """Do not run ahead of the link: a worker in real time would not either."""
     own = outbox._sender._own
-    while (
-        count / PACKET - outbox._reader.sequence > 50
-        or len(own.produced) + len(own.in_flight) + len(own.received) > 400
-    ):
+    while count / PACKET - outbox._reader.sequence > 50 or len(list(own)) > 400:
         time.sleep(0.0002)
-    return False
 
 
-def _pre_encode(outbox: Any, writers: list[Any]) -> list[tuple[int, int, bytes, bool]]:
-    bodies = []
-    for writer in writers:
+def _encoded(samples: list[Any], timings: list[Any]) -> list[tuple[int, bytes, bool]]:
+    """Bodies of packets: size before compression, bytes to send, whether they are compressed."""
+    from tmrl_like.wire.packet import Compressor, PacketWriter
+
+    compress, bodies = Compressor(), []
+    for start in range(0, len(samples), PACKET):
+        writer = PacketWriter()
+        for sample, timing in zip(samples[start : start + PACKET], timings[start:], strict=False):
+            writer.append(sample, timing)
         body = writer.encode()
-        data, compressed = outbox._reader._compress(body)
-        bodies.append((writer.samples, len(body), data, compressed))
+        bodies.append((len(body), *compress(body, writer.rows().extra_bytes)))
     return bodies
 
 
-def _queue_encoded(sender: _Sender, encoded: tuple[int, int, bytes, bool]) -> None:
+def _queue_encoded(sender: _Sender, encoded: tuple[int, bytes, bool]) -> None:
     """Number an encoded body, seal it and queue it for sending, in the connection's thread's place."""
     from tmrl_like.wire import messages as m
     from tmrl_like.wire.records import record_head
 
-    samples, size, data, compressed = encoded
+    size, data, compressed = encoded
     sender.sequence += 1
-    header = m.SamplePacket("bench", sender.outbox.incarnation, sender.sequence, 1, samples, size, compressed)
+    header = m.SamplePacket("bench", sender.outbox.incarnation, sender.sequence, 1, PACKET, size, compressed)
     frame = m.frame_of(header)
-    record = record_head(frame, data) + frame, data
-    sender.outbox._sender.add(sender.sequence, samples, record, time.monotonic())
+    sender.outbox._sender.add(sender.sequence, PACKET, (record_head(frame, data) + frame, data), time.monotonic())
 
 
-def measure(kind: str, seconds: float, transport: str, is_kept: bool) -> dict[str, float]:
-    context = mp.get_context("spawn")
+def measure(kind: str, seconds: float, transport: str) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         keys = Path(folder) / "keys"
-        kept = Path(folder) if is_kept else None
-        server_pipe, child = context.Pipe()
-        server = context.Process(target=run_server, args=(keys, transport, child))
-        server.start()
-        port = server_pipe.recv()
-        trainer_pipe, child = context.Pipe()
-        trainer = context.Process(target=run_trainer, args=(port, keys, transport, kind, kept, child))
-        trainer.start()
-        assert trainer_pipe.recv()
-        worker_pipe, child = context.Pipe()
-        worker = context.Process(target=run_worker, args=(port, keys, transport, kind, seconds, kept, child))
-        worker.start()
-        worker_pipe.recv()
-        server_pipe.send("cpu")
-        server_cpu = server_pipe.recv()
-        trainer_pipe.send("count")
-        trainer_cpu = trainer_pipe.recv()[2]
-        worker_pipe.send("go")
-        count, started = worker_pipe.recv()
-        received, ended, trainer_end_cpu = 0, 0.0, 0.0
-        while received < count:
-            trainer_pipe.send("count")
-            received, ended, trainer_end_cpu = trainer_pipe.recv()
-            time.sleep(0.002)
-        worker_cpu, sent_bytes = worker_pipe.recv()
-        server_pipe.send("cpu")
-        server_cpu = server_pipe.recv() - server_cpu
-        trainer_cpu = trainer_end_cpu - trainer_cpu
-        trainer_pipe.send("stop")
-        server_pipe.send("stop")
-        for process in (worker, trainer, server):
-            process.join(10)
+        with Part(run_server, {"keys_dir": keys, "transport": transport}) as server:
+            port = server.hear()
+            with (
+                Part(run_trainer, port, keys, transport, kind) as trainer,
+                Part(run_worker, port, keys, transport, kind, seconds) as worker,
+            ):
+                assert trainer.hear()
+                worker.hear()
+                cpu = {"server": -server.cpu_s(), "trainer": -trainer.ask("count")[2]}
+                count, started = worker.ask("go")
+                received, ended = 0, 0.0
+                while received < count:
+                    received, ended, trainer_cpu = trainer.ask("count")
+                    time.sleep(0.002)
+                cpu["worker"], sent_bytes = worker.hear()
+                cpu["server"] += server.cpu_s()
+                cpu["trainer"] += trainer_cpu
     assert received == count, f"{received} of {count} samples arrived"
     return {
         "samples_per_s": count / (ended - started),
         "bytes_per_sample": sent_bytes / count,
-        "cpu_us_per_sample": (worker_cpu + server_cpu + trainer_cpu) / count * 1e6,
-        "worker_cpu_us_per_sample": worker_cpu / count * 1e6,
-        "server_cpu_us_per_sample": server_cpu / count * 1e6,
-        "trainer_cpu_us_per_sample": trainer_cpu / count * 1e6,
+        "cpu_us_per_sample": sum(cpu.values()) / count * 1e6,
+        **{f"{part}_cpu_us_per_sample": spent_s / count * 1e6 for part, spent_s in cpu.items()},
     }
 
 
-def floor_samples_per_s(frame_bytes: int, samples_per_frame: int, seconds: float) -> float:
+def floor_samples_per_s(frame_bytes: int, seconds: float) -> float:
     """Frames of the same size over two hops of plain TCP."""
     frame = bytes(frame_bytes)
     got = 0
@@ -325,24 +280,22 @@ def floor_samples_per_s(frame_bytes: int, samples_per_frame: int, seconds: float
             got += n
         elapsed = time.perf_counter() - started
         sink.close()
-    return got / frame_bytes * samples_per_frame / elapsed
+    return got / frame_bytes * PACKET / elapsed
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Options(__doc__, seconds=0.5, repeats=1, kinds=["packets", "tuples"])
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--transport", default="zmq")
     parser.add_argument("--kinds", nargs="+", default=["packets", "tuples", "images", "noise"])
-    parser.add_argument("--kept", action="store_true", help="on disk, at the worker and at the trainer")
-    arguments = parser.parse_args()
-    result: dict[str, Any] = {"transport": arguments.transport, "kept": arguments.kept}
+    arguments = parser.parse()
+    result: dict[str, Any] = {"transport": arguments.transport}
     for kind in arguments.kinds:
         runs, floors = [], []
         for _ in range(arguments.repeats):
-            runs.append(measure(kind, arguments.seconds, arguments.transport, arguments.kept))
-            frame = int(runs[-1]["bytes_per_sample"] * PACKET)
-            floors.append(floor_samples_per_s(frame, PACKET, 1.0))
+            runs.append(measure(kind, arguments.seconds, arguments.transport))
+            floors.append(floor_samples_per_s(int(runs[-1]["bytes_per_sample"] * PACKET), arguments.seconds / 4))
         for name in runs[0]:
             values = [run[name] for run in runs]
             result[f"relay_{kind}_{name}"] = median(values)
@@ -350,8 +303,7 @@ def main() -> None:
         result[f"relay_{kind}_floor_samples_per_s"] = median(floors)
     goals = {"packets_samples_per_s": 3_000_000, "tuples_cpu_us_per_sample": 5, "packets_bytes_per_sample": 45}
     goals["images_samples_per_s"] = 20_000
-    result |= {f"goal_{name}": value for name, value in goals.items()}
-    finish(result)
+    finish(result | {f"goal_{name}": value for name, value in goals.items()})
 
 
 if __name__ == "__main__":

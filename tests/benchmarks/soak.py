@@ -12,7 +12,6 @@ lie that half of the points give, drawn at random.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -28,10 +27,10 @@ from typing import Any
 
 import numpy as np
 import psutil
-from _common import finish
+from _common import Options, finish
 
 CONFIG = Path(__file__).parents[2] / "config" / "drone.yaml"
-LOOK_EVERY_S, MEAN_OF_S = 2.0, 20.0
+LOOK_EVERY_S = 2.0
 KINDS = ("resident MB", "own MB", "descriptors", "threads")
 OPTIONS = {
     "env.time_step_duration": 0.02,
@@ -132,15 +131,15 @@ def slope_per_h(points: np.ndarray[Any, Any]) -> float:
     return float(np.median(rises / runs)) * 3600
 
 
-def summary(looks: list[tuple[float, float]], warm_up_s: float) -> str:
+def summary(looks: list[tuple[float, float]], warm_up_s: float, mean_of_s: float) -> str:
     """First and last mean, and slope, of what was looked at."""
     means: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for at_s, value in looks:
         if at_s >= warm_up_s:
-            means[int(at_s / MEAN_OF_S)].append((at_s, value))
+            means[int(at_s / mean_of_s)].append((at_s, value))
     points = np.array([np.mean(group, axis=0) for _, group in sorted(means.items())])
     if len(points) < 6:
-        raise SystemExit("expected two minutes after the warm-up, at least: --minutes, --warm-up")
+        raise SystemExit("expected six means after the warm-up, at least: --minutes, --warm-up, --mean-of")
     rng = random.Random(0)
     drawn = [points[sorted(rng.sample(range(len(points)), len(points) // 2))] for _ in range(100)]
     low, high = np.quantile([slope_per_h(some) for some in drawn], (0.05, 0.95))
@@ -149,13 +148,13 @@ def summary(looks: list[tuple[float, float]], warm_up_s: float) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Options(__doc__, minutes=0.4, warm_up=0.1, mean_of=2.0, visits=10.0, transports=["zmq"])
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--warm-up", type=float, default=8.0, help="minutes of them that do not count")
+    parser.add_argument("--mean-of", type=float, default=20.0, help="seconds in a mean")
     parser.add_argument("--visits", type=float, default=60.0, help="seconds between the second worker's comings")
     parser.add_argument("--transports", nargs="+", default=["zmq", "tlspyo"])
-    parser.add_argument("--keep", type=Path, help="write all that was looked at to this file (JSON)")
-    options = parser.parse_args()
+    options = parser.parse()
     with contextlib.ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         runs = []
@@ -174,14 +173,9 @@ def main() -> None:
         result: dict[str, Any] = {"minutes": options.minutes, "of them warm-up": options.warm_up}
         for run in runs:
             for (part, kind), looks in run.looks.items():
-                result[f"{run.transport}: {part}, {kind}"] = summary(looks, options.warm_up * 60)
+                result[f"{run.transport}: {part}, {kind}"] = summary(looks, options.warm_up * 60, options.mean_of)
             result[f"{run.transport}: done"] = run.work()
             result[f"{run.transport}: complaints"] = run.complaints()[:10]
-        if options.keep:
-            everything = {
-                f"{run.transport}: {', '.join(key)}": looks for run in runs for key, looks in run.looks.items()
-            }
-            options.keep.write_text(json.dumps(everything))
     finish(result)
 
 

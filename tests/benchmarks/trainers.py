@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from _common import finish, median, repeat
+from _common import Options, finish, median, repeat, timed
 
 OBS, ACT = 17, 6
 
@@ -108,12 +108,6 @@ def said(ranks: Any, took_s: float) -> list[int]:
     return [int.from_bytes(data, "little") for data in ranks.gather(int(1e6 * took_s).to_bytes(8, "little"))]
 
 
-def timed(call: Callable[[], Any]) -> float:
-    started = time.perf_counter()
-    call()
-    return time.perf_counter() - started
-
-
 def exchange_of(ranks: Any, size_bytes: int) -> Callable[[], None]:
     """What sends so many bytes to the other process and takes as many from it, at the same time."""
     if ranks.rank == 0:
@@ -137,7 +131,7 @@ def exchange_of(ranks: Any, size_bytes: int) -> Callable[[], None]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Options(__doc__, width=64, steps=10, turns=3)
     parser.add_argument("--width", type=int, default=256)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--steps", type=int, default=50, help="per turn")
@@ -145,7 +139,7 @@ def main() -> None:
     about = "keep other work on the machine out of it (Linux, root); nothing else runs meanwhile"
     parser.add_argument("--realtime", action="store_true", help=about)
     parser.add_argument("--part", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser.parse()
     if options.part:
         part(options)
         return

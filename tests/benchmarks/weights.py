@@ -16,14 +16,13 @@ holds its thread, in turns with a trainer that keeps nothing. The floor writes t
 
 from __future__ import annotations
 
-import argparse
 import ctypes
-import multiprocessing as mp
 import os
 import socket
 import tempfile
 import threading
 import time
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from _common import finish, median
+from _common import Options, Part, finish, median, run_server
 from gymnasium import spaces
 from learner import SPACES, filled_memory, rate
 
@@ -85,29 +84,16 @@ def run_worker(port: int, keys: Path, width: int, transport: str, pipe: Any) -> 
         model_path=None,
     )
     seen = 0
-    longest_s = 0.0
     obs, _ = worker.reset(collect_samples=False)
     worker.wait_connected(10)
     pipe.send("ready")
-    while not pipe.poll():
+    while True:
         before = time.perf_counter()
         obs, *_ = worker.step(obs, test=False, collect_samples=False)
         took_s = time.perf_counter() - before - worker.loop.env_s - worker.loop.inference_s
         if worker.policy_version != seen:
             seen = worker.policy_version
             pipe.send((seen, time.time(), took_s))
-        longest_s = max(longest_s, took_s)
-    pipe.recv()
-    pipe.send(longest_s)
-    worker.close()
-
-
-def run_server(keys: Path, transport: str, pipe: Any) -> None:
-    from tmrl_like.networking import Server
-
-    with Server(0, host="127.0.0.1", keys_dir=keys, transport=transport) as server:
-        pipe.send(server.address[1])
-        pipe.recv()
 
 
 def measure(width: int, repeats: int, transport: str) -> dict[str, float]:
@@ -118,36 +104,28 @@ def measure(width: int, repeats: int, transport: str) -> dict[str, float]:
 
     tune_process()
     torch.set_num_threads(1)
-    context = mp.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         keys = Path(folder) / "keys"
-        server_pipe, child = context.Pipe()
-        server = context.Process(target=run_server, args=(keys, transport, child))
-        server.start()
-        port = server_pipe.recv()
-        worker_pipe, child = context.Pipe()
-        worker = context.Process(target=run_worker, args=(port, keys, width, transport, child))
-        worker.start()
-        actor = Wide(Pulse.observation_space, Pulse.action_space, width)
-        spaces_ = describe_spaces(Pulse.observation_space, Pulse.action_space)
-        link = TrainerLink(connect(transport, "127.0.0.1", port, KeyFolder(keys)), "bench", "t", spaces_)
-        worker_pipe.recv()
-        link.session.wait_connected(10)
-        latencies_s, blocked_s = [], []
-        for _ in range(repeats + 2):
-            started = time.time()
-            link.broadcast_model(actor)
-            _, used_at, blocked = worker_pipe.recv()
-            latencies_s.append(used_at - started)
-            blocked_s.append(blocked)
-            time.sleep(0.05)
-        beside = beside_training(link, actor, worker_pipe, repeats + 2)
-        worker_pipe.send("stop")
-        longest_s = worker_pipe.recv()
-        worker.join(10)
-        link.close()
-        server_pipe.send("stop")
-        server.join(10)
+        with Part(run_server, {"keys_dir": keys, "transport": transport}) as server:
+            port = server.hear()
+            actor = Wide(Pulse.observation_space, Pulse.action_space, width)
+            spaces_ = describe_spaces(Pulse.observation_space, Pulse.action_space)
+            with (
+                closing(connect(transport, "127.0.0.1", port, KeyFolder(keys))) as connection,
+                Part(run_worker, port, keys, width, transport) as worker,
+                closing(TrainerLink(connection, "bench", "t", spaces_)) as link,
+            ):
+                worker.hear()
+                link.session.wait_connected(10)
+                latencies_s, blocked_s = [], []
+                for _ in range(repeats + 2):
+                    started = time.time()
+                    link.broadcast_model(actor)
+                    _, used_at, blocked = worker.hear()
+                    latencies_s.append(used_at - started)
+                    blocked_s.append(blocked)
+                    time.sleep(0.05)
+                beside = beside_training(link, actor, worker, repeats + 2)
     return {
         "latency_ms": median(latencies_s[2:]) * 1e3,
         "latency_min_ms": min(latencies_s[2:]) * 1e3,
@@ -158,11 +136,10 @@ def measure(width: int, repeats: int, transport: str) -> dict[str, float]:
             [held / copy for held, copy in zip(beside["training_held_ms"], beside["memcpy_ms"], strict=True)]
         ),
         "worker_swap_ms": median(blocked_s[2:]) * 1e3,
-        "worker_longest_step_outside_env_and_act_ms": longest_s * 1e3,
     }
 
 
-def beside_training(link: Any, actor: ActorModule, worker: Any, repeats: int) -> dict[str, list[float]]:
+def beside_training(link: Any, actor: ActorModule, worker: Part, repeats: int) -> dict[str, list[float]]:
     """What publishing costs the thread that trains, in milliseconds, each time."""
     size = sum(t.nbytes for t in actor.state_dict().values())
     source, target = np.ones(size, np.uint8), np.ones(size, np.uint8)
@@ -176,11 +153,11 @@ def beside_training(link: Any, actor: ActorModule, worker: Any, repeats: int) ->
         copied = time.perf_counter()
         link.broadcast_model(actor)
         held, steps = time.perf_counter(), 0
-        while not worker.poll():
+        while not worker.pipe.poll():
             step()
             steps += 1
         lost_s = time.perf_counter() - held - steps / steps_per_s
-        worker.recv()
+        worker.hear()
         copied_ms.append((copied - began) * 1e3)
         held_ms.append((held - copied) * 1e3)
         lost_ms.append(lost_s * 1e3)
@@ -211,7 +188,8 @@ def read_tags(folder: Path, pipe: Any) -> None:
 
     store = PolicyStore(folder)
     pipe.send("ready")
-    while tag := pipe.recv():
+    while True:
+        (tag,) = pipe.recv()
         while not store.path(tag).exists():
             time.sleep(0.0002)
         read_file(read_policy(store.path(tag))[1])
@@ -230,19 +208,16 @@ def measure_store(width: int, repeats: int) -> dict[str, float]:
     actor = Wide(Pulse.observation_space, Pulse.action_space, width)
     weights, steps = actor.weights(), iter(range(1 << 30))
     readable_ms, held_ms, bare_ms, floor_ms = [], [], [], []
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, ExitStack() as until_end:
         folder = Path(name)
-        context = mp.get_context("spawn")
-        pipe, child = context.Pipe()
-        reader = context.Process(target=read_tags, args=(folder / "policies", child), daemon=True)
-        reader.start()
-        pipe.recv()
+        reader = until_end.enter_context(Part(read_tags, folder / "policies"))
+        reader.hear()
         options = TrainerOptions(keep_policies=10, tag_every_steps=1)
         store = PolicyStore(folder / "policies")
         saver = Saver(folder / "newest", store, describe(actor), options, lambda: next(steps))
         links = [TrainerLink(Nowhere(), "bench", "t", Spaces("o", "a"), saver=s) for s in (saver, None)]
         for turn in range(1, repeats + 3):
-            pipe.send(f"step-{turn}")
+            reader.tell(f"step-{turn}")
             time.sleep(0.05)
             times = []
             for link in links:
@@ -250,7 +225,7 @@ def measure_store(width: int, repeats: int) -> dict[str, float]:
                 link.broadcast_model(actor)
                 times.append((time.perf_counter() - began) * 1e3)
                 if link is links[0]:
-                    readable_ms.append((pipe.recv() - started) * 1e3)
+                    readable_ms.append((reader.hear() - started) * 1e3)
             held_ms.append(times[0])
             bare_ms.append(times[1])
             began = time.perf_counter()
@@ -259,8 +234,6 @@ def measure_store(width: int, repeats: int) -> dict[str, float]:
                 file.flush()
                 os.fsync(file.fileno())
             floor_ms.append((time.perf_counter() - began) * 1e3)
-        pipe.send("")
-        reader.join(10)
         for link in links:
             link.close(0.0)
     return {
@@ -307,13 +280,13 @@ def floor_ms(size: int, repeats: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = Options(__doc__, repeats=1)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--transport", default="zmq")
-    arguments = parser.parse_args()
+    arguments = parser.parse()
     result: dict[str, Any] = {"transport": arguments.transport}
     goals = {"0.28MB": 2.0, "10MB": 30.0, "50MB": 150.0}
-    for label, width in SIZES.items():
+    for label, width in list(SIZES.items())[: 2 if arguments.quick else 3]:
         size = 4 * (width * width + width * 12)
         for name, value in measure(width, arguments.repeats, arguments.transport).items():
             result[f"weights_{label}_{name}"] = value

@@ -21,7 +21,7 @@ import psutil
 TESTS = Path(__file__).parents[1]
 CONFIG = TESTS.parent / "config" / "drone.yaml"
 SPAWN = multiprocessing.get_context("spawn")
-_QUICK_LIMIT_S = 300.0
+_QUICK_LIMIT_S = 55.0
 
 
 class Options(argparse.ArgumentParser):

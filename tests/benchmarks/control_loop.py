@@ -417,7 +417,7 @@ def measure_disturbed(case: Case, seconds: float, cut_s: float, stop_s: float, p
         own, bare = (dict(np.load(folder / f"{who}.npz")) for who in ("own", "bare"))
     result = named(case.name, counts)
     for phase, (start, end) in {**phases, "all": (phases["quiet"][0], float("inf"))}.items():
-        for who, times, leave_out in (("", own, ("period",)), ("_bare", bare, ("period", "outside"))):
+        for who, times, leave_out in (("", own, ("period",)), ("_bare", bare, ("period", "outside", "act"))):
             described = describe(within(times, start, end), 1 / case.hz)
             result |= named(f"{case.name}_{phase}{who}", described, leave_out)
     gaps_us = between_episodes_us(own)

@@ -12,7 +12,6 @@ its connection. Counts are of the trainer's memory when nothing more arrives. PO
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -29,63 +28,12 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from _common import Options, peer_has
 from link_proxy import LinkProxy
 from small_disk import small_disk
 
 PARTS = Path(__file__).with_name("_peer_parts.py")
 PASSWORD, HEADER = "a-password-of-this-trial", 12
-ALGORITHM = {
-    "ALGORITHM": "SAC",
-    **dict.fromkeys(("LR_ACTOR", "LR_CRITIC", "LR_ENTROPY"), 3e-4),
-    "GAMMA": 0.995,
-    "POLYAK": 0.995,
-    "LEARN_ENTROPY_COEF": False,
-    "TARGET_ENTROPY": -7.0,
-    "ALPHA": 0.01,
-    **dict.fromkeys(("OPTIMIZER_ACTOR", "OPTIMIZER_CRITIC"), "adam"),
-}
-CONFIG = {
-    "__VERSION__": "0.6.0",
-    "RUN_NAME": "faults",
-    "BUFFERS_MAXLEN": 500000,
-    "RW_MAX_SAMPLES_PER_EPISODE": 1000,
-    **dict.fromkeys(("CUDA_TRAINING", "CUDA_INFERENCE", "VIRTUAL_GAMEPAD", "TLS"), False),
-    **dict.fromkeys(("LOCALHOST_WORKER", "LOCALHOST_TRAINER"), True),
-    "PUBLIC_IP_SERVER": "0.0.0.0",
-    "PASSWORD": PASSWORD,
-    "TLS_HOSTNAME": "default",
-    "TLS_CREDENTIALS_DIRECTORY": "",
-    "NB_WORKERS": -1,
-    "WANDB_PROJECT": "tmrl",
-    "WANDB_ENTITY": "tmrl",
-    "WANDB_KEY": "none",
-    "PORT": 55555,
-    "LOCAL_PORT_SERVER": 55556,
-    "LOCAL_PORT_TRAINER": 55557,
-    "LOCAL_PORT_WORKER": 55558,
-    "BUFFER_SIZE": 536870912,
-    "HEADER_SIZE": HEADER,
-    "MAX_EPOCHS": 10000,
-    "ROUNDS_PER_EPOCH": 100,
-    "TRAINING_STEPS_PER_ROUND": 200,
-    "MAX_TRAINING_STEPS_PER_ENVIRONMENT_STEP": 4.0,
-    "SAVE_MODEL_EVERY": 0,
-    "ENVIRONMENT_STEPS_BEFORE_TRAINING": 1000,
-    "UPDATE_MODEL_INTERVAL": 200,
-    "UPDATE_BUFFER_INTERVAL": 200,
-    "MEMORY_SIZE": 1000000,
-    "BATCH_SIZE": 256,
-    "ALG": ALGORITHM,
-    "ENV": {
-        "RTGYM_INTERFACE": "TM20LIDAR",
-        "WINDOW_WIDTH": 958,
-        "WINDOW_HEIGHT": 488,
-        "SLEEP_TIME_AT_RESET": 1.5,
-        "IMG_HIST_LEN": 4,
-        "RTGYM_CONFIG": {"act_buf_len": 2},
-        "REWARD_CONFIG": {},
-    },
-}
 
 
 class Run:
@@ -100,7 +48,7 @@ class Run:
         self.workers = 0
         home = folder / "TmrlData" / "config"
         home.mkdir(parents=True)
-        (home / "config.json").write_text(json.dumps(CONFIG))
+        (home / "config.json").write_text(PARTS.with_name("peer_config.json").read_text())
 
     def start(self, part: str, local_port: int, port: int | None = None, **options: Any) -> subprocess.Popen[bytes]:
         told = {
@@ -466,10 +414,12 @@ def a_run(peer: str) -> Iterator[Run]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--peer", required=True, help="the Python that has tmrl")
+    parser = Options(__doc__)
+    parser.add_argument("--peer", help="the Python that has tmrl")
     parser.add_argument("--only", choices=[trial.__name__ for trial in TRIALS], help="one trial (default: all)")
-    asked = parser.parse_args()
+    asked = parser.parse()
+    if not peer_has(asked.peer, "tmrl"):
+        return
     for trial in TRIALS:
         if asked.only in (None, trial.__name__):
             with a_run(asked.peer) as run:

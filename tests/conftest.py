@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+from kit import waiting
 from small_disk import small_disk
 
 # Before torch is imported: threads that wait for each other on a busy machine make small networks 30 times slower.
@@ -144,16 +145,9 @@ def command_line(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., int]
 
 
 @pytest.fixture
-def until() -> Callable[..., None]:
+def until() -> Callable[..., object]:
     """Wait for a condition. The deadline is there for what hangs, not for what is slow."""
-
-    def wait(condition: Callable[[], object], within_s: float = 60.0) -> None:
-        deadline = time.monotonic() + within_s
-        while not condition():
-            assert time.monotonic() < deadline, f"not within {within_s} s"
-            time.sleep(0.005)
-
-    return wait
+    return waiting.until
 
 
 @pytest.fixture

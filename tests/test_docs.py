@@ -9,7 +9,6 @@ import math
 import os
 import re
 import shlex
-import socket
 import subprocess
 import sys
 import textwrap
@@ -24,6 +23,7 @@ import reliability
 import torch
 import yaml
 from gymnasium import spaces
+from kit.ports import free_port
 
 import tmrl_like.config.config_constants as cfg
 import tmrl_like.errors
@@ -173,14 +173,11 @@ def command_in(folder: Path, *arguments: str) -> str:
 
 @pytest.mark.long
 def test_the_commands_of_the_guide_lead_to_a_policy(tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     first, then, *commands = fences(page("guide/environments.md"), "console")[0].splitlines()
     command_in(tmp_path, *first.split()[1:])
     assert then == "cd my_arm"
     assert len(commands) == 3
-    shorter = {"check": "--episodes 1 --delay-steps 0", "run": f"--trainer.max_minutes 0.2 --server.port {port}"}
+    shorter = {"check": "--episodes 1 --delay-steps 0", "run": f"--trainer.max_minutes 0.2 --server.port {free_port()}"}
     for command in commands:
         _, name, *rest = command.split()
         command_in(tmp_path / "my_arm", name, *rest, *shorter.get(name, "--episodes 1").split())

@@ -3,17 +3,10 @@
 import logging
 
 import pytest
+from kit.clocks import Clock
 
 from tmrl_like.base import budgets
 from tmrl_like.base.budgets import Bucket, Buckets, Lines, Turns
-
-
-class Clock:
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self):
-        return self.now
 
 
 def test_a_bucket_gives_its_burst_and_then_what_has_come_in():
@@ -41,7 +34,7 @@ def test_each_name_has_its_own_bucket_and_very_many_names_do_not_pile_up(monkeyp
 
 
 def test_lines_about_one_name_are_counted_beyond_its_budget_and_others_are_written(caplog):
-    clock = Clock()
+    clock = Clock(100.0)
     say = Lines(logging.getLogger("tmrl_like.test"), 2, 0.1, clock)
     for _ in range(1000):
         say("bad", logging.WARNING, "bad is on fire")
@@ -55,7 +48,7 @@ def test_lines_about_one_name_are_counted_beyond_its_budget_and_others_are_writt
 
 def take_turns(costs, for_s):
     """Who was served, when each item of a peer costs so many seconds."""
-    clock, served = Clock(), []
+    clock, served = Clock(100.0), []
     turns = Turns(1000, 10_000, clock)
     for name, (count, _) in costs.items():
         assert turns.add(name, iter([name] * count), 10)
@@ -80,7 +73,7 @@ def test_who_is_alone_is_served_without_waiting():
 
 
 def test_work_ends_when_its_time_is_over_and_goes_on_in_order():
-    clock, served = Clock(), []
+    clock, served = Clock(100.0), []
     turns = Turns(1000, 10_000, clock)
     turns.add("a", iter(range(5)), 10)
     turns.add("a", iter(range(5, 8)), 10)
@@ -98,7 +91,7 @@ def test_work_ends_when_its_time_is_over_and_goes_on_in_order():
 
 
 def test_a_peer_that_leaves_for_a_moment_does_not_get_ahead():
-    clock, served = Clock(), []
+    clock, served = Clock(100.0), []
     turns = Turns(1000, 10_000, clock)
 
     def do(name):

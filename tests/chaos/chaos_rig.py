@@ -7,7 +7,6 @@ import mmap
 import multiprocessing
 import os
 import random
-import socket
 import threading
 import time
 from contextlib import ExitStack
@@ -18,6 +17,7 @@ import psutil
 import pytest
 import torch
 from house import with_worker_options
+from kit.ports import free_port
 from link_proxy import LinkProxy
 from numbered_samples import NUMBERED_SPACES, Audit, Ledger, NumberedEnv, audit, counter, produced
 
@@ -352,11 +352,6 @@ def checkpoint_of(place: Place) -> bytes:
     manifest = place.checkpoint / "manifest.json"
     content = manifest.read_bytes() if manifest.exists() else b""
     return b"" if b'"number":0,' in content else content
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return sock.getsockname()[1]
 
 
 def all_at_once(*calls) -> None:

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from cli_commands import Command
+from kit import ports
 
 
 @pytest.fixture
@@ -29,7 +29,4 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
 
 @pytest.fixture
 def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return ports.free_port()

@@ -3,27 +3,19 @@
 import contextlib
 
 import numpy as np
+from kit.clocks import Clock
+from kit.episodes import episode
+from kit.packets import TIMING
 
 from tmrl_like.delivery.folder import open_folder
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.outbox import Outbox
 from tmrl_like.delivery.sample_log import SampleLog
-from tmrl_like.types import EpisodeStats, StepTiming
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.records import unseal
 from tmrl_like.wire.rows import RESET
 
-TIMING = StepTiming(1e9, 0.0, 0.0, 1)
-STATS = EpisodeStats("w", True, -5.0, 10, True, False, 1e9, 1)
-
-
-class Clock:
-    """Stands still until it is set."""
-
-    now = 0.0
-
-    def __call__(self):
-        return self.now
+STATS = episode(test=True, return_=-5.0)
 
 
 CLOCK = Clock()

@@ -2,17 +2,17 @@
 
 import numpy as np
 import pytest
+from kit.episodes import episode
+from kit.packets import numbered, record_of
 
 from tmrl_like.base.files import disk
 from tmrl_like.delivery.log import PacketLog, lock_folder
 from tmrl_like.delivery.receiver import Receiver, WorkerLimits
 from tmrl_like.errors import MemoryContractError
-from tmrl_like.types import EpisodeStats, Receipt, StepTiming
+from tmrl_like.types import Receipt, StepTiming
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import Compressor, PacketWriter
 from tmrl_like.wire.records import seal, sealed_packet
-
-EPISODE = EpisodeStats("w", True, 1.0, 1, True, False, 1e9, 1, 0.0, 0, "")
 
 
 class Trainer:
@@ -25,12 +25,8 @@ class Trainer:
 
     def give(self, *sequences, previous=None, incarnation=7, lost=0, worker="w", samples=1, episodes=(), awaits=False):
         """A bundle of packets."""
-        records = []
-        for sequence in sequences:
-            writer = PacketWriter()
-            for _ in range(samples):
-                writer.append((None, np.float32(sequence), 0.0, False, False, {}), StepTiming(1e9, 0.0, 0.0, 1))
-            records.append(sealed_packet(Receipt(worker, incarnation, sequence), 0, writer, episodes, Compressor()))
+        process = {"worker": worker, "incarnation": incarnation, "episodes": episodes}
+        records = [record_of(sequence, *samples * [numbered(sequence)], **process) for sequence in sequences]
         previous = sequences[0] - 1 if previous is None else previous
         bundle = m.Bundle(worker, incarnation, samples * len(sequences), previous, lost, awaits)
         self.give_bytes(bundle, b"".join(records))
@@ -133,9 +129,7 @@ def test_a_packet_that_does_not_decode_is_counted_acknowledged_and_a_break(train
 
 
 def test_packets_of_another_worker_in_a_bundle_are_refused(trainer):
-    writer = PacketWriter()
-    record = sealed_packet(Receipt("other", 7, 1), 0, writer, (EPISODE,), Compressor())
-    trainer.give_bytes(m.Bundle("w", 7, 1), record)
+    trainer.give_bytes(m.Bundle("w", 7, 1), record_of(1, worker="other", episodes=(episode(),)))
     assert trainer.inbox == []
     assert trainer.receiver.malformed == 1
 
@@ -178,9 +172,7 @@ def test_samples_of_two_forms_and_behind_a_break_keep_their_order(trainer):
 
 
 def packet_of_text(sequence):
-    writer = PacketWriter()
-    writer.append((None, "text", 0.0, False, False, {}), StepTiming(1e9, 0.0, 0.0, 1))
-    return sealed_packet(Receipt("w", 7, sequence), 0, writer, (), Compressor())
+    return record_of(sequence, (None, "text", 0.0, False, False, {}))
 
 
 def test_of_packets_that_are_decoded_together_only_those_at_fault_are_lost(trainer):
@@ -214,7 +206,7 @@ def test_of_packets_that_are_decoded_together_those_before_one_that_is_refused_a
 
 
 def test_a_packet_that_reports_an_episode_of_another_worker_is_refused(trainer):
-    trainer.give(1, worker="x", episodes=(EPISODE,))
+    trainer.give(1, worker="x", episodes=(episode(),))
     assert trainer.inbox == []
     assert trainer.receiver.metrics()["refused_packets_total"] == 1
 
@@ -383,7 +375,7 @@ def test_a_worker_that_fills_what_may_wait_leaves_the_others_their_share():
 
 def test_reports_of_episodes_without_samples_are_limited_and_the_packets_acknowledged(trainer):
     for sequence in range(1, 200):
-        trainer.give(sequence, samples=0, episodes=(EPISODE,) * m.MAX_EPISODES)
+        trainer.give(sequence, samples=0, episodes=(episode(),) * m.MAX_EPISODES)
     assert len(trainer.inbox) == 199
     assert sum(len(d.episodes) for d in trainer.inbox) < 2 * trainer.receiver.limits.episodes
 

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from kit.episodes import episode
 
 from tmrl_like.server.relay import Relay
 from tmrl_like.transport.base import Identity, Incoming
-from tmrl_like.types import EpisodeStats
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.policy import FRAME_BYTES
 
@@ -32,7 +32,6 @@ MEMORY, TRAFFIC = 20, 20  # bytes that the server holds, and that it sends, for 
 WORK = 10  # messages of an honest worker that take as many calls as one of these
 ALMOST_ALL = 0.9  # of an honest worker's packets pass
 TEXT, NAME, INT = "x" * 4000, "n" * m.MAX_NAME, 2**62
-EPISODE = EpisodeStats("w", True, -5.0, 10, True, False, 1e9, 1)
 
 
 class FullLink:
@@ -73,7 +72,7 @@ MESSAGES: dict[str, Callable[[int], bytes]] = {
     "welcome": lambda i: m.encode(m.Welcome(1)),
     "hello wanted": lambda i: m.encode(m.HelloWanted()),
     "refusal": lambda i: m.encode(m.Refusal(TEXT)),
-    "a packet alone": lambda i: m.encode(m.SamplePacket("w", 1, i + 1, 0, 1, 10, False, episodes=(EPISODE,) * 50)),
+    "a packet alone": lambda i: m.encode(m.SamplePacket("w", 1, i + 1, 0, 1, 10, False, episodes=(episode(),) * 50)),
     "bundle": lambda i: m.encode(m.Bundle("w", 1, 0)),
     "a bundle that awaits": lambda i: m.encode(m.Bundle("w", 1, 0, i, 0, True), bytes(10)),
     "a large bundle": lambda i: m.encode(m.Bundle("w", 1, INT, INT, INT), bytes(MEGABYTE)),

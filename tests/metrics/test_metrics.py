@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from kit.episodes import episode
 
 from tmrl_like.base import clocks
 from tmrl_like.errors import MissingExtraError
 from tmrl_like.metrics.rounds import RoundMetrics
 from tmrl_like.metrics.sinks import ConsoleSink, JsonLinesSink, TensorBoardSink, WandbSink
-from tmrl_like.types import ActionSource, Buffer, EpisodeStats, StepTiming
+from tmrl_like.types import ActionSource, Buffer, StepTiming
 from tmrl_like.wire.messages import SamplePacket
 from tmrl_like.wire.packet import PacketWriter, decode_body
 
@@ -32,10 +33,6 @@ ROUND = {
     "training_steps_per_env_step": 1.4,
     "return_test_mean": -3.0,
 }
-
-
-def episode(worker: str, return_: float, test: bool = True) -> EpisodeStats:
-    return EpisodeStats(worker, test, return_, 10, True, False, 0.0, 1)
 
 
 def closed(metrics: RoundMetrics) -> dict[str, Any]:
@@ -100,8 +97,8 @@ def test_how_far_actions_are_apart_is_the_mean_over_steps_of_a_stream_across_pac
 
 def test_every_episode_of_every_worker_counts() -> None:
     metrics = RoundMetrics(0, 0)
-    metrics.episodes += [episode("a", -1.0), episode("b", -3.0)]
-    metrics.episodes += [episode("a", -10.0, test=False)]
+    metrics.episodes += [episode("a", return_=-1.0, test=True), episode("b", return_=-3.0, test=True)]
+    metrics.episodes += [episode("a", return_=-10.0)]
     record = closed(metrics)
     assert record["return_test_mean"] == -2.0
     assert record["episodes_test"] == 2

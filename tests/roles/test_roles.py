@@ -13,6 +13,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box
 from house import IdleRole
+from kit.ports import free_port
 from link_proxy import LinkProxy
 
 from tmrl_like.base import files
@@ -88,8 +89,7 @@ def test_construction_collects_nothing(house):
 
 
 def test_parts_started_before_the_server_find_it(zmq_house, until):
-    with __import__("socket").create_server(("127.0.0.1", 0)) as s:
-        zmq_house.port = s.getsockname()[1]
+    zmq_house.port = free_port()
     worker, trainer = zmq_house.worker(), zmq_house.trainer()
     house_port = zmq_house.port
     zmq_house.server(port=house_port)

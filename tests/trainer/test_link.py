@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from house import DeadLink
+from kit.packets import numbered, record_of
 
 from tmrl_like.base import clocks
 from tmrl_like.delivery.receiver import Receiver, WorkerLimits
@@ -16,11 +17,8 @@ from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.trainer.freshness import FreshnessLimits
 from tmrl_like.trainer.link import TrainerLink
 from tmrl_like.trainer.saver import Saver
-from tmrl_like.types import Receipt, StepTiming
 from tmrl_like.wire import messages as m
-from tmrl_like.wire.packet import Compressor, PacketWriter
 from tmrl_like.wire.policy import PolicyAssembler
-from tmrl_like.wire.records import sealed_packet
 
 
 @pytest.fixture
@@ -44,9 +42,7 @@ def link(make_link):
 
 
 def give(link, sequence, worker, epoch_s=0.0):
-    writer = PacketWriter()
-    writer.append((None, np.float32(sequence), 0.0, False, False, {}), StepTiming(1e9, 0.0, 0.0, 1))
-    record = sealed_packet(Receipt(worker, 7, sequence), 0, writer, (), Compressor())
+    record = record_of(sequence, numbered(sequence), worker=worker)
     link.on_message(m.Bundle(worker, 7, 1, sequence - 1, epoch_s=epoch_s), memoryview(record))
 
 

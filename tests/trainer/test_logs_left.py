@@ -2,14 +2,12 @@
 
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
+from kit.packets import numbered, record_of
 
 from tmrl_like.delivery.log import Head, PacketLog, lock_folder
 from tmrl_like.trainer.checkpoints import Checkpoints
-from tmrl_like.types import Receipt, StepTiming
-from tmrl_like.wire.packet import Compressor, PacketWriter
-from tmrl_like.wire.records import sealed_packet
+from tmrl_like.types import Receipt
 
 
 class Memory:
@@ -30,9 +28,7 @@ def write(folder, *sequences, receipts=()):
     packet_log = PacketLog(folder, lock_folder(folder))
     packet_log.make_head = lambda: Head("run", 0, receipts)
     for sequence in sequences:
-        writer = PacketWriter()
-        writer.append((None, np.float32(sequence), 0.0, False, False, {}), StepTiming(1e9, 0.0, 0.0, 1))
-        packet_log.append(sealed_packet(Receipt("w", 7, sequence), 0, writer, (), Compressor()), 0.0, 1)
+        packet_log.append(record_of(sequence, numbered(sequence)), 0.0, 1)
     packet_log.close()
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -11,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from kit.ports import free_port
 from torch.distributed import HashStore
 
 from tmrl_like.errors import ConfigError
@@ -23,9 +23,7 @@ SCRIPT = Path(__file__).with_name("rank_work.py")
 @pytest.fixture(scope="module")
 def said():
     """What rank 0 says of its work with rank 1, which ends without a word at the end: one record, one line."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    both = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    both = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     parts = [
         subprocess.Popen(
             [sys.executable, SCRIPT, "kill"],

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from house import DeadLink
+from kit.packets import TIMING
 
 from tmrl_like.delivery.receiver import Receiver, WorkerLimits
 from tmrl_like.errors import ConfigError, MemoryContractError
@@ -12,14 +13,13 @@ from tmrl_like.replay.data_sets import write_data_set
 from tmrl_like.testing.fakes import CountingEnv, ListMemory
 from tmrl_like.trainer.link import TrainerLink
 from tmrl_like.trainer.sample_check import SampleCheck, check_data_set
-from tmrl_like.types import Buffer, Info, Sample, StepTiming
+from tmrl_like.types import Buffer, Info, Sample
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import PacketWriter, decode_body
 from tmrl_like.wire.records import seal
 from tmrl_like.wire.schema import schema_of
 
 F32 = np.float32
-TIMING = StepTiming(1e9, 0.0, 0.0, 1)
 ENV = CountingEnv()
 SPACES = ENV.observation_space, ENV.action_space  # Box (2,), Box (1,)
 GOOD = (np.zeros(1, F32), np.ones(2, F32), 1.0, False, False, {})

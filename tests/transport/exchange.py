@@ -2,22 +2,14 @@
 
 import random
 import time
-from collections.abc import Callable
 from typing import TypeVar
+
+from kit.waiting import until
 
 from tmrl_like.transport import Incoming, PeerLink, ServerLink
 
 T = TypeVar("T")
 DEADLINE_S = 60.0
-
-
-def until(condition: Callable[[], T], what: str = "the condition", deadline_s: float = DEADLINE_S) -> T:
-    """Poll until `condition` returns something true, and return that; an AssertionError if it does not in time."""
-    deadline = time.monotonic() + deadline_s
-    while not (result := condition()):
-        assert time.monotonic() < deadline, f"{what} did not come true within {deadline_s:g} s"
-        time.sleep(0.002)
-    return result
 
 
 def receive_at(server: ServerLink) -> Incoming:

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from kit.clocks import Clock
 
 from tmrl_like.transport.base import MAX_UNPROVED_CONNECTIONS
 from tmrl_like.transport.strangers import _SPARED_S, Strangers
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -115,7 +115,7 @@ def test_a_key_revoked_while_it_is_connected_is_not_listened_to_any_more(machine
         message = server.receive(0.05)
         return message.identity.roles if message else ()
 
-    until(lambda: not any(roles() for _ in range(20)), deadline_s=SOON_S)
+    until(lambda: not any(roles() for _ in range(20)), within_s=SOON_S)
     until(lambda: server.receive(0.05) is None)
     introduce(server, friend)
 

@@ -5,7 +5,6 @@ import gc
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ import numpy as np
 import psutil
 import pytest
 import yaml
+from kit.ports import free_port
 
 from tmrl_like.base.functional import partial
 from tmrl_like.envs.desktop.env import DesktopGameEnv, DesktopGameInterface
@@ -38,11 +38,6 @@ LEFT, STILL, RIGHT = (np.array([value], np.float32) for value in (-1.0, 0.0, 1.0
 @pytest.fixture
 def command() -> list[str]:
     return [sys.executable, str(GAME), TITLE, str(free_port())]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 class SquareGame(DesktopGameInterface):

@@ -15,6 +15,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from kit.ports import free_port
 
 import tmrl_like.envs.desktop.env as desktop_game
 import tmrl_like.envs.trackmania.env as trackmania
@@ -63,11 +64,6 @@ def track(tmp_path: Path) -> str:
 @pytest.fixture
 def port() -> int:
     return free_port()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

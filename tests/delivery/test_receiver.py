@@ -1,5 +1,7 @@
 """What the trainer takes of what arrives, what it forgets, and what a worker that takes more than its part gets."""
 
+import random
+
 import numpy as np
 import pytest
 from kit.episodes import episode
@@ -437,3 +439,38 @@ def test_who_begins_to_await_training_hears_of_what_came_before(trainer):
     trainer.due()
     trainer.receiver.remind("w")
     assert trainer.due() == [m.Ack("w", 7, 1, 1, trained=1)]
+
+
+@pytest.mark.fault(
+    "network", "packets are lost, doubled, delayed and out of order", "each is in the memory once, in order"
+)
+@pytest.mark.parametrize("seed", range(20))
+def test_packets_are_taken_once_and_in_order_in_whatever_order_they_come(trainer, seed):
+    rng = random.Random(seed)
+    for _ in range(200):
+        first = rng.randrange(1, 50)
+        trainer.give(*range(first, first + rng.randrange(1, 4)))
+        trainer.now += rng.random()
+    trainer.give(*range(1, 60))
+    assert [number for number, _ in trainer.taken] == list(range(1, 60))
+    assert len({stream for _, stream in trainer.taken}) == 1
+
+
+def test_packets_that_the_log_has_removed_are_not_taken_again_by_the_next_process(tmp_path):
+    def started():
+        trainer = Trainer()
+        log = PacketLog(tmp_path, lock_folder(tmp_path), 700)
+        trainer.receiver = Receiver(log, "run", keep_samples=4)
+        return log, trainer, sum(len(buffer) for buffer in trainer.receiver.replay())
+
+    log, trainer, _ = started()
+    for sequence in range(1, 41):
+        trainer.give(sequence)
+        trainer.store()
+    log.close()
+    log, trainer, replayed = started()
+    assert 4 <= replayed < 20
+    assert trainer.receiver.samples == 40
+    trainer.give(*range(1, 41))
+    assert trainer.taken == []
+    log.close()

@@ -1,6 +1,6 @@
 """What it costs to keep a training, to bring it back, and what a kill leaves.
 
-    python tests/benchmarks/checkpoint.py [--transitions 1000000] [--pictures 100000] [--repeats 5] [--kills 50]
+    python tests/benchmarks/checkpoint.py [--transitions 1000000] [--pictures 100000] [--repeats 5]
 
 blocked    how long the training thread is held by a checkpoint; and its longest training step while another
            thread writes, beside the longest without
@@ -8,8 +8,6 @@ extra RAM  the highest resident set while a checkpoint is written, over the one 
 resume     what a trainer does at its start: the checkpoint, and the log into a `ReplayMemory`, of drone samples and
            of pictures, 4 x 64 x 64 uint8, whole (their page cache is warm)
 log        bytes on disk per sample
-append     a packet of 100 into the full memory, confirmed and written to the log, and into the memory alone
-kills      processes that append and write checkpoints, killed at random: what the next one misses
 
 The floor reads the log's bytes, and copies as many as the memory holds.
 """
@@ -17,9 +15,6 @@ The floor reads the log's bytes, and copies as many as the memory holds.
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import subprocess
 import sys
 import tempfile
 import threading
@@ -55,7 +50,6 @@ from simulated_drone import SimulatedDroneEnv
 
 PACKET = 100
 GOALS = {"blocked_s": 0.05, "resume_drone_s": 1.0, "resume_pictures_s": 10.0, "extra_ram_percent": 5.0}
-KILLS = Path(__file__).parents[1] / "replay" / "kill_at_random.py"
 Record = Callable[[int], bytes]
 
 
@@ -105,8 +99,10 @@ def picture_training(size: int) -> TrainingOffline:
 def log_of(folder: Path, record_of: Record, size: int, distinct: int = 20) -> None:
     """Write the log of a trainer that has received so many samples; a few packets' samples over and over."""
     bodies = [record_of(sequence) for sequence in range(1, distinct + 1)]
-    writer, _ = _log(folder / "log", size)
-    with contextlib.closing(writer):
+    lock = lock_folder(folder / "log")
+    assert lock is not None
+    with contextlib.closing(PacketLog(folder / "log", lock, 16 << 20)) as writer:
+        Receiver(writer, "run", size)  # which writes the head
         for sequence in range(1, size // PACKET + 1):
             writer.append(renumbered(bodies[sequence % distinct], sequence), 0.0, PACKET)
 
@@ -115,13 +111,6 @@ def renumbered(record: bytes, sequence: int) -> bytes:
     """The record of a packet with the same samples and another number."""
     header, body = m.decode(next(unseal(memoryview(record)))[1])
     return seal(m.frame_of(msgspec.structs.replace(header, sequence=sequence)), body)
-
-
-def _log(folder: Path, size: int) -> tuple[PacketLog, Receiver]:
-    lock = lock_folder(folder)
-    assert lock is not None
-    packet_log = PacketLog(folder, lock, 16 << 20)
-    return packet_log, Receiver(packet_log, "run", size)
 
 
 @contextmanager
@@ -189,42 +178,11 @@ def floor(folder: Path, memory_bytes: int) -> float:
     return median(repeat(5, lambda: timed(once))[0])
 
 
-def append_times(one: TrainingOffline, other: ReplayMemory, folder: Path, size: int) -> list[float]:
-    """Median seconds for a packet into the memory and the log, and into the memory alone, in turns."""
-    packet_log, receiver = _log(folder, size)
-
-    def once(receiver: Receiver, memory: ReplayMemory, record: bytes) -> None:
-        header, _ = m.decode(next(unseal(memoryview(record)))[1])
-        bundle = m.Bundle("bench", 1, PACKET, header.sequence - 1)
-        for delivery in receiver.take(bundle, memoryview(record), 0.0, lambda packet: True):
-            memory.append(delivery.buffer)
-            receiver.confirm([delivery.receipt])
-        receiver.write(0.0)
-
-    memories = {receiver: one.memory, Receiver(): other}
-    times: dict[Receiver, list[float]] = {each: [] for each in memories}
-    for sequence in range(1, 501):
-        record = drone_record(sequence)
-        for each, memory in memories.items():
-            times[each].append(timed(partial(once, each, memory, record)))
-    packet_log.close()
-    return [median(values) for values in times.values()]
-
-
-def kills(count: int, folder: Path) -> dict[str, Any]:
-    command = [sys.executable, str(KILLS), str(folder / "killed"), str(count), "0"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
-    found = json.loads(done.stdout)
-    return {f"kills_{name}": len(value) if isinstance(value, list) else value for name, value in found.items()}
-
-
 def main() -> None:
-    parser = Options(__doc__, transitions=20_000, pictures=1_000, repeats=1, kills=2)
+    parser = Options(__doc__, transitions=20_000, pictures=1_000, repeats=1)
     parser.add_argument("--transitions", type=int, default=1_000_000)
     parser.add_argument("--pictures", type=int, default=100_000)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--kills", type=int, default=50)
     arguments = parser.parse()
     size, pictures = arguments.transitions, arguments.pictures
     result: dict[str, Any] = {"transitions": size, "pictures": pictures}
@@ -250,10 +208,6 @@ def main() -> None:
         saved = [save_beside_training(one, folder / "drone") for _ in range(arguments.repeats)]
         result |= {key: median([values[key] for values in saved]) for key in saved[0]}
         result["blocked_max_s"] = max(values["blocked_s"] for values in saved)
-        in_ram = drone_training(size).memory
-        kept_s, in_ram_s = append_times(one, in_ram, folder / "appended", size)
-        result |= {"append_100_with_log_s": kept_s, "append_100_in_ram_s": in_ram_s}
-        result |= kills(arguments.kills, folder)
     finish(result | {f"goal_{name}": value for name, value in GOALS.items()})
 
 

@@ -8,11 +8,13 @@ import json
 import multiprocessing
 import os
 import platform
+import socket
 import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +111,22 @@ def wait_for(condition: Callable[[], Any], what: str, within_s: float = 120.0) -
             sys.exit(f"{what}: not within {within_s:g} s")
         time.sleep(0.05)
     return found
+
+
+@contextmanager
+def two_hops() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """What goes into the first comes out of the second, over two hops of plain TCP, through a thread."""
+    with socket.create_server(("127.0.0.1", 0)) as last, socket.create_server(("127.0.0.1", 0)) as middle:
+
+        def pass_on() -> None:
+            with socket.create_connection(last.getsockname()) as out, middle.accept()[0] as source:
+                out.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                while data := source.recv(1 << 20):
+                    out.sendall(data)
+
+        threading.Thread(target=pass_on, daemon=True).start()
+        with socket.create_connection(middle.getsockname()) as begin, last.accept()[0] as end:
+            yield begin, end
 
 
 def median(values: list[float]) -> float:

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import Options, Part, finish, median, run_server
+from _common import Options, Part, finish, median, run_server, two_hops
 
 PACKET = 100
 cpu_s = time.process_time  # of all threads
@@ -254,33 +254,19 @@ def measure(kind: str, seconds: float, transport: str) -> dict[str, float]:
 
 def floor_samples_per_s(frame_bytes: int, seconds: float) -> float:
     """Frames of the same size over two hops of plain TCP."""
-    frame = bytes(frame_bytes)
-    got = 0
-    stop = time.perf_counter() + seconds
-    with socket.create_server(("127.0.0.1", 0)) as last, socket.create_server(("127.0.0.1", 0)) as middle:
-
-        def pass_on() -> None:
-            with socket.create_connection(last.getsockname()) as out, middle.accept()[0] as source:
-                buffer = bytearray(1 << 18)
-                while n := source.recv_into(buffer):
-                    out.sendall(memoryview(buffer)[:n])
+    frame, got, stop = bytes(frame_bytes), 0, time.perf_counter() + seconds
+    with two_hops() as (begin, end):
 
         def send() -> None:
-            with socket.create_connection(middle.getsockname()) as out:
-                while time.perf_counter() < stop:
-                    out.sendall(frame)
+            while time.perf_counter() < stop:
+                begin.sendall(frame)
+            begin.shutdown(socket.SHUT_WR)
 
-        hop = threading.Thread(target=pass_on, daemon=True)
-        hop.start()
-        source = threading.Thread(target=send, daemon=True)
-        source.start()
-        sink, _ = last.accept()
+        threading.Thread(target=send, daemon=True).start()
         started, buffer = time.perf_counter(), bytearray(1 << 18)
-        while n := sink.recv_into(buffer):
+        while n := end.recv_into(buffer):
             got += n
-        elapsed = time.perf_counter() - started
-        sink.close()
-    return got / frame_bytes * PACKET / elapsed
+        return got / frame_bytes * PACKET / (time.perf_counter() - started)
 
 
 def main() -> None:

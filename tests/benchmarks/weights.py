@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import socket
 import tempfile
 import threading
 import time
@@ -30,7 +29,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from _common import Options, Part, finish, median, run_server
+from _common import Options, Part, finish, median, run_server, two_hops
 from gymnasium import spaces
 from learner import SPACES, filled_memory, rate
 
@@ -246,36 +245,16 @@ def measure_store(width: int, repeats: int) -> dict[str, float]:
     }
 
 
-def _pass_on(server: socket.socket, next_port: int, size: int) -> None:
-    with socket.create_connection(("127.0.0.1", next_port)) as out, server.accept()[0] as source:
-        _copy(source, out)
-
-
-def _copy(source: socket.socket, out: socket.socket) -> None:
-    out.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    while data := source.recv(1 << 20):
-        out.sendall(data)
-
-
 def floor_ms(size: int, repeats: int) -> float:
     """The same bytes over two plain TCP hops, milliseconds."""
-    times = []
-    payload = bytes(size)
+    payload, buffer, times = bytes(size), bytearray(1 << 20), []
     for _ in range(repeats):
-        with socket.create_server(("127.0.0.1", 0)) as last, socket.create_server(("127.0.0.1", 0)) as middle:
-            hop = threading.Thread(target=_pass_on, args=(middle, last.getsockname()[1], size), daemon=True)
-            hop.start()
-            with socket.create_connection(middle.getsockname()) as out:
-                sink, _ = last.accept()
-                started = time.perf_counter()
-                sender = threading.Thread(target=out.sendall, args=(payload,), daemon=True)
-                sender.start()
-                buffer, got = bytearray(1 << 20), 0
-                while got < size:
-                    got += sink.recv_into(buffer)
-                times.append((time.perf_counter() - started) * 1e3)
-                sender.join()
-                sink.close()
+        with two_hops() as (begin, end):
+            started, got = time.perf_counter(), 0
+            threading.Thread(target=begin.sendall, args=(payload,), daemon=True).start()
+            while got < size:
+                got += end.recv_into(buffer)
+            times.append((time.perf_counter() - started) * 1e3)
     return median(times)
 
 

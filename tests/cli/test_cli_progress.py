@@ -165,6 +165,7 @@ def test_means_and_deviations_are_the_samples_own() -> None:
     assert mean_and_std([1.0, 3.0]) == (2.0, pytest.approx(math.sqrt(2)))
     assert mean_and_std([5.0]) == (5.0, 0.0)
     assert summary_row("x", [episode(1.0, True), episode(3.0)]) == ["x", "2", "2.000 ± 1.414", "50%", "10.0"]
+    assert summary_row("x", [episode(3.0)])[2] == "3.000"  # one value has no spread
     assert summary_row("x", []) == ["x", "0", "-", "-", "-"]
 
 

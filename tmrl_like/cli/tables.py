@@ -33,7 +33,8 @@ def summary_row(name: str, episodes: Sequence[EpisodeStats]) -> list[str]:
     mean, std = mean_and_std([e.return_ for e in episodes])
     share = sum(e.terminated for e in episodes) / len(episodes)
     steps = sum(e.steps for e in episodes) / len(episodes)
-    return [name, str(len(episodes)), f"{mean:.3f} ± {std:.3f}", f"{share:.0%}", f"{steps:.1f}"]
+    spread = f" ± {std:.3f}" if len(episodes) > 1 else ""
+    return [name, str(len(episodes)), f"{mean:.3f}{spread}", f"{share:.0%}", f"{steps:.1f}"]
 
 
 def mean_and_std(values: Sequence[float]) -> tuple[float, float]:

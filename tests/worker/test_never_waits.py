@@ -120,8 +120,8 @@ def start(zmq_house, clock, gate, until, tmp_path):
 
 
 def publish(trainer, worker, until):
-    version = trainer.link.broadcast_model(trainer.training.agent.get_actor())
-    until(lambda: worker.lanes[0].intake.received == version)
+    trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    until(lambda: worker.lanes[0].intake.has_new)
 
 
 def steps_while_held(clock, gate):

@@ -54,18 +54,9 @@ class PolicyIntake(ABC):
     def has_new(self) -> bool:
         """Whether a newer policy is ready. Costs next to nothing."""
 
-    @property
-    @abstractmethod
-    def received(self) -> int:
-        """Policies that were fit to act."""
-
     @abstractmethod
     def take(self, acting: Any) -> LoadedPolicy | None:
         """Swap the acting instance for the newest one (environment's thread); None: there is no newer one."""
-
-    @abstractmethod
-    def drop(self) -> bool:
-        """Forget a policy that is ready; whether there was one."""
 
     def on_published(self) -> int:
         """The link has put a policy into a slot (the thread that it wakes).
@@ -125,20 +116,12 @@ class NumpyIntake(PolicyIntake):
     def has_new(self) -> bool:
         return self.slots.newest != self._seen
 
-    @property
-    def received(self) -> int:
-        return self.slots.published
-
     def take(self, acting: Any) -> LoadedPolicy | None:
         if not self.has_new:
             return None
         policy = self.slots.take(self._lane)
         self._seen = policy.word
         return LoadedPolicy(self._actors[policy.slot], policy.version, policy.published_at_s, policy.received_at)
-
-    def drop(self) -> bool:
-        had_new, self._seen = self.has_new, self.slots.newest
-        return had_new
 
 
 class TorchIntake(PolicyIntake):
@@ -153,15 +136,10 @@ class TorchIntake(PolicyIntake):
         self._lane = lane
         self._spares: list[Any] = []  # any thread appends, the link's pops
         self._ready: LoadedPolicy | None = None
-        self._received = 0
 
     @property
     def has_new(self) -> bool:
         return self._ready is not None
-
-    @property
-    def received(self) -> int:
-        return self._received
 
     def on_published(self) -> int:
         assert self.slots is not None
@@ -182,7 +160,6 @@ class TorchIntake(PolicyIntake):
             if self._ready is not None:
                 self._spares.append(self._ready.actor)
             self._ready = LoadedPolicy(actor, policy.version, policy.published_at_s, policy.received_at)
-            self._received += 1
             self._changed.notify_all()
         return policy.word
 
@@ -193,10 +170,3 @@ class TorchIntake(PolicyIntake):
             policy.actor.carry_over(acting)
             self._spares.append(acting)
         return policy
-
-    def drop(self) -> bool:
-        with self._changed:
-            policy, self._ready = self._ready, None
-        if policy is not None:
-            self._spares.append(policy.actor)
-        return policy is not None

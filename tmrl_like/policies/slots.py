@@ -121,11 +121,6 @@ class PolicySlots:
         """The word of the newest policy; 0: there is none yet."""
         return self._words[_READY]
 
-    @property
-    def published(self) -> int:
-        """How many policies have been ready so far."""
-        return self._words[_READY] // self._count
-
     def taken(self, lane: int = 0) -> int:
         """The word of the policy that a lane took; 0: it took none."""
         return self._words[self._taken[lane]]

@@ -14,7 +14,6 @@ import logging
 import math
 import os
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -156,17 +155,14 @@ class PolicyStore:
             link_atomically(self.path(name), self.path(BEST))
         return before is None or before.version != best
 
-    def collect(self, at_most: int, max_age_s: float = float("inf")) -> int:
-        """Remove versions that are too many or too old, never the newest; how many were removed."""
-        versions = self.versions()
-        oldest_s, removed = time.time() - max_age_s, 0
+    def collect(self, at_most: int) -> int:
+        """Remove all versions but the newest, one at least; how many were removed."""
+        removed = 0
         remove_drafts(self.folder)
-        for place, version in enumerate(versions[:-1]):
-            path = self.path(version)
+        for version in self.versions()[: -max(1, at_most)]:
             try:
-                if place < len(versions) - at_most or path.stat().st_mtime < oldest_s:
-                    disk.remove(path)
-                    removed += 1
+                disk.remove(self.path(version))
+                removed += 1
             except OSError:  # Windows, where somebody reads it: the next time then
                 continue
         return removed

@@ -149,7 +149,6 @@ class TrainerOptions:
             is written all the same.
         keep_policies: how many versions the policy store keeps, the newest; those with a tag stay for good. A version
             can become the best only while it is kept: let that be longer than a test episode.
-        keep_policies_s: versions that are older, in seconds, are removed as well.
         tag_every_s: give a version a tag of its own so often, in seconds; 0: no limit. Where `tag_every_steps` is set
             as well, both must have passed.
         tag_every_steps: likewise, in training steps; both 0: none but the best is tagged.
@@ -162,13 +161,12 @@ class TrainerOptions:
     sync_every_s: float = 0.25
     checkpoint_interval_s: float = 0.0
     keep_policies: int = 100
-    keep_policies_s: float = math.inf
     tag_every_s: float = 0.0
     tag_every_steps: int = 0
     distributed: RankOptions = field(default_factory=RankOptions)
 
     def __post_init__(self) -> None:
         expect(self.resume in ("all", "memory", "none"), "resume", self.resume, "all, memory or none")
-        above_0(self, "worker_stalled_after_s", "keep_policies_s")
+        above_0(self, "worker_stalled_after_s")
         at_least(self, 0, "sync_every_s", "checkpoint_interval_s", "tag_every_s", "tag_every_steps")
         at_least(self, 1, "keep_policies")

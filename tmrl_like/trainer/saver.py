@@ -139,7 +139,7 @@ class Saver:
                     self._store.tag(str(version), f"step-{steps}")
                 if self.path is not None:
                     link_atomically(kept, self.path)
-                self._store.collect(self._options.keep_policies, self._options.keep_policies_s)
+                self._store.collect(self._options.keep_policies)
                 return
             pieces = with_card(pieces, card)
         else:

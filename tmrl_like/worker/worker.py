@@ -663,10 +663,6 @@ class RolloutWorker:
             log.info("acting with policy %d", self.policy_version)
         return int(changed)
 
-    def ignore_actor_weights(self) -> int:
-        """Drop weights that arrived and were not used; returns how many policies that were (0 or 1)."""
-        return int(max(lane.intake.drop() for lane in self.lanes))
-
     def wait_connected(self, timeout_s: float) -> bool:
         """Wait until the server let this worker in; raises what it refused it for."""
         if self.link is None:

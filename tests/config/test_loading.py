@@ -255,6 +255,16 @@ RATIO = "max_training_steps_per_env_step"
         ("lr: 0.5", "lrr: 0.5", ":9: agent.init_args.lrr: Agent has no such argument; did you mean lr?"),
         ("port: 8000", f"limits: {{class_path: {MODULE}.Net}}", ":17: server: has a class_path, but its values are"),
         ("  init_args: {size: 10}", "  init_args: 10", ":12: memory.init_args: expected keys with values, got 10"),
+        (
+            "{size: 10}",
+            "{prioritised: {}}",
+            ":12: memory.init_args.prioritised: Memory has no such argument; an earlier",
+        ),
+        (
+            "epochs: .inf",
+            "keep_policies_s: 9",
+            ":20: trainer.keep_policies_s: there is no such key; an earlier version had",
+        ),
         ("{size: 10}", "{}", ":10: memory.init_args.size is missing: Memory needs it"),
         ("number: 2", "number: -2", ":13: sample_compressor: number is -2; it must be 0 or more"),
     ],

@@ -28,7 +28,6 @@ WELL = {  # a round of the drone after half a minute
     "entropy_coef": 0.0132,
     "observation_moves_share": 0.998,
     "action_spread": 0.496,
-    "actions_at_bounds_share": 0.11,
     "policy_change": 0.0273,
     "observation_largest": 1.5,
     "observation_spread": 1.49,
@@ -88,7 +87,6 @@ FAULTS = {
     "held out": {"loss_critic_held_out": 2.0},
     "entropy collapsed": {"entropy_nats": -11.0},
     "random": {"entropy_nats": 1.37, "training_steps_total": 5000},
-    "saturated": {"actions_at_bounds_share": 0.97},
     "ignores": {"action_spread": 0.0},
     "delay": {"known": KNOWN | {"act_buf_len": 0}},
 }

@@ -236,10 +236,6 @@ SIGNS: dict[str, tuple[Callable[[_Values], Any], str]] = {
         "the policy stays random: its entropy is {entropy_share:.0%} of the largest; lower agent.entropy_coef or "
         "agent.target_entropy, or enlarge the rewards",
     ),
-    "saturated": (
-        lambda v: v["actions_at_bounds_share"] > 0.9,
-        "actions are saturated: {actions_at_bounds_share:.0%} are at a bound; lower agent.lr_actor, or widen them",
-    ),
     "ignores": (
         lambda v: v["training_steps_total"] > 2000 and v["action_spread"] < 0.02,
         "the actor ignores its observation: actions differ by {action_spread:.2g} of their range from one to another; "

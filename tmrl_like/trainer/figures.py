@@ -32,7 +32,6 @@ _NEW_ROWS = 100  # before they are looked at again
 _FOLLOWED_ROWS = 4000  # before it is another stream's turn
 _LARGEST_LEAF = 64  # an array with more numbers is a picture, and left out
 _PROBED, _LEAST_PROBED = 128, 8  # observations of a batch
-_AT_BOUNDS = 0.98  # of the way from the middle to a bound
 
 
 class SampleFigures:
@@ -112,7 +111,6 @@ class ActorFigures:
             return figures
         own, others = _sample(actor, obs), _sample(actor, tree.map_leaves(lambda leaf: leaf.roll(1, 0), obs))
         figures["action_spread"] = float((own - others).square().mean() / 2) ** 0.5
-        figures["actions_at_bounds_share"] = float((own.abs() > _AT_BOUNDS).float().mean())
         self._obs = obs if self._obs is None else self._obs
         before, self._act = self._act, _sample(actor, self._obs)
         return figures if before is None else figures | {"policy_change": float((self._act - before).abs().mean())}

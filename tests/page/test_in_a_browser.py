@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.long, pytest.mark.skipif(PROGRAM is None, reason="no C
 
 
 def view(watcher, number, *beats):
-    sight = m.Sight(["t"], {"samples": 1}, [(0.1, beat) for beat in beats], [])
+    sight = m.Sight(["t"], {"samples": 1}, msgspec.json.encode([(0.1, beat) for beat in beats]), [])
     watcher.on_message(m.View(number, 0), memoryview(msgspec.msgpack.encode(sight)))
 
 

@@ -76,7 +76,7 @@ def test_no_more_than_twenty_browsers_look_and_one_that_leaves_makes_room(page, 
             until(lambda number=number: len(watcher.browsers) > number)
         assert get(page, "/events")[0] == 503
         assert get(page, "/")[0] == 200
-    until(lambda: watcher._tell("run", {}) or not watcher.browsers)
+    until(lambda: watcher._tell("run", b"{}") or not watcher.browsers)
 
 
 def test_a_port_that_is_taken_is_said_and_one_that_was_not_asked_for_is_replaced(page):

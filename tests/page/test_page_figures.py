@@ -2,6 +2,7 @@
 
 import math
 
+import msgspec
 import pytest
 
 from tmrl_like.page.figures import Curve, Figures
@@ -108,7 +109,7 @@ def test_what_the_trainer_says_of_learning_is_told_when_it_changes():
 def test_the_figures_for_prometheus_have_names_kinds_and_labels():
     worker = Beat('a"b', env_steps=12, late_steps=(3, 2, 0, 0, 0, 0, 0, 1), alarm="no disk", policy_age_s=0.5)
     counters = dict.fromkeys(("samples", "packets", "policies", "malformed", "refused", "dropped"), 4)
-    sight = Sight(["t"], counters, [(0.25, worker)], [])
+    sight = Sight(["t"], counters, msgspec.json.encode([(0.25, worker)]), [])
     record = {"training_steps_total": 9, "q_mean": -1.5, "agent.lr": 0.1, "held_by": "bound", "is_on": True}
     lines = exposition(sight, 2.0, record).splitlines()
     for expected in (

@@ -1,5 +1,7 @@
 """Who only looks: what it is shown, and that it can do nothing else."""
 
+import math
+
 import msgspec
 import pytest
 from test_relay import BOTH, FakeLink, frame, give, hello, packet
@@ -49,8 +51,16 @@ def test_a_watcher_sees_each_workers_newest_beat_with_its_age_and_who_trains(rel
     give(relay, b"w", m.Beat("w1", env_steps=1), now=1.0)
     give(relay, b"w", m.Beat("w1", env_steps=2, returns=(1.5, 2.5)), now=2.0)
     _, sight = look(relay, link, now=2.25)
-    assert sight.workers == [(0.25, m.Beat("w1", env_steps=2, returns=(1.5, 2.5)))]
+    assert sight.beats == [(0.25, m.Beat("w1", env_steps=2, returns=(1.5, 2.5)))]
     assert (sight.trainers, sight.counters["samples"]) == (["t1"], 0)
+
+
+def test_a_beat_with_a_number_that_is_not_finite_is_no_message(relay, link):
+    give(relay, b"w", hello())
+    for returns in ((1.0, math.nan), (math.inf,), (1.0,)):
+        give(relay, b"w", m.Beat("w1", returns=returns))
+    assert look(relay, link)[1].beats == [(0.0, m.Beat("w1", returns=(1.0,)))]
+    assert relay.counters.malformed == 2
 
 
 def test_a_watcher_gets_each_report_once_and_one_that_comes_late_those_that_are_kept(relay, link):
@@ -124,8 +134,8 @@ def test_there_are_few_watchers_and_they_see_no_more_than_the_beginning_of_a_lon
         give(relay, b"%d" % number, hello(name=f"w{number}"))
         give(relay, b"%d" % number, m.Beat(f"w{number}", alarm="é" * 4000, ended="é" * 4000))
     _, sight = look(relay, link)
-    assert len(sight.workers) == 1000
-    assert {beat.alarm + beat.ended for _, beat in sight.workers} == {"é" * 400}
+    assert len(sight.beats) == 1000
+    assert {beat.alarm + beat.ended for _, beat in sight.beats} == {"é" * 400}
 
 
 @pytest.mark.fault(

@@ -128,8 +128,9 @@ class Figures:
         known, self._beats = self._beats, {beat.worker: beat for beat in beats}
         for name, beat in self._beats.items():
             before = (known or {}).get(name)
-            faults = Beat(env_faults=beat.env_faults, env_rebuilds=beat.env_rebuilds)  # of long ago, perhaps
-            self._tell_of(beat, before or faults)
+            if before is None:  # its faults may be of long ago
+                before = Beat(env_faults=beat.env_faults, env_rebuilds=beat.env_rebuilds)
+            self._tell_of(beat, before)
         if known is not None:
             self._tell_who("note", [name for name in self._beats if name not in known], "here")
             self._tell_who("bad", sorted(known.keys() - self._beats.keys()), "gone")

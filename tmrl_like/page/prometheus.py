@@ -40,8 +40,9 @@ def exposition(sight: Sight | None, silent_s: float, record: Record) -> str:
         for name, about in _OF_SERVER.items():
             lines += _metric(f"server_{name}_total", "counter", about, [("", sight.counters[name])])
         lines += _metric("trainers", "gauge", "trainers that are connected", [("", len(sight.trainers))])
-        lines += _metric("server_workers", "gauge", "workers that are connected", [("", len(sight.workers))])
-        lines += _of_workers([(age_s + silent_s, beat) for age_s, beat in sight.workers])
+        beats = [(age_s + silent_s, beat) for age_s, beat in sight.beats]
+        lines += _metric("server_workers", "gauge", "workers that are connected", [("", len(beats))])
+        lines += _of_workers(beats)
     numbers = {}  # by a name that Prometheus reads; an agent names its metrics as it likes
     for name, value in record.items():
         if isinstance(value, int | float) and not isinstance(value, bool):

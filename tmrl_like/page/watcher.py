@@ -66,7 +66,8 @@ class Browser:
 class Watcher:
     """Looks at a server, often while somebody looks at the page (see `session.Role`).
 
-    Browsers are told, in JSON, of the "workers" a few times a second and of the "run" every few seconds.
+    Browsers are told, in JSON, of the "workers" a few times a second, as the server says it, and of the "run" every few
+    seconds.
 
     Attributes:
         session: keeps the connection; raises what ended it.
@@ -95,11 +96,9 @@ class Watcher:
         self._told_at = -math.inf
         self.session.wake()
 
-    def _tell(self, kind: str, content: Any) -> None:
-        if browsers := list(self.browsers):
-            data = msgspec.json.encode(content)
-            for browser in browsers:
-                browser.put(kind, data)
+    def _tell(self, kind: str, data: bytes) -> None:
+        for browser in list(self.browsers):
+            browser.put(kind, data)
 
     # -- the connection's thread ---------------------------------------------------------------------
 
@@ -121,7 +120,7 @@ class Watcher:
                 self.figures.add_record(json.loads(report))
         if now - self._compared_at >= _COMPARES_EVERY_S:
             self._compared_at = now
-            self.figures.see(sight.trainers, [beat for _, beat in sight.workers])
+            self.figures.see(sight.trainers, [beat for _, beat in sight.beats])
         self._tell("workers", sight.workers)
 
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
@@ -134,7 +133,7 @@ class Watcher:
             self.figures.tell(*(("good", "connected to the server") if connected else ("bad", "no server answers")))
         if self.browsers and now - self._told_at >= _TELLS_OF_RUN_EVERY_S:
             self._told_at = now
-            self._tell("run", self._run(connected))
+            self._tell("run", msgspec.json.encode(self._run(connected)))
         every_s = _LOOKS_EVERY_S if is_wanted else _KEEPS_UP_EVERY_S
         if connected and now - self._asked_at >= every_s and send(m.encode(m.Look(self._view, self._report))):
             self._asked_at = now

@@ -679,7 +679,7 @@ class Relay:
         before = self._report - len(self._reports)
         reports = list(itertools.islice(self._reports, max(0, message.report - before), None))
         trainers = [trainer.hello.name for trainer in self.ranks.values()]
-        sight = m.Sight(trainers, asdict(self.counters), workers, reports)
+        sight = m.Sight(trainers, asdict(self.counters), msgspec.json.encode(workers), reports)
         view = m.View(self._views + 1, self._report)
         if self._link.send(seat.peer, m.encode(view, msgspec.msgpack.encode(sight))):
             self._views += 1

@@ -41,6 +41,7 @@ BETWEEN_LEAVES = " | "
 
 Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME, pattern=rf"\A[^{CONTROLS}]*\Z")]
 Text = Annotated[str, msgspec.Meta(max_length=4000)]
+Finite = Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)]
 
 
 class Message(msgspec.Struct, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -234,7 +235,7 @@ class Beat(Message):
 
     worker: Name = ""
     policy_version: Count = 0  # the version that drives now
-    policy_age_s: float = 0.0
+    policy_age_s: Finite = 0.0
     policy_received: Count = 0  # the newest version that arrived whole
     env_steps: Count = 0
     overruns: Count = 0
@@ -247,17 +248,18 @@ class Beat(Message):
     env_rebuilds: Count = 0  # how often it was rebuilt
     ended: Text = ""  # why the worker no longer drives; empty: it does, or will
     awaits: bool = False  # it is in lockstep with training, see `Bundle`
-    time_step_s: float = 0.0  # nominal; 0: the environment does not run in real time
+    time_step_s: Finite = 0.0  # nominal; 0: the environment does not run in real time
     late_steps: Annotated[tuple[Count, ...], msgspec.Meta(max_length=len(LATENESS_EDGES_S) + 1)] = ()  # steps since
     # the start by how late they were, in the bins of `LATENESS_EDGES_S`
-    action_delay_s: float = 0.0  # from the newest observation to the action that was chosen on it
-    returns: Annotated[tuple[float, ...], msgspec.Meta(max_length=RETURNS_KEPT)] = ()  # of the last episodes
+    action_delay_s: Finite = 0.0  # from the newest observation to the action that was chosen on it
+    returns: Annotated[tuple[Finite, ...], msgspec.Meta(max_length=RETURNS_KEPT)] = ()  # of the last episodes
     driver: Name = ""  # who drives: "policy", "expert", "safe" (the safe action), "human" or "program"
-    at_s: float = 0.0  # when the worker said this; Unix time, by its own clock as it is set now
-    up_s: float = 0.0  # when the worker said this, by a clock of its machine that nobody sets (`base.clocks.up_s`)
+    at_s: Finite = 0.0  # when the worker said this; Unix time, by its own clock as it is set now
+    up_s: Finite = 0.0  # when the worker said this, by a clock of its machine that nobody sets (`base.clocks.up_s`)
 
     def __post_init__(self) -> None:
-        self.alarm, self.ended = one_line(self.alarm), one_line(self.ended)
+        if self.alarm or self.ended:
+            self.alarm, self.ended = one_line(self.alarm), one_line(self.ended)
 
 
 class Report(Message):
@@ -286,8 +288,13 @@ class Sight(msgspec.Struct, array_like=True):
 
     trainers: list[str]
     counters: dict[str, int]  # of the server since its start
-    workers: list[tuple[float, Beat]]  # of each the seconds since its newest beat came, and that
+    workers: bytes  # JSON, for browsers: of each the seconds since its newest beat came, and that
     reports: list[bytes]  # records that the trainer has sent since the last view, oldest first, as JSON
+
+    @property
+    def beats(self) -> list[tuple[float, Beat]]:
+        """What `workers` says."""
+        return _workers_decoder.decode(self.workers)
 
 
 class Probe(Message):
@@ -325,6 +332,7 @@ AnyMessage: TypeAlias = (
 )
 
 _encoder = msgspec.msgpack.Encoder()
+_workers_decoder = msgspec.json.Decoder(list[tuple[float, Beat]])
 _decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
 
 

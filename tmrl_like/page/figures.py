@@ -17,7 +17,8 @@ Incident: TypeAlias = tuple[float, str, str]
 
 _MAX_BINS = 300
 _MAX_INCIDENTS = 300
-_MAX_CURVES, _LONGEST_NAME = 500, 100
+_MAX_CURVES = 100
+_DRAWN = ("return", "training_steps_per_env_step", "loss_", "q_", "entropy_", "sample_age_p", "demonstration_share")
 _NAMED = 5  # workers in one line
 _PEOPLE = tuple(source.name.lower() for source in TAKEN_OVER)  # and programs, as a beat names them
 
@@ -59,7 +60,7 @@ class Figures:
     """Collects records of the metrics, and workers' signs of life.
 
     Attributes:
-        curves: over the time of training: of the numbers of the rounds by their names, and "return" and "return_test".
+        curves: over the time of training: of numbers of the rounds by their names, and "return" and "return_test".
         round: the newest round's record; empty: there was none.
         time_s: of the newest record.
         incidents: the newest, oldest first.
@@ -74,7 +75,6 @@ class Figures:
         self.incidents: deque[Incident] = deque(maxlen=_MAX_INCIDENTS)
         self._beats: dict[str, Beat] | None = None  # the newest, by worker
         self._trainers: list[str] | None = None
-        self._has_left_out = False
 
     def add_record(self, record: Record) -> None:
         """Add a record. One that is earlier than the last stands for it and all since: training began again there."""
@@ -86,25 +86,16 @@ class Figures:
         if record.get("kind") == "round":
             self._tell_of_round(record)
             self.round = record
-            left_out = [name for name, value in record.items() if not self._add(name, value)]
-            if left_out and not self._has_left_out:
-                self._has_left_out = True
-                self.tell(
-                    "bad",
-                    f"{len(left_out)} of the trainer's figures have no curve, the first {left_out[0]:.40}: "
-                    f"expected at most {_MAX_CURVES}, with names of at most {_LONGEST_NAME} characters",
-                )
+            for name, value in record.items():
+                self._add(name, value)
         elif record.get("kind") == "episode":
             self._add("return_test" if record.get("test") else "return", record.get("return"))
 
-    def _add(self, name: str, value: object) -> bool:
-        """Whether there is room for it: a trainer may send whatever names it likes."""
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            return True
-        if name not in self.curves and (len(self.curves) >= _MAX_CURVES or len(name) > _LONGEST_NAME):
-            return False
-        self.curves.setdefault(name, Curve()).add(self.time_s, value)
-        return True
+    def _add(self, name: str, value: object) -> None:
+        if not name.startswith(_DRAWN) or not isinstance(value, int | float) or isinstance(value, bool):
+            return
+        if name in self.curves or len(self.curves) < _MAX_CURVES:  # a trainer may send whatever names it likes
+            self.curves.setdefault(name, Curve()).add(self.time_s, value)
 
     def _tell_of_round(self, record: Record) -> None:
         before = self.round

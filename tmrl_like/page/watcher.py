@@ -28,7 +28,6 @@ _KEEPS_UP_EVERY_S = 5.0  # else: a server keeps the reports of much longer
 _LOOKED_AT_FOR_S = 3.0  # after a request
 _TELLS_OF_RUN_EVERY_S = 3.0
 _COMPARES_EVERY_S = 0.9  # what workers say
-_DRAWN = ("return", "training_steps_per_env_step", "loss_", "q_", "entropy_", "sample_age_p", "demonstration_share")
 _decoder = msgspec.msgpack.Decoder(m.Sight)
 
 
@@ -147,12 +146,11 @@ class Watcher:
 
     def _run(self, connected: bool) -> dict[str, Any]:
         figures = self.figures
-        curves = {name: curve.columns() for name, curve in figures.curves.items() if name.startswith(_DRAWN)}
         return {
             **self._title,
             "connected": connected,
             "time_s": figures.time_s,
             "round": figures.round,
-            "curves": curves,
+            "curves": {name: curve.columns() for name, curve in figures.curves.items()},
             "incidents": list(figures.incidents),
         }

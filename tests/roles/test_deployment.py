@@ -28,11 +28,11 @@ def test_worker_and_trainer_say_why_a_policy_does_not_drive_and_the_next_good_on
     until(lambda: trainer.link.fleet()["workers_with_alarm"] == 1)
     assert "not finite" in caplog.text
     until(lambda: trainer.worker_versions == {"arm": 1})
-    assert trainer.worker_lags == {"arm": trainer.link.newest_version - 1}
+    assert trainer.link.fleet()["policy_lag_versions"] == trainer.link.newest_version - 1
     policy.layer.bias.data.fill_(0.5)
     newest = trainer.link.broadcast_model(policy)
     until(lambda: trainer.worker_versions == {"arm": newest})
-    assert trainer.worker_lags == {"arm": 0}
+    assert trainer.link.fleet()["policy_lag_versions"] == 0
     until(lambda: trainer.link.fleet()["workers_with_alarm"] == 0)
     lines = [r.message for r in caplog.records]
     assert len([line for line in lines if line.startswith("worker arm: policy")]) == 1

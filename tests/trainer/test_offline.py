@@ -51,7 +51,7 @@ def places(tmp_path):
 def test_it_trains_to_its_end_keeps_policies_and_goes_on_from_its_checkpoint(tmp_path, recorded):
     with Trainer(training(recorded, update_model_interval=100), **places(tmp_path), offline=True) as trainer:
         trainer.run()
-        assert (trainer.worker_versions, trainer.worker_lags) == ({}, {})
+        assert trainer.worker_versions == {}
     assert (trainer.training.total_updates, trainer.training.total_samples) == (200, 17)
     store = PolicyStore(tmp_path / "policies")
     assert store.versions() == [1, 2, 3, 4, 5]  # at first, twice meanwhile, after each epoch

@@ -25,7 +25,7 @@ GONE: dict[str, str] = {
     "auto": "a number: raise it while training_steps_per_env_step_round follows and no deadline is missed",
     "auto_ratio_bound": "max_training_steps_per_env_step",
     "env_steps": "use worker.loop.env_steps, or the sum over worker.lanes where there are several environments",
-    "keep_policies_s": "the newest versions are kept, by number: trainer.keep_policies",
+    "keep_policies_s": "keep_policies, how many of the newest versions stay",
     "max_steps_per_update": "the ratio is the training's: max_training_steps_per_env_step",
     "on_trainer_rollout": "on_worker_rollout (of a RolloutWorker: on_rollout)",
     "points": "a number; an agent_scheduler or an edited file changes it while training goes on",

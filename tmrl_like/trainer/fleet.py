@@ -132,10 +132,6 @@ class Fleet:
         """The version that drives now, of each living worker."""
         return {c.beat.worker: c.beat.policy_version for c in self._alive()}
 
-    def lags(self, newest: int) -> dict[str, int]:
-        """Versions by which each living worker is behind."""
-        return {c.beat.worker: _lag(c.beat, newest) for c in self._alive()}
-
     def metrics(self, newest: int) -> dict[str, float]:
         """The workers' condition, and what they did since the last call; `newest`: the version published last."""
         alive = self._alive()

@@ -50,7 +50,7 @@ class Schedule:
             at a time, and counted.
         max_policy_lag_versions: samples whose policy is older by more than so many versions are dropped and counted,
             and a worker that drives such a policy is named in the log.
-        reward_window: decisions of each worker, and of all, whose mean reward is known at any time.
+        reward_window: decisions of the workers whose mean reward is known at any time.
         held_out_share: share of the episodes, 0 to below 1, that are never trained on: a batch of them after each round
             gives the losses `…_held_out`. A memory takes it as `held_out`, if it takes that; 0: none is held out.
         device: where batches and the agent are; none: cuda where there is one, else cpu.

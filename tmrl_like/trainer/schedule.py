@@ -366,7 +366,7 @@ class TrainingOffline(Schedule):
                 self._own_copied_samples += len(buffer)
             else:
                 self._count(delivery, interface, metrics)
-                self.recent_rewards.add(delivery.receipt.worker if delivery.receipt else "", buffer)
+                self.recent_rewards.add(buffer)
         if delivery.awaits and delivery.receipt is not None:
             self._awaited.append((self.pacer.tasked_steps, delivery.receipt))
         if not delivery.is_copy:

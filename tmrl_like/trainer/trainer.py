@@ -281,15 +281,9 @@ class Trainer:
         versions: dict[str, int] = self.link.workers.versions()
         return versions
 
-    @property
-    def worker_lags(self) -> dict[str, int]:
-        """By how many versions the newest policy is ahead of that, likewise."""
-        lags: dict[str, int] = self.link.workers.lags(self.link.newest_version)
-        return lags
-
-    def average_reward(self, worker: str | None = None) -> float | None:
-        """Mean reward of the newest `reward_window` decisions of a worker, or of all workers; None: there were none."""
-        return self.training.recent_rewards.mean(worker)
+    def average_reward(self) -> float | None:
+        """Mean reward of the newest `reward_window` decisions of all workers; None: there were none."""
+        return self.training.recent_rewards.mean()
 
     def _run(self, *further: Sink) -> None:
         try:

@@ -383,6 +383,14 @@ class Told:
         self.values = values
 
 
+def test_a_key_that_is_gone_is_refused_with_its_heir(file: Path) -> None:
+    file.write_text(f"{file.read_text()}\non_trainer_rollout: builtins.print\n")
+    with pytest.raises(ConfigError, match="there is no such key; an earlier version had it: on_worker_rollout"):
+        load_settings(file)
+    with pytest.raises(ConfigError, match=r"there is no such key; .*: worker\.rollout_observations"):
+        load_settings(shipped()["drone"], [(("trainer", "rollout_observations"), "true")])
+
+
 @pytest.mark.parametrize("name", ["racing_iqn", "vizdoom_iqn", "trackmania_iqn"])
 def test_an_experiment_of_iqn_explores_less_and_less(name: str) -> None:
     scheduler, agent, shares = load_experiment(shipped()[name], parts=("agent_scheduler",)).agent_scheduler, Told(), []

@@ -12,7 +12,6 @@ import json
 import sys
 import tempfile
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -105,7 +104,7 @@ class Faulty:
     """An environment with something wrong with it: `step` changes what it gets and what it returns."""
 
     def __init__(self, env: Any, **changes: Any) -> None:
-        """`observe`, `reward`, `act`: functions; `limit`: steps after which an episode is cut, or terminated if
+        """`observe`, `reward`: functions; `limit`: steps after which an episode is cut, or terminated if
         `limit_terminates`; `observation_space`: another one.
         """
         self._env, self._changes = env, changes
@@ -120,8 +119,7 @@ class Faulty:
         return self._observe(obs), info
 
     def step(self, action: Any) -> Any:
-        act = self._changes.get("act", lambda action: action)
-        obs, rew, terminated, truncated, info = self._env.step(act(action))
+        obs, rew, terminated, truncated, info = self._env.step(action)
         self._num_steps += 1
         rew = np.float32(self._changes.get("reward", lambda rew, terminated: rew)(rew, terminated))
         if self._num_steps >= self._changes.get("limit", np.inf):
@@ -130,17 +128,6 @@ class Faulty:
 
     def _observe(self, obs: Any) -> Any:
         return self._changes.get("observe", lambda obs: obs)(obs)
-
-
-class Delayed:
-    """Actions that act so many steps later."""
-
-    def __init__(self, steps: int) -> None:
-        self._waiting = deque([np.zeros(2, np.float32)] * steps)
-
-    def __call__(self, action: Any) -> Any:
-        self._waiting.append(action)
-        return self._waiting.popleft()
 
 
 class Blind(SquashedGaussianActor):

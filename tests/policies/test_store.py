@@ -61,7 +61,11 @@ def test_the_newest_versions_stay_and_those_with_a_tag(store):
 
 
 def test_the_newest_version_never_goes(store):
+    add(store, 1, 2, 3)
     assert store.collect(at_most=0) == 2
+    assert store.versions() == [3]
+
+
 def test_a_tag_moves_in_one_step(store):
     add(store, 1, 2)
     for version in (1, 1, 2):

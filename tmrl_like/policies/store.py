@@ -10,7 +10,6 @@ may read at any time, and what one process removes stays whole for another one t
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import os
@@ -161,9 +160,11 @@ class PolicyStore:
         removed = 0
         remove_drafts(self.folder)
         for version in self.versions()[: -max(1, at_most)]:
-            with contextlib.suppress(OSError):  # Windows, where somebody reads it: the next time then
+            try:
                 disk.remove(self.path(version))
                 removed += 1
+            except OSError:  # Windows, where somebody reads it: the next time then
+                continue
         return removed
 
     # -- anybody -------------------------------------------------------------------------------------

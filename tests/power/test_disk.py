@@ -1,10 +1,9 @@
 """The disk that tests cut the power of: what is synced stays, and what is not may be lost in any way."""
 
 import random
-from pathlib import Path
 
 import pytest
-from disk import PowerDisk, State, read_tree, write_tree
+from disk import PowerDisk, read_tree
 
 from tmrl_like.base.files import disk, link_atomically, write_atomically
 
@@ -68,20 +67,6 @@ def test_a_file_that_was_removed_may_come_back(power):
     assert set(left(power)) == {None, b"one"}
 
 
-def test_a_folder_is_named_before_what_is_in_it(power):
-    write_atomically(power.root / "a" / "b" / "f", b"x")
-    disk.sync_folder(power.root / "a" / "b")
-    assert set(left(power, "a/b/f")) == {b"x"}
-
-
-def test_what_was_truncated_may_come_back(power):
-    written(power, b"one", b"two", sync=True)
-    with disk.open(power.root / "f") as file:
-        disk.truncate(file, 3)
-        disk.write(file, b"X")
-    assert set(left(power)) >= {b"oneX", b"onetwo", b"one", b"oneXwo"}
-
-
 def test_the_model_sees_what_is_in_the_folder(power):
     rng = random.Random(1)
     for number in range(60):
@@ -99,21 +84,3 @@ def test_after_a_cut_the_folder_is_as_the_cut_left_it_and_all_in_it_is_synced(po
     before = read_tree(power.root)
     assert power.state.seen() == before
     assert power.state.after_a_cut(random.Random(6)) == before
-
-
-def test_the_dead_write_nothing_any_more(power):
-    written(power, b"one")
-    power.is_off = True
-    disk.remove(power.root / "f")
-    with pytest.raises(OSError, match="power is off"):
-        disk.open(power.root / "g", new=True)
-    assert read_tree(power.root) == {"f": b"one"}
-    assert not [operation for operation in power.operations if operation[0] == "remove"]
-
-
-def test_other_folders_are_not_touched(power, tmp_path):
-    write_atomically(tmp_path / "other" / "f", b"x")
-    assert power.operations == []
-    write_tree({"a/f": b"1", "b": None}, tmp_path / "other")
-    assert read_tree(tmp_path / "other") == {"a": None, "a/f": b"1", "b": None, "f": b"x"}
-    assert State(read_tree(tmp_path / "other")).seen() == read_tree(Path(tmp_path / "other"))

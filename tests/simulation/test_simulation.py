@@ -54,6 +54,9 @@ def histories(seeds, steps):
     return counts
 
 
+@pytest.mark.fault(
+    "disk", "the power of a worker with a spool is cut", "no sample comes twice, damaged, or where it does not belong"
+)
 @pytest.mark.fault("network", "packets are lost, doubled and held up, each way", "each is in the memory once, in order")
 @pytest.mark.fault(
     "processes",

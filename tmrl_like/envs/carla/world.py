@@ -39,8 +39,8 @@ class SimulatorOptions:
     """Loading a map may take this long."""
     map_name: str | None = None
     """Such as Town03; none: the one that is loaded."""
-    weather: str | dict[str, float] | None = None
-    """A preset of `carla.WeatherParameters` such as WetSunset, or its fields; none: as it is."""
+    weather: str | None = None
+    """A preset of `carla.WeatherParameters` such as WetSunset; none: as it is."""
     vehicle: str = "vehicle.tesla.model3"
     """A blueprint of CARLA's library."""
     role_name: str = "tmrl_like"
@@ -66,26 +66,15 @@ def require_carla() -> None:
 
 
 def weather_of(options: SimulatorOptions) -> carla.WeatherParameters | None:
-    """The weather that is asked for; ConfigError: no such preset or field, or a value that is not finite."""
+    """The weather that is asked for; ConfigError: no such preset."""
     import carla
 
-    if isinstance(options.weather, str):
-        preset = getattr(carla.WeatherParameters, options.weather, None)
-        if not isinstance(preset, carla.WeatherParameters):
-            known = [n for n, v in vars(carla.WeatherParameters).items() if isinstance(v, carla.WeatherParameters)]
-            raise ConfigError(f"simulator: weather is {options.weather!r}; CARLA has {', '.join(sorted(known))}")
-        return preset
     if options.weather is None:
         return None
-    weather = carla.WeatherParameters()
-    fields = [name for name in dir(weather) if isinstance(getattr(weather, name), float)]
-    for name, value in options.weather.items():
-        if name not in fields:
-            raise ConfigError(f"simulator: weather has no {name!r}; it has {', '.join(fields)}")
-        if not math.isfinite(value):
-            raise ConfigError(f"simulator: weather: {name} is {value}; it must be finite")
-        setattr(weather, name, float(value))
-    return weather
+    presets = {n: v for n, v in vars(carla.WeatherParameters).items() if isinstance(v, carla.WeatherParameters)}
+    if options.weather not in presets:
+        raise ConfigError(f"simulator: weather is {options.weather!r}; CARLA has {', '.join(sorted(presets))}")
+    return presets[options.weather]
 
 
 class CarlaWorld:

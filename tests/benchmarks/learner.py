@@ -1,4 +1,4 @@
-"""Training steps per second: SAC, REDQ and discrete SAC, in the whole loop, and beside their arithmetic and SBX.
+"""Training steps per second: SAC and REDQ, in the whole loop, and beside their arithmetic and SBX.
 
     python tests/benchmarks/learner.py [--threads 1 2] [--rounds 30] [--peer PYTHON]
 
@@ -23,8 +23,6 @@ from _common import Options, finish, median, peer_has, repeat
 from gymnasium import spaces
 
 from tmrl_like.agents import (
-    CategoricalActor,
-    DiscreteSACAgent,
     EnsembleCritic,
     REDQAgent,
     SACAgent,
@@ -110,11 +108,10 @@ def best_mm() -> Callable[[], float]:
     return lambda: 2.0 * BATCH * 256 * 256 * rate(lambda: torch.mm(a, b, out=c), 50)
 
 
-def batch(width: int, discrete: bool = False) -> Batch:
+def batch(width: int) -> Batch:
     size = SIZES[width]
-    act = torch.randint(0, ACT, (size,)) if discrete else torch.rand(size, ACT) * 2 - 1
-    zeros = torch.zeros(size)
-    return Batch(torch.rand(size, OBS) * 2 - 1, act, torch.rand(size), torch.rand(size, OBS) * 2 - 1, zeros, zeros)
+    zeros, (obs, next_obs) = torch.zeros(size), torch.rand(2, size, OBS) * 2 - 1
+    return Batch(obs, torch.rand(size, ACT) * 2 - 1, torch.rand(size), next_obs, zeros, zeros)
 
 
 def agents(width: int) -> dict[str, tuple[TrainingAgent, Batch]]:
@@ -125,13 +122,11 @@ def agents(width: int) -> dict[str, tuple[TrainingAgent, Batch]]:
         "critic_cls": partial(EnsembleCritic, normalize_obs=False, layer_norm=False),
         "actor_polyak": 0.0,
     }
-    discrete = DiscreteSACAgent(OBSERVATIONS, spaces.Discrete(ACT), actor_cls=partial(CategoricalActor, **nets))
     return {
         "sac": (SACAgent(*SPACES, **plain), batch(width)),
         "sac_page": (SACAgent(*SPACES, **plain, acceleration="off"), batch(width)),
         "recipe": (SACAgent(*SPACES, actor_cls=actor), batch(width)),
         "redq": (REDQAgent(*SPACES, **plain, policy_delay=1), batch(width)),
-        "discrete": (discrete, batch(width, discrete=True)),
     }
 
 

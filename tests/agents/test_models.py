@@ -12,6 +12,7 @@ from tmrl_like.agents.models import (
 from tmrl_like.agents.observations import Encoder, Rescale
 from tmrl_like.agents.sharing import copy_shared, no_grad
 from tmrl_like.errors import ConfigError
+from tmrl_like.policies.actor import to_batch_of_one
 from tmrl_like.policies.network import scale_and_shift
 
 NESTED = spaces.Tuple(
@@ -100,36 +101,15 @@ def test_the_density_integrates_to_one_over_the_action_space():
         assert log_prob[near].exp().mean().item() == pytest.approx(density, rel=0.1)
 
 
-@pytest.mark.parametrize("test", [True, False])
-@pytest.mark.parametrize("layer_norm", [True, False])
-def test_acting_on_one_raw_observation_equals_acting_on_its_batch(test, layer_norm):
-    actor = SquashedGaussianActor(NESTED, ACTIONS, hidden_sizes=(16, 16), layer_norm=layer_norm)
-    obs = NESTED.sample()
-    torch.manual_seed(1)
-    one = actor.act_(obs, test)
-    torch.manual_seed(1)
-    with torch.inference_mode():
-        batched = actor.act(_as_batch(obs), test)
-    np.testing.assert_allclose(one, batched, rtol=1e-6)
-    assert one.shape == (2,)
-    assert one.dtype == np.float32
-
-
-def _as_batch(obs):
-    if isinstance(obs, tuple):
-        return tuple(_as_batch(o) for o in obs)
-    if isinstance(obs, dict):
-        return {key: _as_batch(o) for key, o in obs.items()}
-    return torch.as_tensor(np.asarray(obs)[None])
-
-
 def test_a_test_action_is_the_squashed_mean():
     actor = SquashedGaussianActor(NESTED, ACTIONS, hidden_sizes=(16, 16))
     obs = NESTED.sample()
     with torch.no_grad():
-        mean, _ = actor(_as_batch(obs))
+        mean, _ = actor(to_batch_of_one(obs))
     expected = actor.act_center + actor.act_half * torch.tanh(mean[0])
-    np.testing.assert_allclose(actor.act_(obs, test=True), expected.numpy(), rtol=1e-6)
+    action = actor.act_(obs, test=True)
+    np.testing.assert_allclose(action, expected.numpy(), rtol=1e-6)
+    assert (action.shape, action.dtype) == ((2,), np.float32)
     np.testing.assert_array_equal(actor.act_(obs, test=True), actor.act_(obs, test=True))
 
 

@@ -37,7 +37,8 @@ class Options(argparse.ArgumentParser):
     def parse(self) -> argparse.Namespace:
         if "--quick" in sys.argv[1:]:
             self.set_defaults(**self._quick)
-            timer = threading.Timer(_QUICK_LIMIT_S, _give_up)
+            taken_s = time.time() - psutil.Process().create_time()
+            timer = threading.Timer(_QUICK_LIMIT_S - taken_s, _give_up)
             timer.daemon = True
             timer.start()
         return self.parse_args()

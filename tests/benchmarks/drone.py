@@ -22,6 +22,7 @@ from _common import Options, finish, median
 
 CONFIG = Path(__file__).parents[2] / "config" / "drone.yaml"
 GAIN = 4.0  # 1/s
+AGES = ("sample_age_p50_s", "sample_age_p99_s", "policy_age_p50_s", "policy_age_p99_s")
 FINAL = ("return", "terminated", "steps")
 
 
@@ -82,6 +83,7 @@ def mean_test_return_before(records: list[dict[str, Any]], time_s: float) -> flo
 def summary(result: dict[str, Any]) -> dict[str, float]:
     records = result["records"]
     rounds = [r for r in records if r["kind"] == "round"][1:]
+    newest = rounds[-1] if rounds else {}
     trained = result["trained"]
     tests = [r for r in records if r["kind"] == "episode"]
     return {
@@ -89,13 +91,10 @@ def summary(result: dict[str, Any]) -> dict[str, float]:
         "test_return_in_third_minute": mean_test_return_before(records, 180),
         **{f"final_{name}_mean": float(np.mean([e[name] for e in trained])) for name in FINAL if trained},
         "collecting_s": float(max(r["time_s"] for r in tests)),
-        "sample_age_p50_s": median([r["sample_age_p50_s"] for r in rounds if "sample_age_p50_s" in r]),
-        "sample_age_p99_s": median([r["sample_age_p99_s"] for r in rounds if "sample_age_p99_s" in r]),
-        "policy_age_p50_s": median([r["policy_age_p50_s"] for r in rounds if "policy_age_p50_s" in r]),
-        "policy_age_p99_s": median([r["policy_age_p99_s"] for r in rounds if "policy_age_p99_s" in r]),
+        **{name: median([r[name] for r in rounds if name in r] or [float("nan")]) for name in AGES},
         "overruns": float(max((r.get("overruns_total", 0) for r in rounds), default=0)),
-        "env_steps": float(rounds[-1]["env_steps_total"]),
-        "training_steps": float(rounds[-1]["training_steps_total"]),
+        "env_steps": float(newest.get("env_steps_total", 0)),
+        "training_steps": float(newest.get("training_steps_total", 0)),
         "exit_code": float(result["exit_code"]),
     }
 

@@ -17,7 +17,7 @@ from socketserver import ThreadingTCPServer
 from typing import Any
 
 from tmrl_like.base.threads import start_thread
-from tmrl_like.errors import AddressInUseError, TransportError
+from tmrl_like.errors import AddressInUseError, ShortageError, TransportError
 from tmrl_like.page.prometheus import exposition
 from tmrl_like.page.watcher import Browser, Watcher
 
@@ -118,7 +118,12 @@ class _Server(ThreadingTCPServer):
         if not self._connections.acquire(blocking=False):
             self.shutdown_request(request)
             return
-        start_thread(partial(self.process_request_thread, request, client_address), "tmrl-page-answer")
+        try:
+            start_thread(partial(self.process_request_thread, request, client_address), "tmrl-page-answer")
+        except ShortageError as error:
+            log.warning("%s", error)
+            self._connections.release()
+            self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:

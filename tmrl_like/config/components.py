@@ -118,7 +118,7 @@ def check_value(document: Document, keys: Keys, annotation: Any, value: Any) -> 
                     return value
                 return value if converted == value else converted
     got = "none" if value is None else f"{value!r:.80}"
-    words = map(str, value if isinstance(value, dict) else [value])
+    words = map(str, value) if isinstance(value, dict) else [f"{keys[-1]}: {value}"]
     hint = next((f"; {suggestion(word, ())}" for word in words if word in GONE), "")
     raise document.error(keys, f": expected {type_name(annotation)}, got {got}{hint}")
 

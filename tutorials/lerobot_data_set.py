@@ -27,10 +27,7 @@ def samples(frames):
         yield act[k], obs[k + 1], rew, is_last and terminates, is_last and not terminates, {}
 
 
-frames = (
-    frame
-    for file in sorted(Path(sys.argv[1]).glob("data/*/*.parquet"))
-    for frame in parquet.read_table(file).to_pylist()
-)
+files = sorted(Path(sys.argv[1]).glob("data/*/*.parquet"))
+frames = (frame for file in files for frame in parquet.read_table(file).to_pylist())
 episodes = (list(group) for _, group in itertools.groupby(frames, key=lambda frame: frame["episode_index"]))
 print(write_data_set(sys.argv[2], (Buffer(list(samples(episode)), "lerobot") for episode in episodes)), "samples")

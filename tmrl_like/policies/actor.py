@@ -72,7 +72,7 @@ class ActorModule(torch.nn.Module, ABC):
             obs: the observation's structure with tensors [N, ...] as leaves.
 
         Returns:
-            The actions, [N, *action shape].
+            The actions, [N, …] in the shape of the action space.
 
         Raises:
             NotImplementedError: this actor has none.

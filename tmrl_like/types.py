@@ -289,7 +289,6 @@ class Delivery:
         episodes: finished episodes, test episodes among them.
         receipt: of the last packet; None where there is none to be acknowledged.
         awaits: in lockstep: the worker holds still until the training steps that these samples allow are made.
-        is_copy: of several trainers that all get these samples, another one counts them.
         ahead_s: by how much the Unix times of these samples are ahead of the trainer's, `base.clocks.unix_s`.
     """
 
@@ -297,7 +296,6 @@ class Delivery:
     episodes: tuple[EpisodeStats, ...] = ()
     receipt: Receipt | None = None
     awaits: bool = False
-    is_copy: bool = False
     ahead_s: float = 0.0
 
 

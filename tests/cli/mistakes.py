@@ -130,6 +130,12 @@ MISTAKES = {
     "a choice misspelt": Mistake(["server", TINY, "--log-level", "inf"], "there is no 'inf'; did you mean info?"),
     "an argument too many": Mistake(["server", TINY, "more"], "'more' is one argument too many"),
     "too few workers": Mistake(["run", TINY, "--workers", "0"], "0 is not 1 or more"),
+    "fewer workers than trainers": Mistake(
+        ["run", TINY, "--trainers", "3", "--workers", "2"], "--trainers 3 needs --workers 3 at least"
+    ),
+    "samples for all trainers": Mistake(
+        ["trainer", TINY, "--trainer.distributed.samples", "all"], "each trainer gets the samples of its own workers"
+    ),
     "no minutes": Mistake(["run", TINY, "--trainer.max_minutes", "0"], "trainer.max_minutes is 0"),
     "no episodes": Mistake(["test", TINY, "--episodes", "0"], "0 is not 1 or more"),
     "two options that exclude": Mistake(["test", TINY, "--policy", "a", "--untrained"], "not allowed with argument"),

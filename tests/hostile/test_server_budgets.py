@@ -56,10 +56,6 @@ class FullLink:
         pass
 
 
-def receipts(number: int) -> tuple[tuple[int, int], ...]:
-    return tuple((INT + i, INT) for i in range(number))
-
-
 TAKEN_OVER = tuple(range(INT, INT + m.MAX_TAKEN_OVER))
 MESSAGES: dict[str, Callable[[int], bytes]] = {
     "hello": lambda i: m.encode(m.Hello("worker", f"w{i}", i + 1, "0")),
@@ -79,9 +75,6 @@ MESSAGES: dict[str, Callable[[int], bytes]] = {
     "a bundle of another worker": lambda i: m.encode(m.Bundle("honest", 1, 1)),
     "ack": lambda i: m.encode(m.Ack("honest", 1, INT, INT, True)),
     "dismissal": lambda i: m.encode(m.Dismissal("honest", 2, TEXT)),
-    "receipts wanted": lambda i: m.encode(m.ReceiptsWanted("honest", 1, TAKEN_OVER)),
-    "receipts": lambda i: m.encode(m.Receipts("honest", 1, receipts(m.MAX_TAKEN_OVER))),
-    "takeover": lambda i: m.encode(m.Takeover("honest", 1, receipts(m.MAX_TAKEN_OVER), False)),
     "policy frame": lambda i: m.encode(m.PolicyFrame(1, i, 2**40, 2**50, 0.0)),
     "a large policy frame": lambda i: m.encode(m.PolicyFrame(1, i, 2**40, 2**50, 0.0), bytes(FRAME_BYTES)),
     "the first frame of a policy": lambda i: m.encode(m.PolicyFrame(i, 0, 2**40, 2**50, 0.0), bytes(100)),

@@ -79,8 +79,8 @@ class MemoryAudit:
         self._streams = {}  # name: (process, number of its newest sample)
         self._newest = {}  # of each process
 
-    def add(self, stream, rows, is_own):
-        """Samples enter the memory; `is_own`: no other rank is to have them."""
+    def add(self, stream, rows):
+        """Samples enter the memory, and that of no other rank."""
         process, newest = self._streams.get(stream, (None, None))
         for worker, incarnation, number in rows:
             own = (f"w{worker}", incarnation)
@@ -98,9 +98,7 @@ class MemoryAudit:
             process, newest = own, number
             self._newest[own] = max(number, before)
             self.known.add(row)
-            if is_own and own[0] not in self._auditor.shared:
-                assert row not in self._training.owners, f"two ranks have {row}"
-                self._training.owners[row] = self.rank
+            assert row not in self._training.rows, f"two ranks have {row}"
             self._training.rows.add(row)
             self.rows.append(row)
         if rows:
@@ -113,7 +111,6 @@ class TrainingAudit:
     Attributes:
         rows: in the memories of the ranks that live.
         stored: rows that were in a memory, and acknowledged as stored.
-        owners: which rank took a row for its own.
     """
 
     def __init__(self, auditor, training):
@@ -124,7 +121,6 @@ class TrainingAudit:
         self._is_whole = False
         self.rows = set()
         self.stored = set()
-        self.owners = {}
         self._recent = set()  # of those that live no more: the newest, which their logs have to have
 
     @property
@@ -148,9 +144,6 @@ class TrainingAudit:
     def end_replay(self):
         """All logs are in the memories: what was acknowledged as stored must be, too."""
         self._is_whole = True
-        ranks = [set(memory.rows) for memory in self._memories]
-        owners = ((row, rank if rank < len(ranks) else 0) for row, rank in self.owners.items())
-        self.owners = {row: rank for row, rank in owners if row in ranks[rank]}
         lost = self.stored - self.rows
         if self._training.path is not None:
             late = sorted(lost & self._recent)
@@ -181,7 +174,6 @@ class Auditor:
         self.lives = {}  # by process
         self.trainings = {}  # by name
         self.excused = set()  # rows that nobody has to have any more
-        self.shared = set()  # workers whose samples ever went to all ranks
         self._stale = set()
         self._seated = {}  # by server: the training that has the seat, or had it last
         self._dropped = []  # packets that an outbox gave up: (process, sequence)
@@ -279,8 +271,6 @@ class Auditor:
             self._world.note(f"    {process.name if process else 'server'}: {message!r:.300}")
         if isinstance(message, m.Bundle) and process is not None:
             self._on_bundle(message, body)
-        elif isinstance(message, m.Takeover) and message.is_copy:
-            self.shared.add(message.worker)
         elif isinstance(message, m.Ack) and process is not None:
             self.trainings[process.training.name].note_stored(message, process.rank)
             if message.again:

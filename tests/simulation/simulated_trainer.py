@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import msgspec
 from auditor import TrainingAudit
 from disk import PowerDisk
 from kill_lines import Killed
@@ -20,15 +21,20 @@ from tmrl_like.wire import messages as m
 
 
 class SimulatedRanks(Alone):
-    """One of several trainers, whose collectives others have answered before."""
+    """One of several trainers, whose collectives others have answered before.
+
+    Attributes:
+        receipts: what each has stored; None: they are still building.
+    """
 
     def __init__(self, rank, size, run):
         self.rank = rank
         self.size = size
         self.run = run
+        self.receipts = None
 
     def gather(self, data):
-        return [data, self.run.encode()]
+        return [data, self.run.encode()] if self.receipts is None else self.receipts
 
     def sum(self, *numbers):
         return [number + bool(self.run) for number in numbers]
@@ -39,7 +45,6 @@ class Memory:
 
     def __init__(self, audit, memory_size):
         self.memory_size = memory_size
-        self.takes_own = False  # not from the log, nor what another rank counts
         self._audit = audit
 
     def __len__(self):
@@ -50,7 +55,7 @@ class Memory:
         if any(column.shape[1] != 3 for column in columns):
             raise MemoryContractError("the observation is too long")
         rows = [tuple(row) for column in columns for row in column.tolist()]
-        self._audit.add(buffer.stream, rows, self.takes_own)
+        self._audit.add(buffer.stream, rows)
 
 
 class Freshness(FreshnessLimits):
@@ -78,13 +83,13 @@ class TrainerProcess(Process):
         self.session = self.checkpoints = None
 
     def start(self):
-        """As `Trainer.__init__`: bring back what the log holds, then connect."""
+        """As `Trainer.__init__`: bring back what the log holds; `connect` follows when all have done so."""
         self.begin()
         world, training = self.world, self.training
         size = len(training.ranks)
         audit = world.auditor.trainings[training.name].begin_memory(self.rank)
-        ranks = SimulatedRanks(self.rank, size, training.run)
-        self.checkpoints = Checkpoints(training.path, None, None, ranks, training.sync_every_s, in_one_thread=True)
+        self.ranks = SimulatedRanks(self.rank, size, training.run)
+        self.checkpoints = Checkpoints(training.path, None, None, self.ranks, training.sync_every_s, in_one_thread=True)
         self.memory = Memory(audit, training.memory_size)
         pacer = SimpleNamespace(recorded_samples=0, before_samples=lambda *_: None)
         made = SimpleNamespace(memory=self.memory, pacer=pacer, total_samples=0, total_updates=0, epoch=0)
@@ -97,9 +102,15 @@ class TrainerProcess(Process):
             self.die()
             return
         training.run = self.checkpoints.receiver.run
+
+    def connect(self):
+        world, training = self.world, self.training
+        self.ranks.receipts = [msgspec.msgpack.encode(rank.checkpoints.receiver.receipts) for rank in training.ranks]
+        self.checkpoints.gather_receipts(m.share_of)
         link = SimulatedPeerLink(world, training.server, self, self.identity)
         freshness = Freshness(world, world.options.max_age_s)
-        rank = m.ALONE if size == 1 else m.Rank(self.rank, size, training.group, training.wants_all)
+        size = len(training.ranks)
+        rank = m.ALONE if size == 1 else m.Rank(self.rank, size, training.group)
         self.link = TrainerLink(
             link, training.server, self.name, SPACES, self.checkpoints.receiver, freshness, rank=rank
         )
@@ -116,7 +127,6 @@ class TrainerProcess(Process):
             process = delivery.receipt[:2]
             if process in rejected:
                 continue
-            self.memory.takes_own = not delivery.is_copy
             try:
                 if len(delivery.buffer):
                     self.memory.append(delivery.buffer)
@@ -158,7 +168,7 @@ class Training:
         power: of the disk; None: nothing is kept.
     """
 
-    def __init__(self, world, number, server, sizes, wants_all, keeps, memory_size):
+    def __init__(self, world, number, server, sizes, keeps, memory_size):
         self.world = world
         self.name = f"t{number}"
         self.server = server
@@ -166,7 +176,6 @@ class Training:
         self.memory_size = memory_size
         self.run = ""
         self.group = 0
-        self.wants_all = wants_all
         self.machine = Machine(world)
         self.sync_every_s = world.rng.choice((0.0, 0.1, 0.25))
         self.power = None
@@ -215,9 +224,10 @@ class Training:
         self.ranks = [TrainerProcess(self.world, self, rank, self.machine) for rank in range(rng.choice(self.sizes))]
         audit = self.world.auditor.trainings[self.name]
         audit.begin()
-        for rank in self.ranks:
-            rank.run(rank.start)
-            if not rank.is_alive:
-                self.note_death()
-                return
+        for do in ("start", "connect"):
+            for rank in self.ranks:
+                rank.run(getattr(rank, do))
+                if not rank.is_alive:
+                    self.note_death()
+                    return
         audit.end_replay()

@@ -46,11 +46,12 @@ class EnvProcess(Process):
         """Take the folder of the worker, if no link of a dead process holds it."""
         self.begin()
         world, worker = self.world, self.worker
-        self.lanes = []
+        self.lanes, self._locks = [], []
         root = worker.folder()
         for number in range(worker.num_lanes):
             path = root if not number else worker.folder_of_lane(root, number + 1)
             lock = lock_folder(path, name="worker.lock")
+            self._locks.append(lock)  # it may die before the lane is there
             folder = WorkerFolder(path, worker.name, lock)
             life = world.auditor.begin_life(worker)
             log = SampleLog(folder, max_bytes=world.options.log_bytes, incarnation=life.incarnation)
@@ -111,8 +112,9 @@ class EnvProcess(Process):
 
     def die(self):
         super().die()
+        for lock in self._locks:
+            lock.release()
         for lane in self.lanes:
-            lane.folder._lock.release()
             unmap((*lane.log._used, *lane.log._spare))
         self.worker.note_death()
 

@@ -98,7 +98,6 @@ class World:
                 number,
                 name,
                 sizes=sizes,
-                wants_all=rng.random() < 0.2,
                 keeps=sizes != (1,) or rng.random() < 0.85,
                 memory_size=rng.choice((30, 10**9, 10**9)),
             )

@@ -3,10 +3,11 @@
 import msgspec
 import pytest
 from histories import Broken, live
-from simulated_faults import let_clocks_jump
+from simulated_faults import kill_trainer, let_clocks_jump
 
 from tmrl_like.delivery.log import PacketLog
 from tmrl_like.delivery.receiver import Receiver
+from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.clocks import WorkerClocks
 from tmrl_like.wire import messages as m
 
@@ -62,13 +63,41 @@ def test_connections_whose_numbers_start_again_are_found():
         world.network.numbers_again = True
         world.only(swap, 0.1)
 
-    is_found("refused|does not settle", again)
+    is_found("refused|does not settle|two ranks have", again)
 
 
 def test_ages_by_clocks_as_they_are_set_now_are_found(monkeypatch):
     ahead_s = WorkerClocks.ahead_s
     monkeypatch.setattr(WorkerClocks, "ahead_s", lambda self, worker, epoch_s: ahead_s(self, worker, 0.0))
     is_found("dropped as too old", let_clocks_jump)
+
+
+def kill_groups(world):
+    """Trainers, each time another number of them, fall silent, and are killed with what they had to say."""
+
+    def silence_or_kill(world):
+        own = [c for c in world.network.connections if getattr(c.link, "_process", None) in world.trainers]
+        if any(connection.held_until[0] > world.now for connection in own):
+            kill_trainer(world)
+        for connection in own:
+            connection.held_until[0] = world.now + 300.0
+
+    for training in world.trainings:
+        training.sizes = (1, 2, 3)
+    world.only(silence_or_kill, 0.02)
+
+
+def test_what_other_ranks_have_stored_and_nobody_asks_for_is_found(monkeypatch):
+    monkeypatch.setattr(Checkpoints, "gather_receipts", lambda self, rank_of: None)
+    is_found("two ranks have", kill_groups)
+
+
+def test_shares_by_another_size_at_the_start_are_found(monkeypatch):
+    gather = Checkpoints.gather_receipts
+    monkeypatch.setattr(
+        Checkpoints, "gather_receipts", lambda self, rank_of: gather(self, lambda name, size: rank_of(name, size + 1))
+    )
+    is_found("two ranks have", kill_groups)
 
 
 def test_a_log_that_is_written_out_of_order_is_found(monkeypatch):

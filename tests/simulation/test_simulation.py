@@ -12,7 +12,7 @@ from histories import live
 from simulated_faults import let_clocks_jump
 
 SEEDS, STEPS = 25, 800
-MESSAGES = "Ack Beat Bundle Bye Hello HelloWanted Receipts ReceiptsWanted Refusal Takeover Welcome"
+MESSAGES = "Ack Beat Bundle Bye Hello HelloWanted Refusal Welcome"
 HAPPENED = (
     *MESSAGES.split(),
     "a clock jumped",

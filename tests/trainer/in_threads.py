@@ -48,7 +48,7 @@ def all_at_once(ranks, call):
             results[rank.rank] = error
             rank._barrier.abort()
 
-    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in ranks]
+    threads = [threading.Thread(target=run, args=(rank,), name=f"rank {rank.rank}", daemon=True) for rank in ranks]
     for thread in threads:
         thread.start()
     for thread in threads:

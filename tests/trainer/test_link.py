@@ -249,6 +249,11 @@ def test_what_is_missing_before_anything_came_is_the_server_and_every_worker(lin
     assert link.who_is_missing() == expected
 
 
+def test_one_of_several_trainers_says_which_workers_are_its_own(make_link):
+    missing = make_link(rank=m.Rank(1, 3, 7)).who_is_missing()
+    assert "rank 1 gets those of the workers that their names give it: start 3 at least, with names that end" in missing
+
+
 def test_records_go_to_the_server_and_what_the_connection_does_not_take_is_not_sent_again(link):
     sent = []
     for number in range(600):

@@ -1,6 +1,6 @@
 """What several trainers decide and keep together; the ranks are threads."""
 
-import dataclasses
+import itertools
 import time
 
 import pytest
@@ -13,8 +13,10 @@ from tmrl_like.base.functional import partial
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.errors import CheckpointError, ConfigError
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
+from tmrl_like.trainer import checkpoints, schedule
 from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.schedule import TrainingOffline
+from tmrl_like.types import Receipt
 from tmrl_like.wire import messages as m
 
 SPACES = CountingEnv().observation_space, CountingEnv().action_space
@@ -62,8 +64,9 @@ def test_all_train_as_many_steps_as_the_samples_of_all_allow():
     assert [(t.total_updates, t.total_samples) for t in trainings] == [(20, 21)] * 2
 
 
-def test_no_rank_trains_before_all_have_samples():
-    networks = [Network(packet("v", 1), packet("v", 2)), Later()]
+def test_no_rank_trains_before_all_have_samples_and_the_one_without_says_so(caplog, monkeypatch):
+    monkeypatch.setattr(schedule, "_FIRST_REMINDER_S", 0.05)
+    networks = [Later(*[packet("v", k) for k in range(1, 100)]), Later()]
     one, two = ThreadRanks.of(2)
 
     def train(rank):
@@ -75,6 +78,7 @@ def test_no_rank_trains_before_all_have_samples():
         return made
 
     assert [t.total_updates for t in all_at_once([one, two], train)] == [0, 0]
+    assert "rank 1" in {record.threadName for record in caplog.records if "nobody has come" in record.message}
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -99,16 +103,6 @@ def test_rank_0_shows_the_rounds_and_episodes_of_all():
     assert record["memory_transitions"] == 5 + 2
 
 
-def test_what_several_get_counts_once():
-    deliveries = [packet("v", 1), packet("v", 2)]
-    copies = [dataclasses.replace(delivery, is_copy=True) for delivery in deliveries]
-    zero, one = run(ThreadRanks.of(2), [Network(*deliveries), Network(*copies)], rounds=1, steps=5)
-    assert (zero.total_samples, one.total_samples) == (6, 6)
-    assert len(one.memory) == 5
-    assert zero.copied_samples == 6
-    assert zero.rounds_done[0]["episodes_train"] == 2
-
-
 class Together:
     """Several trainers without a network: trainings, logs and one checkpoint."""
 
@@ -117,35 +111,38 @@ class Together:
 
         def build(rank):
             torch.manual_seed(rank.rank)
-            checkpoints = Checkpoints(path, ranks=rank, **options)
-            return checkpoints, checkpoints.build(made, resume)
+            kept = Checkpoints(path, ranks=rank, **options)
+            one = kept.build(made, resume)
+            kept.gather_receipts(m.share_of)
+            return kept, one
 
         self.results = all_at_once(ThreadRanks.of(size), build)
         if all(isinstance(result, tuple) for result in self.results):
             self.checkpoints, self.trainings = zip(*self.results, strict=True)
 
-    def take(self, rank, worker, *sequences, is_copy=False):
-        """Packets come to a rank, from which on they are dealt to it, and are stored."""
+    def take(self, rank, worker, *sequences):
+        """Packets come to a rank, which others have stored before the first of them, and are stored."""
+        self.checkpoints[rank].receiver.note_stored([Receipt(worker, 1, sequences[0] - 1)])
+        self.send(rank, worker, *sequences)
+
+    def send(self, rank, worker, *sequences):
         receiver, one = self.checkpoints[rank].receiver, self.trainings[rank]
-        receiver.take_over(m.Takeover(worker, 1, ((1, sequences[0] - 1),), False))
         for sequence in sequences:
             bundle, record = message(sequence, worker)
             for delivery in receiver.take(bundle, memoryview(record), 0.0, lambda packet: True):
                 one.memory.append(delivery.buffer)
                 receiver.confirm([delivery.receipt])
                 for each in self.trainings:
-                    each.total_samples += 0 if is_copy else len(delivery.buffer)
-                one.copied_samples += len(delivery.buffer) if is_copy else 0
+                    each.total_samples += len(delivery.buffer)
         receiver.write(0.0)
 
     def save(self):
-        for checkpoints, one in zip(self.checkpoints, self.trainings, strict=True):
-            one.copied_samples = sum(t.copied_samples for t in self.trainings)
-            checkpoints.save(one, 3, wait=True)
+        for kept, one in zip(self.checkpoints, self.trainings, strict=True):
+            kept.save(one, 3, wait=True)
 
     def close(self):
-        for checkpoints in self.checkpoints:
-            checkpoints.close()
+        for kept in self.checkpoints:
+            kept.close()
 
     @property
     def rewards(self):
@@ -200,44 +197,46 @@ def test_what_ranks_left_that_are_no_more_is_taken_over_and_stays(place):
         group = Together(place, 1)
         assert group.rewards == [rewards(1, 2, 3)]
         assert group.trainings[0].total_samples == 30
-        assert group.checkpoints[0].receiver.stored_of("w", (1,)) == ((1, 3),)
+        assert group.checkpoints[0].receiver.receipts == (Receipt("w", 1, 3),)
         group.close()
     group = Together(place, 2)
     assert sorted(group.rewards[0] + group.rewards[1]) == rewards(1, 2, 3)
     group.close()
 
 
-def test_what_all_ranks_had_is_not_taken_over_twice(place):
-    group = Together(place, 2)
-    group.take(0, "w", 1, 2)
-    group.take(1, "w", 1, 2, 3, is_copy=True)
-    group.save()
+@pytest.mark.parametrize("sizes", [(2, 3, 1, 4, 2), (1, 3, 2, 3, 1)])
+def test_groups_of_any_size_take_each_packet_once_however_often_it_comes(place, sizes):
+    workers = [f"worker-{number}" for number in range(1, 6)]
+    for number, size in enumerate(sizes):
+        group = Together(place, size)
+        assert sorted(itertools.chain(*group.rewards)) == sorted(rewards(*range(1, 1 + 2 * number)) * len(workers))
+        for worker in workers:
+            group.send(m.share_of(worker, size), worker, *range(1, 3 + 2 * number))
+        group.close()
+
+
+def test_of_what_several_ranks_have_stored_the_most_counts(place):
+    workers = ("worker-1", "worker-2", "worker-3")
+    group = Together(place, 3)
+    for worker in workers:
+        group.take(0, worker, 1)
+        group.take(2, worker, 2)
+        group.take(1, worker, 3, 4)
     group.close()
-    group = Together(place, 1)
-    assert group.rewards == [rewards(1, 2, 3)]
+    group = Together(place, 3)
+    for worker in workers:
+        receiver = group.checkpoints[m.share_of(worker, 3)].receiver
+        assert Receipt(worker, 1, 4) in receiver.receipts
     group.close()
 
 
-def test_a_worker_that_moves_goes_on_where_it_was(place):
-    group = Together(place, 2)
-    group.take(0, "w", 1, 2, 3)
-    receipts = group.checkpoints[0].receiver.stored_of("w", (1,))
-    group.checkpoints[1].receiver.take_over(m.Takeover("w", 1, receipts, False))
-    group.take(1, "w", 2, 3, 4)
-    assert group.rewards == [rewards(1, 2, 3), rewards(4)]
-    group.close()
-
-
-def test_what_is_not_stored_is_not_handed_over(place):
-    group = Together(place, 1)
-    receiver = group.checkpoints[0].receiver
-    bundle, record = message(1, "w")
-    (delivery,) = receiver.take(bundle, memoryview(record), 0.0, lambda packet: True)
-    assert receiver.stored_of("w", (1,)) is None
-    receiver.confirm([delivery.receipt])
-    assert receiver.stored_of("w", (1,)) is None
-    receiver.write(0.0)
-    assert receiver.stored_of("w", (1, 2)) == ((1, 1),)
+def test_a_rank_that_is_no_more_and_still_lives_keeps_the_others_from_starting(place, monkeypatch):
+    monkeypatch.setattr(checkpoints, "_LOCK_WITHIN_S", 0.1)
+    group = Together(place, 3)
+    for rank in (0, 1):
+        group.checkpoints[rank].close()
+    errors = [result for result in Together(place, 2).results if isinstance(result, CheckpointError)]
+    assert "is in use by another trainer" in str(errors[0])
     group.close()
 
 

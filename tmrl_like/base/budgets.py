@@ -94,10 +94,6 @@ class Turns(Generic[T]):
     def __bool__(self) -> bool:
         return bool(self._next)
 
-    def __contains__(self, name: str) -> bool:
-        """Whether work of that peer waits."""
-        return name in self._waiting
-
     def add(self, name: str, items: Iterator[T], size_bytes: int) -> bool:
         """Append work, done item by item; False, and it is dropped, where too much of that peer waits."""
         waiting = self._bytes.get(name, 0)

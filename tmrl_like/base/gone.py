@@ -34,6 +34,7 @@ GONE: dict[str, str] = {
     "push": "use `policies export`, and `hf upload REPO FILE`",
     "replay": "`Rollout.load` reads a run's best/rollout.npz: docs/guide/best_run.md",
     "rollout_observations": "worker.rollout_observations: the worker hands over rollouts",
+    "samples": "each trainer gets the samples of its own workers; for one worker start one, with a larger batch_size",
     "takeover_from_page": "take over at the robot (takeover: in the experiment)",
     "video_every_minutes": "use `test EXPERIMENT --video FILE` while it trains",
     "wandb_offline": "use `wandb: true` and the variable WANDB_MODE=offline",

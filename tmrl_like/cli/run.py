@@ -60,6 +60,11 @@ def main(arguments: Arguments) -> int:
         from tmrl_like.cli import in_process
 
         return in_process.main(arguments)
+    if arguments.workers < arguments.trainers:
+        raise ConfigError(
+            f"--trainers {arguments.trainers} needs --workers {arguments.trainers} at least: each trainer learns from "
+            "workers of its own; for one worker start one trainer, with a larger batch_size"
+        )
     set_up_logging("run", arguments.log_level)
     stopper = Stopper(arguments.supervised, CHECKPOINT_WITHIN_S + 2 * _ENDS_WITHIN_S, on_stop=lambda: None)
     with use_run(settings.paths, "run", alone=arguments.fresh or arguments.proof) as let_others:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -50,7 +50,6 @@ class _Progress:
     lost_samples: int = 0  # as the worker says
     asked_at: float = -1e9
     rejection: str = ""  # why nothing of it is taken any more
-    has_moved: bool = False  # since the newest packet: what is missing went to another trainer
 
     def advance(self, sequence: int) -> None:
         if sequence != self.received + 1:
@@ -154,7 +153,6 @@ class Receiver:
         self._processes: dict[Process, _Progress] = {}  # the one heard of longest ago comes first
         self._lost_samples = 0  # by all workers there ever were
         self._rejected = 0
-        self._copies: set[str] = set()  # workers whose samples another trainer counts
         self._waiting: deque[_Waiting] = deque()
         self._written: deque[_Waiting] = deque()  # to the log, which has not settled them yet
         self._written_samples = 0
@@ -175,11 +173,10 @@ class Receiver:
         self,
         segments: Sequence[Segment] | None = None,
         known: Sequence[Receipt] = (),
-        without: Collection[Receipt] = (),
     ) -> Iterator[Buffer]:
         """Yield all samples in the log, or in other segments, in the order in which they were stored.
 
-        Packets up to those in `known` are in the memory already, and those in `without` come from another log.
+        Packets up to those in `known` are in the memory already.
 
         Raises:
             WireVersionError: another version wrote them.
@@ -187,13 +184,11 @@ class Receiver:
         if segments is None:
             segments = self._log.segments if self._log is not None else ()
         known_up_to = {(worker, incarnation): sequence for worker, incarnation, sequence in known}
-        yield from _merged(buffer for segment in segments for buffer in self._buffers_in(segment, known_up_to, without))
+        yield from _merged(buffer for segment in segments for buffer in self._buffers_in(segment, known_up_to))
         self.note_stored(known)
         self._acks = dict.fromkeys(self._processes, False)
 
-    def _buffers_in(
-        self, segment: Segment, known: Mapping[Process, int], without: Collection[Receipt]
-    ) -> Iterator[Buffer]:
+    def _buffers_in(self, segment: Segment, known: Mapping[Process, int]) -> Iterator[Buffer]:
         for entry in entries_of(segment):
             message = entry.message
             if isinstance(message, Head):
@@ -209,9 +204,7 @@ class Receiver:
                 self.samples += message.samples
                 progress.advance(message.sequence)
                 progress.confirmed = progress.logged = progress.trained = message.sequence
-                if message.receipt in without:
-                    progress.stretch = message.sequence + 1
-                elif message.sequence > known.get(process, 0):
+                if message.sequence > known.get(process, 0):
                     yield self._replayed(message, entry.body, progress)
 
     def _replayed(self, packet: m.SamplePacket, body: memoryview, progress: _Progress) -> Buffer:
@@ -294,10 +287,9 @@ class Receiver:
                 return
             self._note_malformed(first.worker, error)
             blocks = []
-        if first.sequence > progress.received + 1 and progress.received and not progress.has_moved:
+        if first.sequence > progress.received + 1 and progress.received:
             line = "packets %d to %d of worker %s are lost for good"
             self.say(first.worker, logging.WARNING, line, progress.received + 1, first.sequence - 1, first.worker)
-        progress.has_moved = False
         progress.advance(first.sequence)
         progress.received = last.sequence
         buffer = Buffer(stream=progress.stream_of(first), blocks=blocks)
@@ -314,23 +306,7 @@ class Receiver:
             uncovered = max(0, len(packet.episodes) - packet.samples)  # an episode has a sample, a test episode none
             if packet.episodes and self._reports.take(packet.worker, uncovered, now):
                 episodes += packet.episodes
-        is_copy = last.worker in self._copies
-        yield Delivery(buffer, tuple(episodes), last.receipt, progress.awaits, is_copy)
-
-    def stored_of(self, worker: str, incarnations: Sequence[int]) -> tuple[tuple[int, int], ...] | None:
-        """What is stored of these processes; None: not all that has been taken is."""
-        known = [(i, self._processes.get((worker, i))) for i in incarnations]
-        progresses = [(i, progress) for i, progress in known if progress is not None and progress.received]
-        if any(p.logged < p.received and not p.rejection for _, p in progresses):
-            return None
-        return tuple((i, progress.received) for i, progress in progresses)
-
-    def take_over(self, takeover: m.Takeover) -> None:
-        """Another trainer has stored so much of this worker: take what follows."""
-        self.note_stored([Receipt(takeover.worker, *receipt) for receipt in takeover.receipts])
-        for (worker, _), progress in self._processes.items():
-            progress.has_moved |= worker == takeover.worker
-        (self._copies.add if takeover.is_copy else self._copies.discard)(takeover.worker)
+        yield Delivery(buffer, tuple(episodes), last.receipt, progress.awaits)
 
     def _blocks(self, run: list[_Arrived]) -> list[SampleBlock]:
         check = self.check
@@ -407,7 +383,7 @@ class Receiver:
                 waiting.samples
                 for waiting in waiting
                 if waiting.last.sequence <= waiting.progress.confirmed
-                and not (waiting.is_dropped or waiting.progress.rejection or waiting.last.worker in self._copies)
+                and not (waiting.is_dropped or waiting.progress.rejection)
             )
 
     def reject(self, receipt: Receipt, reason: str) -> None:

@@ -23,7 +23,7 @@ import msgspec
 
 from tmrl_like.base.text import one_line
 from tmrl_like.types import Count
-from tmrl_like.wire.messages import Name
+from tmrl_like.wire.messages import Name, share_of
 
 PARTS = 16
 SEATS = "tmrl-seats"
@@ -71,13 +71,14 @@ def name_of_token(text: str) -> str:
     return text if text.startswith("==") else one_line(unquote(text.replace("=", "%")))
 
 
-@functools.lru_cache(10_000)
 def part_of(worker: str) -> int:
-    """Which of the `PARTS` a worker's samples belong to; names that differ in a number at the end take turns."""
-    digits = re.search(r"[0-9]*\Z", worker)
-    number = digits[0] if digits else ""
-    before = blake2b(worker.removesuffix(number).encode(), digest_size=4).digest()
-    return (int.from_bytes(before, "little") + int(number or 0)) % PARTS
+    """Which of the `PARTS` a worker's samples belong to."""
+    return share_of(worker, PARTS)
+
+
+def rank_of(worker: str, size: int) -> int:
+    """Which of so many ranks reads the part that a worker's samples belong to."""
+    return part_of(worker) % size
 
 
 def samples_subject(run: str, site: str, worker: str) -> str:

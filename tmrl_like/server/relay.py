@@ -1,9 +1,7 @@
 """What the server does with messages: seats, samples one way, policies the other. No threads, no clock.
 
-Of several trainers that learn as one, the ranks of a *group*, each has a seat. A worker's samples are *dealt* to one
-of them, the one with the fewest workers; where workers are fewer than ranks, or the ranks ask for it, to all. Before
-samples flow to a rank, the others say what they have stored of that worker's processes, and it is told: it takes what
-follows. So no sample is taken by two, whatever was dealt to whom before, by this server process or another one.
+Of several trainers that learn as one, the ranks of a *group*, each has a seat. A worker belongs to one of them by its
+name (`wire.messages.share_of`), for as long as the group lives: so no sample is taken by two.
 
 The relay holds no samples while there is no trainer: workers keep theirs until they are acknowledged.
 While there is one, what waits for it is bounded twice: each worker limits what it has on its way, and
@@ -21,7 +19,7 @@ import itertools
 import logging
 import secrets
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
@@ -41,7 +39,6 @@ _MALFORMED_BEFORE_REFUSAL = 100
 _MAX_POLICIES_ON_THEIR_WAY = 3
 _LINES, _LINES_PER_S = 200, 1.0  # of log about one key, at first, and then
 _SEATS_PER_S = 10.0  # new ones of one key, when it has taken twice `max_workers`
-_ASK_AGAIN_S = 2.0
 _PROBE_BYTES, _PROBE_BYTES_PER_S = 8 << 20, 1 << 20  # of one key that are returned, at first, and then
 _BEATS, _BEATS_PER_S = 100, 20.0  # of one worker that are passed on, at first, and then
 _MAX_WATCHERS = 8
@@ -76,14 +73,6 @@ class Seat:
     # of a trainer
     waiting: _Waiting = field(default_factory=lambda: _Waiting(0))
     feed: int = 0
-    # of a worker that is dealt to one of several trainers, or to all of them
-    ranks: tuple[int, ...] = ()
-    deal: int = 0  # names this decision in questions and answers; 0: none was made
-    asked_at: float = 0.0
-    asked: set[int] = field(default_factory=set)  # ranks that have not answered; until then nothing flows
-    takes_over: bool = False  # whether the others have said what they have, and `ranks` are told
-    receipts: dict[int, int] = field(default_factory=dict)  # of the others, by incarnation
-    acks: dict[int, dict[int, m.Ack]] = field(default_factory=dict)  # by incarnation and rank
 
     @property
     def rank(self) -> int:
@@ -282,9 +271,6 @@ class Relay:
             line = "%s %s has been silent for %.0f s: its seat is free"
             self._say(seat.key, logging.WARNING, line, *seat.who, self._silent_after_s)
             self._leave(seat)
-        for worker in self.workers:
-            if worker.asked and now - worker.asked_at > _ASK_AGAIN_S:
-                self._ask(worker)
         return self.flush()
 
     def beat(self) -> None:
@@ -313,10 +299,8 @@ class Relay:
             self._refuse(identity.name, hello, refusal, peer)
             self._link.forget(peer)
             return
-        ranks: tuple[int, ...] = ()
         for old in namesakes:
             if old.peer != peer:
-                ranks = old.ranks
                 self._forget(old)
         sitting = self._seats.get(peer)
         if sitting is not None and sitting in namesakes:  # it asked more than once
@@ -325,20 +309,16 @@ class Relay:
             return
         if sitting is not None:
             self._leave(sitting)
-        seat = self._seats[peer] = Seat(peer, identity.name, hello, now, identity.is_inside, ranks=ranks)
+        seat = self._seats[peer] = Seat(peer, identity.name, hello, now, identity.is_inside)
         if hello.role == "trainer":
             self._seat_trainer(seat)
-            self._welcome(seat)
         elif hello.role == "watcher":
             taken = [watcher.looks for watcher in self._watchers]
             seat.looks = next(place for place in self._places if place not in taken)  # with what is left of it
-            self._welcome(seat)
         else:
             self._workers[hello.name] = seat
             self._bind_name(hello.name, identity.name)
-            self._deal()
-            if not seat.deal:
-                self._welcome(seat)
+        self._welcome(seat)
         if not seat.is_inside:
             self._say(identity.name, logging.INFO, "%s %s is here (key %s)", *seat.who, identity.name)
 
@@ -447,78 +427,8 @@ class Relay:
             refusal = self._reason_for_spaces(worker.hello)
             if refusal is not None:
                 self._dismiss(worker, refusal)
-            elif seat.rank in worker.ranks:
-                self._deal_to(worker, worker.ranks)
-            elif seat.rank in worker.asked:
-                self._ask(worker)
-        self._deal()
-
-    def _deal(self) -> None:
-        """Deal workers that are with no rank, or with all where that is over; then level the ranks' shares."""
-        if self.trainer is None:
-            return
-        group = self.trainer.hello.rank
-        workers, everyone = self.workers, tuple(range(group.size))
-        if group.size > 1 and (group.wants_all or len(workers) < group.size):
-            dealt = dict.fromkeys(range(len(workers)), everyone)
-        else:
-            dealt = {i: worker.ranks for i, worker in enumerate(workers) if len(worker.ranks) == 1}
-            shares = Counter(ranks[0] for ranks in dealt.values())
-            for i in range(len(workers)):
-                if i not in dealt:
-                    dealt[i] = (fewest := min(everyone, key=shares.__getitem__),)
-                    shares[fewest] += 1
-            while shares[most := max(everyone, key=shares.__getitem__)] - min(map(shares.__getitem__, everyone)) > 1:
-                fewest = min(everyone, key=shares.__getitem__)
-                dealt[max(i for i, ranks in dealt.items() if ranks == (most,))] = (fewest,)
-                shares[most] -= 1
-                shares[fewest] += 1
-        for i, worker in enumerate(workers):
-            if worker.ranks != dealt[i] or not worker.deal:
-                self._deal_to(worker, dealt[i])
-
-    def _deal_to(self, worker: Seat, ranks: tuple[int, ...]) -> None:
-        """Let a worker's samples flow to these ranks, when the others have said what they have of it."""
-        assert self.trainer is not None
-        size = self.trainer.hello.rank.size
-        worker.ranks, worker.deal, worker.takes_over = ranks, secrets.randbits(62) + 1, False
-        worker.asked = set(range(size)).difference(ranks) if len(ranks) == 1 else set()
-        worker.receipts.clear()
-        worker.acks.clear()
-        if size > 1 and not worker.asked:
-            worker.asked, worker.takes_over = set(ranks), True
-        self._ask(worker)
-        self._welcome(worker)
-
-    def _ask(self, worker: Seat) -> None:
-        """Ask the ranks that have not answered what they have of a worker, or tell those that take it over."""
-        worker.asked_at, name = self._now, worker.hello.name
-        for rank in worker.asked & self.ranks.keys():
-            if worker.takes_over:
-                receipts = tuple(worker.receipts.items())
-                is_copy = len(worker.ranks) > 1 and rank > 0
-                self._tell(self.ranks[rank].peer, m.Takeover(name, worker.deal, receipts, is_copy))
-            else:  # behind what waits for it
-                incarnations = worker.hello.incarnation, *worker.hello.takes_over
-                asking = m.encode(m.ReceiptsWanted(name, worker.deal, incarnations))
-                self.ranks[rank].waiting.add(worker.key, asking)
-                self.ranks[rank].waiting.samples += self._min_samples
-        self._flush_samples()
-
-    def _on_receipts(self, seat: Seat, message: m.Receipts, data: bytes | memoryview) -> None:
-        worker = self._workers.get(message.worker)
-        if worker is None or worker.deal != message.number or seat.rank not in worker.asked:
-            return
-        worker.asked.remove(seat.rank)
-        for incarnation, sequence in message.receipts:
-            worker.receipts[incarnation] = max(sequence, worker.receipts.get(incarnation, 0))
-        if worker.asked:
-            return
-        if not worker.takes_over:
-            worker.asked, worker.takes_over = set(worker.ranks), True
-            self._ask(worker)
-        else:
-            self._welcome(worker)
+            elif self._trainer_of(worker.hello.name) is seat:
+                self._welcome(worker)
 
     def _dismiss(self, seat: Seat, refusal: m.Refusal) -> None:
         self._refuse(seat.key, seat.hello, refusal, seat.peer)
@@ -528,26 +438,21 @@ class Relay:
         if seat.hello.role == "trainer":
             self._tell(seat.peer, m.Welcome(seat.feed, seat.rank == 0 and not self._policy.is_whole))
             return
-        feed = 0
-        for rank in self._fed_by(seat):
-            feed ^= rank.feed
-        self._tell(seat.peer, m.Welcome(feed))
+        trainer = self._trainer_of(seat.hello.name)
+        self._tell(seat.peer, m.Welcome(trainer.feed if trainer is not None else 0))
 
-    def _fed_by(self, worker: Seat) -> list[Seat]:
-        """The trainers that a worker's samples go to now."""
-        return [] if worker.asked else [self.ranks[rank] for rank in worker.ranks if rank in self.ranks]
+    def _trainer_of(self, worker: str) -> Seat | None:
+        """The trainer that a worker's samples go to; None: it is not here."""
+        anyone = next(iter(self.ranks.values()), None)
+        return anyone and self.ranks.get(m.share_of(worker, anyone.hello.rank.size))
 
     def _leave(self, seat: Seat) -> None:
         self._forget(seat)
         if self.ranks.get(seat.rank) is seat:
+            own = [worker for worker in self.workers if self._trainer_of(worker.hello.name) is seat]
             del self.ranks[seat.rank]
-            for worker in self.workers:
-                if not self.ranks:
-                    worker.ranks, worker.asked = (), set()
-                if not self.ranks or seat.rank in worker.ranks:
-                    self._welcome(worker)
-        elif seat.hello.role == "worker":
-            self._deal()
+            for worker in own:
+                self._welcome(worker)
 
     def _forget(self, seat: Seat) -> None:
         self._seats.pop(seat.peer, None)
@@ -559,12 +464,12 @@ class Relay:
         if not seat.sends_for(message):
             self._refuse_malformed_from(seat, f"it sent samples in the name of {message.worker:.60}")
             return
-        if not (trainers := self._fed_by(seat)):
+        trainer = self._trainer_of(message.worker)
+        if trainer is None:
             return  # the worker keeps them, and sends them again when there is a trainer
         at_once = message.awaits or not message.samples  # finished episodes do not wait either
-        for trainer in trainers:
-            self.counters.dropped += trainer.waiting.add(seat.key, data)  # it notices the gap and asks for it again
-            trainer.waiting.samples += self._min_samples if at_once else message.samples
+        self.counters.dropped += trainer.waiting.add(seat.key, data)  # it notices the gap and asks for it again
+        trainer.waiting.samples += self._min_samples if at_once else message.samples
         self.counters.samples += message.samples
         self.counters.packets += 1
         self._flush_samples()
@@ -619,27 +524,20 @@ class Relay:
         return True
 
     def _on_ack(self, seat: Seat, message: m.Ack, data: bytes | memoryview) -> None:
+        worker = self._spoken_to(seat, message)
+        if worker is not None:
+            self._link.send(worker.peer, data)
+
+    def _spoken_to(self, trainer: Seat, message: m.Ack | m.Dismissal) -> Seat | None:
+        """The worker that a trainer answers; None: it is not here, or belongs to another rank."""
         worker = self._workers.get(message.worker)
-        if worker is None or not worker.sends_for(message):
-            return
-        if len(worker.ranks) < 2:
-            if seat.rank in worker.ranks or not message.again:  # else it asks for what another one gets
-                self._link.send(worker.peer, data)
-            return
-        acks = worker.acks.setdefault(message.incarnation, {})
-        acks[seat.rank] = message
-        if set(acks) == set(worker.ranks):  # a packet is stored where all have it
-            stored, received, trained = (
-                min(getattr(ack, name) for ack in acks.values()) for name in ("stored", "received", "trained")
-            )
-            ack = m.Ack(message.worker, message.incarnation, stored, received, message.again, trained)
-            self._tell(worker.peer, ack)
-        elif message.again:
-            self._tell(worker.peer, m.Ack(message.worker, message.incarnation, 0, 0, again=True))
+        if worker is None or self._trainer_of(message.worker) is not trainer:
+            return None
+        return worker if worker.sends_for(message) else None
 
     def _on_dismissal(self, seat: Seat, message: m.Dismissal, data: bytes | memoryview) -> None:
-        worker = self._workers.get(message.worker)
-        if worker is None or not worker.sends_for(message):
+        worker = self._spoken_to(seat, message)
+        if worker is None:
             return
         if worker.hello.incarnation == message.incarnation:
             self._dismiss(worker, m.Refusal(_MISFIT.format(message.reason)))
@@ -655,8 +553,9 @@ class Relay:
                 texts = {name: getattr(message, name)[:_SHOWN_TEXT] for name in ("alarm", "ended")}
                 message = msgspec.structs.replace(message, **texts)
             seat.newest_beat, seat.beat_at = message, self._now
+            own = self._trainer_of(seat.hello.name)
             for rank, trainer in self.ranks.items():
-                if rank == 0 or rank in seat.ranks:
+                if rank == 0 or trainer is own:
                     self._link.send(trainer.peer, data)
 
     def _on_report(self, seat: Seat, message: m.Report, data: bytes | memoryview) -> None:
@@ -697,7 +596,6 @@ class Relay:
         ("trainer", m.PolicyFrame): _on_policy,
         ("trainer", m.Ack): _on_ack,
         ("trainer", m.Dismissal): _on_dismissal,
-        ("trainer", m.Receipts): _on_receipts,
         ("trainer", m.Beat): lambda *_: None,  # a trainer's sign of life is for the server alone
         ("trainer", m.Report): _on_report,
         ("trainer", m.Bye): _on_bye,

@@ -6,7 +6,7 @@ import functools
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,9 @@ from tmrl_like.agents.agent import TrainingAgent, modules_of
 from tmrl_like.base.checked import checked_json, read_checked
 from tmrl_like.base.files import write_atomically
 from tmrl_like.base.threads import thread_beside
-from tmrl_like.delivery.log import PacketLog, entries_of, head_of, lock_folder
+from tmrl_like.delivery.log import PacketLog, head_of, lock_folder
 from tmrl_like.delivery.receiver import Receiver
-from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError, ShortageError
+from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError
 from tmrl_like.policies.weights import refuse_diverged
 from tmrl_like.trainer.manifest import read_manifest
 from tmrl_like.trainer.options import Resume
@@ -28,7 +28,7 @@ from tmrl_like.trainer.ranks import Alone
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.trainer.snapshot import give_up_checkpoint, load_checkpoint, shared, take_snapshot
 from tmrl_like.types import Receipt
-from tmrl_like.wire.messages import SamplePacket, WireVersionError
+from tmrl_like.wire.messages import WireVersionError
 
 log = logging.getLogger("tmrl_like.trainer")
 
@@ -122,24 +122,12 @@ class Checkpoints:
             return training
         own_format = self._dump is not None or self._load is not None
         folder = self.path.with_name(f"{self.path.name}.log") if own_format else _log_of(self.path, self._ranks.rank)
+        self._writer = thread_beside("tmrl-checkpoint")
+        self._syncer = None if self._in_one_thread else thread_beside("tmrl-log")
+        self._log = self._open(folder, self._syncer)
         try:
-            lock = lock_folder(folder, _LOCK_WITHIN_S if self._ranks.size > 1 else 0.0)
-        except OSError as error:
-            raise CheckpointError(f"cannot keep samples in {folder}: {error}") from None
-        if lock is None:
-            raise CheckpointError(f"{self.path} is in use by another trainer: end that one, or choose another run name")
-        try:
-            self._writer = thread_beside("tmrl-checkpoint")
-            self._syncer = None if self._in_one_thread else thread_beside("tmrl-log")
-            self._log = PacketLog(folder, lock, _SEGMENT_BYTES, self._sync_every_s, self._syncer)
-        except (OSError, ShortageError) as error:
-            lock.release()
-            if isinstance(error, ShortageError):
-                raise
-            raise CheckpointError(f"cannot keep samples in {folder}: {error}") from None
-        if not own_format:
-            self._left = list(self._logs_left(self.path))
-        try:
+            if not own_format:
+                self._open_logs_left(self.path)
             return self._build(self.path, self._log, training_cls, resume, updater)
         except BaseException as error:
             for packet_log in (self._log, *self._left):
@@ -205,17 +193,39 @@ class Checkpoints:
         self.version = sidecar.version
         return training
 
-    def _logs_left(self, path: Path) -> Iterator[PacketLog]:
-        """Those of ranks that are no more, of which another rank does not see to."""
+    def _open(self, folder: Path, beside: ThreadPoolExecutor | None = None) -> PacketLog:
+        lock = None
+        try:
+            lock = lock_folder(folder, _LOCK_WITHIN_S if self._ranks.size > 1 else 0.0)
+            if lock is not None:
+                return PacketLog(folder, lock, _SEGMENT_BYTES, self._sync_every_s, beside)
+        except OSError as error:
+            if lock is not None:
+                lock.release()
+            raise CheckpointError(f"cannot keep samples in {folder}: {error}") from None
+        raise CheckpointError(f"{self.path} is in use by another trainer: end that one, or choose another run name")
+
+    def _open_logs_left(self, path: Path) -> None:
+        """Those of ranks that are no more: of each sees one rank to it."""
         ranks = [int(folder.name[5:]) for folder in path.glob("rank-*") if folder.name[5:].isdecimal()]
         for rank in sorted(rank for rank in ranks if rank >= self._ranks.size):
-            lock = lock_folder(_log_of(path, rank))
-            if lock is not None:
-                packet_log = PacketLog(_log_of(path, rank), lock, _SEGMENT_BYTES)
+            if rank % self._ranks.size == self._ranks.rank:
+                packet_log = self._open(_log_of(path, rank))
                 if packet_log.segments:
-                    yield packet_log
+                    self._left.append(packet_log)
                 else:
                     packet_log.close()
+
+    def gather_receipts(self, rank_of: Callable[[str, int], int]) -> None:
+        """Learn what other ranks have stored of the workers that are this one's now, in a group of any size.
+
+        What is stored stays in the memory of the rank in whose log it lies. `rank_of(worker, size)` says whose a
+        worker is; all ranks have built their trainings.
+        """
+        for said in self._ranks.gather(msgspec.msgpack.encode(self.receiver.receipts)):
+            receipts = msgspec.msgpack.decode(said, type=list[Receipt])
+            own = [r for r in receipts if rank_of(r.worker, self._ranks.size) == self._ranks.rank]
+            self.receiver.note_stored(own)
 
     def _give_up(self, path: Path) -> None:
         """Give up the checkpoint there before its training is removed; CheckpointError: all is as it was."""
@@ -231,12 +241,10 @@ class Checkpoints:
 
     def _replay(self, training: TrainingOffline, path: Path, sidecar: _Sidecar, counts: bool) -> None:
         """Give the memory what the log holds; `counts`: all samples that ever came count, not only those."""
-        left = [Receiver() for _ in self._left]  # one each: a worker may have moved away from a rank and come back
+        left = [Receiver() for _ in self._left]  # one each: a worker may have gone from rank to rank and come back
         try:
-            logs = [self._log, *self._left] if self._left else []
-            packets = [_packets_in(packet_log) for packet_log in logs if packet_log is not None]
-            for i, receiver in enumerate(left):  # what all ranks had is in several of them
-                for buffer in receiver.replay(self._left[i].segments, without=set().union(*packets[: i + 1])):
+            for receiver, packet_log in zip(left, self._left, strict=True):
+                for buffer in receiver.replay(packet_log.segments):
                     training.memory.append(buffer)
             for buffer in self.receiver.replay(known=sidecar.receipts):
                 training.memory.append(buffer)
@@ -283,7 +291,7 @@ class Checkpoints:
             sidecar = _Sidecar(version, tuple(self.receiver.receipts), self._uncounted_samples)
             self._try(functools.partial(self._dump_as_asked, self._dump, training, sidecar))
             return
-        extra = {"version": version, "uncounted_samples": self._uncounted_samples - training.copied_samples}
+        extra = {"version": version, "uncounted_samples": self._uncounted_samples}
         snapshot = take_snapshot(training, extra, self.receiver.run)
         snapshot.training["counters"]["total_samples"] -= self.receiver.unstored_samples
         log.debug("training was held for %.1f ms by a checkpoint", 1e3 * (time.monotonic() - started))
@@ -366,11 +374,6 @@ def _run_of(packet_log: PacketLog) -> str:
     """The training whose samples are in a log; empty: none are."""
     heads = (head_of(segment) for segment in reversed(packet_log.segments))
     return next((head.run for head in heads if head is not None), "")
-
-
-def _packets_in(packet_log: PacketLog) -> set[Receipt]:
-    entries = (entry for segment in packet_log.segments for entry in entries_of(segment))
-    return {entry.message.receipt for entry in entries if isinstance(entry.message, SamplePacket)}
 
 
 def _sidecar_of(path: Path) -> Path:

@@ -82,10 +82,9 @@ class TrainerLink:
         self._arriving: list[Delivery] = []  # the connection's thread collects here, and hands over per turn
         self._arrived = threading.Condition()
         self.workers = Fleet(worker_stalled_after_s, self._freshness.max_lag_versions)
+        self._rank = rank
         self._publishes = rank.number == 0
         self._clocks = WorkerClocks(says=self._publishes)
-        self._answers: list[m.Receipts] = []
-        self._asked: dict[str, m.ReceiptsWanted] = {}  # by worker
         self._reports: deque[dict[str, Any]] = deque(maxlen=_REPORTS_KEPT)
         self._next_publication: Publication | None = None
         self._publication: Publication | None = None  # being sent, or sent last
@@ -189,6 +188,11 @@ class TrainerLink:
 
     def who_is_missing(self) -> str:
         missing = self.workers.describe() or "no worker has come"
+        if self._rank.size > 1:
+            missing = (
+                f"rank {self._rank.number} gets those of the workers that their names give it: start {self._rank.size} "
+                f"at least, with names that end in numbers, worker-1, worker-2, …; {missing}"
+            )
         if not self.session.connected:
             missing = f"there is no connection to the server at {self._where}; before that: {missing}"
         failure = script.failures.get(self._where)
@@ -228,11 +232,6 @@ class TrainerLink:
                 self.workers.on_beat(message, self.newest_version)
             if message.awaits:
                 self._receiver.remind(message.worker)
-        elif isinstance(message, m.ReceiptsWanted):
-            self._asked[message.worker] = message
-        elif isinstance(message, m.Takeover):
-            self._receiver.take_over(message)
-            self._answers.append(m.Receipts(message.worker, message.number))
 
     def _read_unread(self) -> None:
         """Read packets, for what is left of the turn; those beyond wait for the next one."""
@@ -270,21 +269,9 @@ class TrainerLink:
         for message in self._receiver.due():
             if not send(m.encode(message)):
                 self._receiver.not_said(message)
-        self._answer(send)
         while self._reports:
             send(m.encode(m.Report(), as_line(self._reports.popleft()).encode()))
         return 0.0 if self._unread else _TICK_S if is_sent else 0.001
-
-    def _answer(self, send: Callable[[bytes], bool]) -> None:
-        """Tell the server what is stored of the workers that it deals to other ranks; it asks again where unsent."""
-        for worker, asked in list(self._asked.items()):
-            receipts = None if worker in self._unread else self._receiver.stored_of(worker, asked.incarnations)
-            if receipts is not None:
-                del self._asked[worker]
-                self._answers.append(m.Receipts(worker, asked.number, receipts))
-        for answer in self._answers:
-            send(m.encode(answer))
-        self._answers.clear()
 
     def _send_policy(self, send: Callable[[bytes], bool]) -> bool:
         """Send the newest policy as far as the connection takes it; True when nothing is left to be sent."""

@@ -112,8 +112,6 @@ class RankOptions:
         interface: network interface between them; none: loopback where all are on one machine, else the system's.
         start_timeout_s: for all to come, and to build or load the training.
         timeout_s: a trainer that does not answer the others for so long ends them; one whose process ends does at once.
-        samples: deal gives each trainer the samples of some workers, or of all while there are fewer workers than
-            trainers; with all each gets all samples, and draws batches of its own.
         check_every_steps: training steps between two comparisons of all parameters; 0: they are not compared.
     """
 
@@ -122,12 +120,10 @@ class RankOptions:
     interface: str | None = None
     start_timeout_s: float = 600.0
     timeout_s: float = 60.0
-    samples: Literal["deal", "all"] = "deal"
     check_every_steps: int = 1000
 
     def __post_init__(self) -> None:
         expect(self.backend in ("auto", "gloo", "nccl"), "backend", self.backend, "auto, gloo or nccl")
-        expect(self.samples in ("deal", "all"), "samples", self.samples, "deal or all")
         above_0(self, "start_timeout_s", "timeout_s")
         at_least(self, 0, "check_every_steps")
 

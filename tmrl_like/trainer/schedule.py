@@ -90,7 +90,6 @@ class _RankRound(msgspec.Struct):
     episodes: list[EpisodeStats]
     samples: int
     memory_transitions: int
-    copied_samples: int
     fleet: dict[str, float]
 
 
@@ -118,7 +117,6 @@ class TrainingOffline(Schedule):
         observer: takes the records of rounds and of episodes as they end; docs/metrics.md says what is in them.
         should_stop: asked between training steps.
         ranks: the trainers that learn as one; what is counted is counted over all.
-        copied_samples: samples that other ranks have taken beside the one that counts them.
     """
 
     env_cls: Any = None
@@ -206,9 +204,8 @@ class TrainingOffline(Schedule):
         self.pacer = Pacer(self, self.total_samples)
         self.should_stop: Callable[[], bool] = lambda: False
         self.ranks = Alone()
-        self.copied_samples = 0
-        self._own_copied_samples = 0
         self._unsaid_samples = self._unsaid_tasks = 0  # that the other ranks have not heard of
+        self._own_samples = 0  # that came to this rank
         self.observer: Callable[[dict[str, Any]], None] = lambda record: None
         self.recent_rewards = RecentRewards(self.reward_window)
         self._sample_figures, self._actor_figures = SampleFigures(), ActorFigures()
@@ -293,21 +290,26 @@ class TrainingOffline(Schedule):
         """Pause while training would run ahead of the environment, or the memory holds too little."""
         if self._decide():
             return
-        silent_since, remind_after_s, samples = self.clock(), _FIRST_REMINDER_S, self.total_samples
+        silent_since, remind_after_s, samples = self.clock(), _FIRST_REMINDER_S, self._awaited_samples()
         counted_at = -math.inf
         with metrics.idle():
             longest_s = _OTHERS_WAIT_S if self.ranks.size > 1 else math.inf
             while not self._decide():
                 self._update_buffer(interface, metrics, min(self.sleep_between_buffer_retrieval_attempts, longest_s))
-                if self.total_samples > samples:
-                    silent_since, remind_after_s, samples = self.clock(), _FIRST_REMINDER_S, self.total_samples
-                elif (silent_s := self.clock() - silent_since) >= remind_after_s and self.ranks.rank == 0:
+                silent_s = self.clock() - silent_since
+                if self._awaited_samples() != samples:
+                    silent_since, remind_after_s, samples = self.clock(), _FIRST_REMINDER_S, self._awaited_samples()
+                elif silent_s >= remind_after_s and (self.ranks.rank == 0 or not self.memory.ready):
                     log.warning("no samples for %.0f s: %s", silent_s, interface.who_is_missing())
                     remind_after_s = silent_s + min(silent_s + _FIRST_REMINDER_S, _LONGEST_REMINDER_S)
                 if self.total_samples < self.start_training and self.clock() - counted_at >= _WARM_UP_EVERY_S:
                     counted_at = self.clock()
                     waits = {"env_steps_total": self.total_samples, "start_training": self.start_training}
                     self.observer({"kind": "warm_up", "time_s": self.elapsed_s, **waits})
+
+    def _awaited_samples(self) -> int:
+        """Samples so far: of all ranks, or of this one alone while it has too few to draw from."""
+        return self.total_samples if self.memory.ready else self._own_samples
 
     def _decide(self) -> bool:
         """Whether to train now: all ranks do, or none does. StopTraining: one of them is to end."""
@@ -362,15 +364,12 @@ class TrainingOffline(Schedule):
             self.pacer.enter_lockstep(self.total_updates)
         if len(buffer):
             self.memory.append(buffer)
-            if delivery.is_copy:
-                self._own_copied_samples += len(buffer)
-            else:
-                self._count(delivery, interface, metrics)
-                self.recent_rewards.add(buffer)
+            self._own_samples += len(buffer)
+            self._count(delivery, interface, metrics)
+            self.recent_rewards.add(buffer)
         if delivery.awaits and delivery.receipt is not None:
             self._awaited.append((self.pacer.tasked_steps, delivery.receipt))
-        if not delivery.is_copy:
-            self._note_episodes(delivery.episodes, metrics)
+        self._note_episodes(delivery.episodes, metrics)
 
     def _count(self, delivery: Delivery, interface: TrainerInterface, metrics: RoundMetrics) -> None:
         buffer = delivery.buffer
@@ -394,9 +393,8 @@ class TrainingOffline(Schedule):
     def _close_round(self, interface: TrainerInterface, metrics: RoundMetrics) -> dict[str, Any]:
         fleet, memory_transitions = interface.fleet(), len(self.memory)
         if self.ranks.size > 1:
-            mine = _RankRound(metrics.episodes, metrics.samples, memory_transitions, self._own_copied_samples, fleet)
+            mine = _RankRound(metrics.episodes, metrics.samples, memory_transitions, fleet)
             said = [msgspec.msgpack.decode(data, type=_RankRound) for data in self.ranks.gather(_encode(mine))]
-            self.copied_samples = sum(rank.copied_samples for rank in said)
             for other in said[: self.ranks.rank] + said[self.ranks.rank + 1 :]:
                 self._note_episodes(other.episodes, metrics)
                 metrics.samples += other.samples

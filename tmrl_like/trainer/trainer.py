@@ -27,7 +27,6 @@ from tmrl_like.base.text import name_of, one_line
 from tmrl_like.config.paths import RunPath, RunPaths
 from tmrl_like.config.run_lock import use_run
 from tmrl_like.delivery.folder import new_name
-from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.engine.options import EngineOptions
 from tmrl_like.errors import ConfigError, FinishedError, PolicyError, ShortageError, expect
 from tmrl_like.metrics.sinks import ConsoleSink, JsonLinesSink, Sink, WandbSink
@@ -44,8 +43,7 @@ from tmrl_like.trainer.sample_check import SampleCheck
 from tmrl_like.trainer.saver import Saver
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.transport import ONE_THREAD, KeyFolder, PeerLink, TransportOptions, addresses_of, connect_to_one
-from tmrl_like.types import Receipt
-from tmrl_like.wire.messages import Rank
+from tmrl_like.wire.messages import Rank, share_of
 from tmrl_like.wire.spaces import describe_spaces
 
 log = logging.getLogger("tmrl_like.trainer")
@@ -180,8 +178,9 @@ class Trainer:
             keys = KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER))
             wire: PeerLink | None = None
             if engine is not None and not offline:
-                wire = _engine_link(engine, keys, ranks, receiver, options)
+                wire = _engine_link(engine, keys, ranks, self._checkpoints)
             elif not offline:
+                self._checkpoints.gather_receipts(share_of)
                 wire = connect_to_one(transport, servers, "", keys, limits)
             if wire is not None:
                 undo.callback(wire.close)
@@ -200,7 +199,7 @@ class Trainer:
                     self._saver,
                     newest,
                     options.worker_stalled_after_s,
-                    Rank(ranks.rank, ranks.size, ranks.group, options.distributed.samples == "all"),
+                    Rank(ranks.rank, ranks.size, ranks.group),
                 )
             undo.callback(self.link.close)
             ranks.begin()
@@ -373,21 +372,14 @@ class Trainer:
         self._checkpoints.save(self.training, self.link.newest_version, wait=True)
 
 
-def _engine_link(
-    engine: EngineOptions, keys: KeyFolder, ranks: Alone, receiver: Receiver, options: TrainerOptions
-) -> PeerLink:
-    """A connection to an engine. Of what each rank reads there it takes over what others have stored."""
+def _engine_link(engine: EngineOptions, keys: KeyFolder, ranks: Alone, checkpoints: Checkpoints) -> PeerLink:
     from tmrl_like.engine.authority import engine_user
     from tmrl_like.engine.link import EngineLink
-    from tmrl_like.engine.subjects import PARTS, part_of
+    from tmrl_like.engine.subjects import PARTS, rank_of
 
-    deals = options.distributed.samples == "deal"
-    expect(deals, "trainer.distributed.samples", options.distributed.samples, "deal, which an engine does")
     expect(ranks.size <= PARTS, "the number of trainers", ranks.size, f"at most {PARTS}, where there is an engine")
     user = engine_user(keys, "trainer")
-    for said in ranks.gather(msgspec.msgpack.encode(receiver.receipts)):
-        receipts = msgspec.msgpack.decode(said, type=list[Receipt])
-        receiver.note_stored([r for r in receipts if part_of(r.worker) % ranks.size == ranks.rank])
+    checkpoints.gather_receipts(rank_of)
     return EngineLink(engine, user)
 
 

@@ -15,7 +15,10 @@ that steers no terminal, so that a log may show them as they are.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import string
+from hashlib import blake2b
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -72,10 +75,21 @@ class Rank(msgspec.Struct, frozen=True, array_like=True):
     number: Annotated[int, msgspec.Meta(ge=0, lt=MAX_RANKS)] = 0
     size: Annotated[int, msgspec.Meta(ge=1, le=MAX_RANKS)] = 1
     group: Count = 0  # names these trainers' processes; 0: alone
-    wants_all: bool = False  # all samples go to each of them
 
 
 ALONE = Rank()
+
+
+@functools.lru_cache(10_000)
+def share_of(worker: str, shares: int) -> int:
+    """Which of so many shares of all workers one belongs to: at a server, of as many as there are ranks.
+
+    Names that differ in a number at the end take turns; the others fall where they fall.
+    """
+    before_number = worker.rstrip(string.digits)
+    number = worker[len(before_number) :] or "0"
+    digest = blake2b(before_number.encode(), digest_size=4).digest()
+    return (int.from_bytes(digest, "little") + int(number)) % shares
 
 
 class Hello(Message):
@@ -188,37 +202,6 @@ class Dismissal(Message):
         self.reason = one_line(self.reason)
 
 
-class ReceiptsWanted(Message):
-    """Server to a trainer, one of several: say what you have of these worker processes, once all of it is stored.
-
-    Nothing more of that worker is sent to it meanwhile. `number` names the question.
-    """
-
-    worker: Name
-    number: Count
-    incarnations: Annotated[tuple[Count, ...], msgspec.Meta(max_length=MAX_TAKEN_OVER + 1)]
-
-
-class Receipts(Message):
-    """Trainer to server: the answer, (incarnation, sequence) of each; to a `Takeover`, that it was heard."""
-
-    worker: Name
-    number: Count
-    receipts: Annotated[tuple[tuple[Count, Count], ...], msgspec.Meta(max_length=MAX_TAKEN_OVER + 1)] = ()
-
-
-class Takeover(Message):
-    """Server to a trainer, one of several: this worker's samples come to you now; take what follows these receipts.
-
-    `is_copy`: another trainer gets them as well, and counts them.
-    """
-
-    worker: Name
-    number: Count
-    receipts: Annotated[tuple[tuple[Count, Count], ...], msgspec.Meta(max_length=MAX_TAKEN_OVER + 1)]
-    is_copy: bool
-
-
 class PolicyFrame(Message):
     """Trainer to workers: piece `index` of `frames` of a policy; the body is its bytes."""
 
@@ -319,9 +302,6 @@ AnyMessage: TypeAlias = (
     | Bundle
     | Ack
     | Dismissal
-    | ReceiptsWanted
-    | Receipts
-    | Takeover
     | PolicyFrame
     | Beat
     | Report

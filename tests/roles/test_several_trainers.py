@@ -1,5 +1,6 @@
 """Several trainers at one server, and workers that come and go: each sample reaches one rank, once."""
 
+import contextlib
 import threading
 from collections import defaultdict
 
@@ -8,6 +9,7 @@ import pytest
 from tmrl_like.base.functional import partial
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.receiver import Receiver
+from tmrl_like.errors import RefusedError
 from tmrl_like.testing.fakes import CountingEnv
 from tmrl_like.trainer.link import TrainerLink
 from tmrl_like.transport import KeyFolder, connect
@@ -21,7 +23,7 @@ STEADY = partial(CountingEnv, step_s=0.002)
 class Taker(threading.Thread):
     """A rank that takes what comes to it, and notes it: stream of a worker process -> (episode, step)."""
 
-    def __init__(self, house, number, size=2):
+    def __init__(self, house, number, size=2, name=None, run=""):
         super().__init__(daemon=True)
         from tmrl_like.config import config_constants as cfg
 
@@ -30,16 +32,20 @@ class Taker(threading.Thread):
         self.link = TrainerLink(
             connect(house.transport, "127.0.0.1", house.port, keys, None),
             "here",
-            f"t{number}",
+            name or f"t{number}",
             describe_spaces(env.observation_space, env.action_space),
-            Receiver(),
-            rank=m.Rank(number, size, 7),
+            Receiver(run=run),
+            rank=m.ALONE if size == 1 else m.Rank(number, size, 7),
         )
         self.taken = defaultdict(list)
         self.ended = threading.Event()
         self.start()
 
     def run(self):
+        with contextlib.suppress(RefusedError):
+            self.take()
+
+    def take(self):
         while not self.ended.is_set():
             deliveries = self.link.retrieve(0.02)
             for delivery in deliveries:
@@ -72,9 +78,14 @@ def taken_of(worker, rank):
     return sum(len(samples) for process, samples in list(rank.taken.items()) if process[0] == worker)
 
 
+def number_of(sample):
+    """Of one of CountingEnv's, (episode, step), from 0 on."""
+    return int(11 * (sample[0] - 1) + sample[1])
+
+
 def in_order(samples):
-    """CountingEnv's first samples, without a gap: (episode, step)."""
-    return [(float(1 + i // 11), float(i % 11)) for i in range(len(samples))]
+    """Whether these are CountingEnv's first samples, without a gap."""
+    return [number_of(sample) for sample in samples] == list(range(len(samples)))
 
 
 def test_workers_that_come_and_go_lose_and_double_nothing(house, takers, until):
@@ -96,4 +107,34 @@ def test_workers_that_come_and_go_lose_and_double_nothing(house, takers, until):
         rank.end()
         for (worker, _), samples in rank.taken.items():
             assert m.share_of(worker, 2) == number
-            assert samples == in_order(samples), worker
+            assert in_order(samples), worker
+
+
+def test_a_frozen_trainer_wakes_up_behind_its_successor_and_does_no_harm(house, takers, until):
+    worker = house.worker(STEADY, outbox=SOON, name="a")
+    house.start(worker.run, test_episode_interval=0)
+    frozen = takers(0, size=1, name="frozen", run="5eed")
+    until(lambda: taken_of("a", frozen) > 20)
+    tick, is_frozen, is_awake = frozen.link.on_tick, threading.Event(), threading.Event()
+
+    def freeze(*arguments):
+        is_frozen.set()
+        is_awake.wait(60)
+        return tick(*arguments)
+
+    frozen.link.on_tick = freeze
+    assert is_frozen.wait(60)
+    successor = takers(0, size=1, name="successor", run="5eed")
+    until(lambda: taken_of("a", successor) > 20)
+    assert not frozen.link.session.failed
+    is_awake.set()
+    until(lambda: frozen.link.session.failed)
+    with pytest.raises(RefusedError, match="another process goes on with this trainer's run"):
+        frozen.link.session.check()
+    before = taken_of("a", successor)
+    until(lambda: taken_of("a", successor) > before + 50)
+    successor.end()
+    (process,) = successor.taken
+    taken = [number_of(sample) for sample in successor.taken[process]]
+    assert taken == list(range(taken[0], taken[0] + len(taken)))
+    assert taken[0] <= len(frozen.taken[process])

@@ -250,6 +250,50 @@ def test_a_silent_trainers_seat_is_taken_over(relay, link):
     assert relay.trainer.peer == b"u"
 
 
+def resumed(name, session, run="5eed"):
+    say = hello("trainer", name, session)
+    say.run = run
+    return say
+
+
+def test_a_killed_trainers_seat_is_at_once_that_of_who_goes_on_with_its_run(relay, link):
+    give(relay, b"w", hello())
+    give(relay, b"t", resumed("t1", 1))
+    give(relay, b"u", resumed("t2", 2), now=0.1)
+    assert relay.trainer.peer == b"u"
+    assert link.to(b"u", m.Refusal) == []
+    assert link.to(b"w", m.Welcome)[-1].feed == link.to(b"u", m.Welcome)[-1].feed != 0
+
+
+@pytest.mark.parametrize(
+    ("run", "key"),
+    [("5eed", Identity("other", ("trainer",))), ("another", BOTH), ("", BOTH)],
+    ids=["another key", "another run", "no run"],
+)
+def test_nobody_else_gets_the_seat_of_a_living_trainer(relay, link, run, key):
+    give(relay, b"t", resumed("t1", 1, run="" if run == "" else "5eed"))
+    give(relay, b"u", resumed("t2", 2, run), key, now=0.1)
+    assert relay.trainer.peer == b"t"
+    (refusal,) = link.to(b"u", m.Refusal)
+    assert refusal.retry_after_s > 0
+    assert link.to(b"t", m.Refusal) == []
+
+
+def test_a_frozen_trainer_that_wakes_up_is_told_that_it_has_a_successor_and_changes_nothing(relay, link):
+    give(relay, b"w", hello())
+    give(relay, b"t", resumed("t1", 1))
+    give(relay, b"u", resumed("t2", 2), now=1.0)
+    assert link.to(b"t", m.Refusal)[-1].retry_after_s < 0
+    link.sent.clear()
+    for message in (m.Ack("w1", 1, 9, 9), m.Dismissal("w1", 1, "no"), frame(7), m.Beat(), m.Bye()):
+        give(relay, b"t", message, now=9.0)
+    assert link.to(b"w", (m.Ack, m.Dismissal, m.PolicyFrame, m.Refusal, m.Welcome)) == []
+    for peer in (b"t", b"t again"):
+        give(relay, peer, resumed("t1", 1), now=9.0)
+        assert "another process goes on with this trainer's run" in link.to(peer, m.Refusal)[-1].reason
+    assert relay.trainer.peer == b"u"
+
+
 def test_a_trainer_that_reconnects_keeps_its_seat(relay, link):
     give(relay, b"t", hello("trainer", "t1", 1))
     give(relay, b"t2", hello("trainer", "t1", 1))

@@ -86,6 +86,7 @@ class Session:
         incarnation: int = 0,
         takes_over: tuple[int, ...] = (),
         rank: m.Rank = m.ALONE,
+        run: str = "",
     ) -> None:
         """Start the thread and introduce the peer; does not wait for the server.
 
@@ -100,6 +101,7 @@ class Session:
             incarnation: names this process; 0: a random number.
             takes_over: incarnations of this name that are dead, whose packets this one sends as well.
             rank: which of several trainers it is.
+            run: the training that it goes on with.
 
         Raises:
             ConfigError: the name is too long, or not one line of printable characters.
@@ -113,9 +115,8 @@ class Session:
         self._ring = link if isinstance(link, RingLink) else None
         self._where = self._ring.where if self._ring else where
         self._role = role
-        self._hello = m.Hello(
-            role_name, name, self.incarnation, tmrl_like.__version__, spaces, _file_id(model_path), takes_over, rank
-        )
+        about = (spaces, _file_id(model_path), takes_over, rank, run)
+        self._hello = m.Hello(role_name, name, self.incarnation, tmrl_like.__version__, *about)
         self._stopping = threading.Event()
         self._flush_s = 0.0
         self._failure: BaseException | None = None

@@ -46,6 +46,8 @@ _LOOKS, _LOOKS_PER_S = 10, 4.0  # at one place of a watcher that are answered, a
 _VIEWS_ON_THEIR_WAY = 3  # to one watcher
 _KEPT_BYTES = 500  # about; what a message that is kept takes beside its bytes
 _SHOWN_BEAT_BYTES, _SHOWN_TEXT = 1000, 200  # of a longer beat so many characters of each text
+_MAX_SUCCEEDED = 1000  # trainers that are remembered as such
+_SUCCEEDED = "another process goes on with this trainer's run, and has taken its seat: one of them is enough"
 _SHARED_FILE = "this {0} and the {1} keep their weights in one file of one machine: give each its own model_path"
 _MISFIT = (
     "this worker's samples do not fit those in the trainer's memory: {0}; start both with the same environment and "
@@ -197,6 +199,7 @@ class Relay:
         self._malformed = Buckets(_MALFORMED_BEFORE_REFUSAL - 1, 0.0)  # by connection
         self._unsaid = Buckets(1, 0.0)  # what the log has not got yet: refusals, and whose message was malformed
         self._names: dict[str, str] = {}  # worker -> key that used this name first; the oldest first
+        self._succeeded: dict[int, None] = {}  # incarnations of trainers whose seats their successors took
         self._places = [Bucket(_LOOKS, _LOOKS_PER_S) for _ in range(_MAX_WATCHERS)]  # of the watchers
         self._views = self._report = self._report_bytes = 0  # numbers of the newest; size of those that are kept
         self._reports: deque[bytes] = deque()
@@ -373,6 +376,8 @@ class Relay:
         return self._reason_for_spaces(hello)
 
     def _reason_to_refuse_trainer(self, identity: Identity, hello: m.Hello, now: float) -> m.Refusal | None:
+        if hello.incarnation in self._succeeded:  # it was frozen or cut off, and comes back
+            return m.Refusal(_SUCCEEDED)
         if any(_share_file(worker, hello) for worker in self.workers):
             return m.Refusal(_SHARED_FILE.format("trainer", "worker"))
         group = hello.rank.group
@@ -394,6 +399,9 @@ class Relay:
         if sitting.key == identity.name:
             if _same_process(sitting.hello, hello):
                 return False
+            if hello.run and sitting.hello.run == hello.run:  # it goes on with what that one has stored
+                self._succeed(sitting)
+                return False
             dead = sitting.hello.incarnation in hello.takes_over  # else its successor could not know
             if dead or (sitting.hello.name == hello.name and not self._tell(sitting.peer, m.Beat())):
                 self._leave(sitting)
@@ -405,6 +413,15 @@ class Relay:
         self._say(sitting.key, logging.WARNING, line, *sitting.who, idle_s)
         self._leave(sitting)
         return False
+
+    def _succeed(self, sitting: Seat) -> None:
+        """Take the seat of a trainer, dead or frozen, for its successor; it gets it back no more."""
+        self._succeeded[sitting.hello.incarnation] = None
+        if len(self._succeeded) > _MAX_SUCCEEDED:
+            del self._succeeded[next(iter(self._succeeded))]
+        self._say(sitting.key, logging.INFO, "%s %s has a successor, which takes its seat", *sitting.who)
+        self._tell(sitting.peer, m.Refusal(_SUCCEEDED))
+        self._leave(sitting)
 
     def _reason_for_spaces(self, worker: m.Hello) -> m.Refusal | None:
         trainer = self.trainer.hello.spaces if self.trainer else None

@@ -96,7 +96,9 @@ class TrainerLink:
         self.newest_version = version
         self._saver = saver
         model_path = None if saver is None else saver.path
-        self.session = Session(link, where, self, "trainer", name, spaces, model_path, rank=rank)
+        self.session = Session(
+            link, where, self, "trainer", name, spaces, model_path, rank=rank, run=self._receiver.run
+        )
 
     # -- the training thread -------------------------------------------------------------------------
 

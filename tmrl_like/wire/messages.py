@@ -104,6 +104,7 @@ class Hello(Message):
     takes_over: Annotated[tuple[Count, ...], msgspec.Meta(max_length=MAX_TAKEN_OVER)] = ()  # incarnations
     # of this worker that are dead, whose packets it sends as well; a seat that one of them still has is this peer's
     rank: Rank = ALONE  # of a trainer
+    run: Name = ""  # of a trainer: the random name of its training, which all that resume it know; empty: none is kept
 
 
 class Welcome(Message):

@@ -147,11 +147,19 @@ class TrainerLink:
         Raises:
             PolicyError: a dtype that weights cannot have.
         """
-        if not self._publishes:
-            self.newest_version += 1
-            self._published[self.newest_version] = clocks.unix_s()
-            self._published.pop(self.newest_version - _VERSIONS_KEPT, None)
-            return self.newest_version
+        version = self.newest_version + 1
+        publication = self._copy(model, version) if self._publishes else None
+        with self._arrived:
+            self._next_publication = publication
+            self._published[version] = clocks.unix_s()
+            self._published.pop(version - _VERSIONS_KEPT, None)
+            self.newest_version = version
+        if publication is not None and self._saver is not None:
+            self._saver.save(publication)
+        self.session.wake()
+        return version
+
+    def _copy(self, model: ActorModule, version: int) -> Publication:
         parameters = model.state_dict()
         form = form_of(parameters)
         with self._arrived:
@@ -161,17 +169,7 @@ class TrainerLink:
                 weights = WeightsCopy(form)
                 self._memory.append(weights)
         weights.fill(parameters)
-        version = self.newest_version + 1
-        publication = Publication(version, time.time(), weights)
-        with self._arrived:
-            self._next_publication = publication
-            self._published[version] = clocks.unix_s()
-            self._published.pop(version - _VERSIONS_KEPT, None)
-            self.newest_version = version
-        if self._saver is not None:
-            self._saver.save(publication)
-        self.session.wake()
-        return version
+        return Publication(version, time.time(), weights)
 
     def _unused_memory(self, form: Form) -> WeightsCopy | None:
         """Memory of this form that no publication needs; what is unused and has another form is given up."""

@@ -3,8 +3,8 @@
     python tests/benchmarks/engine.py [--engines zmq one three three-sync] [--repeats 3] [--seconds 4] [--kills 4]
 
 40 light workers in two processes, with packets of 2.5 kB, each in a message of its own; the trainer is a real
-`TrainerLink` with its `Receiver`, before a memory that copies the columns. Everything on loopback, encrypted and
-authenticated.
+`TrainerLink` with its `Receiver`, before a memory that copies the columns. Everything on loopback; the workers' part
+of the way is encrypted.
 
 zmq         workers, server, trainer
 one         workers, gateway, one node, trainer
@@ -121,10 +121,9 @@ def run_trainer(place: Place, port: int, pipe: Any) -> None:
     if (options := place.engine()) is None:
         link: Any = connect("zmq", "127.0.0.1", port, keys)
     else:
-        from tmrl_like.engine.authority import engine_user
         from tmrl_like.engine.link import EngineLink
 
-        link = EngineLink(options, engine_user(keys, "trainer"))
+        link = EngineLink(options)
     trainer: Any = TrainerLink(link, "bench", "trainer", SPACES, freshness=Noted())
     pipe.send(trainer.session.wait_connected(20))
     while True:
@@ -224,8 +223,8 @@ def measure(engine: str, options: argparse.Namespace) -> dict[str, float]:
             from engine_nodes import Nodes
 
             count = 1 if engine == "one" else 3
-            nodes = stack.enter_context(Nodes(Path(name) / "nodes", count, sync=engine.endswith("sync")))
-            place = Place(nodes.keys.path, tuple(nodes.urls))
+            nodes = stack.enter_context(Nodes(Path(name) / "nodes", count, engine.endswith("sync"), is_open=True))
+            place = Place(place.keys, tuple(nodes.urls))
         rig = Rig(place, nodes, options.workers, stack)
         rig.load(10, 1.0)
         fast, paced = rig.load(None, options.seconds), rig.load(10, options.seconds)

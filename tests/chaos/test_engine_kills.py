@@ -35,9 +35,9 @@ class EngineRig:
     """Nodes, two gateways and light workers; a trainer where the test starts one."""
 
     def __init__(self, folder: Path, stack: ExitStack, nodes: int, max_bytes: int = 8 << 30) -> None:
-        self.nodes = stack.enter_context(Nodes(folder / "engine", nodes))
+        self.nodes = stack.enter_context(Nodes(folder / "engine", nodes, is_open=True))
         engine = EngineOptions(nodes=tuple(self.nodes.urls), run=RUN, max_bytes=max_bytes)
-        self.rig = Rig("zmq", folder / "rig", stack, self.nodes.keys.path, engine)
+        self.rig = Rig("zmq", folder / "rig", stack, engine=engine)
         self.ports = [self.rig.place.port, free_port()]
         self.gateways: list[Part] = [self.rig.server_part(port) for port in self.ports]
         self._stack = stack
@@ -49,8 +49,7 @@ class EngineRig:
         """What the stream holds, as its leader says."""
         leader = self.nodes.leader(STREAM)
         assert leader is not None
-        details = self.nodes.monitor(leader, "jsz?streams=true&accounts=true")["account_details"]
-        return next(s["state"]["bytes"] for a in details for s in a["stream_detail"] if s["name"] == STREAM)
+        return self.nodes.streams(leader)[STREAM]["state"]["bytes"]
 
     # what is broken, each of them back by the end of the call or of `mend`
 

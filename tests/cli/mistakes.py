@@ -187,6 +187,10 @@ MISTAKES = {
     "no such key to revoke": Mistake(["keys", "revoke", "nobody"], "no key is named 'nobody'"),
     "an action misspelt": Mistake(["keys", "invit"], "there is no 'invit'; did you mean invite?"),
     "no name for a key": Mistake(["keys", "invite", "../x"], "'../x' is not a name for a key"),
+    "engine of our own": Mistake(["engine", "init"], "an earlier version had it: start nats-server yourself"),
+    "key of a site": Mistake(
+        ["keys", "invite", "a", "--role", "site"], "dials an engine with server.engine_credentials"
+    ),
     "no line to join by": Mistake(["keys", "join", "abc"], "expected the line that `tmrl-like keys invite` printed"),
     # -- the machine
     "a home that cannot be written to": Mistake(["server", TINY], "cannot write keys to", 1, home_is_a_file),

@@ -1,7 +1,10 @@
 """Mistakes that a new user makes. Each is one line that says what is wrong and what to do, and an exit code."""
 
 import contextlib
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from mistakes import DRONE, MISTAKES, NOWHERE, Machine
 from tmrl_like.cli import main
 from tmrl_like.cli.arguments import parse
 from tmrl_like.cli.worker import prepare
+from tmrl_like.transport import KeyFolder
 
 CommandLine = Callable[..., int]
 
@@ -97,14 +101,12 @@ def test_what_an_agent_refuses_names_file_and_line(tmp_path: Path, capsys: pytes
     assert f"error: {file}:{line}: agent.init_args.lr_actor is -2; expected" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "command", ["", "run", "server", "worker", "trainer", "test", "benchmark", "check", "keys", "engine"]
-)
+@pytest.mark.parametrize("command", ["", "run", "server", "worker", "trainer", "test", "benchmark", "check", "keys"])
 def test_every_command_helps(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command.split(), "--help"]) == 0
     out = capsys.readouterr().out
     assert f"usage: tmrl-like {command}".strip() in out
-    if command not in ("", "keys", "engine"):
+    if command not in ("", "keys"):
         assert "--trainer.epochs (a number; 10)\n        a checkpoint is written after each" in out
 
 
@@ -135,3 +137,23 @@ def test_keys_are_invited_listed_joined_and_revoked(
     assert main(["keys", "revoke", "robot1", "--keys-dir", here]) == 0
     assert main(["keys", "list", "--keys-dir", here]) == 0
     assert "robot1                 " not in capsys.readouterr().out
+
+
+@pytest.mark.skipif(os.name != "posix", reason="elsewhere there are no such terminals")
+def test_a_line_that_is_pasted_into_a_terminal_is_not_shown(tmp_path: Path) -> None:
+    outside, inside = os.openpty()
+    command = [sys.executable, "-m", "tmrl_like", "keys", "join", "-", "--keys-dir", str(tmp_path / "there")]
+    pipes = {"stdin": inside, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "start_new_session": True}
+    process = subprocess.Popen(command, **pipes)
+    assert process.stderr is not None
+    asked = b""
+    while b"press Enter: " not in asked:
+        asked += os.read(process.stderr.fileno(), 1000)
+    os.write(outside, KeyFolder(tmp_path / "here").invite("robot1").encode() + b"\n")
+    out, _ = process.communicate(timeout=60)
+    assert (out, process.returncode) == (b"this machine may connect as robot1 (worker)\n", 0)
+    os.set_blocking(outside, False)
+    with contextlib.suppress(BlockingIOError):
+        assert os.read(outside, 1000).strip() == b""
+    os.close(inside)
+    os.close(outside)

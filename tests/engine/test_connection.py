@@ -2,31 +2,39 @@
 
 import asyncio
 import logging
+import re
 import signal
 import socket
 import threading
 import time
 
-import msgspec
 import pytest
-from engine_nodes import Nodes
+from engine_nodes import Nodes, certificate, free_ports, until
 
-from tmrl_like.engine.connection import EngineConnection, hear
-from tmrl_like.errors import CredentialsError
-
-pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="freezes processes")
-
-
-def until(condition, within_s=20.0):
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+from tmrl_like.engine.connection import EngineConnection, hear, user_name
+from tmrl_like.engine.options import EngineOptions
+from tmrl_like.errors import ConfigError, CredentialsError
 
 
+async def publish_a_policy(client):
+    await client.publish("tmrl.r.p", b"x")
+    await asyncio.Event().wait()
+
+
+def ending(options, attend=publish_a_policy):
+    """What ends a connection."""
+    failed = threading.Event()
+    connection = EngineConnection(options, attend, failed.set)
+    assert failed.wait(20)
+    with pytest.raises(Exception) as error:
+        connection.check()
+    connection.close(0.0)
+    return error.value
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="freezes processes")
 def test_it_goes_on_when_a_node_is_killed_frozen_or_back(node, caplog):
     caplog.set_level(logging.INFO, "tmrl_like.engine")
-    user = node.user("gpu", "trainer")
     heard, ended = [], threading.Event()
 
     async def attend(client):
@@ -34,7 +42,7 @@ def test_it_goes_on_when_a_node_is_killed_frozen_or_back(node, caplog):
         heard.append(client)
         await asyncio.Event().wait()
 
-    connection = EngineConnection(node.urls, user, attend, ended.set)
+    connection = EngineConnection(node.options("r", "gpu"), attend, ended.set)
     until(lambda: len(heard) == 1)
     node.kill(0)
     until(lambda: not connection.connected)
@@ -51,32 +59,72 @@ def test_it_goes_on_when_a_node_is_killed_frozen_or_back(node, caplog):
     assert "Traceback" not in caplog.text
 
 
-def test_what_it_subscribed_to_raises_in_its_owner(node):
-    failed = threading.Event()
+class OneSidedNode(threading.Thread):
+    """Lets one client in; then it answers nothing that is asked, and sends messages until `is_mute`."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self._listening = socket.create_server(("localhost", 0))
+        self.url = f"nats://localhost:{self._listening.getsockname()[1]}"
+        self.is_mute = False
+        self.start()
+
+    def run(self):
+        info = b'INFO {"server_id":"x","version":"2.15.1","max_payload":1048576,"headers":true}\r\n'
+        with self._listening, self._listening.accept()[0] as line:
+            line.sendall(info)
+            while b"PING" not in line.recv(65536):
+                pass
+            line.sendall(b"PONG\r\n")
+            try:
+                while not self.is_mute:
+                    line.sendall(b"MSG tmrl.r.p 1 1\r\nx\r\n")
+                    time.sleep(0.02)
+                while line.recv(65536):
+                    pass
+            except OSError:
+                pass
+
+
+def test_a_node_whose_answers_lie_behind_a_backlog_is_not_given_up(monkeypatch):
+    """As long as anything comes of it: a trainer that is new has much to read, on a busy machine slowly."""
+    monkeypatch.setattr("tmrl_like.engine.connection._PING_S", 0.1)
+    monkeypatch.setattr("tmrl_like.engine.connection._MAX_BEHIND_PINGS", 1000)
+    clients, node = [], OneSidedNode()
 
     async def attend(client):
-        await hear(client, "tmrl.r.p", lambda message: [][0])
-        await client.publish("tmrl.r.p", b"x")
+        clients.append(client)
+        await hear(client, "tmrl.r.p", lambda message: None)
         await asyncio.Event().wait()
 
-    site = node.user("arena", "site")
-    connection = EngineConnection(node.urls, site, attend, failed.set)
-    publisher = EngineConnection(node.urls, node.user("gpu", "trainer"), publish_a_policy)
-    assert failed.wait(20)
-    with pytest.raises(IndexError):
-        connection.check()
+    connection = EngineConnection(EngineOptions(nodes=(node.url,), run="r"), attend)
+    until(lambda: clients)
+    time.sleep(1.0)
+    assert connection.connected
+    node.is_mute = True
+    until(lambda: not connection.connected, 5.0)
     connection.close(0.0)
+
+
+def test_what_it_subscribed_to_raises_in_its_owner(node):
+    async def attend(client):
+        await hear(client, "tmrl.r.p", lambda message: [][0])
+        await publisher_is_there.wait()
+
+    publisher_is_there = asyncio.Event()
+    publisher = EngineConnection(node.options("r", "gpu"), repeat_a_policy)
+    assert isinstance(ending(node.options("r", "arena"), attend), IndexError)
     publisher.close(0.0)
 
 
-async def publish_a_policy(client):
+async def repeat_a_policy(client):
     while True:
-        await client.publish("tmrl.r.p", b"policy")
+        await client.publish("tmrl.r.p", b"x")
         await asyncio.sleep(0.05)
 
 
-def test_when_its_work_is_done_it_is_over_and_what_was_said_has_left(node):
-    heard = []
+def test_what_is_said_last_arrives(node):
+    heard, listening = [], threading.Event()
 
     async def listen(client):
         await hear(client, "tmrl.r.p", lambda message: heard.append(message.data))
@@ -87,63 +135,116 @@ def test_when_its_work_is_done_it_is_over_and_what_was_said_has_left(node):
     async def say(client):
         await client.publish("tmrl.r.p", b"last words")
 
-    listening = threading.Event()
-    listener = EngineConnection(node.urls, node.user("arena", "site"), listen)
+    listener = EngineConnection(node.options("r", "arena"), listen)
     assert listening.wait(20)
-    EngineConnection(node.urls, node.user("gpu", "trainer"), say).close()
+    EngineConnection(node.options("r", "gpu"), say).close()
     until(lambda: heard == [b"last words"])
     listener.close(0.0)
 
 
-def test_another_engines_user_and_another_engines_node_end_it_in_one_line(node, tmp_path):
-    stranger = Nodes(tmp_path / "other").user("arena", "site")  # signed for nodes that do not run
-    liar = msgspec.structs.replace(node.user("arena", "site"), seed=stranger.seed)
-    for user, line in ((liar, "refuses this machine's user arena"), (stranger, "is no node of the engine")):
-        failed = threading.Event()
-        connection = EngineConnection(node.urls, user, publish_a_policy, failed.set)
-        assert failed.wait(20)
-        with pytest.raises(CredentialsError, match=line):
-            connection.check()
-        connection.close(0.0)
+def test_who_is_no_user_of_the_engine_reads_so_in_one_line(node, tmp_path):
+    stranger = Nodes(tmp_path / "other").user("arena")
+    assert re.search(
+        r"the engine at nats://localhost:\d+ refuses the user arena of .*arena.creds: check server.engine_credentials",
+        str(ending(node.options("r", stranger))),
+    )
+    assert "refuses who shows no credentials: check server.engine_credentials" in str(ending(node.options("r")))
 
 
-def test_who_is_refused_while_a_node_is_away_is_not_told_that_none_answers(node, caplog, monkeypatch, until):
+def test_who_is_refused_while_a_node_is_away_is_not_told_that_none_answers(node, caplog, monkeypatch, tmp_path):
     monkeypatch.setattr("tmrl_like.engine.connection._COMPLAIN_AFTER_S", 0.0)
-    liar = msgspec.structs.replace(node.user("arena", "site"), seed=node.user("other", "site").seed)
     monkeypatch.setattr("random.sample", lambda nodes, count: nodes)
-    connection = EngineConnection([node.urls[0], "tls://localhost:1"], liar, publish_a_policy)
-    until(lambda: "refuses this machine's user arena" in caplog.text)
+    stranger = str(Nodes(tmp_path / "other").user("arena"))
+    nodes = (node.urls[0], f"nats://localhost:{free_ports(1)[0]}")
+    connection = EngineConnection(EngineOptions(nodes=nodes, run="r", credentials=stranger), publish_a_policy)
+    until(lambda: "refuses the user arena" in caplog.text)
     connection.close(0.0)
     assert "no node of the engine answers" not in caplog.text
 
 
-def test_it_ends_at_once_where_nobody_answers(tmp_path):
-    user = Nodes(tmp_path / "engine").user("arena", "site")
+@pytest.mark.parametrize(
+    ("what", "act"),
+    [
+        ("publish", lambda client: client.publish("tmrl.r.p")),
+        ("subscribe", lambda client: client.subscribe("tmrl.r.p")),
+    ],
+)
+def test_a_right_that_is_missing_is_named(node, what, act):
+    async def attend(client):
+        await act(client)
+        await asyncio.Event().wait()
+
+    arena = node.user("arena", {"pub": ["tmrl.*.g.arena"], "sub": ["_INBOX.arena.>"]})
+    line = f'the engine does not allow its user arena to {what} to "tmrl.r.p": docs/guide/engine.md has the rights'
+    error = ending(node.options("r", arena), attend)
+    assert isinstance(error, CredentialsError)
+    assert str(error).startswith(line)
+
+
+def test_nodes_that_take_small_messages_only_end_it(tmp_path):
+    with Nodes(tmp_path, is_open=True, more="max_payload: 64KB") as nodes:
+        error = ending(nodes.options("r"))
+    assert isinstance(error, ConfigError)
+    assert "takes messages of 65,536 bytes at most, expected 1,048,576 or more: set max_payload" in str(error)
+
+
+def test_a_file_that_is_none_of_credentials_is_one_line(tmp_path):
+    assert user_name(None) == "local"
+    assert user_name(str(Nodes(tmp_path).user("gpu"))) == "gpu"
+    with pytest.raises(CredentialsError, match=r"cannot read the engine's credentials .*nonesuch: No such file"):
+        user_name(str(tmp_path / "nonesuch"))
+    for content in ("", "-----BEGIN NATS USER JWT-----\na.b.c\n------END NATS USER JWT------\n", "\xff"):
+        (tmp_path / "x.creds").write_text(content, encoding="latin-1")
+        with pytest.raises(
+            CredentialsError, match=r"x\.creds is no file of credentials: expected a user's JWT and its key"
+        ):
+            user_name(str(tmp_path / "x.creds"))
+
+
+def test_a_certificate_that_cannot_be_read_is_one_line(tmp_path):
+    (tmp_path / "ca.crt").touch()
+    for name in ("ca.crt", "nonesuch.crt"):
+        options = EngineOptions(nodes=("tls://localhost",), run="r", ca=str(tmp_path / name))
+        with pytest.raises(ConfigError, match=f"cannot read the engine's certificate .*{name}"):
+            EngineConnection(options, publish_a_policy)
+
+
+def test_tls_is_with_the_nodes_that_the_certificate_is_of_and_never_left_out(tmp_path):
+    ca, other = certificate(tmp_path / "own"), certificate(tmp_path / "other")
+    files = f'cert_file: "{ca}", key_file: "{ca.removesuffix("crt")}key"'
+    heard = threading.Event()
+
+    async def attend(client):
+        heard.set()
+
+    with Nodes(tmp_path / "nodes", is_open=True, more=f"tls {{ {files} }}") as nodes:
+        url = nodes.urls[0].replace("nats:", "tls:")
+        EngineConnection(EngineOptions(nodes=(url,), run="r", ca=ca), attend).close()
+        assert heard.is_set()
+        error = ending(EngineOptions(nodes=(url,), run="r", ca=other))
+    assert isinstance(error, CredentialsError)
+    assert "the certificate of what listens at tls://localhost" in str(error)
+
+
+def test_who_answers_in_the_clear_where_tls_is_asked_for_hears_nothing_of_us(node, caplog, monkeypatch):
+    monkeypatch.setattr("tmrl_like.engine.connection._COMPLAIN_AFTER_S", 0.0)
+    attended = threading.Event()
+
+    async def attend(client):
+        attended.set()
+
+    options = EngineOptions(nodes=(node.urls[0].replace("nats:", "tls:"),), run="r", credentials=str(node.user("gpu")))
+    connection = EngineConnection(options, attend)
+    until(lambda: "it speaks in the clear, and tls:// was asked for" in caplog.text)
+    connection.close(0.0)
+    assert not attended.is_set()
+
+
+def test_it_ends_at_once_where_nobody_answers():
     with socket.create_server(("localhost", 0)) as mute:
-        connection = EngineConnection([f"tls://localhost:{mute.getsockname()[1]}"], user, publish_a_policy)
+        options = EngineOptions(nodes=(f"nats://localhost:{mute.getsockname()[1]}",), run="r")
+        connection = EngineConnection(options, publish_a_policy)
         mute.settimeout(20)
         with mute.accept()[0]:
             connection.close(0.0)
             assert not connection._thread.is_alive()
-
-
-def test_who_answers_in_the_clear_gets_nothing_to_read(node):
-    """A node's first line could ask for no encryption, and be somebody else's."""
-    with socket.create_server(("localhost", 0)) as listening:
-        listening.settimeout(20)
-        url = f"tls://localhost:{listening.getsockname()[1]}"
-        connection = EngineConnection([url], node.user("arena", "site"), publish_a_policy)
-        with listening.accept()[0] as line:
-            line.settimeout(20)
-            line.sendall(b'INFO {"server_id":"x","version":"2.15.1","max_payload":1048576,"nonce":"abc"}\r\n')
-            said = b"".join(iter(lambda: receive(line), b""))
-    assert said.startswith(b"\x16\x03"), said  # a TLS greeting
-    assert b"CONNECT" not in said
-    connection.close(0.0)
-
-
-def receive(line: socket.socket) -> bytes:
-    try:
-        return line.recv(65536)
-    except ConnectionError:
-        return b""

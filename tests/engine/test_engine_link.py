@@ -9,13 +9,12 @@ import msgspec
 import nats.errors
 import numpy as np
 import pytest
-from leaf_node import LeafNode, leaf_port
+from engine_nodes import Nodes, until
 
 from tmrl_like.delivery.receiver import Receiver
-from tmrl_like.engine.connection import EngineConnection, domain_of, hear
-from tmrl_like.engine.jetstream import JetStream, JetStreamError
+from tmrl_like.engine.connection import EngineConnection, hear
+from tmrl_like.engine.jetstream import JetStreamError, store
 from tmrl_like.engine.link import EngineLink
-from tmrl_like.engine.options import EngineOptions
 from tmrl_like.engine.subjects import (
     SEATS,
     GatewayState,
@@ -48,19 +47,17 @@ def bundle(worker, sequence, previous=None, incarnation=7):
 class Site:
     """What a gateway is to an engine, without its workers."""
 
-    def __init__(self, user, urls):
-        self.name = user.name
+    def __init__(self, name, options):
+        self.name = name
         self.stored = {}  # as the trainer says
         self._client = None
         self._closing, self._tasks = asyncio.Event(), []
-        self._connection = EngineConnection(urls, user, self._attend)
+        self._connection = EngineConnection(options, self._attend)
 
     async def _attend(self, client):
         await hear(client, acks_subject(RUN, self.name), self._on_ack)
-        self._stream = JetStream(client, self.name)
-        await self._stream.open()
         self._client = client
-        state = msgspec.msgpack.encode(GatewayState(self.name, domain_of(client)))
+        state = msgspec.msgpack.encode(GatewayState())
         while not self._closing.is_set():
             await client.publish(gateway_subject(RUN, self.name), state)
             await asyncio.sleep(0.2)
@@ -73,7 +70,7 @@ class Site:
                 self._connection.check()
                 subject = samples_subject(RUN, self.name, worker)
                 with contextlib.suppress(AttributeError, JetStreamError, TimeoutError, nats.errors.Error):  # not there
-                    self.do(self._stream.publish, subject, data, 1.0)
+                    self.do(store, self._client, subject, data, 1.0)
                     break
                 assert time.monotonic() < until
                 time.sleep(0.05)
@@ -110,14 +107,13 @@ class Rig:
 
     def __init__(self, nodes):
         self.nodes = nodes
-        self.user = nodes.user("gpu", "trainer")
         self.parts = []
 
     def site(self):
-        return self._keep(Site(self.nodes.user("arena", "site"), self.nodes.urls))
+        return self._keep(Site("arena", self.nodes.options(RUN, "arena")))
 
     def trainer(self, receiver=None, name="t", rank=m.ALONE, **options):
-        link = EngineLink(EngineOptions(nodes=tuple(self.nodes.urls), run=RUN, **options), self.user)
+        link = EngineLink(self.nodes.options(RUN, "gpu", **options))
         return self._keep(TrainerLink(link, "the engine", name, m.Spaces("o", "a"), receiver or Receiver(), rank=rank))
 
     def _keep(self, part):
@@ -155,17 +151,8 @@ def of(worker, *numbers):
 
 
 def left_in_stream(nodes):
-    details = nodes.monitor(0, "jsz?streams=true&accounts=true").get("account_details", [])
-    streams = {s["name"]: s["state"]["messages"] for account in details for s in account.get("stream_detail", [])}
-    return streams.get(stream_name(RUN))
-
-
-def until(holds):
-    for _ in range(int(PATIENCE_S / 0.05)):
-        if holds():
-            return
-        time.sleep(0.05)
-    pytest.fail("in vain")
+    stream = nodes.streams().get(stream_name(RUN))
+    return stream and stream["state"]["messages"]
 
 
 def test_samples_come_from_the_stream_are_acknowledged_and_leave_it(rig):
@@ -284,15 +271,32 @@ def test_a_node_that_is_killed_and_comes_back_costs_nothing(rig):
     until(lambda: left_in_stream(rig.nodes) == 0)
 
 
-def test_a_leaf_s_stream_is_read_beside_the_hub_s_and_purged(rig, tmp_path):
-    trainer, user = rig.trainer(), rig.nodes.user("farm", "site")
-    with LeafNode(tmp_path / "leaf", user, leaf_port(rig.nodes)) as leaf:
-        farm, site = rig._keep(Site(user, [leaf.url])), rig.site()
-        farm.publish(*(bundle("w1", n) for n in range(1, 6)))
-        site.publish(bundle("w2", 1), worker="w2")
-        assert sorted(taken(trainer, 6)) == [*of("w1", 1, 2, 3, 4, 5), ("w2", 1)]
-        farm.acked(("w1", 7), 5)
-        site.acked(("w2", 7), 1)
-        streams = trainer.session._link._streams
-        assert set(streams) == {"", "farm"}
-        until(lambda: streams["farm"]._purged == {None: 5})
+def test_a_run_gets_a_stream_that_is_kept_on_disk_and_refuses_when_it_is_full(rig):
+    trainer = rig.trainer(max_bytes=1 << 20)
+    assert trainer.session.wait_connected(PATIENCE_S)
+    config = until(lambda: rig.nodes.streams().get(stream_name(RUN)))["config"]
+    kept = {name: config[name] for name in ("retention", "discard", "storage", "num_replicas", "max_bytes")}
+    assert kept == {
+        "retention": "limits",
+        "discard": "new",
+        "storage": "file",
+        "num_replicas": 1,
+        "max_bytes": 1 << 20,
+    }
+
+
+def test_a_stream_that_is_other_than_wanted_is_used_and_a_line_names_what_differs(rig, caplog):
+    first = rig.trainer(max_bytes=1 << 20)
+    until(lambda: left_in_stream(rig.nodes) == 0)
+    first.close()
+    rig.trainer(max_bytes=2 << 20)
+    until(lambda: "is used as it is: max_bytes is 1048576, expected 2097152" in caplog.text)
+
+
+def test_nodes_without_jetstream_are_said_to_be(tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("tmrl_like.engine.link._COMPLAIN_AFTER_S", 0.2)
+    with Nodes(tmp_path, jetstream=False) as nodes:
+        trainer = Rig(nodes).trainer()
+        until(lambda: "the trainer's seat has been away for" in caplog.text)
+        trainer.close()
+    assert "nothing answers for JetStream: enable it at the nodes, and for this user's account" in caplog.text

@@ -19,8 +19,8 @@ class Reading:
     """One stream and its link, message by message."""
 
     def __init__(self, parts=None):
-        self.progress, self.stream = Progress(), StreamProgress(parts)
-        self.progress.streams.append(self.stream)
+        self.progress = Progress()
+        self.stream = self.progress.stream = StreamProgress(parts)
         self.sequence = 0
 
     def read(self, worker, first, last=None, now=0.0, left=0, previous=None):
@@ -28,14 +28,14 @@ class Reading:
         self.stream.note(self.sequence, part_of(worker), left)
         self.stream.is_silent = False
         message = bundle(worker, first, last, previous)
-        return self.progress.offer(message, last or first, 1000, now, self.stream, self.sequence)
+        return self.progress.offer(message, last or first, 1000, now, self.sequence)
 
     def ack(self, worker, stored, received=None, again=False, now=0.0):
         received = stored if received is None else received
         return self.progress.on_ack(m.Ack(worker, 7, stored, received, again), now)
 
     def purges(self):
-        return list(self.progress.purges(self.stream))
+        return list(self.progress.purges())
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_a_stream_that_is_away_is_purged_once_it_is_read_again_since_its_numbers
     reading.ack("a", 1)
     reading.stream.is_silent = True
     assert reading.purges() == []
-    reading.progress.begin(reading.stream, 1)  # it has lost message 1, and this is another one
+    reading.progress.begin(1)  # it has lost message 1, and this is another one
     reading.sequence = 0
     reading.read("b", 1)
     assert reading.purges() == []
@@ -103,7 +103,7 @@ def test_a_hole_that_the_stream_does_not_fill_is_asked_for_ever_less_often(readi
 def test_while_the_stream_is_silent_a_hole_is_asked_for_at_once(reading):
     reading.read("a", 1, left=5)
     reading.stream.is_silent = True
-    assert not reading.progress.offer(bundle("a", 3), 3, 1000, 1.0, None)
+    assert not reading.progress.offer(bundle("a", 3), 3, 1000, 1.0)
     assert reading.progress.asks(1.6) == [m.Ack("a", 7, 0, 1, again=True)]
 
 
@@ -111,9 +111,9 @@ def test_the_trainer_itself_has_nothing_sent_again_that_the_stream_holds(reading
     reading.read("a", 1)
     reading.read("a", 2)
     assert reading.ack("a", 0, received=1, again=True) == m.Ack("a", 7, 0, 1)
-    assert reading.progress.read_again == {reading.stream}
+    assert reading.progress.read_again
     assert reading.progress.asks(100.0) == []
-    reading.progress.begin(reading.stream, 2)
+    reading.progress.begin(2)
     assert not reading.progress.read_again
     assert [reading.read("a", 1), reading.read("a", 2)] == [False, True]
 
@@ -140,8 +140,8 @@ def test_what_the_trainer_did_not_take_though_much_that_came_later_is_stored_is_
         assert not reading.progress.read_again
         reading.ack("b", 10 + attempt)
         assert reading.purges() == ([(None, 4)] if attempt == 3 else [])
-        assert reading.progress.read_again == (set() if attempt == 3 else {reading.stream})
-        reading.progress.begin(reading.stream, 3)
+        assert reading.progress.read_again == (attempt < 3)
+        reading.progress.begin(3)
     assert caplog.messages == ["packets 5 to 5 of worker a are given up: the trainer does not take them"]
 
 
@@ -153,7 +153,7 @@ def test_a_dismissed_process_keeps_nothing_in_the_stream_and_others_of_its_worke
     assert reading.read("a", 3)  # so that it is dismissed again
     reading.sequence += 1
     reading.stream.note(reading.sequence, part_of("a"), 0)
-    reading.progress.offer(m.Bundle("a", 8, 1), 1, 1000, 0.0, reading.stream, reading.sequence)
+    reading.progress.offer(m.Bundle("a", 8, 1), 1, 1000, 0.0, reading.sequence)
     assert reading.purges() == [(None, 4)]
 
 
@@ -174,11 +174,11 @@ def test_no_more_is_taken_than_the_trainer_can_keep_unread(reading):
     sequence = 0
     while reading.progress.has_room(0.0):
         sequence += 1
-        reading.progress.offer(bundle("a", sequence), sequence, 1 << 20, 0.0, None)
+        reading.progress.offer(bundle("a", sequence), sequence, 1 << 20, 0.0)
     assert 40 <= sequence <= 60
     reading.ack("a", 0, received=1)
     assert reading.progress.has_room(0.0)
-    reading.progress.offer(bundle("a", sequence + 1), sequence + 1, 1 << 20, 0.0, None)
+    reading.progress.offer(bundle("a", sequence + 1), sequence + 1, 1 << 20, 0.0)
     assert not reading.progress.has_room(5.0)
     assert reading.progress.has_room(11.0)  # it did not take them: no reason to wait for ever
 
@@ -231,7 +231,7 @@ class World:
     def read(self):
         if (self.now < 60 and self.chance(0.003)) or (self.link.progress.read_again and self.chance(0.05)):
             self.at = 0
-            self.link.progress.begin(self.link.stream, len(self.stream))
+            self.link.progress.begin(len(self.stream))
         ahead = [entry for entry in self.stream if entry[0] > self.at]
         if ahead and self.link.progress.has_room(self.now):
             self.at, name, first, last = ahead[0]

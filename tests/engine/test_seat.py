@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 import pytest
-from engine_nodes import Nodes
+from engine_nodes import free_ports, rights, until
 
 from tmrl_like.delivery.log import PacketLog, lock_folder
 from tmrl_like.delivery.options import OutboxOptions
@@ -30,16 +30,8 @@ from tmrl_like.wire.packet import Compressor, PacketWriter
 from tmrl_like.wire.policy import split_policy
 from tmrl_like.wire.records import packet_pieces
 
-PATIENCE_S = 30.0
 RUN = "run 1"
-
-
-def until(holds, within_s=PATIENCE_S):
-    deadline = time.monotonic() + within_s
-    while not (found := holds()):
-        assert time.monotonic() < deadline, "in vain"
-        time.sleep(0.01)
-    return found
+NOBODY = EngineOptions(nodes=(f"nats://localhost:{free_ports(1)[0]}",), run=RUN)
 
 
 class Worker:
@@ -104,19 +96,17 @@ class Rig:
 
     def __init__(self, nodes, folder):
         self.nodes, self.folder, self.parts = nodes, folder, []
-        self.options = EngineOptions(nodes=tuple(nodes.urls), run=RUN)
+        self.keys = KeyFolder(folder / "keys")
+        self.arena, self.gpu = nodes.options(RUN, "arena"), nodes.options(RUN, "gpu")
 
     def server(self):
-        return self.keep(Server(0, transport="inproc", keys_dir=self.nodes.keys.path, engine=self.options))
+        return self.keep(Server(0, transport="inproc", keys_dir=self.keys.path, engine=self.arena))
 
     def worker(self, server, name="w1"):
         return self.keep(Worker(self.folder, name, server.address))
 
     def trainer(self, receiver=None):
-        if not hasattr(self, "user"):
-            self.user = self.nodes.user("gpu", "trainer")
-        link = EngineLink(self.options, self.user)
-        return self.keep(Trainer(link, receiver or Receiver()))
+        return self.keep(Trainer(EngineLink(self.gpu), receiver or Receiver()))
 
     def keep(self, part):
         self.parts.append(part)
@@ -264,25 +254,22 @@ def test_a_policy_comes_to_each_server_once_and_to_one_that_comes_later(rig):
 def test_a_trainer_that_dials_the_server_reads_what_to_do(rig, caplog):
     caplog.set_level("INFO")
     server = rig.server()
-    trainer = rig.keep(
-        TrainerLink(connect("inproc", *server.address, rig.nodes.keys), "server", "t", m.Spaces("o", "a"))
-    )
-    until(lambda: "start the trainer with --server.engine tls://localhost:" in caplog.text)
+    trainer = rig.keep(TrainerLink(connect("inproc", *server.address, rig.keys), "server", "t", m.Spaces("o", "a")))
+    until(lambda: "start the trainer with --server.engine nats://localhost:" in caplog.text)
     assert not trainer.session.connected
     assert "is here" not in caplog.text  # the seat, which waits for a trainer, is none
 
 
 def test_without_a_node_workers_are_served_and_what_is_kept_is_bounded(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(seat_module, "_MAX_BUNDLES", 5)
-    nodes = Nodes(tmp_path / "engine")  # which do not run
-    options = EngineOptions(nodes=tuple(nodes.urls), run=RUN)
-    inner = listen("inproc", "127.0.0.1", 0, nodes.keys, TransportOptions())
-    seat = EngineSeat(inner, options, nodes.user("arena", "site"))
+    keys = KeyFolder(tmp_path / "keys")
+    inner = listen("inproc", "127.0.0.1", 0, keys, TransportOptions())
+    seat = EngineSeat(inner, NOBODY)
     bundle = m.encode(m.Bundle("w", 1, 0), b"")
     assert [seat.send(ENGINE, bundle) for _ in range(8)] == 6 * [True] + 2 * [False]
     assert seat.send(ENGINE, m.encode(m.Beat("w")))
     assert isinstance(m.decode(seat.receive(0.0).data)[0], m.Hello)
-    peer = connect("inproc", *seat.address, nodes.keys)
+    peer = connect("inproc", *seat.address, keys)
     peer.send(b"hello")
     until(lambda: (incoming := seat.receive(0.1)) and incoming.data == b"hello")
     started = time.monotonic()
@@ -290,10 +277,9 @@ def test_without_a_node_workers_are_served_and_what_is_kept_is_bounded(tmp_path,
     assert time.monotonic() - started < 20.0
 
 
-def test_a_server_that_hung_seats_its_engine_once(node):
-    inner = listen("inproc", "127.0.0.1", 0, node.keys, TransportOptions())
-    options = EngineOptions(nodes=("localhost:1",), run=RUN)
-    with contextlib.closing(EngineSeat(inner, options, node.user("arena", "site"))) as seat:
+def test_a_server_that_hung_seats_its_engine_once(tmp_path):
+    inner = listen("inproc", "127.0.0.1", 0, KeyFolder(tmp_path / "keys"), TransportOptions())
+    with contextlib.closing(EngineSeat(inner, NOBODY)) as seat:
         relay = Relay(seat)
         relay.handle(seat.receive(0.0), 0.0)
         for _ in range(3):
@@ -307,22 +293,19 @@ def test_a_server_that_hung_seats_its_engine_once(node):
         assert relay.counters.refused == 0
 
 
-def test_a_server_without_an_engines_user_says_what_to_run(tmp_path):
-    options = EngineOptions(nodes=("localhost",), run=RUN)
-    with pytest.raises(CredentialsError, match="keys invite NAME --role site"):
+def test_a_server_without_an_engines_credentials_says_what_is_missing(tmp_path):
+    options = EngineOptions(nodes=("nats://localhost",), run=RUN, credentials=str(tmp_path / "arena.creds"))
+    with pytest.raises(CredentialsError, match=r"cannot read the engine's credentials .*arena.creds"):
         Server(0, transport="inproc", keys_dir=tmp_path / "keys", engine=options)
 
 
-def test_a_site_that_was_revoked_ends_its_server(rig, caplog):
-    server = rig.server()
-    user = rig.nodes.user("arena", "site")
-    damaged = type(user)(**{name: getattr(user, name) for name in user.__struct_fields__} | {"jwt": user.jwt[:-4]})
-    inner = listen("inproc", "127.0.0.1", 0, rig.nodes.keys, TransportOptions())
-    with contextlib.closing(EngineSeat(inner, rig.options, damaged)) as seat, pytest.raises(CredentialsError):
-        until(lambda: seat.receive(0.05) and False)
-    assert server.has_trainer()
-    server._link.receive = seat.receive
-    with pytest.raises(CredentialsError):
+@pytest.mark.parametrize("missing", ["tmrl.*.s.*.arena.*", "tmrl.*.b.*.arena.*", "tmrl.*.g.arena", "tmrl.*.a.arena"])
+def test_a_site_that_lacks_a_right_ends_its_server_at_once(rig, missing, caplog):
+    allowed = {kind: [s for s in subjects if s != missing] for kind, subjects in rights("arena").items()}
+    options = rig.nodes.options(RUN, rig.nodes.user("arena", allowed))
+    server = rig.keep(Server(0, transport="inproc", keys_dir=rig.keys.path, engine=options))
+    what = "subscribe" if ".a." in missing else "publish"
+    with pytest.raises(CredentialsError, match=f"does not allow its user arena to {what} to"):
         server.serve_forever()
     assert "Traceback" not in caplog.text
     assert [r.getMessage()[:34] for r in caplog.records] == ["the connection to the engine ends: "[:34]]

@@ -13,7 +13,7 @@ from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.delivery.sender import Sender
 from tmrl_like.engine.ledger import Ledger
-from tmrl_like.engine.progress import Progress, StreamProgress
+from tmrl_like.engine.progress import Progress
 from tmrl_like.engine.subjects import part_of
 from tmrl_like.types import Receipt
 from tmrl_like.wire import messages as m
@@ -137,7 +137,7 @@ class World:
             return
         number, name, payload = gateway.out.popleft()
         if self.hears_directly and not self.is_away:
-            self.offer(payload, None, 0)
+            self.offer(payload, 0)
         if self.is_led and not self.refuses:
             self.newest += 1
             self.stream.append((self.newest, name, payload))
@@ -149,8 +149,8 @@ class World:
     # -- the trainer
 
     def start_trainer(self):
-        self.progress, self.reading = Progress(), StreamProgress()
-        self.progress.streams.append(self.reading)
+        self.progress = Progress()
+        self.reading = self.progress.stream
         self.receiver = Receiver()
         self.receiver.note_stored([Receipt(name, 1, stored[-1]) for name, stored in self.logged.items() if stored])
         self.memory = {name: list(stored) for name, stored in self.logged.items()}
@@ -160,7 +160,7 @@ class World:
 
     def begin(self):
         self.read_to, self.reading.is_silent = 0, True
-        self.progress.begin(self.reading, len(self.stream))
+        self.progress.begin(len(self.stream))
 
     def read(self):
         if self.progress.read_again and self.chance(0.1):
@@ -172,12 +172,12 @@ class World:
         self.read_to, name, payload = ahead[0]
         self.reading.is_silent = False
         self.reading.note(self.read_to, part_of(name), len(ahead) - 1)
-        self.offer(payload, self.reading, self.read_to)
+        self.offer(payload, self.read_to)
 
-    def offer(self, payload, stream, sequence):
+    def offer(self, payload, sequence):
         bundle, body = m.decode(payload)
         last = newest_in(body)[1]
-        if self.progress.offer(bundle, last, len(payload), self.now, stream, sequence):
+        if self.progress.offer(bundle, last, len(payload), self.now, sequence):
             self.inbox.append(payload)
         elif self.progress.has_stored((bundle.worker, 1), last) and bundle.worker in self.last_said:
             self.say(self.last_said[bundle.worker])
@@ -211,7 +211,7 @@ class World:
         for ack in self.last_said.values():
             if self.chance(0.1):
                 self.say(ack)
-        for _, below in list(self.progress.purges(self.reading)) if self.is_led else ():
+        for _, below in list(self.progress.purges()) if self.is_led else ():
             gone = [self.stream.popleft() for _ in range(len(self.stream)) if self.stream[0][0] < below]
             self.reading.note_purged(None, below)
             for sequence, name, payload in gone:

@@ -156,7 +156,7 @@ def drive(
                     note(revoked=promises.revoked | {name})  # … and from here on it must be
                 else:
                     note(revoked=promises.revoked - {name})
-                    run.keys.authorize(name, ("worker",))
+                    run.keys.invite(name, ("worker",))
                     note(keys=promises.keys | {name})
             if rng.random() < 0.01:  # the trainer ends, and the workers send again what it had not acknowledged
                 run.kept.close()
@@ -202,7 +202,7 @@ def check(root: Path, promises: Promises, found: Found, again: int = 3) -> None:
         run.publish(LATE)
         _check_keys(run.keys, promises, found)
         if not found.wrong:
-            run.keys.authorize("late", ("worker",))
+            run.keys.invite("late", ("worker",))
     _check_litter(root, found)
 
 

@@ -211,7 +211,7 @@ def test_a_manifest_of_another_format_is_one_line_that_says_what_to_do(folder, n
 def test_a_damaged_key_is_one_line_that_says_what_to_do(tmp_path, caplog):
     keys = KeyFolder(tmp_path / "keys")
     server = keys.server_keys()
-    keys.authorize("robot", ("worker",))
+    keys.invite("robot", ("worker",))
     for name, read in (("server.json", keys.server_keys), ("peer.json", keys.peer_keys)):
         path = keys.path / name
         for where in damaged(path, range(0, path.stat().st_size, 7)):

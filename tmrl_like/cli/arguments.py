@@ -26,7 +26,7 @@ from tmrl_like.errors import ConfigError
 
 Arguments = argparse.Namespace
 
-WITHOUT_EXPERIMENT = ("log", "policies", "runs", "plot", "eval", "init", "keys", "engine")
+WITHOUT_EXPERIMENT = ("log", "policies", "runs", "plot", "eval", "init", "keys")
 LEVELS = ("debug", "info", "warning", "error")
 
 _ABOUT = """\
@@ -107,7 +107,6 @@ def _parser() -> _Parser:
     _add_init(commands)
     _add_page(commands)
     _add_keys(commands)
-    _add_engine(commands)
     options = {}
     for name, command in commands.choices.items():
         command.add_argument("--log-level", choices=LEVELS, default="info", help="which log lines to show (info)")
@@ -314,8 +313,8 @@ def _add_keys(commands: Any) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)
     invite = actions.add_parser("invite", help="make a key for another machine; prints one line to paste there")
     invite.add_argument("name", metavar="NAME", help="what to call that machine")
-    roles = ("worker", "trainer", "both", "watcher", "site", "node")
-    about = "what it may be (worker); a watcher only looks; of an engine: site, trainer or node"
+    roles = ("worker", "trainer", "both", "watcher")
+    about = "what it may be (worker); a watcher only looks"
     invite.add_argument("--role", choices=roles, default="worker", help=about)
     about = "- reads the line that `invite` printed from standard input; an argument would stay in the history"
     join = actions.add_parser("join", help="take over a key that `invite` made")
@@ -327,51 +326,8 @@ def _add_keys(commands: Any) -> None:
         action.add_argument("--keys-dir", metavar="FOLDER", help="where the keys are")
 
 
-def _add_engine(commands: Any) -> None:
-    more = (
-        "On one machine:\n\n"
-        "  tmrl-like engine init --nodes localhost\n"
-        "  tmrl-like engine start localhost\n"
         "  tmrl-like server EXPERIMENT --server.engine tls://localhost\n"
         "  tmrl-like trainer EXPERIMENT --server.engine tls://localhost"
-    )
-    about = "NATS JetStream between servers and trainers, where one server is not enough (the extra engine)"
-    parser = _command(commands, "engine", about, more)
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)
-    init = actions.add_parser("init", help="make an engine's keys, in this machine's key folder")
-    about = "where its nodes will run: one host[:port], or three or five with commas"
-    init.add_argument("--nodes", required=True, metavar="HOSTS", help=about)
-    start = actions.add_parser("start", help="run a node: writes its configuration, then becomes nats-server")
-    start.add_argument("name", metavar="NODE", help="as `init --nodes` named it")
-    leaf = actions.add_parser("leaf", help="run a site's own node, which dials the others")
-    about = "the engine's nodes, host[:port] each, with commas (those of the site's invitation)"
-    leaf.add_argument("--hub", metavar="HOSTS", help=about)
-    is_port = ("a port", lambda n: 0 < n < 65536)
-    of_both = (start, leaf)
-    for name, about, parsers in (
-        ("--port", "for servers and trainers (as NODE says, else 4222)", of_both),
-        ("--cluster-port", "for the other nodes (2000 above; they must find it there)", (start,)),
-        ("--leaf-port", "for sites' own nodes (3200 above)", (start,)),
-        ("--monitor-port", "for nats-server's own statistics, on this machine only (off)", of_both),
-    ):
-        for action in parsers:
-            action.add_argument(name, type=_number_of(0, *is_port), metavar="N", help=about)
-    about = "local address to listen on (this machine only if NODE is localhost, else all)"
-    start.add_argument("--bind", metavar="ADDRESS", help=about)
-    leaf.add_argument("--bind", metavar="ADDRESS", help="local address to listen on (this machine only)")
-    about = "what is in the streams, who is connected, what is wrong; exit code 1 if something is"
-    status = actions.add_parser("status", help=about)
-    about = "the engine's nodes, tls://host[:port][,…] (those of this machine's key)"
-    status.add_argument("--engine", metavar="NODES", help=about)
-    about = "delete what the nodes, and leaves that answer, keep of a run; each run's room is kept for it until then"
-    forget = actions.add_parser("forget", help=about)
-    forget.add_argument("run", metavar="RUN", help="its run_name")
-    about = "samples that no trainer has stored, too: workers send theirs again, those of dead ones are lost"
-    forget.add_argument("--lose-samples", action="store_true", help=about)
-    for action in actions.choices.values():
-        action.add_argument("--keys-dir", "--keys_dir", metavar="FOLDER", help="where the keys are")
-
-
 @functools.cache
 def _describe_keys() -> str:
     """All keys of an experiment, with type, default and meaning."""

@@ -74,7 +74,7 @@ def main(arguments: Arguments) -> int:
         for address in addresses_of(settings.server.host, settings.server.port):
             checks[f"server {address}"] = partial(_server, settings, load, address)
         for node in settings.engine.nodes if settings.engine else ():
-            checks[f"engine {node}"] = partial(_knock, *address_of(node), "`tmrl-like engine start`")
+            checks[f"engine {node}"] = partial(_knock, *address_of(node), "nats-server")
     states = [state for about, check in checks.items() for state in _examine(about, check)]
     problems = states.count(PROBLEM)
     print(f"{counted(problems, 'problem')}, {counted(states.count(WARNING), 'warning')}")

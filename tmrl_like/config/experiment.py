@@ -44,6 +44,9 @@ class ServerSection(ServerOptions):
         keys_dir: folder with this machine's keys; none: the one in the data folder.
         engine: addresses of an engine's nodes, with commas: the server gives it the samples, and the trainer takes them
             from there; none: they go straight to the trainer.
+        engine_credentials: file (.creds) with which this machine's server or trainer proves to the engine who it is;
+            none: its nodes ask for none.
+        engine_ca: certificate, in PEM, that signed those of the engine's nodes; none: this machine trusts them anyway.
         engine_max_bytes: that the engine keeps for the trainer; beyond, the workers do.
         limits: of the transport.
     """
@@ -54,6 +57,8 @@ class ServerSection(ServerOptions):
     transport: Literal["zmq", "tlspyo"] = "zmq"
     keys_dir: str | None = None
     engine: str | None = None
+    engine_credentials: str | None = None
+    engine_ca: str | None = None
     engine_max_bytes: int = EngineOptions.max_bytes
     limits: TransportOptions = field(default_factory=TransportOptions)
 
@@ -87,7 +92,13 @@ class ServerSection(ServerOptions):
         """The engine of a run; None: there is none."""
         if self.engine is None:
             return None
-        return EngineOptions(nodes=tuple(self.engine.split(",")), run=run, max_bytes=self.engine_max_bytes)
+        return EngineOptions(
+            nodes=tuple(self.engine.split(",")),
+            run=run,
+            max_bytes=self.engine_max_bytes,
+            credentials=self.engine_credentials,
+            ca=self.engine_ca,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """The trainer's way to an engine: what the session takes for the link to a server.
 
-A thread of its own (`EngineConnection`) holds the seat, reads the streams and publishes; the session's thread takes and
+A thread of its own (`EngineConnection`) holds the seat, reads the stream and publishes; the session's thread takes and
 hands over whole messages. What was taken and what may be purged is counted in `progress`.
 """
 
@@ -22,7 +22,7 @@ import msgspec
 from tmrl_like.base.budgets import Lines
 from tmrl_like.engine import jetstream
 from tmrl_like.engine.connection import EngineConnection, hear
-from tmrl_like.engine.jetstream import JetStream, JetStreamError
+from tmrl_like.engine.jetstream import JetStreamError
 from tmrl_like.engine.progress import Progress, StreamProgress
 from tmrl_like.engine.subjects import (
     PARTS,
@@ -36,7 +36,7 @@ from tmrl_like.engine.subjects import (
     stream_name,
     token,
 )
-from tmrl_like.errors import DecodingError
+from tmrl_like.errors import ConfigError, DecodingError
 from tmrl_like.transport.base import next_in
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.records import newest_in
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from nats.aio.msg import Msg
     from nats.aio.subscription import Subscription
 
-    from tmrl_like.engine.authority import EngineUser
     from tmrl_like.engine.options import EngineOptions
 
 log = logging.getLogger("tmrl_like.engine")
@@ -90,17 +89,10 @@ class _Answer:
 
 
 class _Stream(StreamProgress):
-    """A stream that is read: the hub's, or that of a site's leaf.
+    """The stream, as it is read."""
 
-    Attributes:
-        domain: the leaf's; empty: the hub's.
-    """
-
-    def __init__(self, domain: str, parts: list[int] | None) -> None:
+    def __init__(self, parts: list[int] | None = None) -> None:
         super().__init__(parts)
-        self.domain = domain
-        self.api: JetStream | None = None  # of the connection that lasts
-        self.task: asyncio.Task[None] | None = None
         self.is_made = False
         self.heard_at = self.read_again_at = self.direct_until = 0.0
         self.begin_consumer()
@@ -127,7 +119,7 @@ class _Stream(StreamProgress):
         self.consumed += 1
         numbers = message.reply.split(".")[5:]  # $JS.ACK.STREAM.CONSUMER.DELIVERED.SEQUENCE.CONSUMED.TIME.LEFT
         is_next = len(numbers) == 4 and all(map(str.isdecimal, numbers)) and int(numbers[1]) == self.consumed
-        self.is_broken |= not is_next or min(self.asked, self.asked_bytes) < 0  # a leaf may send what nobody asked for
+        self.is_broken |= not is_next or min(self.asked, self.asked_bytes) < 0  # else nobody asked for it
         if self.asked < _LOW:
             self.wanted.set()
         return None if self.is_broken else (int(numbers[0]), int(numbers[3]))
@@ -136,7 +128,7 @@ class _Stream(StreamProgress):
 class EngineLink:
     """A trainer's connection to an engine. Implements `PeerLink`.
 
-    The first message, `Hello`, says which rank it is. Rank 0 takes the trainer's seat of the run, makes the streams and
+    The first message, `Hello`, says which rank it is. Rank 0 takes the trainer's seat of the run, makes the stream and
     publishes. A rank reads the parts whose number is its own modulo the number of ranks, once its group has the seat.
 
     Attributes:
@@ -145,15 +137,14 @@ class EngineLink:
 
     says_itself = True
 
-    def __init__(self, options: EngineOptions, user: EngineUser) -> None:
+    def __init__(self, options: EngineOptions) -> None:
         """Start the thread; does not wait for a node.
 
         Raises:
+            CredentialsError, ConfigError: the files that the options name cannot be read.
             MissingExtraError: nats-py is not installed.
-            CredentialsError: the user's certificate or key is damaged.
         """
         self._options = options
-        self._user = user.name
         self._subject = f"tmrl.{token(options.run)}"
         self._seat_subject = f"$KV.{SEATS}.{token(options.run)}"
         self._inbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -166,9 +157,9 @@ class EngineLink:
         self._revision = 0  # of the seat, where this one wrote it last
         self._seat_at = 0.0
         self._progress = Progress()
-        self._streams: dict[str, _Stream] = {}  # by domain
+        self._stream = self._progress.stream = _Stream()
         self._direct: list[Subscription] = []
-        self._unheard_until = 0.0  # a gateway said that no node leads the hub's stream; a consumer may not notice
+        self._unheard_until = 0.0  # a gateway said that no node leads the stream; a consumer may not notice
         self._sites: dict[str, str] = {}  # of each worker, as a token
         self._answers: dict[str, dict[int, _Answer]] = {}  # by worker and incarnation
         self._heard_of: dict[str, float] = {}  # when each site's gateway was
@@ -178,7 +169,7 @@ class EngineLink:
         self._replicas = 3
         self._lines = Lines(log, 1, 0.1)
         self._closing, self._woken, self._seat_wanted = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._connection = EngineConnection(options.nodes, user, self._attend, self.wake)
+        self._connection = EngineConnection(options, self._attend, self.wake)
 
     # -- the session's thread ------------------------------------------------------------------------
 
@@ -214,42 +205,37 @@ class EngineLink:
         for answers in self._answers.values():
             for answer in answers.values():
                 answer.times = 0  # the last ones may not have arrived
-        hub = JetStream(client, self._user)
-        await hub.open()
-        work = (self._closing.wait(), self._say(client), self._sit(hub), self._work(client), self._tend(client))
+        work = (self._closing.wait(), self._say(client), self._sit(client), self._work(client), self._tend(client))
         tasks = [asyncio.ensure_future(part) for part in work]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
             await self._say_what_waits(client)
-            for stream in self._streams.values():
-                await self._purge(stream, _LAST_PURGE_S)
-            await self._stand_up(hub)
+            await self._purge(client, _LAST_PURGE_S)
+            await self._stand_up(client)
             await client.flush(1)
         finally:
-            tasks += [stream.task for stream in self._streams.values() if stream.task is not None]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             self._direct.clear()
-            for stream in self._streams.values():
-                stream.task, stream.api, stream.is_silent = None, None, True
+            self._stream.is_silent = True
 
     # -- the seat
 
-    async def _sit(self, hub: JetStream) -> None:
+    async def _sit(self, client: Client) -> None:
         """Take the seat, and keep it; of ranks other than 0, see that their group has it."""
         has_bucket, began_at = False, time.monotonic()
         while True:
             try:
                 if self._hello is not None and self._hello.rank.number:
-                    self._answer(self._hello, await self._sitting(hub))
+                    self._answer(self._hello, await self._sitting(client))
                 elif self._hello is not None:
                     if not has_bucket:
-                        await self._make_bucket(hub)
+                        await self._make_bucket(client)
                         has_bucket = True
-                    await self._take_seat(hub, self._hello)
+                    await self._take_seat(client, self._hello)
             except (JetStreamError, TimeoutError) as error:
                 has_bucket = False
                 self._complain("the trainer's seat", max(self._seat_at, began_at), error)
@@ -258,9 +244,9 @@ class EngineLink:
                 await asyncio.wait_for(self._seat_wanted.wait(), _SEAT_S)
             self._seat_wanted.clear()
 
-    async def _make_bucket(self, hub: JetStream) -> None:
+    async def _make_bucket(self, client: Client) -> None:
         await self._make(
-            hub,
+            client,
             f"KV_{SEATS}",
             subjects=[f"$KV.{SEATS}.>"],
             max_msgs_per_subject=1,
@@ -268,27 +254,27 @@ class EngineLink:
             allow_rollup_hdrs=True,
         )
 
-    async def _take_seat(self, hub: JetStream, hello: m.Hello) -> None:
+    async def _take_seat(self, client: Client, hello: m.Hello) -> None:
         value = msgspec.msgpack.encode(TrainerSeat(hello.name, hello.incarnation, hello.rank.group))
         expected = {"Nats-Expected-Last-Subject-Sequence": str(self._revision)}
         try:
-            written = await hub.publish(self._seat_subject, value, headers=expected)
+            written = await jetstream.store(client, self._seat_subject, value, headers=expected)
             self._revision = written.seq
             self._answer(hello, TrainerSeat(hello.name, hello.incarnation, hello.rank.group))
         except JetStreamError as refused:
             if refused.code != jetstream.WRONG_LAST_SEQUENCE:
                 raise
-            sitting = await self._sitting(hub)
+            sitting = await self._sitting(client)
             if sitting is not None and sitting.incarnation != hello.incarnation:
                 self._answer(hello, sitting)
             else:  # it was lost, or the answer was, and `_revision` is known now
                 self._seat_wanted.set()
 
-    async def _sitting(self, hub: JetStream) -> TrainerSeat | None:
+    async def _sitting(self, client: Client) -> TrainerSeat | None:
         """Who has the seat; None: nobody, or somebody who is no trainer."""
         self._revision = 0
         try:
-            answer = await hub.ask(f"STREAM.MSG.GET.KV_{SEATS}", last_by_subj=self._seat_subject)
+            answer = await jetstream.ask(client, f"STREAM.MSG.GET.KV_{SEATS}", last_by_subj=self._seat_subject)
         except JetStreamError as error:
             if error.code in (jetstream.NO_MESSAGE, jetstream.NO_STREAM):
                 return None
@@ -327,25 +313,29 @@ class EngineLink:
             self._answered = hello
             self._inbox.put(m.encode(answer))
 
-    async def _stand_up(self, hub: JetStream) -> None:
+    async def _stand_up(self, client: Client) -> None:
         if self._is_seated and self._revision:
             with contextlib.suppress(JetStreamError, TimeoutError):
-                await hub.ask(f"STREAM.PURGE.KV_{SEATS}", 0.5, filter=self._seat_subject, seq=self._revision + 1)
+                await jetstream.ask(
+                    client, f"STREAM.PURGE.KV_{SEATS}", 0.5, filter=self._seat_subject, seq=self._revision + 1
+                )
 
-    async def _make(self, api: JetStream, name: str, **config: Any) -> None:
+    async def _make(self, client: Client, name: str, **config: Any) -> None:
         """Make a stream where there is none; one that differs is used as it is, and a line says so."""
-        replicas = 1 if api.domain else self._replicas
-        wanted = config | {"retention": "limits", "discard": "new", "storage": "file", "num_replicas": replicas}
+        kept = {"retention": "limits", "discard": "new", "storage": "file", "num_replicas": self._replicas}
+        wanted = config | kept
         try:
-            await api.ask(f"STREAM.CREATE.{name}", name=name, duplicate_window=_NS // 10, **wanted)
+            await jetstream.ask(client, f"STREAM.CREATE.{name}", name=name, duplicate_window=_NS // 10, **wanted)
         except JetStreamError as error:
-            if error.code == jetstream.NO_CLUSTER and replicas > 1:
+            if error.code in jetstream.NOT_ENABLED:
+                raise ConfigError(f"the engine keeps no streams: enable JetStream for its account ({error})") from None
+            if error.code == jetstream.NO_CLUSTER and self._replicas > 1:
                 self._replicas = 1
-                await self._make(api, name, **config)
+                await self._make(client, name, **config)
                 return
             if error.code != jetstream.STREAM_DIFFERS:
                 raise
-            found = (await api.ask(f"STREAM.INFO.{name}")).config
+            found = (await jetstream.ask(client, f"STREAM.INFO.{name}")).config
             pairs = ((key, found.get(key), value) for key, value in wanted.items())
             differ = [f"{key} is {there}, expected {value}" for key, there, value in pairs if there != value]
             self._lines(name, logging.WARNING, "the stream %s is used as it is: %s", name, "; ".join(differ))
@@ -416,18 +406,17 @@ class EngineLink:
                     for answer in answers.values():  # once more: nobody says that he heard it
                         if answer.times == 0 or (answer.times == 1 and now - answer.said_at > _REPEAT_AFTER_S):
                             await self._tell(client, worker, answer)
-                for stream in list(self._streams.values()):
-                    await self._purge(stream)
+                await self._purge(client)
 
-    async def _purge(self, stream: _Stream, within_s: float = 1.0) -> None:
-        for part, below in list(self._progress.purges(stream)):
-            if stream.api is not None:
-                which = {} if part is None else {"filter": samples_of_part(self._options.run, part)}
-                try:
-                    await stream.api.ask(f"STREAM.PURGE.{stream_name(self._options.run)}", within_s, seq=below, **which)
-                except (JetStreamError, TimeoutError):
-                    return  # with the next look
-                stream.note_purged(part, below)
+    async def _purge(self, client: Client, within_s: float = 1.0) -> None:
+        request = f"STREAM.PURGE.{stream_name(self._options.run)}"
+        for part, below in list(self._progress.purges()):
+            which = {} if part is None else {"filter": samples_of_part(self._options.run, part)}
+            try:
+                await jetstream.ask(client, request, within_s, seq=below, **which)
+            except (JetStreamError, TimeoutError):
+                return  # with the next look
+            self._stream.note_purged(part, below)
 
     # -- what comes in
 
@@ -437,68 +426,55 @@ class EngineLink:
             await asyncio.sleep(_TURN_S)
         assert self._hello is not None
         rank = self._hello.rank
-        self._rank = rank.number
-        self._parts = None if rank.size == 1 else [part for part in range(PARTS) if part % rank.size == rank.number]
-        self._add_stream("")
+        if self._parts is None and rank.size > 1:
+            self._rank = rank.number
+            self._parts = [part for part in range(PARTS) if part % rank.size == rank.number]
+            self._stream = self._progress.stream = _Stream(self._parts)
         for part in (self._parts or ()) if rank.number else (None,):
             await hear(client, beats_of_part(self._options.run, part), self._on_beat)
         await hear(client, gateway_subject(self._options.run), self._on_state)
-        while True:
-            for stream in list(self._streams.values()):
-                if stream.task is None:
-                    stream.task = asyncio.ensure_future(self._read(client, stream))
-                elif stream.task.done():
-                    stream.task.result()
-            await asyncio.sleep(_TURN_S)
+        await self._read(client)
 
-    def _add_stream(self, domain: str) -> None:
-        if domain not in self._streams:
-            stream = self._streams[domain] = _Stream(domain, self._parts)
-            self._progress.streams.append(stream)
-
-    async def _read(self, client: Client, stream: _Stream) -> None:
-        """Read a stream from its first message on, with one consumer after the other."""
-        stream.api = JetStream(client, self._user, stream.domain)
-        await stream.api.open()
-        began_at = time.monotonic()
+    async def _read(self, client: Client) -> None:
+        """Read the stream from its first message on, with one consumer after the other."""
+        name, stream, began_at = stream_name(self._options.run), self._stream, time.monotonic()
         while True:
             if stream.heard_at > 0:  # it was read before: its leader may be gone
-                await self._hear_directly(client, stream)
+                await self._hear_directly(client)
             try:
                 if not (stream.is_made or self._rank):
                     limits = {"subjects": [samples_of_part(self._options.run)], "max_bytes": self._options.max_bytes}
-                    await self._make(stream.api, stream_name(self._options.run), **limits)
+                    await self._make(client, name, **limits)
                     stream.is_made = True
-                await self._consume(client, stream.api, stream)
+                await self._consume(client)
             except (JetStreamError, TimeoutError) as error:
                 stream.is_made &= getattr(error, "code", 0) != jetstream.NO_STREAM
-                what = f"the stream {stream_name(self._options.run)} of {stream.domain or 'the hub'}"
-                self._complain(what, max(stream.heard_at, began_at), error)
+                self._complain(f"the stream {name}", max(stream.heard_at, began_at), error)
             stream.is_silent = True
             await asyncio.sleep(_AGAIN_S)
 
-    async def _hear_directly(self, client: Client, stream: _Stream) -> None:
-        """Until the stream has been read for a while, hear what gateways publish; those of leaves cannot be heard."""
-        stream.direct_until = time.monotonic() + _DIRECT_S
-        if not stream.domain and not self._direct:
+    async def _hear_directly(self, client: Client) -> None:
+        """Until the stream has been read for a while, hear what gateways publish."""
+        self._stream.direct_until = time.monotonic() + _DIRECT_S
+        if not self._direct:
             for part in self._parts or (None,):
                 subject = samples_of_part(self._options.run, part)
                 self._direct.append(await hear(client, subject, self._on_sample))
 
-    async def _consume(self, client: Client, api: JetStream, stream: _Stream) -> None:
+    async def _consume(self, client: Client) -> None:
         """Read with a new consumer until that is silent, or has left something out."""
-        consumer = f"{stream_name(self._options.run)}.{secrets.token_hex(8)}"
+        stream, name, number = self._stream, stream_name(self._options.run), secrets.token_hex(8)
         stream.begin_consumer()
 
         def take(message: Msg) -> None:
             found = stream.hear(message)
             if found is not None:
-                self._on_sample(message, stream, *found)
+                self._on_sample(message, *found)
 
-        inbox = f"{api.inbox}.d.{consumer.rpartition('.')[2]}"
+        consumer, inbox = f"{name}.{number}", client.new_inbox()
         subscription = await hear(client, inbox, take)
         config = {
-            "name": consumer.rpartition(".")[2],
+            "name": number,
             "deliver_policy": "all",
             "ack_policy": "none",
             "replay_policy": "instant",
@@ -508,9 +484,8 @@ class EngineLink:
             "filter_subjects": [samples_of_part(self._options.run, part) for part in self._parts or ()],
         }
         try:
-            name = stream_name(self._options.run)
-            made = await api.ask(f"CONSUMER.CREATE.{consumer}", 1.0, stream_name=name, config=config)
-            self._progress.begin(stream, made.num_pending)
+            made = await jetstream.ask(client, f"CONSUMER.CREATE.{consumer}", 1.0, stream_name=name, config=config)
+            self._progress.begin(made.num_pending)
             asked_at = time.monotonic()
             while not stream.is_broken:
                 now = time.monotonic()
@@ -518,15 +493,15 @@ class EngineLink:
                     asked_at = asked_at if stream.asked else now
                     stream.asked_bytes = _BATCH_BYTES + (stream.asked_bytes if stream.asked else 0)
                     stream.asked += _BATCH
-                    await client.publish(api.subject(f"CONSUMER.MSG.NEXT.{consumer}"), _PULL, inbox)
+                    await client.publish(jetstream.subject(f"CONSUMER.MSG.NEXT.{consumer}"), _PULL, inbox)
                 elif stream.asked and now - max(asked_at, stream.heard_at) > _SILENT_AFTER_S:
                     return
-                if stream in self._progress.read_again and now - stream.read_again_at > _READ_AGAIN_S:
+                if self._progress.read_again and now - stream.read_again_at > _READ_AGAIN_S:
                     stream.read_again_at = now
                     return
                 if now < self._unheard_until:
-                    await self._hear_directly(client, stream)
-                if now > stream.direct_until and not stream.domain:
+                    await self._hear_directly(client)
+                if now > stream.direct_until:
                     for direct in self._direct:
                         await direct.unsubscribe()
                     self._direct.clear()
@@ -536,17 +511,20 @@ class EngineLink:
         finally:
             with contextlib.suppress(Exception):  # the connection may be gone
                 await subscription.unsubscribe()
-                await client.publish(api.subject(f"CONSUMER.DELETE.{consumer}"))
+                await client.publish(jetstream.subject(f"CONSUMER.DELETE.{consumer}"))
 
-    def _on_sample(self, message: Msg, stream: _Stream | None = None, sequence: int = 0, left: int = 0) -> None:
-        """Pass a bundle on, if it is one of the site that sent it, and the next of its process."""
+    def _on_sample(self, message: Msg, sequence: int = 0, left: int = 0) -> None:
+        """Pass a bundle on, if it is one of the site that sent it, and the next of its process.
+
+        `sequence` is that of the stream; 0: it was heard directly, as is a gateway's check, which is empty.
+        """
         subject = message.subject.split(".")
         *_, part, site, worker = subject if len(subject) == 6 else ("", "", "")
-        if stream is not None:
-            stream.note(sequence, int(part) if part.isdecimal() else 0, left)
+        if sequence:
+            self._stream.note(sequence, int(part) if part.isdecimal() else 0, left)
+        elif not message.data:
+            return
         try:
-            if stream is not None and stream.domain not in ("", site):
-                raise DecodingError(f"it comes from the node of site {stream.domain}")
             bundle, body = m.decode(message.data)
             if not isinstance(bundle, m.Bundle):
                 raise DecodingError("it is no bundle")
@@ -558,7 +536,7 @@ class EngineLink:
             return
         self._note_site(bundle.worker, site)
         size_bytes = len(message.data)
-        if self._progress.offer(bundle, last, size_bytes, time.monotonic(), stream, sequence):
+        if self._progress.offer(bundle, last, size_bytes, time.monotonic(), sequence):
             self._inbox.put(message.data)
         elif self._progress.has_stored((bundle.worker, bundle.incarnation), last):
             self._say_again(bundle.worker)
@@ -584,9 +562,7 @@ class EngineLink:
             for worker in [worker for worker, there in self._sites.items() if there == site]:
                 self._say_again(worker)
         self._heard_of[site] = now
-        if state.domain == site:
-            self._add_stream(site)
-        elif state.unheard:
+        if state.unheard:
             self._unheard_until = now + _UNHEARD_S
         if state.policy_wanted and now - self._policy_at > _POLICY_AGAIN_S and not self._rank:
             self._policy_at = now

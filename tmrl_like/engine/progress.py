@@ -1,8 +1,8 @@
-"""What a trainer has taken of an engine's streams: what to pass on, what to ask for again, what may be purged.
+"""What a trainer has taken of an engine's stream: what to pass on, what to ask for again, what may be purged.
 
 No thread, no clock and no connection: the time is an argument (`time.monotonic()`).
 
-A stream is read in its order, from the first message that it holds, whenever its consumer is made. A bundle is passed
+The stream is read in its order, from the first message that it holds, whenever its consumer is made. A bundle is passed
 on if it follows what was passed on of its process. One that lies behind a hole is not needed where it is: what filled
 the hole has sent again all that followed. A message is done, and may go, when all its packets are stored.
 """
@@ -31,9 +31,8 @@ Process = tuple[str, int]  # worker, incarnation
 
 @dataclass(eq=False, slots=True)
 class _Message:
-    """A bundle in a stream that is not stored as a whole."""
+    """A bundle in the stream that is not stored as a whole."""
 
-    stream: StreamProgress
     worker: str
     process: _Progress
     sequence: int  # in the stream
@@ -69,12 +68,12 @@ class _Hole:
     """Packets of a process are missing, and nobody may know it."""
 
     ask_at: float
-    read_up_to: dict[StreamProgress, int]  # what the streams held then may fill it
+    read_up_to: int  # what the stream held then may fill it
     wait_s: float = _ASK_AFTER_S
 
 
 class StreamProgress:
-    """One stream, as far as it was read.
+    """The stream, as far as it was read.
 
     Attributes:
         read: messages so far.
@@ -134,18 +133,18 @@ class StreamProgress:
 
 
 class Progress:
-    """Of all streams and worker processes.
+    """Of the stream and all worker processes.
 
     Attributes:
-        streams: those that are read.
-        read_again: streams that hold packets which were passed on and not taken.
+        stream: as far as it was read.
+        read_again: it holds packets which were passed on and not taken.
         on_way_bytes: of what was passed on and is not in the memory yet.
     """
 
     def __init__(self) -> None:
-        self.streams: list[StreamProgress] = []
+        self.stream = StreamProgress()
         self._stored_at = -1e9  # when the newest message that is stored was passed on
-        self.read_again: set[StreamProgress] = set()
+        self.read_again = False
         self.on_way_bytes = 0
         self._processes: dict[Process, _Progress] = {}  # the one heard of longest ago comes first
         self._holes: dict[Process, _Hole] = {}
@@ -158,17 +157,15 @@ class Progress:
             del self._processes[next(iter(self._processes))]
         return progress
 
-    def offer(
-        self, bundle: m.Bundle, last: int, size_bytes: int, now: float, stream: StreamProgress | None, sequence: int = 0
-    ) -> bool:
-        """Whether to pass a bundle on, whose newest packet is `last`: message `sequence` of a stream, or by itself."""
+    def offer(self, bundle: m.Bundle, last: int, size_bytes: int, now: float, sequence: int = 0) -> bool:
+        """Whether to pass a bundle on, whose newest packet is `last`: the stream's message `sequence`; 0: by itself."""
         process = (bundle.worker, bundle.incarnation)
         progress = self._progress(process)
         is_behind_a_hole = 0 <= progress.passed < bundle.previous
-        if stream is not None and not (is_behind_a_hole or progress.is_dismissed or last <= progress.stored):
-            message = _Message(stream, bundle.worker, progress, sequence, bundle.previous, last, now)
+        if sequence and not (is_behind_a_hole or progress.is_dismissed or last <= progress.stored):
+            message = _Message(bundle.worker, progress, sequence, bundle.previous, last, now)
             progress.waiting.append(message)
-            stream.keep(message, part_of(bundle.worker))
+            self.stream.keep(message, part_of(bundle.worker))
         if is_behind_a_hole:
             self._note_missing(process, now)
             return False
@@ -206,9 +203,9 @@ class Progress:
         if not ack.again:
             return ack
         progress.passed = ack.received
-        held = {w.stream for w in progress.waiting if not w.is_done and w.previous <= ack.received < w.last}
-        self.read_again |= held
-        if not held:
+        if any(not w.is_done and w.previous <= ack.received < w.last for w in progress.waiting):
+            self.read_again = True
+        else:
             self._note_missing(process, now)
         return m.Ack(ack.worker, ack.incarnation, ack.stored, ack.received, trained=ack.trained)
 
@@ -221,49 +218,46 @@ class Progress:
 
     def _note_missing(self, process: Process, now: float) -> None:
         if process not in self._holes:
-            self._holes[process] = _Hole(now + _ASK_AFTER_S, self._read_up_to())
+            self._holes[process] = _Hole(now + _ASK_AFTER_S, self.stream.read + self.stream.left)
 
-    def _read_up_to(self) -> dict[StreamProgress, int]:
-        return {stream: stream.read + stream.left for stream in self.streams}
-
-    def purges(self, stream: StreamProgress) -> Iterator[tuple[int | None, int]]:
-        """(part or None for all, sequence): what lies before it in a stream may go.
+    def purges(self) -> Iterator[tuple[int | None, int]]:
+        """(part or None for all, sequence): what lies before it in the stream may go.
 
         Packets are stored in the order in which they are taken. What was passed on long before something that is stored
-        was not taken: it is read again, and where that does not help, given up. While a stream is away its numbers may
-        pass to other messages.
+        was not taken: it is read again, and where that does not help, given up. While the stream is away its numbers
+        may pass to other messages.
         """
-        if stream.is_silent:
+        if self.stream.is_silent:
             return iter(())
-        for message in () if stream in self.read_again else stream.overtaken(self._stored_at):
+        for message in () if self.read_again else self.stream.overtaken(self._stored_at):
             process = message.process
             if process.rereads < _REREADS:
                 process.rereads += 1
                 process.passed = message.previous
-                self.read_again.add(stream)
+                self.read_again = True
             else:
                 message.is_done = True
                 line = "packets %d to %d of worker %s are given up: the trainer does not take them"
                 log.warning(line, message.previous + 1, message.last, message.worker)
-        return stream.purges()
+        return self.stream.purges()
 
-    def begin(self, stream: StreamProgress, left: int) -> None:
-        """A stream is read again from its first message; so many lie before it."""
-        stream.begin(left)
+    def begin(self, left: int) -> None:
+        """The stream is read again from its first message; so many lie before it."""
+        self.stream.begin(left)
         for progress in self._processes.values():
             progress.settle()
-        self.read_again.discard(stream)
+        self.read_again = False
         for hole in self._holes.values():
-            hole.read_up_to[stream] = stream.read + left
+            hole.read_up_to = self.stream.read + left
 
     def asks(self, now: float) -> list[m.Ack]:
-        """What to have sent again: holes that nothing in the streams has filled; of each process ever less often."""
+        """What to have sent again: holes that nothing in the stream has filled; of each process ever less often."""
         asks = []
         for process, hole in self._holes.items():
-            if now >= hole.ask_at and all(s.is_silent or s.read >= n for s, n in hole.read_up_to.items()):
+            if now >= hole.ask_at and (self.stream.is_silent or self.stream.read >= hole.read_up_to):
                 hole.wait_s = min(4 * hole.wait_s, _MAX_ASK_AFTER_S)
                 hole.ask_at = now + hole.wait_s
-                hole.read_up_to = self._read_up_to()
+                hole.read_up_to = self.stream.read + self.stream.left
                 progress = self._progress(process)
                 asks.append(m.Ack(*process, progress.stored, max(0, progress.passed), again=True))
         return asks

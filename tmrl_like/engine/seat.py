@@ -1,6 +1,6 @@
 """A server's way to an engine: one more peer of its link, which sits where the trainer would.
 
-    worker == zmq, CURVE ==> Server: Relay, EngineSeat == TLS ==> stream ==> trainer
+    worker == zmq, CURVE ==> Server: Relay, EngineSeat ==> stream ==> trainer
 
 The relay passes the workers' bundles and signs of life to that peer as it would to a trainer. Bundles go to the stream
 (`Ledger`), and the stream's confirmation goes back as *received*; *stored* is what the trainer says. Policies come as
@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tmrl_like.base.budgets import Lines
-from tmrl_like.engine.authority import EngineUser
-from tmrl_like.engine.connection import EngineConnection, domain_of, hear
+from tmrl_like.engine.connection import EngineConnection, hear, user_name
 from tmrl_like.engine.ledger import Ledger
 from tmrl_like.engine.options import EngineOptions
 from tmrl_like.engine.subjects import (
@@ -50,9 +49,10 @@ _BEAT_S = 1.0
 _HELLO_AGAIN_S = 2.0
 _STATE_S = 1.0
 _TICK_S = 0.05
-_WORKER_AWAY_S = 3.0
 _POLICY_STUCK_S = 3.0
 _COMPLAIN_AFTER_S = 10.0
+_CHECK = {"Nats-Expected-Stream": "none"}
+"""Of a message that no stream takes: a missing right to publish is said at once, and not with the first sample."""
 
 
 class _Answer(msgspec.Struct):
@@ -70,15 +70,16 @@ _beats_subject = functools.lru_cache(10_000)(beats_subject)
 class EngineSeat:
     """A `ServerLink` whose peers are another one's, and the engine."""
 
-    def __init__(self, inner: ServerLink, options: EngineOptions, user: EngineUser) -> None:
+    def __init__(self, inner: ServerLink, options: EngineOptions) -> None:
         """Begin to dial the nodes; does not wait for one. `close` closes `inner`.
 
         Raises:
+            CredentialsError, ConfigError: the files that the options name cannot be read.
             MissingExtraError: the extra `engine` is not installed.
         """
         self._inner = inner
         self._options = options
-        self._site = user.name
+        self._site = user_name(options.credentials)
         self.forget = inner.forget
         self.wake = inner.wake
         self._down: deque[bytes | memoryview] = deque()  # for the relay
@@ -89,7 +90,6 @@ class EngineSeat:
         # the engine's thread
         self._ledger = Ledger()
         self._policies = _Policies()
-        self._workers: dict[str, float] = {}  # when each was heard of
         self._gateway = secrets.randbits(62) + 1
         self._is_idle = False
         self._is_said = False  # that the stream takes nothing
@@ -97,7 +97,7 @@ class EngineSeat:
         self._is_unheard = False  # no node leads the stream; the trainer may listen itself
         self._say = Lines(log, 10, 0.1)
         self._closing = asyncio.Event()
-        self._connection = EngineConnection(options.nodes, user, self._attend, self.wake)
+        self._connection = EngineConnection(options, self._attend, self.wake)
 
     # -- the server's thread -------------------------------------------------------------------------
 
@@ -163,10 +163,12 @@ class EngineSeat:
     async def _attend(self, client: Client) -> None:
         """Publish what comes from the workers; what comes from the engine wakes this one as well."""
         self._awake = asyncio.Event()
-        answers, run = client.new_inbox(), self._options.run
+        answers, run, site = client.new_inbox(), self._options.run, self._site
         await hear(client, f"{answers}.*", self._on_answer)
-        await hear(client, acks_subject(run, self._site), self._on_word)
+        await hear(client, acks_subject(run, site), self._on_word)
         await hear(client, policy_subject(run), self._on_policy)
+        for subject_of in (_samples_subject, _beats_subject):
+            await client.publish(subject_of(run, site, "check"), reply=f"{answers}.0", headers=_CHECK)
         self._ledger.begin(client.max_payload)
         self._policies.is_wanted = True
         ticks = asyncio.ensure_future(self._tick())
@@ -176,16 +178,18 @@ class EngineSeat:
                 self._awake.clear()
                 now = time.monotonic()
                 for beat, data in self._take(now):
-                    await client.publish(_beats_subject(run, self._site, beat.worker), data)  # type: ignore[arg-type]
+                    await client.publish(_beats_subject(run, site, beat.worker), data)  # type: ignore[arg-type]
                 for number, worker, payload in self._ledger.due(now):
-                    subject = _samples_subject(run, self._site, worker)
+                    subject = _samples_subject(run, site, worker)
                     await client.publish(subject, payload, reply=f"{answers}.{number}")  # type: ignore[arg-type]
                 for word in self._ledger.words():
                     self._deliver(m.encode(word))
                 self._is_unheard &= self._ledger.refused_since is not None
                 if now >= state_at or (self._is_unheard and not said_unheard):
                     state_at, said_unheard = now + _STATE_S, self._is_unheard
-                    await client.publish(gateway_subject(run, self._site), self._state(client, now))
+                    wanted = self._policies.is_wanted_now(now)
+                    state = msgspec.msgpack.encode(GatewayState(wanted, self._is_unheard))
+                    await client.publish(gateway_subject(run, site), state)
                 self._complain(now)
                 if self._closing.is_set() and not self._ledger.held and not self._up:
                     return
@@ -208,7 +212,6 @@ class EngineSeat:
         while self._up:
             message, body, data = self._up.popleft()
             if isinstance(message, m.Beat):
-                self._workers[message.worker] = now
                 beats.append((message, data))
             else:
                 try:
@@ -219,20 +222,6 @@ class EngineSeat:
                     )
             self._up_out += len(data)
         return beats
-
-    def _state(self, client: Client, now: float) -> bytes:
-        self._workers = {name: at for name, at in self._workers.items() if now - at < _WORKER_AWAY_S}
-        state = GatewayState(
-            self._site,
-            domain_of(client),
-            len(self._workers),
-            self._ledger.samples,
-            self._ledger.packets,
-            self._policies.is_wanted_now(now),
-            self._gateway,
-            self._is_unheard,
-        )
-        return msgspec.msgpack.encode(state)
 
     def _complain(self, now: float) -> None:
         """Say once that the stream takes nothing, and once that it does again."""
@@ -246,6 +235,8 @@ class EngineSeat:
 
     def _on_answer(self, msg: Msg) -> None:
         now, number = time.monotonic(), int(msg.subject.rpartition(".")[2])
+        if number == 0:  # the check, which no stream keeps
+            return
         try:
             answer = _answers.decode(msg.data) if msg.data else _Answer()
         except msgspec.MsgspecError:

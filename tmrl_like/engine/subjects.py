@@ -1,4 +1,4 @@
-"""What the parts call things at the brokers: subjects, streams, and who may use which.
+"""What the parts call things at an engine's nodes: subjects and streams.
 
     tmrl.RUN.s.PART.SITE.WORKER   samples, which the stream tmrl-RUN keeps
     tmrl.RUN.b.PART.SITE.WORKER   signs of life
@@ -6,45 +6,31 @@
     tmrl.RUN.p                    policies, for all gateways
     tmrl.RUN.g.SITE               the state of a site's gateway
 
-RUN, SITE and WORKER are tokens: names as `token` writes them. A site's rights name the site, so that no site can
-send or hear what is another's.
+RUN, SITE and WORKER are tokens: names as `token` writes them. The site is the name of the gateway's user, so that its
+rights can name it: no site sends or hears what is another's. docs/guide/engine.md has the rights of each role.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Annotated, TypeAlias
-from urllib.parse import unquote
 
 import msgspec
 
-from tmrl_like.base.text import one_line
 from tmrl_like.types import Count
 from tmrl_like.wire.messages import Name, share_of
 
 PARTS = 16
 SEATS = "tmrl-seats"
 """The bucket with the trainer's seat of each run."""
-CLAIMS_UPDATE = "$SYS.REQ.CLAIMS.UPDATE"
-"""Where nodes take another JWT of the account, from the brokers' own account."""
 _LONGEST_TOKEN = 64
-
-Token: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_=-]{0,64}\Z")]
 
 
 class GatewayState(msgspec.Struct, frozen=True):
     """What a gateway says of itself, on `gateway_subject`, as msgpack."""
 
-    site: Name
-    domain: Token = ""  # JetStream's, of the node that it is connected to; empty: the hub's
-    workers: int = 0  # in their seats now
-    samples: int = 0  # since its start
-    packets: int = 0
     policy_wanted: bool = False
-    gateway: int = 0  # random: tells the gateways of a site apart
     unheard: bool = False  # nobody leads the stream that it publishes to
 
 
@@ -64,11 +50,6 @@ def token(name: str) -> str:
     """
     text = re.sub(rb"[^A-Za-z0-9_-]", lambda found: b"=%02X" % found[0][0], name.encode()).decode()
     return text if 0 < len(text) <= _LONGEST_TOKEN else f"=={blake2b(name.encode(), digest_size=16).hexdigest()}"
-
-
-def name_of_token(text: str) -> str:
-    """The name that `token` wrote; a hash stays one."""
-    return text if text.startswith("==") else one_line(unquote(text.replace("=", "%")))
 
 
 def part_of(worker: str) -> int:
@@ -97,7 +78,7 @@ def samples_of_part(run: str, part: int | None = None) -> str:
 
 
 def beats_of_part(run: str, part: int | None = None) -> str:
-    """All signs of life of a part, or of all parts; a leaf passes nothing on to who subscribes `>` instead."""
+    """All signs of life of a part, or of all parts."""
     return f"tmrl.{token(run)}.b.{'*' if part is None else part}.*.*"
 
 
@@ -122,62 +103,5 @@ def stream_name(run: str) -> str:
 
 
 def inbox(name: str) -> str:
-    """Where the brokers answer a user of that name: the prefix of its inboxes."""
+    """Where the nodes answer a user of that name: the prefix of its inboxes."""
     return f"_INBOX.{token(name)}"
-
-
-def leaf_inbox(name: str, site: str) -> str:
-    """Where the leaf of a site (a token) answers a user of that name; it has a right to no other inbox."""
-    return f"{inbox(name)}.leaf.{site}"
-
-
-@dataclass(frozen=True)
-class Rights:
-    """What a user's JWT allows it; nothing else."""
-
-    publish: tuple[str, ...]
-    hear: tuple[str, ...]
-    connections: tuple[str, ...] = ("STANDARD",)
-
-
-_STREAM_REQUESTS = (  # of the trainer, whose run it is; it may neither delete nor update a stream
-    "INFO",
-    "STREAM.CREATE.*",
-    "STREAM.INFO.*",
-    "STREAM.NAMES",
-    "STREAM.LIST",
-    "STREAM.PURGE.*",
-    "STREAM.MSG.GET.*",
-    "DIRECT.GET.*",
-    "DIRECT.GET.*.>",
-    "CONSUMER.CREATE.>",
-    "CONSUMER.INFO.*.*",
-    "CONSUMER.DELETE.*.*",
-    "CONSUMER.MSG.NEXT.*.*",
-)
-
-
-def rights(role: str, name: str) -> Rights:
-    """What a user of that role and name may do.
-
-    The roles "system" (tell the brokers about a revocation) and "admin" (delete streams) are the authority's own.
-
-    A site cannot make streams, and the trainer can: one that republishes would let a site pass samples off as policies.
-    """
-    own = f"{inbox(name)}.>"
-    if role == "site":
-        site = token(name)
-        up = (f"tmrl.*.s.*.{site}.*", f"tmrl.*.b.*.{site}.*", f"tmrl.*.g.{site}")
-        return Rights(up, (f"tmrl.*.a.{site}", "tmrl.*.p", own))
-    if role == "leaf":  # a site's own node, across the long link: no samples, which the trainer asks its stream for
-        site = token(name)
-        up = (f"tmrl.*.b.*.{site}.>", f"tmrl.*.g.{site}", f"_INBOX.*.leaf.{site}.>")
-        return Rights(up, (f"tmrl.*.a.{site}", "tmrl.*.p", f"$JS.{site}.API.>"), ("LEAFNODE",))
-    if role == "trainer":
-        requests = (f"$JS.{api}.{request}" for api in ("API", "*.API") for request in _STREAM_REQUESTS)
-        publish = ("tmrl.*.a.*", "tmrl.*.p", f"$KV.{SEATS}.*", *requests)
-        return Rights(publish, ("tmrl.*.s.>", "tmrl.*.b.>", "tmrl.*.g.*", own))
-    if role == "admin":
-        return Rights(("$JS.API.STREAM.DELETE.*", "$JS.*.API.STREAM.DELETE.*"), (own,))
-    assert role == "system", role
-    return Rights((CLAIMS_UPDATE,), (own,))

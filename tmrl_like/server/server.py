@@ -63,7 +63,7 @@ class Server:
 
         Raises:
             AddressInUseError: the port is taken.
-            CredentialsError: the keys cannot be read or made, or hold none for the engine.
+            CredentialsError: the keys cannot be read or made, or the engine's credentials cannot be read.
             MissingExtraError: an engine is given, and what speaks to it is not installed.
             ConfigError: an argument is out of range.
             ShortageError: the system gives it no threads.
@@ -196,13 +196,11 @@ def _listen(
     """The server's side of a transport, and in the trainer's seat the engine, if there is one."""
     if engine is None:
         return listen(transport, host, port, keys, limits)
-    from tmrl_like.engine.authority import engine_user
     from tmrl_like.engine.seat import EngineSeat
 
-    user = engine_user(keys, "site")
     link = listen(transport, host, port, keys, limits)
     try:
-        return EngineSeat(link, engine, user)
+        return EngineSeat(link, engine)
     except TmrlLikeError:
         link.close()
         raise

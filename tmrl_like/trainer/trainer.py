@@ -178,7 +178,7 @@ class Trainer:
             keys = KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER))
             wire: PeerLink | None = None
             if engine is not None and not offline:
-                wire = _engine_link(engine, keys, ranks, self._checkpoints)
+                wire = _engine_link(engine, ranks, self._checkpoints)
             elif not offline:
                 self._checkpoints.gather_receipts(share_of)
                 wire = connect_to_one(transport, servers, "", keys, limits)
@@ -372,15 +372,13 @@ class Trainer:
         self._checkpoints.save(self.training, self.link.newest_version, wait=True)
 
 
-def _engine_link(engine: EngineOptions, keys: KeyFolder, ranks: Alone, checkpoints: Checkpoints) -> PeerLink:
-    from tmrl_like.engine.authority import engine_user
+def _engine_link(engine: EngineOptions, ranks: Alone, checkpoints: Checkpoints) -> PeerLink:
     from tmrl_like.engine.link import EngineLink
     from tmrl_like.engine.subjects import PARTS, rank_of
 
     expect(ranks.size <= PARTS, "the number of trainers", ranks.size, f"at most {PARTS}, where there is an engine")
-    user = engine_user(keys, "trainer")
     checkpoints.gather_receipts(rank_of)
-    return EngineLink(engine, user)
+    return EngineLink(engine)
 
 
 def _start_from(training: TrainingOffline, init_policy: str) -> None:

@@ -116,19 +116,12 @@ class KeyFolder:
         Raises:
             CredentialsError: the name is taken or not usable, or this is not the server's machine.
         """
-        return to_line(_LINE_PREFIX, self.authorize(name, roles))
-
-    def authorize(self, name: str, roles: tuple[str, ...]) -> PeerKeys:
-        """Make a key for another machine.
-
-        Raises:
-            CredentialsError: the name is taken or not usable, or this is not the server's machine.
-        """
         server = self.server_keys()
         check_name(name)
         if (self.path / "authorized" / f"{name}.json").exists():
             raise CredentialsError(f"there is a key named {name!r} already; revoke it first or take another name")
-        return self._authorize(server, name, roles)
+        keys = self._authorize(server, name, roles)
+        return _LINE_PREFIX + base64.urlsafe_b64encode(msgspec.msgpack.encode(keys)).decode().rstrip("=")
 
     def join(self, line: str) -> PeerKeys:
         """Store a line made by `invite` as this machine's key.
@@ -136,33 +129,24 @@ class KeyFolder:
         Raises:
             CredentialsError: not such a line, or this machine has another key already.
         """
-        keys = from_line(_LINE_PREFIX, line, PeerKeys)
-        self.store_peer(keys)
-        return keys
-
-    def store_peer(self, keys: PeerKeys) -> None:
-        """Keep this as this machine's key, unless the keys of the server that it is for are here.
-
-        Raises:
-            CredentialsError: those of another server are.
-        """
+        text = line.strip()
+        if not text.startswith(_LINE_PREFIX):
+            raise CredentialsError(f"expected the line that `tmrl-like keys invite` printed ({_LINE_PREFIX}…)")
+        text = text.removeprefix(_LINE_PREFIX)
+        try:
+            content = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+            keys = msgspec.msgpack.decode(content, type=PeerKeys)
+        except (ValueError, msgspec.MsgspecError):
+            raise CredentialsError(
+                "the line is incomplete or damaged; copy all of what `keys invite` printed"
+            ) from None
         if not (self.path / "server.json").exists():
             self.write("peer.json", keys, private=True)
         elif self.server_keys().curve_public != keys.server_curve_public:
             raise CredentialsError(
                 f"{self.path} holds a server's keys; join from another folder (--keys-dir) or remove it"
             )
-
-    def adopt(self, server: ServerKeys) -> None:
-        """Run servers of this machine under another server's keys: peers find the same one at both.
-
-        Raises:
-            CredentialsError: this machine has other keys already.
-        """
-        if not (self.path / "server.json").exists() and not (self.path / "peer.json").exists():
-            self._fill(server)
-        elif self.server_keys() != server:
-            raise CredentialsError(f"{self.path} holds another server's keys; join from another folder (--keys-dir)")
+        return keys
 
     def revoke(self, name: str) -> None:
         """Refuse the key of that name from now on.
@@ -322,27 +306,6 @@ def _tls_pair() -> tuple[str, str]:
     pem = serialization.Encoding.PEM
     private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     return private.decode(), certificate.public_bytes(pem).decode()
-
-
-def to_line(prefix: str, content: msgspec.Struct) -> str:
-    """Secrets as one line that survives being copied and pasted."""
-    return prefix + base64.urlsafe_b64encode(msgspec.msgpack.encode(content)).decode().rstrip("=")
-
-
-def from_line(prefix: str, line: str, kind: type[T]) -> T:
-    """What `to_line` made a line of.
-
-    Raises:
-        CredentialsError: it is another line, or not all of it.
-    """
-    text = line.strip()
-    if not text.startswith(prefix):
-        raise CredentialsError(f"expected the line that `tmrl-like keys invite` printed ({prefix}…)")
-    text = text.removeprefix(prefix)
-    try:
-        return msgspec.msgpack.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=kind)
-    except (ValueError, msgspec.MsgspecError):
-        raise CredentialsError("the line is incomplete or damaged; copy all of what `keys invite` printed") from None
 
 
 def check_name(name: str) -> None:

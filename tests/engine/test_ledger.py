@@ -322,7 +322,6 @@ def test_what_waits_behind_a_message_is_joined_to_one(monkeypatch):
     ledger.on_stored(second.number, 2, 0.0)
     assert [len(sequences_of(p.payload)) for p in ledger.due(0.0)] == [3]
     assert ledger.words() == [m.Ack("w", 1, stored=0, received=65)]
-    assert (ledger.packets, ledger.samples) == (65, 65)
 
 
 def test_on_the_way_to_the_stream_is_no_more_than_a_window(monkeypatch):

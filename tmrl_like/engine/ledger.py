@@ -51,8 +51,6 @@ class _Message:
     payload: bytes | memoryview
     size_bytes: int  # of the bundles in it
     bundles: int
-    packets: int
-    samples: int
     last: int
     number: int = 0  # of its newest copy
     sent_at: float = 0.0
@@ -98,14 +96,12 @@ class Ledger:
     Attributes:
         max_payload: bytes of a message that the nodes take.
         held: bundles that are kept here, and their bytes: `held_bytes`.
-        samples: confirmed since the start, in so many `packets`.
         refused_since: when the stream began to refuse; None: it takes what comes.
         is_lost: the stream has lost what it had confirmed: `start_over` once all workers send again what is not stored.
     """
 
     def __init__(self) -> None:
         self.max_payload = 1 << 20
-        self.samples = self.packets = 0
         self._numbers = itertools.count(1)
         self.start_over()
 
@@ -224,12 +220,11 @@ class Ledger:
             packets += bundles[-1].packets
             size_bytes += len(bundles[-1].data)
         headers = [bundle.header for bundle in bundles]
-        samples = sum(header.samples for header in headers)
         payload = first.data
         if len(bundles) > 1:
             header = m.Bundle(
                 *progress.process,
-                samples=samples,
+                samples=sum(header.samples for header in headers),
                 previous=first.header.previous,
                 lost_samples=max(header.lost_samples for header in headers),
                 awaits=any(header.awaits for header in headers),
@@ -237,7 +232,7 @@ class Ledger:
             )
             payload = m.encode(header, *(bundle.body for bundle in bundles))
         last = bundles[-1].last
-        progress.message = _Message(progress, payload, size_bytes, len(bundles), packets, samples, last)
+        progress.message = _Message(progress, payload, size_bytes, len(bundles), last)
         return progress.message
 
     def _publish(self, message: _Message, now: float) -> Publication:
@@ -292,8 +287,6 @@ class Ledger:
         """It is confirmed: the next one may go, and what was refused may try again."""
         progress = message.progress
         progress.confirmed = max(progress.confirmed, message.last)
-        self.packets += message.packets
-        self.samples += message.samples
         self._acks.setdefault(progress, False)
         self._let_go(message)
         if progress.waiting:

@@ -102,7 +102,7 @@ def test_a_nodes_configuration_is_one(path: Path, tmp_path: Path) -> None:
     certificate(tmp_path)
     (tmp_path / "ca.crt").write_bytes((tmp_path / "node.crt").read_bytes())
     (tmp_path / "accounts.conf").touch()
-    Nodes(tmp_path / "other").user("arena").rename(tmp_path / "arena.creds")
+    Nodes(tmp_path / "other").user("arena").rename(tmp_path / "arena-node.creds")
     shutil.copy(path, tmp_path)
     command = [nats_server(), "-c", path.name, "-t"]
     checked = subprocess.run(

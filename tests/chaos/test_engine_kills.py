@@ -42,8 +42,8 @@ class EngineRig:
         self.gateways: list[Part] = [self.rig.server_part(port) for port in self.ports]
         self._stack = stack
 
-    def fleet(self, workers: int, ballast_bytes: int = 0) -> LightFleet:
-        return self._stack.enter_context(LightFleet(workers, self.ports, self.rig.place.keys, HZ, ballast_bytes))
+    def fleet(self, workers: int, ballast_bytes: int = 0, hz: float = HZ) -> LightFleet:
+        return self._stack.enter_context(LightFleet(workers, self.ports, self.rig.place.keys, hz, ballast_bytes))
 
     def waiting_bytes(self) -> int:
         """What the stream holds, as its leader says."""
@@ -175,10 +175,14 @@ def test_a_gateway_that_is_killed_with_all_nodes_costs_no_sample(engines, seed, 
     [pytest.param(20, marks=many), pytest.param(2, marks=[pytest.mark.long, pytest.mark.timeout(300)])],
 )
 def test_a_killed_rank_costs_no_sample(engines, seed, figure, count):
-    """Two ranks by torchrun; the one trainer that comes after them takes over what both have."""
+    """Two ranks by torchrun; the one trainer that comes after them takes over what both have.
+
+    Ranks that start again read all that was ever stored, and then what was made meanwhile. So the load is one that a
+    busy machine takes: above that each kill is felt for longer than the one before, without end.
+    """
     engine, rng = engines(3), random.Random(seed)
     place = engine.rig.place
-    fleet = engine.fleet(WORKERS)
+    fleet = engine.fleet(WORKERS, hz=2.0)
     with Torchrun(place) as ranks:
         wait_for_checkpoint(place)
         took = feel(fleet, rng, count, lambda rng: ranks.kill(rng) and None, 180.0)

@@ -1,13 +1,17 @@
 """Workers at a server, whose samples go to a real node's stream and from there to a trainer."""
 
 import contextlib
+import re
 import shutil
+import subprocess
 import threading
 import time
+from contextlib import ExitStack
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from engine_nodes import free_ports, rights, until
+from engine_nodes import GUIDE, Nodes, free_ports, nats_server, rights, until
 
 from tmrl_like.delivery.log import PacketLog, lock_folder
 from tmrl_like.delivery.options import OutboxOptions
@@ -112,6 +116,10 @@ class Rig:
         self.parts.append(part)
         return part
 
+    def close(self):
+        for part in reversed(self.parts):
+            part.close()
+
 
 class Trainer:
     """Stores what comes, in a thread."""
@@ -142,8 +150,7 @@ class Trainer:
 def rig(node, tmp_path):
     rig = Rig(node, tmp_path)
     yield rig
-    for part in reversed(rig.parts):
-        part.close()
+    rig.close()
 
 
 def test_the_stream_has_it_received_and_the_trainer_has_it_stored(rig):
@@ -226,8 +233,7 @@ def test_training_goes_on_while_no_node_leads_the_stream(three_nodes, tmp_path):
             until(lambda: worker.kept == 0)
         assert trainer.memory == {"w1": list(range(1, 111))}
     finally:
-        for part in reversed(rig.parts):
-            part.close()
+        rig.close()
 
 
 def test_a_policy_comes_to_each_server_once_and_to_one_that_comes_later(rig):
@@ -309,3 +315,23 @@ def test_a_site_that_lacks_a_right_ends_its_server_at_once(rig, missing, caplog)
         server.serve_forever()
     assert "Traceback" not in caplog.text
     assert [r.getMessage()[:34] for r in caplog.records] == ["the connection to the engine ends: "[:34]]
+
+
+def test_a_site_is_served_through_a_node_of_its_own(tmp_path):
+    """As docs/deploy/nats_leaf.conf makes it one, but without TLS."""
+    leaves, port = free_ports(2)
+    with Nodes(tmp_path / "hub", more=f'leafnodes {{ listen: "127.0.0.1:{leaves}" }}') as hub, ExitStack() as stack:
+        config = (GUIDE.parents[1] / "deploy" / "nats_leaf.conf").read_text(encoding="utf-8")
+        config = config.replace("127.0.0.1:4222", f"127.0.0.1:{port}")
+        config = config.replace("arena-node.creds", str(hub.user("arena-node", rights("arena-node"))))
+        config = re.sub(r"tls \{.*\}", "", re.sub(r"urls: .*", f'urls: ["nats://127.0.0.1:{leaves}"]', config))
+        (tmp_path / "leaf.conf").write_text(config)
+        leaf = stack.enter_context(subprocess.Popen([nats_server(), "-c", str(tmp_path / "leaf.conf")]))
+        stack.callback(leaf.kill)
+        rig = Rig(hub, tmp_path)
+        rig.arena = replace(rig.arena, nodes=(f"nats://localhost:{port}",))
+        stack.callback(rig.close)
+        trainer, worker = rig.trainer(), rig.worker(rig.server())
+        worker.make(20)
+        until(lambda: worker.kept == 0)
+        assert trainer.memory == {"w1": list(range(1, 21))}

@@ -348,7 +348,27 @@ def test_a_full_stream_is_asked_by_one_message_at_a_time():
     (probe,) = ledger.due(20.0)
     ledger.on_stored(probe.number, 1, 20.0)
     assert ledger.refused_since is None
-    assert len(ledger.due(20.0)) == 19
+    again = ledger.due(20.0)
+    assert len(again) == 19
+    ledger.take(*bundle_of("new", [1]), 20.0)
+    assert [p.worker for p in ledger.due(20.0)] == ["new"]
+    ledger.on_refused(again[0].number, 20.0)
+    assert ledger.due(20.05) == []
+    assert len(ledger.due(20.15)) == 1, "the pause is a short one again"
+
+
+def test_a_new_connection_asks_at_once_for_what_was_refused_and_for_each_once():
+    ledger = taken(bundle_of("a", [1]), bundle_of("b", [1]))
+    for step in range(300):
+        for publication in ledger.due(step * 0.01):
+            ledger.on_refused(publication.number, step * 0.01)
+    ledger.begin(1 << 20)
+    again = ledger.due(3.0)
+    assert sorted(p.worker for p in again) == ["a", "b"]
+    ledger.take(*bundle_of("c", [1]), 3.0)
+    assert [p.worker for p in ledger.due(3.0)] == ["c"]
+    ledger.on_refused(again[0].number, 3.0)
+    assert len(ledger.due(3.15)) == 1, "the pause is a short one again"
 
 
 def test_a_silence_has_the_oldest_sent_again_and_its_answer_the_rest():
@@ -357,8 +377,10 @@ def test_a_silence_has_the_oldest_sent_again_and_its_answer_the_rest():
     assert ledger.due(0.9) == []
     (probe,) = ledger.due(1.1)
     assert ledger.due(1.2) == []
-    ledger.on_stored(probe.number, 1, 1.2)
-    assert len(ledger.due(1.2)) == 19
+    (other,) = ledger.due(2.1)
+    assert (probe.worker, other.worker) == ("w0", "w1")
+    ledger.on_stored(probe.number, 1, 2.2)
+    assert len(ledger.due(2.2)) == 18
 
 
 def test_a_slow_line_is_not_filled_with_copies():
@@ -406,6 +428,28 @@ def test_what_the_trainer_has_stored_needs_no_confirmation():
     assert sequences_of(rest.payload) == [4, 5]
     assert ledger.words() == [m.Ack("w", 1, stored=3, received=3)]
     assert not ledger.on_ack(m.Ack("stranger", 1, 3, 3), 1.0)
+
+
+def test_late_answers_to_copies_are_none_to_what_came_after():
+    ledger = taken(bundle_of("w", [1]))
+    first, again, third = (ledger.due(now)[0] for now in (0.0, 1.1, 3.2))
+    ledger.on_stored(first.number, 1, 3.3)
+    ledger.take(*bundle_of("w", [2], 1), 3.3)
+    (second,) = ledger.due(3.3)
+    ledger.on_stored(again.number, 2, 3.4)
+    ledger.on_stored(third.number, 3, 3.4)
+    assert ledger.held == 1
+    ledger.take(*bundle_of("w", [3], 2), 3.4)
+    assert ledger.due(3.4) == []
+    ledger.on_stored(second.number, 4, 3.4)
+    assert [sequences_of(p.payload) for p in ledger.due(3.4)] == [[3]]
+
+
+def test_what_the_trainer_has_by_another_gateway_is_no_hole_here():
+    ledger = taken(bundle_of("w", [1]))
+    assert ledger.on_ack(m.Ack("w", 1, stored=10, received=10), 0.0)
+    ledger.take(*bundle_of("w", [11], 10), 0.0)
+    assert [sequences_of(p.payload) for p in ledger.due(0.0)] == [[11]]
 
 
 def test_what_is_in_the_trainers_memory_alone_is_not_received():
@@ -484,6 +528,8 @@ def test_a_packet_that_no_node_takes_ends_its_worker_alone():
     ledger = taken(big, bundle_of("other", [1]))
     ledger.begin(len(big[2]) - 1)
     assert [p.worker for p in ledger.due(0.0)] == ["other"]
+    reason = "a packet takes 0.0 MB, and the engine's nodes take 0.0 MB at most"
+    assert ledger.words() == [m.Dismissal("big", 1, reason)]
     for _ in range(5):
         ledger.take(*big, 1.0)
     assert [type(word) for word in ledger.words()] == [m.Dismissal]

@@ -100,8 +100,10 @@ class Ledger:
         is_lost: the stream has lost what it had confirmed: `start_over` once all workers send again what is not stored.
     """
 
+    max_payload: int
+    _probe_at: float  # when one of what was refused may try again
+
     def __init__(self) -> None:
-        self.max_payload = 1 << 20
         self._numbers = itertools.count(1)
         self.start_over()
 
@@ -118,9 +120,6 @@ class Ledger:
         self._refused: dict[_Message, None] = {}
         self._copies: dict[int, _Copy] = {}  # that may still be answered, by number
         self._newest = 0  # that the stream has given out
-        self._silence_s = _SILENCE_S
-        self._probe_at = 0.0
-        self._pause_s = 0.0
         self._acks: dict[_Progress, bool] = {}  # due; True: send again, please
         self._dismissals: dict[_Progress, None] = {}
 
@@ -167,7 +166,6 @@ class Ledger:
     def begin(self, max_payload: int) -> None:
         """There is a new connection: all that is not confirmed goes out again."""
         self.max_payload = max_payload
-        self._copies.clear()
         self._again = {**self._again, **self._sent, **self._refused}
         self._sent.clear()
         self._sent_bytes = 0
@@ -305,7 +303,6 @@ class Ledger:
         self._again.pop(message, None)
         self._refused.pop(message, None)
         self._copies.pop(message.number, None)
-        message.payload = b""
         self.held -= message.bundles
         self.held_bytes -= message.size_bytes
 
@@ -315,7 +312,6 @@ class Ledger:
             self._let_go(progress.message)
         while progress.waiting:
             self._forget_first(progress)
-        self._ready.pop(progress, None)
 
     def _forget_first(self, progress: _Progress) -> None:
         self.held -= 1

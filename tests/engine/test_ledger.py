@@ -399,8 +399,10 @@ def test_a_stream_that_begins_again_is_noticed():
     ledger = taken(bundle_of("w", [1]))
     ledger.on_stored(ledger.due(0.0)[0].number, 1000, 0.0)
     ledger.take(*bundle_of("w", [2], 1), 0.0)
+    ledger.words()
     ledger.on_stored(ledger.due(0.0)[0].number, 7, 0.0)
     assert ledger.is_lost
+    assert ledger.words() == []
     ledger.start_over()
     ledger.take(*bundle_of("w", [1]), 1.0)
     ledger.on_stored(ledger.due(1.0)[0].number, 8, 1.0)

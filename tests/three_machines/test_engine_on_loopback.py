@@ -19,7 +19,7 @@ DRONE = "config/drone.yaml"
 MINUTES = 2
 
 ONE_NODE = """
-    nats-server -c docs/deploy/nats.conf -p {n1} -sd {home}/one &
+    nats-server -c {home}/nats.conf -a 127.0.0.1 -p {n1} &
     tmrl-like server {drone} --server.engine nats://localhost:{n1} --server.port {s1} &
     tmrl-like worker {drone} --name arm-1 --server.port {s1} &
     tmrl-like trainer {drone} --server.engine nats://localhost:{n1} --trainer.max_minutes {minutes}
@@ -96,6 +96,8 @@ def typed(tmp_path: Path) -> Iterator[Callable[[str], None]]:
         clusters = [f"nats://127.0.0.1:{port}" for port in others]
         names |= dict(zip(("c1", "c2", "c3"), clusters, strict=True)) | {"routes": ",".join(clusters)}
         names["home"] = tmp_path
+        config = (ROOT / "docs" / "deploy" / "nats.conf").read_text().replace('"nats"', f'"{tmp_path}/nats"')
+        (tmp_path / "nats.conf").write_text(config)
         yield lambda script: Shell(tmp_path, stack).run(script.format(**names))
 
 

@@ -218,17 +218,15 @@ class Ledger:
             packets += bundles[-1].packets
             size_bytes += len(bundles[-1].data)
         headers = [bundle.header for bundle in bundles]
-        payload = first.data
-        if len(bundles) > 1:
-            header = m.Bundle(
-                *progress.process,
-                samples=sum(header.samples for header in headers),
-                previous=first.header.previous,
-                lost_samples=max(header.lost_samples for header in headers),
-                awaits=any(header.awaits for header in headers),
-                epoch_s=first.header.epoch_s,
-            )
-            payload = m.encode(header, *(bundle.body for bundle in bundles))
+        header = m.Bundle(
+            *progress.process,
+            samples=sum(header.samples for header in headers),
+            previous=first.header.previous,
+            lost_samples=max(header.lost_samples for header in headers),
+            awaits=any(header.awaits for header in headers),
+            epoch_s=first.header.epoch_s,
+        )
+        payload = m.encode(header, *(bundle.body for bundle in bundles))
         last = bundles[-1].last
         progress.message = _Message(progress, payload, size_bytes, len(bundles), last)
         return progress.message

@@ -447,6 +447,27 @@ def test_late_answers_to_copies_are_none_to_what_came_after():
     assert [sequences_of(p.payload) for p in ledger.due(3.4)] == [[3]]
 
 
+def test_what_was_published_long_before_something_that_the_trainer_has_heard_goes_again_at_once():
+    ledger = taken(bundle_of("a", [1]))
+    ledger.due(0.0)
+    ledger.take(*bundle_of("b", [1]), 0.5)
+    ledger.take(*bundle_of("c", [1]), 0.5)
+    ledger.due(0.5)
+    ledger.on_ack(m.Ack("c", 1, stored=1, received=1), 0.8)
+    assert [p.worker for p in ledger.due(0.8)] == ["a"]
+
+
+def test_of_a_process_that_the_trainer_takes_nothing_of_nothing_is_kept():
+    ledger = taken(bundle_of("w", [1]))
+    (publication,) = ledger.due(0.0)
+    ledger.take(*bundle_of("w", [2], 1), 0.0)
+    ledger.on_ack(m.Ack("w", 1, stored=0, received=0), 0.0)
+    ledger.on_dismissal(m.Dismissal("w", 1, "no"))
+    assert (ledger.held, ledger.held_bytes, ledger.words(), ledger.due(5.0)) == (0, 0, [], [])
+    ledger.on_stored(publication.number, 1, 5.0)
+    assert ledger.words() == []
+
+
 def test_what_the_trainer_has_by_another_gateway_is_no_hole_here():
     ledger = taken(bundle_of("w", [1]))
     assert ledger.on_ack(m.Ack("w", 1, stored=10, received=10), 0.0)
@@ -523,6 +544,11 @@ def test_what_the_trainer_asks_for_again_is_taken_again_once_in_a_while():
     ledger.on_stored(publication.number, 2, 9.0)
     ledger.on_ack(m.Ack("w", 1, stored=0, received=0, again=True), 9.0)
     assert ledger.words() == [m.Ack("w", 1, 0, 0, again=True)]
+    ledger.take(*bundle_of("w", [1, 2, 3]), 9.1)
+    ledger.on_stored(ledger.due(9.1)[0].number, 3, 9.1)
+    for now, is_taken_again in ((10.0, False), (15.0, True)):  # at first it may not have read them yet
+        ledger.on_ack(m.Ack("w", 1, stored=0, received=0, again=True), now)
+        assert ledger.words() == [m.Ack("w", 1, 0, 0 if is_taken_again else 3, again=is_taken_again)]
 
 
 def test_a_packet_that_no_node_takes_ends_its_worker_alone():
@@ -536,6 +562,9 @@ def test_a_packet_that_no_node_takes_ends_its_worker_alone():
         ledger.take(*big, 1.0)
     assert [type(word) for word in ledger.words()] == [m.Dismissal]
     assert ledger.held == 1
+    largest = taken(big)
+    largest.begin(len(big[2]))
+    assert [len(p.payload) for p in largest.due(0.0)] == [len(big[2])]
 
 
 def test_of_very_many_processes_the_idle_ones_are_forgotten(monkeypatch):

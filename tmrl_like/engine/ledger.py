@@ -22,7 +22,7 @@ from typing import NamedTuple
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.records import newest_in
 
-_JOINED_BYTES = 512 << 10
+_JOINED_BYTES = 512 << 10  # less than the smallest message that a node must take
 _WINDOW_BYTES, _WINDOW_MESSAGES = 4 << 20, 512  # on their way to the stream
 _ASK_AGAIN_S = 0.5
 _RESET_AGAIN_S = 5.0
@@ -210,9 +210,8 @@ class Ledger:
             self._dismissals[progress] = None
             return None
         bundles, packets, size_bytes = [waiting.popleft()], first.packets, len(first.data)
-        limit = min(_JOINED_BYTES, self.max_payload)
         while waiting and packets + waiting[0].packets <= m.MAX_BUNDLE_PACKETS:
-            if size_bytes + len(waiting[0].data) > limit:
+            if size_bytes + len(waiting[0].data) > _JOINED_BYTES:
                 break
             bundles.append(waiting.popleft())
             packets += bundles[-1].packets
@@ -330,7 +329,6 @@ class Ledger:
             progress.taken = progress.confirmed = ack.received
             progress.reset_to, progress.reset_at = ack.received, now
             self._acks[progress] = True
-            return True
         message = progress.message
         if message is not None and message.last <= ack.stored:  # the trainer heard it itself
             self._publish_earlier(message.number, now - _ASK_AGAIN_S)

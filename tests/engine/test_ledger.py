@@ -420,6 +420,16 @@ def test_confirmations_out_of_order_are_no_sign_of_a_loss():
     assert ledger.words() == [m.Ack("b", 1, 0, 1), m.Ack("a", 1, 0, 1)]
 
 
+def test_the_largest_number_that_was_given_out_is_not_given_out_again():
+    ledger = taken(bundle_of("a", [1]), bundle_of("b", [1]))
+    first, second = ledger.due(0.0)
+    ledger.on_stored(first.number, 12, 0.0)
+    ledger.on_stored(second.number, 11, 0.0)
+    ledger.take(*bundle_of("c", [1]), 0.0)
+    ledger.on_stored(ledger.due(0.0)[0].number, 12, 0.0)
+    assert ledger.is_lost
+
+
 def test_what_the_trainer_has_stored_needs_no_confirmation():
     ledger = taken(bundle_of("w", [1]))
     ledger.due(0.0)

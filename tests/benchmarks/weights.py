@@ -31,7 +31,7 @@ import numpy as np
 import torch
 from _common import Options, Part, finish, median, run_server, two_hops
 from gymnasium import spaces
-from learner import SPACES, filled_memory, rate
+from learner import SPACES, batch, rate
 
 from tmrl_like.agents import SACAgent
 from tmrl_like.agents.process import tune_process
@@ -142,7 +142,7 @@ def beside_training(link: Any, actor: ActorModule, worker: Part, repeats: int) -
     """What publishing costs the thread that trains, in milliseconds, each time."""
     size = sum(t.nbytes for t in actor.state_dict().values())
     source, target = np.ones(size, np.uint8), np.ones(size, np.uint8)
-    step = partial(SACAgent(*SPACES).train, filled_memory(1, "cpu").sample())
+    step = partial(SACAgent(*SPACES).train, batch(256))
     copied_ms, held_ms, lost_ms = [], [], []
     rate(step, 50)
     for _ in range(repeats):

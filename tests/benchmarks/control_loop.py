@@ -344,9 +344,9 @@ def measure_in_turns(case: Case, seconds: float, priority: int | None) -> dict[s
         else:
             running.enter_context(drone_trainer(folder, port))
         bare = running.enter_context(Part(run_bare, case.bare, priority, bare_file, turns_of_bare))
-        bare.hear()
         worker = running.enter_context(Part(run_worker, case, keys, port, priority, file, turns))
-        worker.hear()
+        for part in (bare, worker):
+            part.hear()
         time.sleep(max(2 * seconds, 2.5 * SLICE_S))  # a turn each, at least
         policies, _ = worker.ask("stop")
         bare.ask("stop")
@@ -377,12 +377,11 @@ def run_disturbed(
         port = server.hear()
         proxy = running.enter_context(LinkProxy("127.0.0.1", port))
         trainer = running.enter_context(Part(run_trainer, case, keys, port))
-        trainer.hear()
         worker = running.enter_context(Part(run_worker, case, keys, proxy.port, priority, folder / "own.npz", None))
-        worker.hear()
         bare = running.enter_context(Part(run_bare, case.bare, priority, folder / "bare.npz", None))
-        bare.hear()
-        time.sleep(2.0)
+        for part in (trainer, worker, bare):
+            part.hear()
+        time.sleep(0.4 * stop_s)
         with phase("quiet"):
             time.sleep(seconds)
         parts = {"server": server.program, "trainer": trainer.program, "link": link_of(worker)}

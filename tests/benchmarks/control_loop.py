@@ -426,7 +426,7 @@ def measure_disturbed(case: Case, seconds: float, cut_s: float, stop_s: float, p
 
 
 def main() -> None:
-    parser = Options(__doc__, only=["flat", "images"], seconds=1.0, cut=1.0, stop=0.5)
+    parser = Options(__doc__, only=["images"], seconds=1.0, cut=1.0, stop=0.5)
     parser.add_argument("--seconds", type=float, default=10.0, help="of flat, of the quiet phase, and of the weights")
     parser.add_argument("--cut", type=float, default=30.0, help="seconds for which the network is dead")
     parser.add_argument("--stop", type=float, default=5.0, help="seconds for which a process is stopped")

@@ -520,6 +520,9 @@ def test_what_comes_twice_goes_once_and_its_worker_hears_of_it_again():
     assert ledger.words() == [m.Ack("w", 1, 0, 2)]
     ledger.take(*bundle_of("w", [1]), 0.0)
     assert ledger.words() == [m.Ack("w", 1, 0, 2)]
+    ledger.on_ack(m.Ack("w", 1, stored=1, received=1), 0.0)
+    ledger.take(*bundle_of("w", [2], 1), 0.0)
+    assert ledger.words() == [m.Ack("w", 1, 1, 2)]
     assert ledger.due(0.0) == []
 
 

@@ -180,8 +180,8 @@ class SquashedGaussianActor(MLPActor, SamplingActor):
         mean_BA, log_std_BA = self(obs)
         noise_BA = torch.randn_like(mean_BA)
         u_BA = torch.addcmul(mean_BA, log_std_BA.exp(), noise_BA)
-        log_prob_B = squashed_log_prob(u_BA, noise_BA, log_std_BA) - self._log_half_sum
-        return self._squashed(u_BA), log_prob_B
+        act_BA = self._squashed(u_BA)
+        return act_BA, squashed_log_prob(u_BA, noise_BA, log_std_BA) - self._log_half_sum
 
     @torch.inference_mode()
     def act(self, obs: Any, test: bool = False) -> np.ndarray[Any, Any]:

@@ -281,7 +281,7 @@ class Ledger:
     def _finish(self, message: _Message) -> None:
         """It is confirmed: the next one may go, and what was refused may try again."""
         progress = message.progress
-        progress.confirmed = max(progress.confirmed, message.last)
+        progress.confirmed = message.last
         self._acks.setdefault(progress, False)
         self._let_go(message)
         if progress.waiting:

@@ -163,13 +163,13 @@ def taken_over(by_whom, sizes=(100,)):
 def test_steps_of_who_takes_over_are_demonstrations_as_well(sizes, inner):
     options = {"act_buf_len": 4} if inner is ReplayMemory else {}
     memory = WithDemonstrations(partial(inner, batch_size=10, **options), crc_debug=inner is ReplayMemory)
-    by_whom = {ActionSource.PROGRAM: (13, 19), ActionSource.HUMAN: (24, 30), ActionSource.REMOTE: (54, 56)}
+    by_whom = {ActionSource.PROGRAM: (13, 19), ActionSource.HUMAN: (24, 30)}
     for buffer in taken_over(by_whom, sizes):
         memory.append(buffer)
     memory.flush()
     steps = steps_of(OWN)
     driven = [k for first, end in by_whom.values() for k in range(first, end) if not steps[k].is_reset]
-    assert len(driven) == 4 + 6 + 2
+    assert len(driven) == 4 + 6
     if inner is ReplayMemory:
         assert len(memory.own) == sum(not step.is_reset for step in steps)
     found = map(memory.demonstrations.get_transition, range(len(memory.demonstrations)))

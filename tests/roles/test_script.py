@@ -69,12 +69,12 @@ print("end of the script", flush=True)
 
 
 def end_of_a_script(*ways: str, code: int = 0) -> list[str]:
-    """What it printed and logged from its last line on; of one that fails, its last words."""
+    """What it printed and logged from its last line on; of one that fails, all that it printed and logged."""
     done = subprocess.run([sys.executable, "-c", SCRIPT, *ways], capture_output=True, text=True, timeout=100)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
     if code:
-        return done.stderr.splitlines()
+        return [line.removeprefix("log: ") for line in done.stdout.splitlines()]
     lines = done.stdout.splitlines()
     return lines[lines.index("end of the script") :]
 

@@ -48,14 +48,15 @@ class _ToldToStopError(Exception):
 def main(arguments: Arguments) -> int:
     """Run everything until training is over."""
     settings = load_settings(arguments.experiment, arguments.overrides)
+    others = arguments.workers != 1 or arguments.trainers != 1 or arguments.proof or arguments.fresh or arguments.page
+    if arguments.in_process and others:
+        raise ConfigError(
+            "--in-process goes with none of --workers, --trainers, --proof, --fresh and --page: worker.envs is the "
+            "number of environments, --trainer.resume none starts over"
+        )
     if not arguments.fresh and not arguments.proof:
         refuse_finished(settings)
     if arguments.in_process:
-        if arguments.workers != 1 or arguments.trainers != 1 or arguments.proof or arguments.fresh or arguments.page:
-            raise ConfigError(
-                "--in-process goes with none of --workers, --trainers, --proof, --fresh and --page: worker.envs is the "
-                "number of environments, --trainer.resume none starts over"
-            )
         print(f"run {settings.run_name} ({arguments.experiment}) starts: torch is loaded first", flush=True)
         from tmrl_like.cli import in_process
 

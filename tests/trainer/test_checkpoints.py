@@ -512,7 +512,7 @@ def test_samples_are_stored_as_they_arrive_and_a_killed_trainer_goes_on_with_all
     assert (len(steps), steps[0], is_gapless(steps)) == (330, (1, 0), True)
 
 
-def test_what_arrived_after_a_checkpoint_is_joined_with_its_agent(house, tmp_path):
+def test_what_arrived_after_a_checkpoint_is_joined_with_its_agent(house, tmp_path, until):
     house.server()
     worker = house.worker(STEADY, outbox=SOON)
     first = house.trainer(ReplayMemory, checkpoint_path=tmp_path)
@@ -524,6 +524,7 @@ def test_what_arrived_after_a_checkpoint_is_joined_with_its_agent(house, tmp_pat
         if samples == 60:
             first.save_checkpoint()
     kept = first.training.total_samples
+    until(lambda: not first._checkpoints.receiver.unstored_samples)
     first.close()
     second = house.trainer(ReplayMemory, checkpoint_path=tmp_path)
     training = second.training

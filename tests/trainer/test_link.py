@@ -280,14 +280,16 @@ class TellingLink(DeadLink):
         return True
 
 
-def test_a_trainer_introduces_itself_with_its_spaces_and_the_file_of_its_weights(tmp_path):
+def test_a_trainer_introduces_itself_with_its_spaces_its_run_and_the_file_of_its_weights(tmp_path):
     hellos = []
     for path in (None, tmp_path / "policy", tmp_path / "policy", tmp_path / "other"):
         wire = TellingLink()
-        link = TrainerLink(wire, "nowhere", "t", m.Spaces("o", "a"), saver=path and Saver(path))
+        receiver = Receiver(run="5eed")
+        link = TrainerLink(wire, "nowhere", "t", m.Spaces("o", "a"), receiver, saver=path and Saver(path))
         hellos.append(wire.sent.get(timeout=20.0))
         link.close(0.0)
-    assert {(hello.role, hello.name, hello.spaces) for hello in hellos} == {("trainer", "t", m.Spaces("o", "a"))}
+    said = {(hello.role, hello.name, hello.spaces, hello.run) for hello in hellos}
+    assert said == {("trainer", "t", m.Spaces("o", "a"), "5eed")}
     nowhere, first, again, other = (hello.model_file for hello in hellos)
     assert not nowhere
     assert first == again != other

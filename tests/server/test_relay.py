@@ -252,7 +252,7 @@ def test_a_silent_trainers_seat_is_taken_over(relay, link):
 
 def resumed(name, session, run="5eed"):
     say = hello("trainer", name, session)
-    say.run = run
+    say.run, say.began_up_s = run, 10.0 + session
     return say
 
 
@@ -277,6 +277,13 @@ def test_nobody_else_gets_the_seat_of_a_living_trainer(relay, link, run, key):
     (refusal,) = link.to(b"u", m.Refusal)
     assert refusal.retry_after_s > 0
     assert link.to(b"t", m.Refusal) == []
+
+
+def test_what_a_dead_trainer_said_may_arrive_behind_its_successor(relay, link):
+    give(relay, b"u", resumed("t2", 2))
+    give(relay, b"t", resumed("t1", 1), now=0.1)
+    assert relay.trainer.peer == b"u"
+    assert link.to(b"u", m.Refusal) == []
 
 
 def test_a_frozen_trainer_that_wakes_up_is_told_that_it_has_a_successor_and_changes_nothing(relay, link):

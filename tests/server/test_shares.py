@@ -120,7 +120,7 @@ def test_a_group_that_goes_on_with_the_run_takes_all_seats_at_once():
     group = Group()
     for number, (peer, rank) in enumerate(((b"t0", 0), (b"t1", 1), (b"u1", 1), (b"u0", 0))):
         say = hello("trainer", peer.decode(), 100 + number)
-        say.rank, say.run = m.Rank(rank, 2, 7 if peer[:1] == b"t" else 8), "5eed"
+        say.rank, say.run, say.began_up_s = m.Rank(rank, 2, 7 if peer[:1] == b"t" else 8), "5eed", float(number)
         give(group.relay, peer, say)
     assert {rank: seat.peer for rank, seat in group.relay.ranks.items()} == {0: b"u0", 1: b"u1"}
     assert all(group.link.to(peer, m.Refusal)[-1].retry_after_s < 0 for peer in (b"t0", b"t1"))

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 import tmrl_like
+from tmrl_like.base import clocks
 from tmrl_like.base.budgets import Buckets
 from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import start_thread
@@ -115,7 +116,7 @@ class Session:
         self._ring = link if isinstance(link, RingLink) else None
         self._where = self._ring.where if self._ring else where
         self._role = role
-        about = (spaces, _file_id(model_path), takes_over, rank, run)
+        about = (spaces, _file_id(model_path), takes_over, rank, run, clocks.up_s())
         self._hello = m.Hello(role_name, name, self.incarnation, tmrl_like.__version__, *about)
         self._stopping = threading.Event()
         self._flush_s = 0.0

@@ -399,7 +399,7 @@ class Relay:
         if sitting.key == identity.name:
             if _same_process(sitting.hello, hello):
                 return False
-            if hello.run and sitting.hello.run == hello.run:  # it goes on with what that one has stored
+            if _goes_on_with(hello, sitting.hello):
                 self._succeed(sitting)
                 return False
             dead = sitting.hello.incarnation in hello.takes_over  # else its successor could not know
@@ -668,6 +668,11 @@ def _not_for(identity: Identity, role: str) -> m.Refusal:
 
 def _share_file(seat: Seat | None, hello: m.Hello) -> bool:
     return seat is not None and hello.model_file != "" and seat.hello.model_file == hello.model_file
+
+
+def _goes_on_with(hello: m.Hello, before: m.Hello) -> bool:
+    """Whether a trainer goes on with what an earlier one has stored; what a dead one said may arrive behind it."""
+    return hello.run != "" and hello.run == before.run and hello.began_up_s > before.began_up_s
 
 
 def _same_process(one: m.Hello, other: m.Hello) -> bool:

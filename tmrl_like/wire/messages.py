@@ -105,6 +105,7 @@ class Hello(Message):
     # of this worker that are dead, whose packets it sends as well; a seat that one of them still has is this peer's
     rank: Rank = ALONE  # of a trainer
     run: Name = ""  # of a trainer: the random name of its training, which all that resume it know; empty: none is kept
+    began_up_s: float = 0.0  # when the process began, by a clock of its machine that nobody sets (`base.clocks.up_s`)
 
 
 class Welcome(Message):

@@ -61,6 +61,7 @@ def test_a_trainer_runs_with_wandb_where_a_key_says_so(
         (["run", "--minutes", "3", TINY], "--minutes; an earlier version had it: use --trainer.max_minutes N"),
         (["server", TINY, "--engine", "tls://a"], "--engine; an earlier version had it: use --server.engine NODES"),
         (["trainer", TINY, "--wandb"], "--wandb; an earlier version had it: use --trainer.wandb true"),
+        (["run", TINY, "--on_trainer_rollout", "a.b"], "--on_trainer_rollout; an earlier version had it"),
         (["show", TINY, "--video", "x.mp4"], "--video; `test` has it"),
     ],
 )

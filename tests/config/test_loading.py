@@ -360,8 +360,8 @@ def test_a_ratio_without_a_limit_is_not_for_a_worker_that_waits(file: Path) -> N
 @pytest.mark.parametrize(
     ("value", "hint"),
     [
-        ("auto", r"got 'auto'; an earlier version had it: a number: raise it"),
-        ("{points: {0: 0.5, 100: 0.1}}", r"got \{.*\}; an earlier version had it: a number; an agent_scheduler or"),
+        ("auto", r"got 'auto'; an earlier version had it: use a number, and raise it"),
+        ("{points: {0: 0.5, 100: 0.1}}", r"got \{.*\}; an earlier version had it: use a number; an agent_scheduler or"),
     ],
 )
 def test_an_automatic_ratio_and_a_number_on_a_schedule_are_refused_with_what_to_use(
@@ -385,9 +385,9 @@ class Told:
 
 def test_a_key_that_is_gone_is_refused_with_its_heir(file: Path) -> None:
     file.write_text(f"{file.read_text()}\non_trainer_rollout: builtins.print\n")
-    with pytest.raises(ConfigError, match="there is no such key; an earlier version had it: on_worker_rollout"):
+    with pytest.raises(ConfigError, match="there is no such key; an earlier version had it: use on_worker_rollout"):
         load_settings(file)
-    with pytest.raises(ConfigError, match=r"there is no such key; .*: worker\.rollout_observations"):
+    with pytest.raises(ConfigError, match=r"there is no such key; .*: use worker\.rollout_observations"):
         load_settings(shipped()["drone"], [(("trainer", "rollout_observations"), "true")])
 
 

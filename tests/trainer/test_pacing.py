@@ -66,8 +66,8 @@ def test_another_ratio_holds_from_where_it_is_and_what_was_left_undone_is_forgiv
 
 
 @pytest.mark.parametrize("make", [Schedule, TrainerSection])
-def test_auto_is_refused_with_what_to_use_instead(make):
-    with pytest.raises(ConfigError, match=r"max_training_steps_per_env_step is 'auto'; expected a number: raise it"):
+def test_auto_is_refused(make):
+    with pytest.raises(ConfigError, match=r"max_training_steps_per_env_step is 'auto'; expected a number"):
         make(max_training_steps_per_env_step="auto")
 
 

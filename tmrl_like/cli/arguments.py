@@ -357,7 +357,9 @@ def _refuse_unknown(argument: str, arguments: Arguments) -> NoReturn:
     name = argument.partition("=")[0]
     known = [*arguments.options_of[arguments.command], *(f"--{key}" for key in TOP_LEVEL if key not in SECTIONS)]
     others = [f"`{command}`" for command, options in arguments.options_of.items() if name in options]
-    if name in GONE or (nearest(name, known) and not others):
+    if name in GONE or name[2:] in GONE:
+        hint = suggestion(name if name in GONE else name[2:], ())
+    elif nearest(name, known) and not others:
         hint = suggestion(name, known)
     else:
         hint = f"{', '.join(others)} has it" if others else f"see tmrl-like {arguments.command} --help"

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tmrl_like.base.gone import GONE
 from tmrl_like.base.options import above_0, at_least
 from tmrl_like.base.text import counted
 from tmrl_like.errors import FinishedError, expect
@@ -84,7 +83,6 @@ class Schedule:
         above_0(self, "max_minutes", "sleep_between_buffer_retrieval_attempts")
         above_0(self, "max_sample_age_s", "max_policy_lag_versions")
         ratio: Any = self.max_training_steps_per_env_step
-        expect(ratio != "auto", "max_training_steps_per_env_step", ratio, GONE["max_training_steps_per_env_step: auto"])
         fine = not isinstance(ratio, str) and ratio > 0
         expect(fine, "max_training_steps_per_env_step", ratio, "a number above 0")
         uses = self.sample_uses

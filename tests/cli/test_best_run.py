@@ -12,7 +12,7 @@ from typing import Any
 import chain
 import numpy as np
 import pytest
-from cli_commands import HERE, TINY
+from cli_commands import TINY
 
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.best import BestRun, hooks_of
@@ -41,7 +41,7 @@ def drive(return_: float = 0.0, progress: float | None = None, took_s: float = 2
 
 
 def keeper(folder: Path) -> BestRun:
-    return BestRun(folder / "rollout.npz", "run_name: mine", "mine.yaml")
+    return BestRun(folder / "rollout.npz", "run_name: mine")
 
 
 def kept(folder: Path) -> Rollout:
@@ -68,7 +68,6 @@ def test_a_record_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> N
     ]
     assert kept(tmp_path).took == 38.2
     assert kept(tmp_path).experiment == "run_name: mine"
-    assert kept(tmp_path).experiment_file == "mine.yaml"
 
 
 def test_without_progress_the_return_counts_and_neither_a_fault_nor_a_demonstration_is_a_record(
@@ -143,7 +142,6 @@ def test_a_record_of_a_training_is_kept_with_its_configuration(
     assert record.took == 5
     assert record.info.keys() >= {"progress", "distance", "position"}
     assert "chain.Chain" in record.experiment
-    assert record.experiment_file == str((HERE / "tiny.yaml").resolve())
 
 
 def test_nothing_is_kept_where_that_is_switched_off_and_a_hook_is_called_beside_what_keeps() -> None:

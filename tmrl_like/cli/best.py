@@ -10,7 +10,6 @@ import filelock
 import numpy as np
 
 from tmrl_like.cli.arguments import Arguments
-from tmrl_like.config.document import find_experiment
 from tmrl_like.config.experiment import Experiment
 from tmrl_like.config.loading import dump_experiment
 from tmrl_like.rollouts import Rollout
@@ -25,7 +24,7 @@ def hooks_of(arguments: Arguments, experiment: Experiment) -> list[Hook]:
     hooks: list[Hook] = []
     if experiment.worker.keep_best:
         text = dump_experiment(arguments.experiment, arguments.overrides, ())
-        hooks.append(BestRun(experiment.paths.best, text, str(Path(find_experiment(arguments.experiment)).resolve())))
+        hooks.append(BestRun(experiment.paths.best, text))
     return hooks + ([experiment.on_worker_rollout] if experiment.on_worker_rollout is not None else [])
 
 
@@ -35,17 +34,15 @@ class BestRun:
     Episodes that ended in a fault, in which somebody took over, and demonstrations, do not count.
     """
 
-    def __init__(self, file: Path, experiment: str, experiment_file: str) -> None:
+    def __init__(self, file: Path, experiment: str) -> None:
         """Nothing is made until there is something to keep.
 
         Args:
             file: where the best run is kept.
             experiment: goes into the file: the experiment, as YAML.
-            experiment_file: likewise, its path.
         """
         self._file = file
         self._experiment = experiment
-        self._experiment_file = experiment_file
         self._known: tuple[float, ...] = ()  # a rank that the best run has at least
 
     def __call__(self, rollout: Rollout) -> None:
@@ -65,8 +62,7 @@ class BestRun:
                 self._known = old.rank
                 if rollout.rank <= old.rank:
                     return
-            best = dataclasses.replace(rollout, experiment=self._experiment, experiment_file=self._experiment_file)
-            best.save(self._file)
+            dataclasses.replace(rollout, experiment=self._experiment).save(self._file)
             self._known = rollout.rank
         before = "" if old is None else f", before: {old}"
         log.info("record: %s%s (policy %d)", rollout, before, rollout.policy_versions[-1])

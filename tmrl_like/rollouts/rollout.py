@@ -47,7 +47,6 @@ class Rollout:
         fault: what the environment did, where that ended the episode.
         time_step_s: nominal duration of a time-step; 0: the environment does not run in real time, or it is not known.
         experiment: the experiment as YAML, of a rollout that was kept as a run's best; else empty.
-        experiment_file: the path of the experiment's file then.
     """
 
     actions: Any
@@ -64,7 +63,6 @@ class Rollout:
     fault: str = ""
     time_step_s: float = 0.0
     experiment: str = field(default="", repr=False)
-    experiment_file: str = ""
 
     def __len__(self) -> int:
         """T."""

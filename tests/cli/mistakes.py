@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from cli_commands import TINY
+from kit.ports import free_port
 from tiny import TinyActor, TinyEnv
 
 from tmrl_like.cli import main
@@ -21,6 +22,7 @@ DRONE = str(Path(__file__).parents[2] / "config" / "drone.yaml")
 ROBOT = str(Path(__file__).parents[2] / "config" / "robot.yaml")
 GYM = ("--env", "tmrl_like.envs.GenericGymEnv", "--env.id")
 NOWHERE = ("--server.port", "1")
+PORT = free_port()
 
 
 @dataclass
@@ -58,7 +60,7 @@ def with_a_run_of_another_network(machine: Machine) -> None:
 
 
 def port_is_taken(machine: Machine) -> None:
-    machine.until_end.enter_context(Server(17790, host="127.0.0.1"))
+    machine.until_end.enter_context(Server(PORT, host="127.0.0.1"))
 
 
 def key_is_damaged(machine: Machine) -> None:
@@ -67,12 +69,12 @@ def key_is_damaged(machine: Machine) -> None:
 
 
 def key_is_of_another_server(machine: Machine) -> None:
-    machine.until_end.enter_context(Server(17791, host="127.0.0.1"))
+    machine.until_end.enter_context(Server(PORT, host="127.0.0.1"))
     machine.patch.setenv("TMRL_LIKE_HOME", str(machine.folder / "other"))
 
 
 def server_is_newer(machine: Machine) -> None:
-    machine.until_end.enter_context(Server(17792, host="127.0.0.1"))
+    machine.until_end.enter_context(Server(PORT, host="127.0.0.1"))
     machine.patch.setattr("tmrl_like.wire.messages.WIRE_VERSION", m.WIRE_VERSION + 1)
 
 
@@ -201,19 +203,19 @@ MISTAKES = {
         home_is_a_file,
     ),
     "a full disk": Mistake(["trainer", TINY, *NOWHERE], "No space left on device", 1, disk_is_full),
-    "a port that is taken": Mistake(["server", TINY, "--server.port", "17790"], "17790", 1, port_is_taken),
+    "a port that is taken": Mistake(["server", TINY, "--server.port", str(PORT)], str(PORT), 1, port_is_taken),
     "an address of another machine": Mistake(["server", TINY, "--server.bind", "192.0.2.1"], "cannot listen on 192", 1),
     "a video that is none": Mistake(["test", TINY, "--untrained", "--video", "x.avi"], "a file name ending in .mp4"),
     "a damaged key": Mistake(["worker", TINY, *NOWHERE], "peer.json", 1, key_is_damaged),
     "a key of another server": Mistake(
-        ["worker", TINY, "--server.port", "17791", "--worker.link_process", "false"],
+        ["worker", TINY, "--server.port", str(PORT), "--worker.link_process", "false"],
         "is not the server that this machine's key is for: check the address, or join",
         1,
         key_is_of_another_server,
         gives_up_soon,
     ),
     "a server of another version": Mistake(
-        ["worker", TINY, "--server.port", "17792"], "wire version", 1, server_is_newer
+        ["worker", TINY, "--server.port", str(PORT)], "wire version", 1, server_is_newer
     ),
     # -- what does not go together
     "an actor without act": Mistake([*PRINT, "--actor", "tiny.NoActor"], "NoActor cannot be used here: it has no act"),

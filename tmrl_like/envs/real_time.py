@@ -90,6 +90,8 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         table: of the inputs that integers choose; None: there is none.
     """
 
+    _least_actions = 1  # in the buffer
+
     def __init__(self, config: dict[str, Any], clock: Clock | None = None) -> None:
         """Make the interface.
 
@@ -103,7 +105,7 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         Raises:
             ConfigError: there is no interface, a number that makes no sense, or a table that does not fit.
         """
-        _check(config)
+        self._check(config)
         given = _LEFT_OUT | config
         self.interface = given["interface"](*given["interface_args"], **given["interface_kwargs"])
         with contextlib.ExitStack() as undo:
@@ -216,6 +218,19 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         if hasattr(self.interface, "close"):
             self.interface.close()
 
+    def _check(self, config: dict[str, Any]) -> None:
+        """Raise ConfigError where there is no interface, or a number with which rtgym fails, or never comes back."""
+        if not callable(config.get("interface")):
+            raise ConfigError(
+                f"rtgym's config: interface is {config.get('interface')!r}; expected the interface's class"
+            )
+        for name in ("time_step_duration", "start_obs_capture", "time_step_timeout_factor", "spin_s"):
+            if not 0 <= config.get(name, 0) < math.inf:
+                raise ConfigError(f"{name} is {config[name]}; it must be finite and not negative")
+        for name, least in (("act_buf_len", self._least_actions), ("ep_max_length", 1)):
+            if not config.get(name, 1) >= least:
+                raise ConfigError(f"{name} is {config[name]}; rtgym needs {least} or more")
+
     def _begin_time_step(self, action: Any) -> None:
         self._note("start_send_control_time")
         control = action if self.table is None else self.table(action)
@@ -288,18 +303,6 @@ class ClockedGym(gymnasium.Env[Any, Any]):
         """Let episodes take that many steps."""
         self._end_time_step()
         self.ep_max_length = ep_max_length
-
-
-def _check(config: dict[str, Any]) -> None:
-    """Raise ConfigError where there is no interface, or a number with which rtgym would fail, or never come back."""
-    if not callable(config.get("interface")):
-        raise ConfigError(f"rtgym's config: interface is {config.get('interface')!r}; expected the interface's class")
-    for name in ("time_step_duration", "start_obs_capture", "time_step_timeout_factor", "spin_s"):
-        if not 0 <= config.get(name, 0) < math.inf:
-            raise ConfigError(f"{name} is {config[name]}; it must be finite and not negative")
-    for name in ("act_buf_len", "ep_max_length"):
-        if not config.get(name, 1) >= 1:
-            raise ConfigError(f"{name} is {config[name]}; rtgym needs 1 or more")
 
 
 class RealTimeEnv(Float32Env):

@@ -146,11 +146,11 @@ def test_a_seed_draws_the_spawn_point_and_the_action_buffer_starts_over(sync_env
     places = set()
     for seed in range(8):
         sync_env.reset(seed=seed)
-        first = sync_env._interface._car.see().x_m
+        first = sync_env.interface._car.see().x_m
         sync_env.step(GAS)
         obs, _ = sync_env.reset(seed=seed)
         assert [o.tolist() for o in obs[-2:]] == [[0, 0], [0, 0]]
-        assert sync_env._interface._car.see().x_m == first
+        assert sync_env.interface._car.see().x_m == first
         places.add(round(first, 1))
     assert places == {5.0, 25.0, 45.0}
 
@@ -187,7 +187,7 @@ def test_a_wall_is_seen_by_the_lidar_hit_and_ends_the_episode(
 
 def test_an_event_of_the_episode_before_that_comes_late_does_not_count(sync_env: CarlaSyncEnv) -> None:
     sync_env.reset()
-    rig, drive = sync_env._interface._car.sensors, sync_env._interface._drive
+    rig, drive = sync_env.interface._car.sensors, sync_env.interface._drive
     rig._collisions.put(data(frame=drive.began_in_frame, normal_impulse=carla.Vector3D(x=9)))
     assert not sync_env.step(GAS)[2]
     rig._collisions.put(data(frame=drive.began_in_frame + 1, normal_impulse=carla.Vector3D(x=9)))
@@ -271,7 +271,7 @@ def test_spawn_points_that_are_taken_are_not_used(sync_env: CarlaSyncEnv, simula
         world.try_spawn_actor(blueprint, place)
     for seed in range(4):
         sync_env.reset(seed=seed)
-        assert sync_env._interface._car.see().x_m == pytest.approx(places[2].location.x)
+        assert sync_env.interface._car.see().x_m == pytest.approx(places[2].location.x)
     sync_env.close()
     world.try_spawn_actor(blueprint, places[2])
     with pytest.raises(EnvironmentFaultError, match="none of the 3 spawn points of Carla/Maps/Straight is free"):
@@ -450,7 +450,7 @@ def test_a_spawn_point_at_a_lane_s_end_is_not_used(sync_env: CarlaSyncEnv, simul
     simulator.map.get_spawn_points = lambda: [end_of_lane.transform, usual[0]]
     for seed in range(4):
         sync_env.reset(seed=seed)
-        assert sync_env._interface._car.see().x_m == pytest.approx(usual[0].location.x)
+        assert sync_env.interface._car.see().x_m == pytest.approx(usual[0].location.x)
     simulator.map.get_spawn_points = lambda: [end_of_lane.transform]
     with pytest.raises(EnvironmentFaultError, match="the lanes of all free spawn points of Carla/Maps/Straight end"):
         sync_env.reset()

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
 from rtgym import RealTimeGymInterface
 
-from tmrl_like.envs.action_table import ActionTable, Inputs
+from tmrl_like.envs.action_table import Inputs
 from tmrl_like.envs.carla.car import Car
 from tmrl_like.envs.carla.route import Drive, RouteOptions, plan_route
 from tmrl_like.envs.carla.sensors import SensorOptions
 from tmrl_like.envs.carla.vehicle import VehicleAction, VehicleState
 from tmrl_like.envs.carla.world import CarlaWorld, SimulatorOptions, require_carla, weather_of
-from tmrl_like.envs.real_time import RealTimeEnv, also_takes
+from tmrl_like.envs.real_time import ClockedGym, RealTimeEnv, also_takes
 from tmrl_like.errors import EnvironmentFaultError, expect
 
 _MAX_MOTION = np.array((60.0, 20.0, 180.0), np.float32)  # m/s forward, m/s to the right, degrees/s
@@ -158,7 +156,7 @@ class CarlaEnv(RealTimeEnv):
         super().__init__(interface, time_step_duration, ep_max_length, act_buf_len, inputs=inputs)
 
 
-class CarlaSyncEnv(gymnasium.Env[Any, Any]):
+class CarlaSyncEnv(ClockedGym):
     """CARLA step by step: the world stands still between two steps, for as long as training takes.
 
     Spaces, rewards and ends are those of `CarlaEnv`; an action acts at once instead of one time-step later.
@@ -166,6 +164,8 @@ class CarlaSyncEnv(gymnasium.Env[Any, Any]):
     Attributes:
         act_buf_len: actions at the end of each observation; a reset fills them with the default action.
     """
+
+    _least_actions = 0
 
     @also_takes(CarlaInterface)
     def __init__(
@@ -178,39 +178,30 @@ class CarlaSyncEnv(gymnasium.Env[Any, Any]):
     ) -> None:
         """As `CarlaInterface` and `RealTimeEnv`, but for `step_s`: simulated time of a step, at most 0.1 s."""
         expect(0 < step_s <= _LONGEST_STEP_S, "step_s", step_s, f"at most {_LONGEST_STEP_S} s, for CARLA's physics")
-        expect(act_buf_len >= 0, "act_buf_len", act_buf_len, "0 or more")
-        expect(ep_max_length >= 1, "ep_max_length", ep_max_length, "1 or more")
-        self._interface = CarlaInterface(**car)
-        self._interface.fixed_step_s = step_s
-        self.default_action: Any = self._interface.get_default_action()
-        self.action_space: spaces.Space[Any] = self._interface.get_action_space()
-        self._table: ActionTable | None = None
-        if inputs is not None:
-            self._table = ActionTable(inputs)
-            self._table.fit(self.action_space)
-            self.action_space, self.default_action = self._table.space, self._table.index_of(self.default_action)
-        self.act_buf_len = act_buf_len
-        seen = self._interface.get_observation_space().spaces
-        self.observation_space = spaces.Tuple((*seen, *(act_buf_len * (self.action_space,))))
-        self._actions: deque[Any] = deque(maxlen=act_buf_len)
-        self._ep_max_length, self._steps = ep_max_length, 0
+        interface = partial(CarlaInterface, **car)
+        super().__init__(
+            {"interface": interface, "ep_max_length": ep_max_length, "act_buf_len": act_buf_len, "inputs": inputs}
+        )
+        self.interface.fixed_step_s = step_s
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; raises as `CarlaInterface.reset`."""
-        obs, info = self._interface.reset(seed, options)
-        self._actions.extend(self.act_buf_len * [self.default_action])
-        self._steps = 0
-        return (*obs, *self._actions), info
+        obs, info = self.interface.reset(seed, options)
+        self.act_buf.extend([self.default_action] * self.act_buf_len)
+        self.current_step = 0
+        return (*obs, *self.act_buf), info
 
-    def step(self, action: Any) -> tuple[Any, np.float32, bool, bool, dict[str, Any]]:
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Act, let `step_s` pass, look."""
-        self._interface.send_control(action if self._table is None else self._table(action))
-        self._interface.tick()
-        obs, reward, terminated, info = self._interface.get_obs_rew_terminated_info()
-        self._actions.append(action)
-        self._steps += 1
-        return (*obs, *self._actions), reward, terminated, self._steps >= self._ep_max_length and not terminated, info
-
-    def close(self) -> None:
-        """Leave the simulator as it was, running; twice is fine."""
-        self._interface.close()
+        self.interface.send_control(action if self.table is None else self.table(action))
+        self.interface.tick()
+        obs, reward, terminated, info = self.interface.get_obs_rew_terminated_info()
+        self.act_buf.append(action)
+        self.current_step += 1
+        return (
+            (*obs, *self.act_buf),
+            reward,
+            terminated,
+            not terminated and self.current_step >= self.ep_max_length,
+            info,
+        )

@@ -218,6 +218,9 @@ MISTAKES = {
         ["worker", TINY, "--server.port", str(PORT)], "wire version", 1, server_is_newer
     ),
     # -- what does not go together
+    "a window of the drone's own": Mistake(
+        ["trainer", DRONE, "--print_config", "--env.render", "true"], "earlier version had it: use `tmrl-like show"
+    ),
     "an actor without act": Mistake([*PRINT, "--actor", "tiny.NoActor"], "NoActor cannot be used here: it has no act"),
     "another class": Mistake(
         [*PRINT, "--agent", "tiny.TinyActor"], "TinyActor cannot be used here: it has no get_actor()"

@@ -6,10 +6,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-import pytest
-
 from tmrl_like.envs.drone import DroneEnv
-from tmrl_like.errors import ConfigError
 
 _FLIGHT = """
 import time
@@ -44,14 +41,6 @@ def test_the_drone_flies_in_real_time_and_headless() -> None:
         [sys.executable, "-c", _FLIGHT], env=environment, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
-
-
-def test_rendering_without_a_display_is_refused_and_not_fatal(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in ("DISPLAY", "WAYLAND_DISPLAY"):
-        monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr("sys.platform", "linux")
-    with pytest.raises(ConfigError, match="needs a display"):
-        DroneEnv(render=True)
 
 
 def test_a_drone_that_is_closed_stands_still(until: Callable[..., None]) -> None:

@@ -1,8 +1,8 @@
 """Doom, in real time: the game goes on at 35 tics a second, whether anybody decides or not.
 
 VizDoom's engine runs in its asynchronous mode, as a process of its own. A step lasts some tics: the buttons of an
-action are held until the next one, and the newest frame is what the agent sees. Needs the extra `vizdoom`; a display is
-needed only with `render`. The engine makes an empty folder `_vizdoom` where it is started.
+action are held until the next one, and the newest frame is what the agent sees. Needs the extra `vizdoom`, and no
+display. The engine makes an empty folder `_vizdoom` where it is started.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import gymnasium.spaces as spaces
 import numpy as np
 from rtgym import RealTimeGymInterface
 
-from tmrl_like.envs.display import has_display
 from tmrl_like.envs.real_time import RealTimeEnv, also_takes
 from tmrl_like.envs.vision import Frame, History, Shrink
 from tmrl_like.errors import ConfigError, MissingExtraError
@@ -57,7 +56,6 @@ class VizDoomInterface(RealTimeGymInterface):  # type: ignore[misc]
         grey: bool = True,
         frames: int = 4,
         reward_scale: float = 1.0,
-        render: bool = False,
     ) -> None:
         """Start the engine.
 
@@ -69,18 +67,15 @@ class VizDoomInterface(RealTimeGymInterface):  # type: ignore[misc]
             grey: one value per pixel instead of three.
             frames: how many of the newest frames are in the observation.
             reward_scale: the scenario's reward is multiplied by this.
-            render: show the game in a window.
 
         Raises:
             MissingExtraError: VizDoom is not installed.
-            ConfigError: no such scenario, button or variable; no display to render on.
+            ConfigError: no such scenario, button or variable.
         """
         try:
             import vizdoom
         except ImportError as error:
             raise MissingExtraError(f"Doom needs VizDoom: pip install 'tmrl_like[vizdoom]' ({error})") from None
-        if render and not has_display():
-            raise ConfigError("Doom's window needs a display, and DISPLAY is not set; render: false needs none")
         for name, most in variables.items():
             if not most > 0:
                 raise ConfigError(f"the largest value of Doom's {name} is {most}; it must be positive")
@@ -105,7 +100,7 @@ class VizDoomInterface(RealTimeGymInterface):  # type: ignore[misc]
         self.game.set_screen_format(vizdoom.ScreenFormat.RGB24)
         self.game.set_screen_resolution(vizdoom.ScreenResolution.RES_160X120)
         self.game.set_episode_timeout(0)  # the environment has ep_max_length
-        self.game.set_window_visible(render)
+        self.game.set_window_visible(False)
         self.game.set_doom_config_path(os.devnull)  # the engine keeps no settings
         self.game.init()
 

@@ -8,17 +8,14 @@ the episode terminates within 1 cm of it.
 from __future__ import annotations
 
 import threading
-from functools import partial
 from typing import Any
 
 import gymnasium.spaces as spaces
 import numpy as np
 from rtgym import DummyRCDrone, RealTimeGymInterface
 
-from tmrl_like.envs.display import has_display
 from tmrl_like.envs.real_time import RealTimeEnv
 from tmrl_like.envs.vision import Frame, load_opencv
-from tmrl_like.errors import ConfigError
 
 REACHED_M = 0.01
 _NEAR_M = 0.01
@@ -32,14 +29,11 @@ class DroneInterface(RealTimeGymInterface):  # type: ignore[misc]
     [1]. Action: velocity in x and y, float32 [2] in [-2, 2] m/s.
     """
 
-    def __init__(self, render: bool = False) -> None:
-        """Prepare; the drone starts with the first reset. `render` shows it in a window, which needs a display."""
+    def __init__(self) -> None:
+        """Prepare; the drone starts with the first reset."""
         self._drone: Any = None
         self._random = np.random.default_rng()
         self._target = np.zeros(2, np.float32)
-        if render and not has_display():
-            raise ConfigError("render: true needs a display, and there is none here; leave it off")
-        self._shows = render
 
     def get_observation_space(self) -> spaces.Tuple[Any]:
         position = spaces.Box(-1.0, 1.0, (1,))
@@ -67,15 +61,15 @@ class DroneInterface(RealTimeGymInterface):  # type: ignore[misc]
     def get_obs_rew_terminated_info(self) -> tuple[list[Any], np.float32, bool, dict[str, Any]]:
         position = self._drone.get_observation()
         distance = np.linalg.norm(np.array(position, np.float32) - self._target)
-        if self._shows:
-            cv2 = load_opencv()
-            cv2.imshow("tmrl_like drone", _image(position, self._target)[..., ::-1])
-            cv2.waitKey(1)
         return self._observation(position), np.float32(-distance), bool(distance < REACHED_M), {}
 
     def render(self) -> Frame:
         """The drone (a circle) and its target (a dot), uint8 [400, 400, 3] RGB."""
-        return _image(self._drone.get_observation(), self._target)
+        cv2 = load_opencv()
+        image = np.full((_IMAGE_PX, _IMAGE_PX, 3), 255, np.uint8)
+        cv2.circle(image, _pixel(self._drone.get_observation()), 10, (0, 0, 255), 1)
+        cv2.circle(image, _pixel(self._target), 5, (255, 0, 0), -1)
+        return image
 
     def close(self) -> None:
         """Let the drone's thread, which has no end, stand still: it would start another thread every 10 ms."""
@@ -95,11 +89,14 @@ class DroneEnv(RealTimeEnv):
         ep_max_length: int = 100,
         act_buf_len: int = 4,
         reset_act_buf: bool = False,
-        render: bool = False,
     ) -> None:
-        interface = partial(DroneInterface, render)
         super().__init__(
-            interface, time_step_duration, ep_max_length, act_buf_len, wait_on_done=False, reset_act_buf=reset_act_buf
+            DroneInterface,
+            time_step_duration,
+            ep_max_length,
+            act_buf_len,
+            wait_on_done=False,
+            reset_act_buf=reset_act_buf,
         )
 
 
@@ -153,14 +150,6 @@ class MirroredFlights:
             return (*ways, *map(mirror_vector, actions))
 
         return mirror_obs(last_obs), mirror_vector(act), rew, mirror_obs(obs), terminated, truncated
-
-
-def _image(position: tuple[float, float], target: Any) -> Frame:
-    cv2 = load_opencv()
-    image = np.full((_IMAGE_PX, _IMAGE_PX, 3), 255, np.uint8)
-    cv2.circle(image, _pixel(position), 10, (0, 0, 255), 1)
-    cv2.circle(image, _pixel(target), 5, (255, 0, 0), -1)
-    return image
 
 
 def _pixel(point: Any) -> tuple[int, int]:

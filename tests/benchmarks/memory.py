@@ -52,7 +52,6 @@ _BLOCK = 10_000
 class ColumnBlock:
     """Samples as columns, as they come out of a packet."""
 
-    with_originals = False
     timing = None
 
     def __init__(self, columns: dict[str, Any], start: int, end: int) -> None:

@@ -63,7 +63,7 @@ def test_what_is_dropped_is_counted_confirmed_and_in_no_transition(memory_cls):
     memory = memory_cls(crc_debug=True)
     limits, receiver, late = FreshnessLimits(max_age_s=10.0), Receiver(), (2, 5, 6, 11)
     for number, piece in enumerate(cut(steps, [23])):
-        writer = PacketWriter(with_originals=True)
+        writer = PacketWriter()
         observed_at_s = NOW - 30.0 if number in late else NOW
         for step in piece:
             writer.append((*checks.compress(step.sample), step.original), timing(observed_at_s), step.is_reset)

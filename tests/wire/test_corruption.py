@@ -90,7 +90,7 @@ def forged(
     buffers: bytes = b"",
     timing: bytes | None = None,
 ) -> bytes:
-    head = msgspec.msgpack.encode(([(rows, schema, sizes)], False))
+    head = msgspec.msgpack.encode(([(rows, schema, sizes)],))
     return struct.pack("<I", len(head)) + head + buffers + bytes(8) + (bytes(18 * rows) if timing is None else timing)
 
 
@@ -225,7 +225,7 @@ def test_a_compressed_packet_comes_to_so_many_times_its_size_and_one_of_ours_sta
 
 def test_a_packet_may_not_hold_segments_without_samples() -> None:
     segments = [(0, six(("p", "none")), (0,) * 6)] * 10 + [(1, six(("p", "none")), (0,) * 6)]
-    head = msgspec.msgpack.encode((segments, False, 0.0))
+    head = msgspec.msgpack.encode((segments,))
     body = struct.pack("<I", len(head)) + head + bytes(8)
     with pytest.raises(DecodingError, match="segment"):
         decode_body(announce(body, 1), body)
@@ -235,7 +235,7 @@ def test_a_packet_may_not_hold_segments_without_samples() -> None:
 def test_segments_and_columns_of_a_packet_are_counted_before_any_is_made(segments: int, leaves: int) -> None:
     schema = ("t", [("t", [("p", "int")] * leaves), *[("p", "none")] * 5])
     sizes = (8,) * leaves + (0,) * 5
-    head = msgspec.msgpack.encode(([(1, schema, sizes)] * segments, False, 0.0))
+    head = msgspec.msgpack.encode(([(1, schema, sizes)] * segments,))
     body = struct.pack("<I", len(head)) + head + bytes(8 * segments * (leaves + 1))
     with pytest.raises(OversizeError, match="columns"):
         decode_body(announce(body, segments), body, PacketLimits(head_bytes=4 * MEGABYTE))

@@ -185,7 +185,7 @@ def test_an_empty_packet_comes_back_empty() -> None:
 
 
 def test_original_transitions_travel_with_their_samples() -> None:
-    writer = PacketWriter(with_originals=True)
+    writer = PacketWriter()
     original = (np.zeros(2), (1, "x"))
     writer.append((0, 0, 0, 0, 0, {"a": 1}, original), TIMING, True, 342)
     packet, body = packet_of(writer)

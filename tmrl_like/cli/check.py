@@ -171,7 +171,7 @@ def taken(worker: RolloutWorker, options: OutboxOptions | None = None) -> Iterat
 
     newest = [0]  # sequence of the last packet
     folder = open_folder(None, worker.name)
-    samples = SampleLog(folder, loop.crc_debug)
+    samples = SampleLog(folder)
     outbox = Outbox(folder.path, worker.name, samples.incarnation, options)
     loop.samples = samples
     thread = start_thread(pump_on, "tmrl-check")

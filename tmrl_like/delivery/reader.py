@@ -115,7 +115,6 @@ class SampleReader:
         self._late = 0  # packets that ended when the process had
         self._marks = 0  # ahead: what comes until there are none lies as the reader before this one decided
         self._format: RowFormat | None = None
-        self._with_originals = False
         self._breaks = 0
         self._begin_packet()
 
@@ -244,8 +243,7 @@ class SampleReader:
             elif kind in (ROW, FREE_ROW):
                 self._take_rows(segment, kind, at, size, count)
             elif kind == STRUCTURE:
-                structure = _structure_decoder.decode(segment.content(at, size))
-                self._format, self._with_originals = format_for(structure.schema), structure.with_originals
+                self._format = format_for(_structure_decoder.decode(segment.content(at, size)).schema)
             elif kind == REPORT:
                 self._take_report(segment, at, size)
             elif kind == BREAK:
@@ -341,7 +339,7 @@ class SampleReader:
         for form, pieces in self._runs:
             joined = np.concatenate(pieces) if form.size_bytes and len(pieces) > 1 else pieces
             segments.append(RowColumns(form, joined[0] if form.size_bytes and len(pieces) == 1 else joined))
-        rows = PacketRows(segments, self._with_originals)
+        rows = PacketRows(segments)
         name = Receipt(self.worker, self.incarnation, self.sequence)
         breaks = self._breaks + (self._late > 1)  # what was lost with a mark may lie between it and the one before
         record = packet_pieces(name, breaks, rows, tuple(self._episodes), self._compress)

@@ -67,7 +67,6 @@ class SampleLog:
     def __init__(
         self,
         folder: WorkerFolder,
-        with_originals: bool = False,
         max_bytes: int = 512 << 20,
         incarnation: int = 0,
     ) -> None:
@@ -75,7 +74,6 @@ class SampleLog:
 
         Args:
             folder: where they are.
-            with_originals: samples have a seventh item (CRC debugging).
             max_bytes: of samples that nobody has read; at least two files' worth is kept.
             incarnation: of this process; 0: a random one.
         """
@@ -84,7 +82,6 @@ class SampleLog:
         self.alarm = ""
         self._folder = folder.path
         self._is_checked = not folder.is_private
-        self._with_originals = with_originals
         self._max_bytes = max_bytes
         self._segment_bytes = max(_SEGMENT_BYTES // 16, min(_SEGMENT_BYTES, max_bytes // 8)) & ~7
         for path in segments_in(folder.path):
@@ -166,7 +163,7 @@ class SampleLog:
             row = form.row(sample, *timing)
             if row is None:
                 raise EncodingError("a sample does not match its own structure; is another thread changing it?")
-            self._format, self._structure = form, _encoder.encode(Structure(form.schema, self._with_originals))
+            self._format, self._structure = form, _encoder.encode(Structure(form.schema))
         if self._write(ROW if form.size_bytes else FREE_ROW, row, form):
             self.samples += 1
         else:

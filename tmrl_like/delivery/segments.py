@@ -72,7 +72,6 @@ class Structure(msgspec.Struct, array_like=True):
     """The rows that follow have this structure."""
 
     schema: Node
-    with_originals: bool
 
 
 class Segment:

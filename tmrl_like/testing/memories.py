@@ -142,7 +142,7 @@ def packed(
     timing: StepTiming = TIMING,
 ) -> Buffer:
     """The steps as the trainer gets them: through a packet's encoding and back."""
-    writer = PacketWriter(with_originals)
+    writer = PacketWriter()
     for step in steps:
         sample = tuple(step.sample if compress is None else compress(step.sample))
         writer.append((*sample, step.original) if with_originals else sample, timing, step.is_reset, step.episode)

@@ -32,7 +32,7 @@ from tmrl_like.wire.messages import MAX_BODY_BYTES, SamplePacket
 from tmrl_like.wire.rows import EPISODES, RESET, RowColumns, RowFormat, format_of
 from tmrl_like.wire.schema import Node, TupleNode
 
-_FIELDS = 6
+_FIELDS = (6, 7)  # of a sample; the seventh is for CRC debugging, the transition as produced
 _TIMING: dict[str, np.dtype[Any]] = {  # the columns of `StepTiming`, and the episode (`wire.rows`)
     "observed_us": np.dtype("<u4"),  # microseconds after the packet's first observation
     "inference_ms": np.dtype("<f2"),  # 3 digits
@@ -81,7 +81,6 @@ class _Segment(msgspec.Struct, frozen=True, array_like=True):
 
 class _Head(msgspec.Struct, frozen=True, array_like=True):
     segments: tuple[_Segment, ...]
-    with_originals: bool  # CRC debugging: a seventh item per sample, the transition as produced
 
 
 class _Form(NamedTuple):
@@ -89,7 +88,6 @@ class _Form(NamedTuple):
 
     segments: tuple[tuple[int, tuple[int, ...], Layout], ...]  # rows, sizes of the buffers
     samples: int
-    with_originals: bool
     extra_bytes: int  # see `_extra_bytes`
 
 
@@ -132,14 +130,12 @@ class SampleBlock:
         is_reset: bool [N], True for the samples of a reset.
         episode: uint8 [N], the episode's number in its lane modulo 100.
         timing: N steps.
-        with_originals: CRC debugging; each sample has a seventh item.
     """
 
     segments: tuple[Columns, ...]
     is_reset: np.ndarray[Any, np.dtype[np.bool_]]
     episode: np.ndarray[Any, np.dtype[np.uint8]]
     timing: Timing
-    with_originals: bool = False
 
     def __len__(self) -> int:
         return len(self.is_reset)
@@ -168,13 +164,12 @@ class PacketRows:
         extra_bytes: what they come to in memory beside the body, about, where they are received.
     """
 
-    def __init__(self, segments: Sequence[RowColumns], with_originals: bool = False) -> None:
-        """Join segments; `with_originals`: samples have a seventh item (CRC debugging)."""
+    def __init__(self, segments: Sequence[RowColumns]) -> None:
+        """Join segments."""
         self._segments = segments
         self.extra_bytes = sum(
             _extra_bytes(segment.rows, len(segment.buffers), objects_in(segment.format.leaves)) for segment in segments
         )
-        self._with_originals = with_originals
         self.samples = sum(segment.rows for segment in segments)
         columns = zip(*(segment.timing for segment in segments), strict=True)
         self._timing = [column[0] if len(column) == 1 else np.concatenate(column) for column in columns]
@@ -190,7 +185,7 @@ class PacketRows:
             _Segment(segment.rows, _encode_schema(segment.format.schema), tuple(map(len, segment.buffers)))
             for segment in self._segments
         ]
-        head = _head_encoder.encode(_Head(tuple(segments), self._with_originals))
+        head = _head_encoder.encode(_Head(tuple(segments)))
         buffers = (buffer for segment in self._segments for buffer in segment.buffers)
         return b"".join((len(head).to_bytes(4, "little"), head, *buffers, *self._timing_buffers()))
 
@@ -208,11 +203,10 @@ class PacketRows:
 class PacketWriter:
     """A packet of samples given one by one."""
 
-    def __init__(self, with_originals: bool = False) -> None:
-        """Start empty; `with_originals`: samples have a seventh item (CRC debugging)."""
+    def __init__(self) -> None:
+        """Start empty."""
         self.samples = 0
         self.size_bytes = 0  # about, uncompressed
-        self._with_originals = with_originals
         self._segments: list[tuple[RowFormat, list[bytes | bytearray]]] = []
 
     def append(self, sample: tuple[Any, ...], timing: StepTiming, is_reset: bool = False, episode: int = 0) -> None:
@@ -231,7 +225,7 @@ class PacketWriter:
 
     def rows(self) -> PacketRows:
         """What was appended so far."""
-        return PacketRows([RowColumns(form, rows) for form, rows in self._segments], self._with_originals)
+        return PacketRows([RowColumns(form, rows) for form, rows in self._segments])
 
     def encode(self) -> bytes:
         return self.rows().encode()
@@ -342,7 +336,7 @@ def _block(form: _Form, data: memoryview, packets: int) -> SampleBlock:
         segments.append(columns)
         used += end
     timing, episode = _decode_timing(form.samples, data, used, packets)
-    return SampleBlock(tuple(segments), episode >= RESET, episode & np.uint8(RESET - 1), timing, form.with_originals)
+    return SampleBlock(tuple(segments), episode >= RESET, episode & np.uint8(RESET - 1), timing)
 
 
 class _Source:
@@ -409,10 +403,10 @@ def _new_form(encoded: bytes, limits: PacketLimits) -> _Form:
                 f"a packet of {columns} columns and {values} values or more; at most {limits.columns} and "
                 f"{limits.values} are allowed"
             )
-        if type(layout.schema) is not TupleNode or len(layout.schema.items) != _FIELDS + head.with_originals:
-            raise DecodingError(f"a sample is not a tuple of {_FIELDS + head.with_originals} items")
+        if type(layout.schema) is not TupleNode or len(layout.schema.items) not in _FIELDS:
+            raise DecodingError("a sample is not a tuple of 6 or 7 items")
         segments.append((segment.rows, segment.sizes, layout))
-    return _Form(tuple(segments), sum(segment.rows for segment in head.segments), head.with_originals, extra_bytes)
+    return _Form(tuple(segments), sum(segment.rows for segment in head.segments), extra_bytes)
 
 
 def _extra_bytes(rows: int, leaves: int, objects: int) -> int:

@@ -35,7 +35,6 @@ class Shared:
         actors: Sequence[Any],
         make_actor: Callable[[], Any],
         probe: PolicyProbe,
-        with_originals: bool,
         max_bytes: int,
     ) -> None:
         """Make the files.
@@ -46,7 +45,6 @@ class Shared:
             actors: of each lane, which act until there is a policy.
             make_actor: makes another one like them.
             probe: what a policy must have answers to.
-            with_originals: samples have a seventh item (CRC debugging).
             max_bytes: of samples of a lane that the link has not read.
 
         Raises:
@@ -65,7 +63,7 @@ class Shared:
                 closing.callback(folders[-1].close)
             self.samples: list[SampleLog] = []
             for one in folders:
-                self.samples.append(SampleLog(one, with_originals, max_bytes))
+                self.samples.append(SampleLog(one, max_bytes))
                 closing.callback(self.samples[-1].close)
             first = actors[0]
             is_numpy = first.in_numpy() is first

@@ -199,7 +199,7 @@ class RolloutWorker:
             if not standalone:
                 spool = cfg.RUN_FOLDER / "spool" if options.spool is True else options.spool
                 place = Path(spool) if spool else None
-                self._shared = Shared(place, name, actors, make_actor, probe, crc_debug, outbox.max_bytes)
+                self._shared = Shared(place, name, actors, make_actor, probe, outbox.max_bytes)
                 undo.callback(self._shared.close)
                 intakes, self.name = self._shared.intakes, self._shared.worker
             start = weights if policy is None else Path(policy)

@@ -3,13 +3,20 @@
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from importlib.util import find_spec
+from typing import Any
 
 import gymnasium
 import pytest
 
 from tmrl_like import GenericGymEnv
+from tmrl_like.envs.carla import CarlaEnv
+from tmrl_like.envs.doom import VizDoomEnv
+from tmrl_like.envs.racing import RacingEnv
 from tmrl_like.envs.registration import IDS, register_all
+from tmrl_like.envs.robot.driver import SimulatedArm
+from tmrl_like.errors import MissingExtraError
 
 CHECK = """
 import warnings
@@ -72,3 +79,21 @@ def test_every_id_is_known_and_takes_the_arguments_of_its_class() -> None:
     assert len(env.observation_space) == 4 + 2
     assert env.metadata == {"render_modes": ["rgb_array"], "render_fps": 20}
     assert GenericGymEnv("tmrl_like/Drone-v0").time_step_s == 0.05
+
+
+@pytest.mark.parametrize(
+    ("make", "package", "extra"),
+    [
+        (CarlaEnv, "carla", "carla"),
+        (RacingEnv, "Box2D", "box2d"),
+        (SimulatedArm().connect, "mujoco", "mujoco"),
+        (VizDoomEnv, "vizdoom", "vizdoom"),
+    ],
+)
+def test_without_its_package_the_extra_is_named(
+    make: Callable[[], Any], package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingExtraError, match=rf"pip install .*tmrl_like\[{extra}\]"):
+        make()

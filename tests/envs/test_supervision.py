@@ -126,6 +126,9 @@ def stored(traffic: Traffic) -> dict[int, list[tuple[float, ...]]]:
 EPISODES = [(e, s) for e in (1, 2) for s in range(5)]
 
 
+@pytest.mark.fault(
+    "robots", "an environment raises", "the episode ends, the environment is built again, no transition crosses it"
+)
 @pytest.mark.parametrize("how", ["lock", "sleep", "socket", "process", "raise"])
 @pytest.mark.parametrize(("where", "at"), [("step", 7), ("reset", 2)])
 def test_an_episode_that_breaks_off_is_a_fault_and_the_worker_goes_on(where: str, at: int, how: str) -> None:

@@ -30,7 +30,6 @@ from tmrl_like.errors import (
     EnvironmentFaultError,
     FinishedError,
     MemoryContractError,
-    PolicyError,
     RefusedError,
     TransportError,
 )
@@ -385,36 +384,9 @@ def test_a_worker_whose_weights_are_damaged_starts_without_them(house, tmp_path,
     until(path.exists)
 
 
-def test_weights_of_another_actor_are_refused_by_name(tmp_path):
-    class Wider(LinearActor):
-        def __init__(self, observation_space, action_space):
-            super().__init__(observation_space, action_space)
-            import torch
-
-            self.layer = torch.nn.Linear(3, 1)
-
-    LinearActor(*_spaces()).save(tmp_path / "p")
-    with pytest.raises(PolicyError, match=r"layer.weight is \(1, 2\) instead of \(1, 3\)"):
-        RolloutWorker(CountingEnv, Wider, model_path=tmp_path / "p", standalone=True)
-
-
 def _spaces():
     env = CountingEnv()
     return env.observation_space, env.action_space
-
-
-def test_a_policy_that_is_not_finite_does_not_drive(house, until, monkeypatch):
-    monkeypatch.setattr("tmrl_like.trainer.link.refuse_diverged", lambda tensors: None)
-    house.server()
-    trainer, worker = house.trainer(), house.worker()
-    actor = trainer.training.agent.get_actor()
-    trainer.link.broadcast_model(actor)
-    assert worker.update_actor_weights(blocking=True)
-    actor.layer.bias.data.fill_(float("nan"))
-    trainer.link.broadcast_model(actor)
-    until(lambda: "not finite" in worker.link.status.alarm)
-    assert worker.update_actor_weights() == 0
-    assert worker.policy_version == 1
 
 
 def test_a_standalone_worker_opens_no_connection_and_needs_no_key(own_home):
@@ -438,27 +410,6 @@ def test_nothing_is_lost_or_doubled_when_the_server_is_replaced(zmq_house, until
     zmq_house.server()
     samples += retrieve(trainer, 400)
     assert is_gapless(samples)
-
-
-def test_nothing_is_lost_or_doubled_when_the_trainer_is_replaced(house, tmp_path):
-    house.server()
-    worker = house.worker(partial(CountingEnv, step_s=0.002), outbox=SOON)
-    path = tmp_path / "checkpoint"
-    first = house.trainer(checkpoint_path=path)
-    house.start(worker.run)
-    training = first.training
-    while training.total_samples < 100:
-        _take_into_memory(first)
-    first.save_checkpoint()
-    while training.total_samples < 200:
-        _take_into_memory(first)  # in the memory, confirmed, and in no checkpoint
-    first.link.retrieve(0.1)  # arrived, but not in the memory when the trainer dies
-    first.close()
-    second = house.trainer(checkpoint_path=path)
-    while second.training.total_samples < 400:
-        _take_into_memory(second)
-    assert second.training.memory.data[0].info.is_reset
-    assert is_gapless(second.training.memory.data)
 
 
 @pytest.mark.fault(
@@ -537,30 +488,6 @@ def test_a_second_worker_of_the_same_name_waits_until_the_first_has_left(zmq_hou
     assert not second.wait_connected(0)
     first.close()
     until(lambda: second.wait_connected(0.1))
-
-
-def _take_into_memory(trainer):
-    deliveries = trainer.link.retrieve(0.05)
-    for delivery in deliveries:
-        trainer.training.memory.append(delivery.buffer)
-        trainer.training.total_samples += len(delivery.buffer)
-    trainer.link.confirm(deliveries)
-
-
-def test_a_trainer_resumes_where_its_checkpoint_ends(house, tmp_path, until):
-    house.server()
-    worker = house.worker(partial(CountingEnv, step_s=0.001))
-    house.start(worker.run)
-    path = tmp_path / "checkpoint"
-    first = house.trainer(checkpoint_path=path)
-    first.run()
-    first.close()
-    second = house.trainer(checkpoint_path=path, training={"epochs": 2})
-    assert second.training.epoch == 1
-    assert second.training.agent.steps == 20
-    assert len(second.training.memory) == len(first.training.memory)
-    second.run()
-    assert second.training.agent.steps == 40
 
 
 def test_a_stopped_epoch_is_not_counted_as_done(house, tmp_path, until):
@@ -642,22 +569,6 @@ def test_the_updater_patches_a_loaded_training(tmp_path, zmq_house):
     assert second.training.max_training_steps_per_env_step == 7.0
 
 
-def test_custom_dump_and_load_functions_are_used(tmp_path, zmq_house):
-    zmq_house.server()
-    path = tmp_path / "mine"
-
-    def load(p):
-        training = TrainingOffline(CountingEnv, ListMemory, CountingAgent)
-        training.epoch = int(p.read_text())
-        return training
-
-    functions = {"dump_run_instance_fn": lambda t, p: p.write_text("41"), "load_run_instance_fn": load}
-    first = zmq_house.trainer(checkpoint_path=path, **functions)
-    first.save_checkpoint()
-    first.close()
-    assert zmq_house.trainer(checkpoint_path=path, **functions).training.epoch == 41
-
-
 def test_a_second_trainer_says_who_is_there_and_takes_the_seat_when_it_is_free(zmq_house, caplog, until, tmp_path):
     zmq_house.server()
     first = zmq_house.trainer(name="first")
@@ -721,37 +632,6 @@ def test_a_server_that_does_not_answer_is_named(zmq_house, caplog, until, monkey
     zmq_house.port = 1
     zmq_house.worker()
     until(lambda: any("no server answers at 127.0.0.1:1" in r.message for r in caplog.records))
-
-
-@pytest.mark.fault(
-    "robots", "an environment raises", "the episode ends, the environment is built again, no transition crosses it"
-)
-def test_an_environment_that_raises_ends_its_episode_and_is_built_again(house, until, caplog):
-    house.server()
-    trainer = house.trainer()
-    made = []
-
-    def make_env():
-        made.append(CountingEnv(raise_at=5 if not made else 0))
-        return made[-1]
-
-    worker = house.worker(make_env)
-    house.start(worker.run, nb_episodes=3)
-    episodes, streams = [], set()
-
-    def collect():
-        for d in trainer.link.retrieve(0.05):
-            episodes.extend(d.episodes)
-            streams.add(d.buffer.stream)
-        return len(episodes) == 3
-
-    until(collect)
-    assert episodes[0].truncated
-    assert not episodes[0].terminated
-    assert "the motor is on fire" in episodes[0].fault
-    assert [e.fault for e in episodes[1:]] == ["", ""]
-    assert len(made) == 2
-    assert len(streams) == 2
 
 
 def test_an_environment_that_always_raises_ends_the_worker_with_the_cause(monkeypatch):

@@ -7,7 +7,6 @@ import inspect
 import logging
 import re
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,11 +22,10 @@ import carla_stand_in as stand_in  # noqa: E402
 
 from tmrl_like.agents import SquashedGaussianActor  # noqa: E402
 from tmrl_like.base.functional import partial  # noqa: E402
-from tmrl_like.config.loading import load_experiment  # noqa: E402
 from tmrl_like.envs.carla import CarlaEnv, CarlaSyncEnv, RouteOptions, SensorOptions, SimulatorOptions  # noqa: E402
 from tmrl_like.envs.carla.sensors import Readings, image_of, ranges_of  # noqa: E402
 from tmrl_like.envs.carla.world import CarlaWorld  # noqa: E402
-from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError, MissingExtraError  # noqa: E402
+from tmrl_like.errors import ConfigError, EnvironmentAwayError, EnvironmentFaultError  # noqa: E402
 from tmrl_like.networking import RolloutWorker  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:Time-step timed out")  # on a busy machine, and in rtgym's thread
@@ -454,24 +452,6 @@ def test_a_spawn_point_at_a_lane_s_end_is_not_used(sync_env: CarlaSyncEnv, simul
     simulator.map.get_spawn_points = lambda: [end_of_lane.transform]
     with pytest.raises(EnvironmentFaultError, match="the lanes of all free spawn points of Carla/Maps/Straight end"):
         sync_env.reset()
-
-
-def test_without_the_client_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "carla", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'tmrl_like\[carla\]'"):
-        CarlaEnv()
-    with pytest.raises(MissingExtraError):
-        stand_in.Simulator()
-
-
-def test_the_shipped_experiment_makes_the_environment_without_a_simulator() -> None:
-    experiment = load_experiment(ROOT / "config" / "carla.yaml")
-    env = experiment.env()
-    assert [space.shape for space in env.observation_space] == [(3,), (8,), (64, 64, 3), (32,), (2,), (2,)]
-    assert env.default_action.tolist() == [0, 0]
-    actor = experiment.actor(observation_space=env.observation_space, action_space=env.action_space)
-    assert actor.act_(env.observation_space.sample()) in env.action_space
-    env.close()
 
 
 # -- sensors -----------------------------------------------------------------------------------------

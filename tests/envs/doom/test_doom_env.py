@@ -17,7 +17,7 @@ from tmrl_like.agents import CategoricalActor
 from tmrl_like.base.functional import partial
 from tmrl_like.base.processes import is_alive
 from tmrl_like.envs.doom.env import TIC_S, VizDoomEnv, VizDoomInterface
-from tmrl_like.errors import ConfigError, MissingExtraError
+from tmrl_like.errors import ConfigError
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.worker.options import WorkerOptions
 
@@ -197,9 +197,3 @@ def test_an_engine_whose_environment_is_refused_ends() -> None:
 def test_a_step_of_one_tic_is_refused() -> None:
     with pytest.raises(ConfigError, match="tics_per_step is 1"):
         VizDoomEnv(tics_per_step=1)
-
-
-def test_without_vizdoom_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "vizdoom", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'tmrl_like\[vizdoom\]'"):
-        VizDoomEnv()

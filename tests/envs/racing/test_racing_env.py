@@ -27,7 +27,7 @@ from tmrl_like.envs.racing.drivers import FollowTheRoad, record_lap
 from tmrl_like.envs.racing.game import STATE, TICK_S, RacingGame
 from tmrl_like.envs.supervision import SupervisedEnv
 from tmrl_like.envs.trajectory import save_trajectory
-from tmrl_like.errors import ConfigError, EnvironmentFaultError, MissingExtraError
+from tmrl_like.errors import ConfigError, EnvironmentFaultError
 
 GREEN, GREY = (102, 230, 102), (102, 102, 102)
 REWARD = {"max_distance": 12.0, "reward_per_point": 1.0}
@@ -369,12 +369,6 @@ def test_a_demonstration_of_another_kind_is_refused(tmp_path):
         demonstration(1, tmp_path / "way.npz")
 
 
-def test_without_the_game_the_extra_is_named(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match="box2d"):
-        RacingEnv()
-
-
 # -- who drives --------------------------------------------------------------------------------------
 
 
@@ -420,20 +414,3 @@ def test_the_script_drives_a_lap_that_the_reward_accepts():
     reward = RacingInterface(reward=REWARD | {"forward_limit": 10})._reward
     assert any(reward(position)[1] for position in way)
     assert reward.progress == 1.0
-
-
-# -- the experiments that ship -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["racing_lidar", "racing_image", "racing_iqn", "racing_takeover"])
-def test_an_experiment_that_ships_describes_its_memory_as_its_environment_is(name):
-    pytest.importorskip("Box2D")
-    from tmrl_like.config.loading import load_experiment
-
-    experiment = load_experiment(Path(__file__).parents[3] / "config" / f"{name}.yaml")
-    env, memory = experiment.env(), experiment.memory.keywords
-    history = env.observation_space[1].shape[0]
-    memory = memory["memory"].keywords if "memory" in memory else memory
-    assert memory["act_buf_len"] == len(env.observation_space) - 2
-    assert memory["frame_stack"] == ({1: history} if history > 1 else 0)
-    env.close()

@@ -33,7 +33,7 @@ from tmrl_like.envs.robot.physics import (
     ArmOptions,
 )
 from tmrl_like.envs.supervision import SupervisedEnv
-from tmrl_like.errors import EnvironmentFaultError, MissingExtraError
+from tmrl_like.errors import EnvironmentFaultError
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.testing.fakes import LinearActor
 
@@ -323,12 +323,6 @@ def test_options_that_make_no_sense_are_refused() -> None:
     for value in (-0.1, math.nan, math.inf):
         with pytest.raises(ValueError, match=f"watchdog_s is {value}; expected 0 or more"):
             ArmOptions(watchdog_s=value)
-
-
-def test_without_mujoco_the_arm_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"tmrl_like\[mujoco\]"):
-        SimulatedArm().connect()
 
 
 ORPHAN = """

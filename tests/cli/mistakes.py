@@ -206,6 +206,9 @@ MISTAKES = {
     "a port that is taken": Mistake(["server", TINY, "--server.port", str(PORT)], str(PORT), 1, port_is_taken),
     "an address of another machine": Mistake(["server", TINY, "--server.bind", "192.0.2.1"], "cannot listen on 192", 1),
     "a video that is none": Mistake(["test", TINY, "--untrained", "--video", "x.avi"], "a file name ending in .mp4"),
+    "a video nowhere": Mistake(
+        ["test", TINY, "--untrained", "--video", "missing/x.mp4"], "ending in .mp4, in a folder that exists"
+    ),
     "a damaged key": Mistake(["worker", TINY, *NOWHERE], "peer.json", 1, key_is_damaged),
     "a key of another server": Mistake(
         ["worker", TINY, "--server.port", str(PORT), "--worker.link_process", "false"],

@@ -38,14 +38,6 @@ def test_an_environment_without_a_picture_is_one_line_and_no_file(
     assert not file.exists()
 
 
-@pytest.mark.parametrize("name", ["drive.avi", "missing/drive.mp4"])
-def test_a_video_that_cannot_be_written_is_one_line(
-    name: str, tmp_path: Path, command_line: CommandLine, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command_line("test", TINY, FILMED, "--untrained", "--video", str(tmp_path / name)) == 2
-    assert "ending in .mp4, in a folder that exists" in capsys.readouterr().err
-
-
 def test_the_way_of_a_demonstration_is_recorded(
     tmp_path: Path, command_line: CommandLine, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from cli_commands import TINY
-from mistakes import DRONE, MISTAKES, NOWHERE, Machine
+from mistakes import MISTAKES, NOWHERE, Machine
 
 from tmrl_like.cli import main
 from tmrl_like.cli.arguments import parse
@@ -79,27 +78,6 @@ def test_a_worker_that_has_a_name_speaks_under_it(monkeypatch: pytest.MonkeyPatc
     for name in ((), ("--name", "worker-2")):
         prepare(parse(["worker", TINY, *name]), "worker", ("env",))
     assert speaks_as == ["worker", "worker-2"]
-
-
-@pytest.mark.parametrize("broken", ["run_name: [", "a: 1\n  b: 2", "run_name: x\nrun_name: y"])
-def test_a_syntax_error_names_file_and_line(broken: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "x.yaml"
-    file.write_text(broken)
-    assert main(["server", str(file)]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith(f"tmrl-like: error: {file}:")
-    assert "is not valid YAML" in err
-    assert err.count("\n") == 1
-
-
-@pytest.mark.usefixtures("command_line")
-def test_what_an_agent_refuses_names_file_and_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "drone.yaml"
-    text = Path(DRONE).read_text(encoding="utf-8")
-    line = next(number for number, line in enumerate(text.splitlines(), 1) if "lr_actor:" in line)
-    file.write_text(re.sub("lr_actor: [^,}\n]*", "lr_actor: -2", text), encoding="utf-8")
-    assert main(["check", str(file), "--delay-steps", "0"]) == 2
-    assert f"error: {file}:{line}: agent.init_args.lr_actor is -2; expected" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["", "run", "server", "worker", "trainer", "test", "benchmark", "check", "keys"])

@@ -57,6 +57,7 @@ def test_a_path_argument_left_out_is_what_the_script_set_it_to(monkeypatch: pyte
 
 def test_another_run_name_changes_all_paths(monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("WEIGHTS_FOLDER", "CHECKPOINTS_FOLDER", "MODEL_PATH_WORKER", "MODEL_PATH_TRAINER", "CHECKPOINT_PATH")
+    names += ("MODEL_PATH_SAVE_HISTORY", "RUN_FOLDER")
     before = {name: getattr(cfg, name) for name in names}
     monkeypatch.setattr(cfg, "RUN_NAME", "another", raising=False)
     for name in names:

@@ -1,9 +1,6 @@
-import random
-
 import numpy as np
 import pytest
-from rtgym import DummyRCDrone
-from simulated_drone import Link, SimulatedDrone, SimulatedDroneEnv
+from simulated_drone import Link, SimulatedDroneEnv
 
 
 def proportional(gain):
@@ -35,32 +32,6 @@ def test_a_proportional_controller_scores_what_it_scores_on_the_real_drone(gain,
     assert reached == 100
     if gain == 4:
         assert mean_steps == pytest.approx(16, abs=3)
-
-
-def test_the_velocity_limit_is_rtgym_s():
-    real = DummyRCDrone.__init__.__defaults__
-    assert real == (1.0, 1.0, 0.02, 0.05, 2.0, 1.0, 0.01)
-    drone = SimulatedDrone(random.Random(0))
-    drone.send_control(30.0, 40.0)
-    drone.advance(0.25)
-    before = drone.position
-    drone.advance(0.05)
-    moved = np.subtract(drone.position, before)
-    np.testing.assert_allclose(moved, [0.06, 0.08], atol=1e-9)
-
-
-def test_one_seed_gives_one_history_and_another_seed_another():
-    def history(seed):
-        env = SimulatedDroneEnv(seed=seed)
-        obs, _ = env.reset()
-        rows = [np.concatenate(obs)]
-        for _ in range(50):
-            obs, *_ = env.step(np.array([0.5, -0.25], np.float32))
-            rows.append(np.concatenate(obs))
-        return np.stack(rows)
-
-    np.testing.assert_array_equal(history(3), history(3))
-    assert not np.array_equal(history(3), history(4))
 
 
 def test_an_action_is_applied_one_step_after_it_was_chosen():

@@ -109,15 +109,6 @@ def test_metrics_are_named_numbers(acceleration):
     assert all(np.isfinite(float(value)) for value in metrics.values())
 
 
-def test_a_step_changes_actor_critics_targets_and_entropy_coefficient():
-    agent = small()
-    modules = (agent.actor, agent.critic, agent.critic_target, agent.temperature)
-    before = [parameters_of(m) for m in modules]
-    agent.train(random_batch())
-    for module, old in zip(modules, before, strict=True):
-        assert not same(parameters_of(module), old)
-
-
 @pytest.mark.parametrize(("flags", "expected"), [({}, 2.0), ({"truncated": 1.0}, 2.0), ({"terminated": 1.0}, 1.0)])
 def test_truncated_episodes_keep_their_value_and_terminated_ones_end_it(flags, expected):
     agent = small(gamma=0.5, polyak=0.5, lr_critic=1e-2, entropy_coef=1e-8, learn_entropy_coef=False)
@@ -174,15 +165,6 @@ def test_workers_get_the_moving_average_of_the_actor():
     for before, actor, mean in zip(old, agent.actor.parameters(), average.parameters(), strict=True):
         torch.testing.assert_close(mean.detach(), 0.9 * before + 0.1 * actor.detach())
     average.act_(OBS.sample())
-
-
-def test_its_weights_drive_a_worker_s_actor_built_from_the_same_factory():
-    factory = partial(SquashedGaussianActor, hidden_sizes=(8,))
-    agent = SACAgent(OBS, ACT, actor_cls=factory)
-    worker = factory(OBS, ACT)
-    worker.load_weights(agent.get_actor().weights())
-    obs = OBS.sample()
-    np.testing.assert_array_equal(worker.act_(obs, test=True), agent.actor.act_(obs, test=True))
 
 
 def test_targets_follow_by_polyak_averaging():

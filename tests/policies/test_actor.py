@@ -35,14 +35,6 @@ def actor() -> ActorModule:
     return LinearActor(env.observation_space, env.action_space)
 
 
-def test_weights_are_a_safetensors_file_that_the_library_reads() -> None:
-    import safetensors.torch
-
-    one = actor()
-    state = safetensors.torch.load(one.weights())
-    assert {k: v.tolist() for k, v in state.items()} == {k: v.tolist() for k, v in one.state_dict().items()}
-
-
 def test_what_is_not_a_policy_is_refused_with_the_files_name(tmp_path: Path) -> None:
     (tmp_path / "p").write_bytes(b"cos\nsystem\n(S'true'\ntR.")
     with pytest.raises(PolicyError, match=r"p: weights are not a safetensors file"):

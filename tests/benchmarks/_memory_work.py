@@ -50,6 +50,31 @@ def drone_rows(columns: dict[str, Any], whole_obs: bool = False) -> list[tuple[A
     return rows
 
 
+def tutorial_memory(base: Any) -> Any:
+    """A memory as users write it: lists, and action buffers joined from them (with no care for resets)."""
+
+    class Memory(base):  # type: ignore[misc]
+        def append_buffer(self, buffer: Any) -> None:
+            self.data = self.data or [[] for _ in range(6)]
+            for column, values in zip(self.data, zip(*buffer.memory, strict=True), strict=True):
+                column.extend(values)
+                del column[: max(0, len(column) - self.memory_size)]
+
+        def __len__(self) -> int:
+            return max(0, len(self.data[0]) - ACT_BUF_LEN - 1) if self.data else 0
+
+        def get_transition(self, item: int) -> tuple[Any, ...]:
+            acts, obs, rews, terminated, truncated, infos = self.data
+            new = item + ACT_BUF_LEN + 1
+            last_obs = (*obs[new - 1], *acts[new - ACT_BUF_LEN : new])
+            new_obs = (*obs[new], *acts[new - ACT_BUF_LEN + 1 : new + 1])
+            ended = [terminated[k] or truncated[k] for k in range(item, new)]
+            assert len(ended) == ACT_BUF_LEN + 1
+            return last_obs, acts[new], rews[new], new_obs, terminated[new], truncated[new], infos[new]
+
+    return Memory
+
+
 def per_second(call: Callable[[], Any], seconds: float) -> float:
     """How often `call` runs in a second."""
     call()

@@ -18,7 +18,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from _memory_work import (
-    ACT_BUF_LEN,
     BATCH,
     FRAMES,
     drone_columns,
@@ -27,6 +26,7 @@ from _memory_work import (
     milliseconds,
     per_second,
     resident_bytes,
+    tutorial_memory,
 )
 
 
@@ -50,32 +50,6 @@ def buffer(rows: list[tuple[Any, ...]]) -> Any:
             return len(rows)
 
     return Buffer()
-
-
-def tutorial_memory(base: Any) -> Any:
-    """A memory as users write it: lists, and action buffers joined from them."""
-
-    class Memory(base):  # type: ignore[misc]
-        def append_buffer(self, buffer: Any) -> None:
-            columns = [list(column) for column in zip(*buffer.memory, strict=True)]
-            self.data = [old + new for old, new in zip(self.data, columns, strict=True)] if self.data else columns
-            to_trim = len(self.data[0]) - self.memory_size
-            if to_trim > 0:
-                self.data = [column[to_trim:] for column in self.data]
-
-        def __len__(self) -> int:
-            return max(0, len(self.data[0]) - ACT_BUF_LEN - 1) if self.data else 0
-
-        def get_transition(self, item: int) -> tuple[Any, ...]:
-            acts, obs, rews, terminated, truncated, infos = self.data
-            new = item + ACT_BUF_LEN + 1
-            last_obs = (*obs[new - 1], *acts[new - ACT_BUF_LEN : new])
-            new_obs = (*obs[new], *acts[new - ACT_BUF_LEN + 1 : new + 1])
-            ended = [terminated[k] or truncated[k] for k in range(item, new)]
-            assert len(ended) == ACT_BUF_LEN + 1
-            return last_obs, acts[new], rews[new], new_obs, terminated[new], truncated[new], infos[new]
-
-    return Memory
 
 
 def build(name: str, n: int) -> Any:

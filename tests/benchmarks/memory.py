@@ -36,6 +36,7 @@ from _memory_work import (
     image_columns,
     milliseconds,
     per_second,
+    tutorial_memory,
 )
 
 from tmrl_like.replay import MiniRaces, ReplayMemory
@@ -71,28 +72,6 @@ class ColumnBlock:
         raise NotImplementedError
 
 
-class TutorialMemory(MemoryDataloading):
-    """As users write one: lists, and action buffers joined from them (with no care for resets)."""
-
-    def append_buffer(self, buffer: Buffer) -> None:
-        self.data = self.data or [[] for _ in range(6)]
-        for column, values in zip(self.data, zip(*buffer.memory, strict=True), strict=True):
-            column.extend(values)
-            del column[: max(0, len(column) - self.memory_size)]
-
-    def __len__(self) -> int:
-        return max(0, len(self.data[0]) - ACT_BUF_LEN - 1) if self.data else 0
-
-    def get_transition(self, item: int) -> tuple[Any, ...]:
-        acts, obs, rews, terminated, truncated, infos = self.data
-        new = item + ACT_BUF_LEN + 1
-        last_obs = (*obs[new - 1], *acts[new - ACT_BUF_LEN : new])
-        new_obs = (*obs[new], *acts[new - ACT_BUF_LEN + 1 : new + 1])
-        ended = [terminated[k] or truncated[k] for k in range(item, new)]
-        assert len(ended) == ACT_BUF_LEN + 1
-        return last_obs, acts[new], rews[new], new_obs, terminated[new], truncated[new], infos[new]
-
-
 def filled(columns: dict[str, Any], **options: Any) -> ReplayMemory:
     """Our memory, full of these samples."""
     n = len(columns["rew"])
@@ -111,8 +90,8 @@ def held_bytes(memory: ReplayMemory) -> int:
     return sum(array.nbytes for array in (*columns, *index))
 
 
-def filled_tutorial(columns: dict[str, Any]) -> TutorialMemory:
-    memory = TutorialMemory(memory_size=len(columns["rew"]), batch_size=BATCH)
+def filled_tutorial(columns: dict[str, Any]) -> MemoryDataloading:
+    memory = tutorial_memory(MemoryDataloading)(memory_size=len(columns["rew"]), batch_size=BATCH)
     resets = columns["is_reset"].tolist()
     rows = [(*row[:5], Info(is_reset=reset)) for row, reset in zip(drone_rows(columns), resets, strict=True)]
     for start in range(0, len(rows), _BLOCK):

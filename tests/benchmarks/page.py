@@ -17,7 +17,6 @@ import http.client
 import json
 import logging
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -28,7 +27,7 @@ from typing import Any
 
 import numpy as np
 import psutil
-from _common import CONFIG, Options, Part, finish, make_room_for_links, wait_for
+from _common import CONFIG, Options, Part, finish, free_ports, make_room_for_links, wait_for
 
 from tmrl_like.page.watcher import FIELDS
 
@@ -126,7 +125,7 @@ def look(page_port: int, seconds: float) -> tuple[list[float], list[float], list
 
 def measure(workers: int, seconds: float) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as text, contextlib.ExitStack() as until_end:
-        home, port, page_port = Path(text), *free_ports()
+        home, port, page_port = Path(text), *free_ports(2)
 
         def start(*command: str) -> psutil.Process:
             experiment = [str(CONFIG), f"--server.port={port}", f"--server.max_workers={workers}"]
@@ -160,11 +159,6 @@ def measure(workers: int, seconds: float) -> dict[str, Any]:
         for name, ages in (("fresh", fresh), ("stale", stale)):
             found |= {f"age_{name}_p{q}_s": float(np.percentile(ages, q)) for q in (50, 99)}
         return found | {"events_per_s": len(sizes) / seconds, "event_kb": float(np.median(sizes)) / 1e3}
-
-
-def free_ports() -> tuple[int, int]:
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
-        return one.getsockname()[1], other.getsockname()[1]
 
 
 def metric(page_port: int, name: str) -> float | None:

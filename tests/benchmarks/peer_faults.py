@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from _common import Options, peer_has
+from _common import Options, free_ports, peer_has
 from link_proxy import LinkProxy
 from small_disk import small_disk
 
@@ -120,14 +120,6 @@ def kill(part: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(part.pid, signal.SIGKILL)
     part.wait()
-
-
-def free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        socks = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for sock in socks:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in socks]
 
 
 def can_dial(port: int) -> bool:

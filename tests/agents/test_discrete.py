@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from test_acceleration import StandIn
 
 from tmrl_like.agents import CategoricalActor, DiscreteEnsembleCritic, DiscreteSACAgent, SACAgent
 from tmrl_like.agents.acceleration import Graphed
@@ -206,16 +207,6 @@ def test_the_agent_for_boxes_names_the_one_for_choices(space):
         SACAgent(OBS, space)
 
 
-class Repeats:
-    """Records a call and repeats it, as a CUDA graph does: with the tensors it was recorded with."""
-
-    def warm_up(self, call):
-        return call()
-
-    def capture(self, call):
-        return call
-
-
 @pytest.mark.parametrize("space", [ONE, SEVERAL], ids=str)
 def test_graphs_change_no_result(space):
     results = []
@@ -224,6 +215,6 @@ def test_graphs_change_no_result(space):
         space.seed(0)
         agent = agent_for(space, acceleration="off")
         if accelerated:
-            agent._step = Graphed(agent._update, Repeats(), [agent.critic_optimizer])
+            agent._step = Graphed(agent._update, StandIn(), [agent.critic_optimizer])
         results.append([agent.train(batch_for(space))["loss_critic"] for _ in range(6)])
     assert results[0] == results[1]

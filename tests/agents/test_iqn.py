@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from test_acceleration import StandIn
 
 from tmrl_like.agents import IQNActor, IQNAgent
 from tmrl_like.agents.acceleration import Graphed
@@ -273,23 +274,13 @@ def test_an_argument_out_of_its_range_is_refused(argument):
         IQNAgent(NUMBERS, spaces.Discrete(2), **argument)
 
 
-class Repeats:
-    """Records a call and repeats it, as a CUDA graph does: with the tensors it was recorded with."""
-
-    def warm_up(self, call):
-        return call()
-
-    def capture(self, call):
-        return call
-
-
 def test_graphs_change_no_result():
     losses = []
     for accelerated in (False, True):
         torch.manual_seed(0)
         agent = IQNAgent(NUMBERS, spaces.Discrete(2), actor_cls=SMALL, target_interval=2)
         if accelerated:
-            agent._step = Graphed(agent._update, Repeats(), [agent.optimizer], agent._numbers)
+            agent._step = Graphed(agent._update, StandIn(), [agent.optimizer], agent._numbers)
         batches = [batch_of(8, torch.randint(0, 2, (8,)), torch.rand(8), time_left=torch.rand(8)) for _ in range(9)]
         losses.append([agent.train(batch)["loss_quantiles"] for batch in batches])
     assert losses[0] == losses[1]

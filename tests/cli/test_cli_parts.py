@@ -247,15 +247,6 @@ def test_a_check_takes_each_sample_once_however_long_its_episodes_are(
     assert "wire: 33 samples" in capsys.readouterr().out
 
 
-def test_a_check_shows_field_element_and_both_values_of_a_difference(
-    command_line: CommandLine, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert command_line("check", TINY, "--episodes", "1", "--sample_compressor", "tiny.drop_the_second") == 1
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert "tmrl-like: error: last_obs at element (1,) (1 of 2 elements differ): the environment produced" in last
-    assert "the memory rebuilt np.float32(0.0)" in last
-
-
 def test_a_user_class_that_fails_keeps_its_traceback(command_line: CommandLine) -> None:
     with pytest.raises(ZeroDivisionError, match="the agent of this test fails"):
         command_line("check", TINY, "--episodes", "1", "--agent.fails", "true")

@@ -2,17 +2,13 @@
 
 import pytest
 import torch
+from test_weights import DTYPES, TENSORS
 
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.weight_file import first_not_finite, manifest_of, pieces_of_file, read_file, refuse_misfit
 from tmrl_like.policies.weights import manifest_of_tensors, serialize_weights
 
-DTYPES = (
-    *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
-    *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool),
-)
 FLOATS = DTYPES[:4]
-TENSORS = {str(d): torch.arange(6).reshape(2, 3).to(d) for d in DTYPES} | {"empty": torch.empty(0, 3)}
 
 
 def file_of(tensors):

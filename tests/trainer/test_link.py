@@ -164,15 +164,6 @@ def test_a_policy_keeps_its_weights_while_it_is_saved(make_link, tmp_path, monke
     assert saved == [b"".join(for_the_disk([policy(bias).weights()])) for bias in (1.0, 2.0, 3.0, 4.0)]
 
 
-def test_policies_are_copied_into_memory_that_is_not_needed_any_more(link):
-    memory = set()
-    for bias in range(6):
-        link.broadcast_model(policy(float(bias)))
-        memory |= {link._next_publication.weights.tensors["layer.bias"].data_ptr()}
-        link.on_tick(lambda data: True, connected=True)
-    assert len(memory) == 2
-
-
 def test_training_makes_no_memory_where_an_earlier_policy_has_been_taken(link, monkeypatch):
     link.broadcast_model(policy(1.0))
     link.on_tick(lambda data: True, connected=True)
@@ -211,15 +202,6 @@ def test_a_policy_that_the_connection_does_not_take_at_once_arrives_whole_and_so
     assert len(delays) > 3
     assert received(sent) == [(1, 1.0)]
     assert max(delays[:-1]) < delays[-1]
-
-
-def test_the_newest_policy_that_was_sent_is_on_disk(make_link, tmp_path):
-    link = make_link(saver=Saver(tmp_path / "policy"))
-    for bias in (1.0, 2.0):
-        link.broadcast_model(policy(bias))
-        link.on_tick(lambda data: True, connected=True)
-    link.close()
-    assert policy(0.0).load(tmp_path / "policy").layer.bias.item() == 2.0
 
 
 def test_a_policy_that_cannot_be_written_is_logged_once_by_the_thread_that_writes(

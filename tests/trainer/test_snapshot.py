@@ -216,27 +216,37 @@ def test_a_full_file_system_is_one_line_and_the_checkpoint_before_stays_whole(tm
     assert steps_of(two) == (2, 2)
 
 
+@pytest.mark.fault("processes", "the trainer is killed while it writes a checkpoint", "the one before is whole")
+@pytest.mark.parametrize(
+    ("ends_with", "raised"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), pytest.raises(CheckpointError, match="No space left on")),
+        (KeyboardInterrupt(), pytest.raises(KeyboardInterrupt)),
+    ],
+    ids=["full", "killed"],
+)
 @pytest.mark.parametrize("name", ["training-3.pt", "manifest.json"])
-def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before_and_no_draft(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+def test_what_ends_in_the_middle_of_writing_leaves_the_checkpoint_before_and_an_error_no_draft(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, ends_with: BaseException, raised: Any
 ) -> None:
     saved(tmp_path, 2)
     before = sorted(tmp_path.iterdir())
     replace = os.replace
 
-    def full(source: Any, target: Any) -> None:
+    def fails(source: Any, target: Any) -> None:
         if Path(target).name == name:
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise ends_with
         replace(source, target)
 
     one = training()
     load_checkpoint(one, tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr("os.replace", full)
-        with pytest.raises(CheckpointError, match="No space left on device") as caught:
+        patch.setattr("os.replace", fails)
+        with raised as caught:
             take_snapshot(one, {}, "run").write(tmp_path)
     assert "\n" not in str(caught.value)
-    assert sorted(tmp_path.iterdir()) == before
+    if isinstance(ends_with, OSError):
+        assert sorted(tmp_path.iterdir()) == before
     two = training()
     load_checkpoint(two, tmp_path)
     assert steps_of(two) == (2, 2)
@@ -364,27 +374,3 @@ def test_a_resumed_agent_keeps_the_arguments_of_its_new_script(tmp_path: Path) -
     two = make(0.5)
     load_checkpoint(two, tmp_path)
     assert (two.agent.gamma, two.agent.steps) == (0.5, 7)  # type: ignore[attr-defined]
-
-
-@pytest.mark.fault("processes", "the trainer is killed while it writes a checkpoint", "the one before is whole")
-def test_a_kill_while_writing_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = training()
-    one.total_updates = 1
-    take_snapshot(one).write(tmp_path)
-    for survives in range(2):
-        calls = []
-
-        def killed(source: Any, target: Any, survives: int = survives, calls: list[Any] = calls) -> None:
-            calls.append(target)
-            if len(calls) > survives:
-                raise KeyboardInterrupt
-            Path(source).rename(target)
-
-        one.total_updates = 99
-        with monkeypatch.context() as patch:
-            patch.setattr("os.replace", killed)
-            with pytest.raises(KeyboardInterrupt):
-                take_snapshot(one).write(tmp_path)
-        two = training()
-        load_checkpoint(two, tmp_path)
-        assert two.total_updates == 1

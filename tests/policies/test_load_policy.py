@@ -141,7 +141,10 @@ STRANGER = {"x": {"class_path": "os.system"}}
 @pytest.mark.parametrize(
     ("card", "message"),
     [
-        ({"actor": Code("tmrl_like.agents.in_numpy.os.path.join")}, "code of tmrl_like is not imported for a file"),
+        (
+            {"actor": Code("tmrl_like.agents.in_numpy.importlib.reload")},
+            "code of tmrl_like is not imported for a file",
+        ),
         ({"actor": Code("os.system")}, "it names os.system, and code of os is not imported for a file"),
         ({"actor": Code("tmrl_like.agents.SAC")}, "agents has no SAC; known are CategoricalActor"),
         ({"actor": Code("tmrl_like.agents.SACAgent")}, "SACAgent is no actor: expected a subclass of ActorModule"),

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -17,14 +15,12 @@ import numpy as np
 
 from tmrl_like.agents.layout import OBS_RANGE, action_bounds, action_categories, numbers_of, read_leaves
 from tmrl_like.base import tree
-from tmrl_like.base.files import write_atomically
 from tmrl_like.errors import MissingExtraError
 from tmrl_like.policies.network import CategoricalSpec, GaussianSpec, Network, NetworkSpec
 from tmrl_like.policies.noise import ColouredNoise
 from tmrl_like.policies.weight_file import (
     Manifest,
-    for_the_disk,
-    load_from_file,
+    OnDisk,
     manifest_of,
     pieces_of_file,
     read_file,
@@ -34,7 +30,7 @@ from tmrl_like.policies.weight_file import (
 _Array = np.ndarray[Any, Any]
 
 
-class NumpyActor(ABC):
+class NumpyActor(OnDisk, ABC):
     """What the two have in common. Takes the arguments, and has the parameters, of the torch actor of its name.
 
     One of observations with images is the torch actor itself.
@@ -113,7 +109,7 @@ class NumpyActor(ABC):
         """A raw observation as the network sees it, float32 [R], in the order of the space."""
         return np.concatenate(self._parts(obs), None, dtype=np.float32, casting="unsafe")
 
-    def carry_over(self, previous: Any) -> None:  # noqa: B027
+    def carry_over(self, previous: Any) -> None:
         """It has no state but the noise, which `NumpyIntake` lets all instances share."""
 
     def reset(self) -> None:
@@ -166,20 +162,6 @@ class NumpyActor(ABC):
     def bind(self, parameters: Mapping[str, _Array]) -> None:
         """Act with these arrays from now on, without a copy; names, dtypes and shapes are the manifest's."""
         self.network.bind(parameters)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the weights atomically: after a kill the file is the old one or the new one, whole."""
-        write_atomically(Path(path), *for_the_disk([self.weights()]))
-
-    def load(self, path: str | os.PathLike[str], device: str = "cpu") -> Any:
-        """Read weights written by `save`; returns what `to_device(device)` does.
-
-        Raises:
-            PolicyError: the file is damaged or belongs to another actor.
-            OSError: the file cannot be read.
-        """
-        load_from_file(self, path)
-        return self.to_device(device)
 
 
 class SquashedGaussianActor(NumpyActor):

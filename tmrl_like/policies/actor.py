@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self
 
@@ -15,16 +13,15 @@ import torch
 
 from tmrl_like.base import tree
 from tmrl_like.base.factories import signature_of
-from tmrl_like.base.files import write_atomically
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import ConfigError, PolicyError
-from tmrl_like.policies.weight_file import Manifest, for_the_disk, load_from_file, refuse_misfit
+from tmrl_like.policies.weight_file import Manifest, OnDisk, refuse_misfit
 from tmrl_like.policies.weights import WeightsCopy, form_of, manifest_of_tensors, parse_weights, serialize_weights
 
 _SPACES = "observation_space", "action_space"
 
 
-class ActorModule(torch.nn.Module, ABC):
+class ActorModule(OnDisk, torch.nn.Module, ABC):
     """A policy. Subclass it, call `super().__init__(observation_space, action_space)` first.
 
     The trainer's and the worker's instance are built from the same class with the same arguments; what
@@ -131,20 +128,6 @@ class ActorModule(torch.nn.Module, ABC):
         if own:
             with torch.no_grad():  # one call for all: each torch call may hand the interpreter to another thread
                 torch._foreach_copy_(list(own.values()), [state[name] for name in own])
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the weights atomically: after a kill the file is the old one or the new one, whole."""
-        write_atomically(Path(path), *for_the_disk([self.weights()]))
-
-    def load(self, path: str | os.PathLike[str], device: str = "cpu") -> ActorModule:
-        """Read weights written by `save` and move to `device`; returns self.
-
-        Raises:
-            PolicyError: the file is damaged or belongs to another actor.
-            OSError: the file cannot be read.
-        """
-        load_from_file(self, path)
-        return self.to_device(device)
 
 
 def refuse_device(device: str) -> None:

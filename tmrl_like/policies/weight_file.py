@@ -13,6 +13,7 @@ from typing import Annotated, Any, BinaryIO, NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
+from tmrl_like.base.files import write_atomically
 from tmrl_like.errors import DamagedPolicyError, PolicyError
 
 _MAX_HEADER_BYTES = 16 << 20
@@ -94,17 +95,22 @@ def for_the_disk(
     return [head.replace(_OF_HEADER % 0, _OF_HEADER % zlib.crc32(head), 1), *body]
 
 
-def _checksum_of_body(head: bytes | memoryview, metadata: Any) -> int | None:
-    """See that a header is as it was written; None: it has no checksums. ValueError: it is damaged."""
-    said = metadata.get(_CHECKSUMS) if isinstance(metadata, dict) else None
-    if said is None:
-        return None
-    if not isinstance(said, str):
-        raise ValueError("its checksums are no text")
-    own, body = (int(said[part], 16) for part in (slice(8), slice(8, 16)))
-    if zlib.crc32(bytes(head).replace(_OF_HEADER % own, _OF_HEADER % 0, 1)) != own:
+def _header(data: memoryview) -> tuple[dict[str, Any], Any, str, memoryview]:
+    """A file, or its beginning -> its parameters, its metadata, the checksum of its body, if it has one, and its body.
+
+    ValueError: the header is not as it was written.
+    """
+    length = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or length > min(_MAX_HEADER_BYTES, len(data) - 8):
+        raise ValueError(f"a header of {length} bytes in a file of {len(data)}")
+    head, body = data[: 8 + length], data[8 + length :]
+    header = msgspec.json.decode(head[8:], type=dict[str, Any])
+    metadata = header.pop(_METADATA, {})
+    said = str(metadata.get(_CHECKSUMS, "")) if isinstance(metadata, dict) else ""
+    own = int(said[:8] or "0", 16)
+    if said and zlib.crc32(bytes(head).replace(_OF_HEADER % own, _OF_HEADER % 0, 1)) != own:
         raise ValueError("its header does not match its checksum")
-    return body
+    return header, metadata, said[8:], body
 
 
 def read_metadata(file: BinaryIO) -> dict[str, str]:
@@ -114,15 +120,10 @@ def read_metadata(file: BinaryIO) -> dict[str, str]:
         DamagedPolicyError: not a safetensors file.
         OSError: the file cannot be read.
     """
-    length = int.from_bytes(file.read(8), "little")
-    text = file.read(length) if length <= _MAX_HEADER_BYTES else b""
+    head = file.read(8)
+    head += file.read(min(int.from_bytes(head, "little"), _MAX_HEADER_BYTES))
     try:
-        if len(text) < length:
-            raise ValueError(f"a header of {length} bytes")
-        header = msgspec.json.decode(text, type=dict[str, Any])
-        metadata = msgspec.convert(header.get(_METADATA, {}), dict[str, str])
-        _checksum_of_body(length.to_bytes(8, "little") + text, metadata)
-        return metadata
+        return msgspec.convert(_header(memoryview(head))[1], dict[str, str])
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise DamagedPolicyError(f"{file.name} is not a safetensors file: {error}") from None
 
@@ -148,14 +149,9 @@ def read_file(weights: bytes | bytearray | memoryview) -> dict[str, Parameter]:
 
 
 def _read(data: memoryview) -> dict[str, Parameter]:
-    length = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or length > min(_MAX_HEADER_BYTES, len(data) - 8):
-        raise ValueError(f"a header of {length} bytes in a file of {len(data)}")
-    header = msgspec.json.decode(data[8 : 8 + length], type=dict[str, Any])
-    checksum = _checksum_of_body(data[: 8 + length], header.pop(_METADATA, None))
+    header, _, checksum, body = _header(data)
     entries = msgspec.convert(header, dict[str, _Entry])
-    body = data[8 + length :]
-    if checksum is not None and zlib.crc32(body) != checksum:
+    if checksum and zlib.crc32(body) != int(checksum, 16):
         raise ValueError("its parameters do not match their checksum")
     parameters, position = {}, 0
     for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
@@ -172,17 +168,25 @@ def _read(data: memoryview) -> dict[str, Parameter]:
     return parameters
 
 
-def load_from_file(actor: Any, path: str | os.PathLike[str]) -> None:
-    """Have an actor load the weights in a file.
+class OnDisk:
+    """What an actor has beside `weights`, `load_weights` and `to_device`: weights in a file."""
 
-    Raises:
-        PolicyError: the file is damaged or belongs to another actor; the message names it.
-        OSError: the file cannot be read.
-    """
-    try:
-        actor.load_weights(Path(path).read_bytes())
-    except PolicyError as error:
-        raise type(error)(f"{path}: {error}") from None
+    def save(self: Any, path: str | os.PathLike[str]) -> None:
+        """Write the weights atomically: after a kill the file is the old one or the new one, whole."""
+        write_atomically(Path(path), *for_the_disk([self.weights()]))
+
+    def load(self: Any, path: str | os.PathLike[str], device: str = "cpu") -> Any:
+        """Read weights written by `save`; returns what `to_device(device)` does.
+
+        Raises:
+            PolicyError: the file is damaged or belongs to another actor; the message names it.
+            OSError: the file cannot be read.
+        """
+        try:
+            self.load_weights(Path(path).read_bytes())
+        except PolicyError as error:
+            raise type(error)(f"{path}: {error}") from None
+        return self.to_device(device)
 
 
 def manifest_of(parameters: Mapping[str, Parameter]) -> Manifest:

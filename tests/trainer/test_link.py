@@ -12,10 +12,12 @@ from kit.packets import numbered, record_of
 from tmrl_like.base import clocks
 from tmrl_like.delivery.receiver import Receiver, WorkerLimits
 from tmrl_like.errors import DivergedError
-from tmrl_like.policies.weight_file import for_the_disk
+from tmrl_like.policies.policy_file import describe
+from tmrl_like.policies.weight_file import read_file
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.trainer.freshness import FreshnessLimits
 from tmrl_like.trainer.link import TrainerLink
+from tmrl_like.trainer.options import TrainerOptions
 from tmrl_like.trainer.saver import Saver
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.policy import PolicyAssembler
@@ -83,6 +85,10 @@ def policy(bias):
     actor = LinearActor(CountingEnv().observation_space, CountingEnv().action_space)
     actor.layer.bias.data.fill_(bias)
     return actor
+
+
+def saver_at(path):
+    return Saver(path, None, describe(policy(0.0)), TrainerOptions(), lambda: 0)
 
 
 def received(messages):
@@ -154,14 +160,14 @@ def test_a_policy_keeps_its_weights_while_it_is_saved(make_link, tmp_path, monke
         saved.append(b"".join(pieces))
 
     monkeypatch.setattr("tmrl_like.trainer.saver.write_atomically", slowly)
-    link = make_link(saver=Saver(tmp_path / "policy"))
+    link = make_link(saver=saver_at(tmp_path / "policy"))
     for bias in (1.0, 2.0, 3.0, 4.0):
         link.broadcast_model(policy(bias))
         link.on_tick(lambda data: True, connected=True)
         assert bias > 1.0 or begun.acquire(timeout=20.0)
     go_on.set()
     link.close()
-    assert saved == [b"".join(for_the_disk([policy(bias).weights()])) for bias in (1.0, 2.0, 3.0, 4.0)]
+    assert [read_file(data)["layer.bias"].array().item() for data in saved] == [1.0, 2.0, 3.0, 4.0]
 
 
 def test_training_makes_no_memory_where_an_earlier_policy_has_been_taken(link, monkeypatch):
@@ -214,7 +220,7 @@ def test_a_policy_that_cannot_be_written_is_logged_once_by_the_thread_that_write
         raise OSError("No space left on device")
 
     monkeypatch.setattr("tmrl_like.trainer.saver.write_atomically", full)
-    link = make_link(saver=Saver(tmp_path / "policy"))
+    link = make_link(saver=saver_at(tmp_path / "policy"))
     for bias in (1.0, 2.0):
         link.broadcast_model(policy(bias))
         link.on_tick(lambda data: True, connected=True)
@@ -267,7 +273,7 @@ def test_a_trainer_introduces_itself_with_its_spaces_its_run_and_the_file_of_its
     for path in (None, tmp_path / "policy", tmp_path / "policy", tmp_path / "other"):
         wire = TellingLink()
         receiver = Receiver(run="5eed")
-        link = TrainerLink(wire, "nowhere", "t", m.Spaces("o", "a"), receiver, saver=path and Saver(path))
+        link = TrainerLink(wire, "nowhere", "t", m.Spaces("o", "a"), receiver, saver=path and saver_at(path))
         hellos.append(wire.sent.get(timeout=20.0))
         link.close(0.0)
     said = {(hello.role, hello.name, hello.spaces, hello.run) for hello in hellos}

@@ -18,7 +18,6 @@ from tmrl_like.base.threads import start_thread
 from tmrl_like.errors import PolicyError
 from tmrl_like.policies.policy_file import PolicyCard, with_card
 from tmrl_like.policies.store import PolicyStore
-from tmrl_like.policies.weight_file import for_the_disk
 from tmrl_like.policies.weights import WeightsCopy, first_not_finite
 from tmrl_like.trainer.options import TrainerOptions
 
@@ -42,24 +41,24 @@ class Saver:
     def __init__(
         self,
         path: Path | None,
-        store: PolicyStore | None = None,
-        card: PolicyCard | None = None,
-        options: TrainerOptions | None = None,
-        training_steps: Callable[[], int] = lambda: 0,
+        store: PolicyStore | None,
+        card: PolicyCard,
+        options: TrainerOptions,
+        training_steps: Callable[[], int],
     ) -> None:
         """Begin.
 
         Args:
             path: the newest policy goes there; None: nowhere.
             store: all go there; None: nowhere.
-            card: what all files say of the policy, but version, time and steps; None: they hold weights alone.
+            card: what all files say of the policy, but version, time and steps.
             options: what the store keeps.
             training_steps: done so far.
         """
         self.path = path
         self._store = store
         self._card = card
-        self._options = options or TrainerOptions()
+        self._options = options
         self._training_steps = training_steps
         self._tagged_at_s, self._tagged_steps = time.monotonic(), training_steps()
         self._waiting: deque[Publication] = deque()
@@ -127,25 +126,17 @@ class Saver:
         policy.weights.wait()
         if first_not_finite(policy.weights.tensors):
             return
-        pieces, steps = policy.weights.pieces, policy.training_steps
-        if self._card is not None:
-            version, published_at_s = policy.version, policy.published_at_s
-            card = msgspec.structs.replace(
-                self._card, version=version, published_at_s=published_at_s, training_steps=steps
-            )
-            if self._store is not None:
-                kept = self._store.add(pieces, card)
-                if self._wants_tag(steps):
-                    self._store.tag(str(version), f"step-{steps}")
-                if self.path is not None:
-                    link_atomically(kept, self.path)
-                self._store.collect(self._options.keep_policies)
-                return
-            pieces = with_card(pieces, card)
-        else:
-            pieces = for_the_disk(pieces)
-        if self.path is not None:
-            write_atomically(self.path, *pieces)
+        version, published_at_s, weights, steps = policy
+        card = msgspec.structs.replace(self._card, version=version, published_at_s=published_at_s, training_steps=steps)
+        if self._store is not None:
+            kept = self._store.add(weights.pieces, card)
+            if self._wants_tag(steps):
+                self._store.tag(str(version), f"step-{steps}")
+            if self.path is not None:
+                link_atomically(kept, self.path)
+            self._store.collect(self._options.keep_policies)
+        elif self.path is not None:
+            write_atomically(self.path, *with_card(weights.pieces, card))
 
     def _wants_tag(self, steps: int) -> bool:
         """Whether both limits that are set have been passed since the last one."""

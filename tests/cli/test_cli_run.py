@@ -12,6 +12,7 @@ import msgspec
 import psutil
 import pytest
 from cli_commands import TINY, Command
+from kit.waiting import until
 
 from tmrl_like.config.experiment import Settings
 from tmrl_like.config.run_lock import use_run
@@ -77,11 +78,13 @@ def test_a_run_goes_on_without_its_page_and_one_ctrl_c_ends_everything(start: St
     run.wait_for("samples")
     with urllib.request.urlopen(f"{url}metrics", timeout=20) as answer:
         assert b"tmrl_trainers 1\n" in answer.read()
-    run.part("page").kill()
+    page = run.part("page")
+    page.kill()
     with pytest.raises(OSError):
         urllib.request.urlopen(url, timeout=20)
     assert run.process.poll() is None
-    family = [part for part in run.family() if part.status() != psutil.STATUS_ZOMBIE]
+    until(lambda: page.status() == psutil.STATUS_ZOMBIE)
+    family = [part for part in run.family() if part != page]
     assert len(family) == 4  # with the link
     run.process.send_signal(signal.SIGINT)
     assert run.ends() == 130, run.output

@@ -30,6 +30,7 @@ from tmrl_like.errors import EnvironmentFaultError, expect
 PRESSED_FROM = 1 / 3  # of the way: a third of the actions goes left, a third straight on, a third right
 _FIRST_RECORD_WITHIN_S = 5.0
 _RECORD_WITHIN_S = 2.0
+_ENDS_WITHIN_S = 0.2
 
 Axis = tuple[str, str]  # keys for -1 and +1; "" for none
 
@@ -253,6 +254,8 @@ class DesktopGameInterface(RealTimeGymInterface):  # type: ignore[misc]
         try:
             return self._telemetry.next_record(within_s)
         except EnvironmentFaultError:
+            if self._game is not None:
+                self._game.wait(_ENDS_WITHIN_S)  # it loses its connections a moment before it has ended
             self._check_alive()
             raise
 

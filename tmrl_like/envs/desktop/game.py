@@ -36,6 +36,12 @@ class GameProcess:
         """Of a process that ended; None: there is none."""
         return self._process.poll() if self._process is not None else None
 
+    def wait(self, within_s: float) -> None:
+        """Until it has ended, for so long at most."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if self._process is not None:
+                self._process.wait(within_s)
+
     def start(self) -> None:
         """Start it; one that is still running is ended first. Raises ConfigError if the command cannot be run."""
         self.close()

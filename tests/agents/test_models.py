@@ -227,6 +227,8 @@ def test_a_copy_that_shares_parameters_acts_with_the_newest_ones():
         (spaces.Tuple((spaces.Sequence(ACTIONS),)), r"observation space\[0\] is Sequence\("),
         (spaces.Graph(ACTIONS, None), r"observation space is Graph\("),
         (spaces.OneOf((spaces.Discrete(2), ACTIONS)), r"observation space is OneOf\("),
+        (spaces.Dict({}), r"observation space Dict\(\) is empty"),
+        (spaces.Box(0.0, 1.0, (0,)), "is empty"),
     ],
 )
 def test_observation_spaces_it_cannot_learn_from_are_refused_by_name(space, place):

@@ -146,22 +146,6 @@ def test_any_mixture_of_spaces_goes_through_everything(observation_space: Any, a
 
 
 @pytest.mark.parametrize(
-    ("observation_space", "told"),
-    [
-        (spaces.Dict(goal=spaces.Text(5)), r"the observation space\['goal'\] is Text"),
-        (spaces.Sequence(spaces.Discrete(2)), "the observation space is Sequence"),
-        (spaces.Tuple([spaces.Dict(map=spaces.Graph(ACTIONS[0], None))]), r"space\[0\]\['map'\] is Graph"),
-        (spaces.OneOf([spaces.Discrete(2)]), "the observation space is OneOf"),
-        (spaces.Dict({}), r"the observation space Dict\(\) is empty"),
-        (spaces.Box(0.0, 1.0, (0,)), "is empty"),
-    ],
-)
-def test_a_worker_that_could_not_learn_does_not_start(observation_space: Any, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
-        RolloutWorker(lambda: Fake(observation_space, ACTIONS[0]), SquashedGaussianActor, standalone=True)
-
-
-@pytest.mark.parametrize(
     "action_space", [spaces.Box(-1.0, 1.0, (0,)), spaces.Box(1.0, 1.0, (2,)), spaces.Box(0.0, np.inf, (1,))]
 )
 def test_actions_without_entries_or_bounds_are_refused(action_space: Any) -> None:

@@ -8,11 +8,9 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from house import buffers_of
 from rtgym import DEFAULT_CONFIG_DICT, RealTimeGymInterface
 
 from tmrl_like.base.functional import partial
-from tmrl_like.cli.check import taken
 from tmrl_like.envs import GenericGymEnv
 from tmrl_like.envs.actions import actions_of_reset, neutral_action
 from tmrl_like.errors import ConfigError, EnvironmentFaultError
@@ -75,17 +73,6 @@ def rtgym_env(
     return GenericGymEnv(version, {"config": config})
 
 
-@pytest.mark.parametrize("version", ["real-time-gym-v1", "real-time-gym-ts-v1"])
-@pytest.mark.parametrize("where", ["send_control", "reset", "get_obs_rew_terminated_info"])
-def test_an_interface_that_raises_raises_in_the_caller(version: str, where: str) -> None:
-    env = rtgym_env(version, raise_in=where, after=1)
-    with pytest.raises(ConnectionError, match=f"no answer in {where}"):
-        for _ in range(3):
-            env.reset()
-            for _ in range(5):
-                env.step(np.zeros(1, np.float32))
-
-
 @pytest.mark.parametrize("method", ["reset", "get_obs_rew_terminated_info"])
 @pytest.mark.parametrize("result", [None, (1, 2, 3), ([np.zeros(2, np.float32)], 0.0, False, False, {})])
 def test_an_interface_that_returns_something_else_raises(
@@ -128,6 +115,7 @@ def test_an_interface_whose_environment_cannot_be_made_is_closed() -> None:
         ({"time_step_duration": -1}, "time_step_duration is -1; it must be finite and not negative"),
         ({"time_step_duration": float("nan")}, "time_step_duration is nan"),
         ({"start_obs_capture": float("inf")}, "start_obs_capture is inf"),
+        ({"spin_s": float("inf")}, "spin_s is inf"),
         ({"act_buf_len": 0}, "act_buf_len is 0; rtgym needs 1 or more"),
         ({"ep_max_length": 0}, "ep_max_length is 0; rtgym needs 1 or more"),
     ],
@@ -136,31 +124,6 @@ def test_numbers_that_rtgym_cannot_work_with_are_refused_by_name(changed: dict[s
     config = {**DEFAULT_CONFIG_DICT, "interface": Interface} | changed
     with pytest.raises(ConfigError, match=told):
         GenericGymEnv("real-time-gym-ts-v1", {"config": config})
-
-
-def test_a_worker_survives_an_interface_that_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tmrl_like.envs.supervision._MAX_BACKOFF_S", 0.0)
-
-    class Actor(LinearActor):
-        def act(self, obs: Any, test: bool = False) -> Any:
-            return np.zeros(1, np.float32)
-
-    worker = RolloutWorker(partial(rtgym_env, raise_in="get_obs_rew_terminated_info", after=7), Actor, standalone=True)
-    stats = worker.run_episodes(nb_episodes=3)
-    assert [bool(s.fault) for s in stats] == [False, True, False]
-    assert stats[1].truncated
-
-
-def test_all_rtgym_keys_reach_the_environment_and_the_action_buffer_is_in_the_space() -> None:
-    env = rtgym_env()
-    assert len(env.observation_space.spaces) == 1 + 2
-    obs, _ = env.reset()
-    assert len(obs) == 3
-    for i in range(5):
-        obs, _, _, truncated, _ = env.step(np.full(1, i / 10, np.float32))
-    assert truncated
-    assert [a.item() for a in obs[1:]] == pytest.approx([0.3, 0.4])
-    assert env.time_step_s == STEP_S
 
 
 def test_a_missed_deadline_is_counted_and_told(caplog: pytest.LogCaptureFixture) -> None:
@@ -247,32 +210,3 @@ def test_an_unknown_environment_is_named() -> None:
 def test_arguments_that_an_environment_does_not_take_are_named() -> None:
     with pytest.raises(ConfigError, match=r"Pendulum-v1.*gravity"):
         GenericGymEnv("Pendulum-v1", {"gravity": 3})
-
-
-@pytest.mark.parametrize("reset_act_buf", [False, True])
-def test_crc_debugging_passes_with_test_episodes_between_training_episodes(reset_act_buf: bool) -> None:
-    """With reset_act_buf=False a test episode changes the action buffer that the next one begins with."""
-    from tmrl_like.replay import DropHistory, ReplayMemory
-
-    class Actor(LinearActor):
-        def act(self, obs: Any, test: bool = False) -> Any:
-            return np.random.default_rng().random(1).astype(np.float32)
-
-    def make_env() -> GenericGymEnv:
-        config = {**DEFAULT_CONFIG_DICT, "interface": Interface, "time_step_duration": 0.001}
-        config |= {"start_obs_capture": 0.001, "time_step_timeout_factor": 1e3, "ep_max_length": 12}
-        config |= {"act_buf_len": 3, "reset_act_buf": reset_act_buf}
-        return GenericGymEnv("real-time-gym-ts-v1", {"config": config})
-
-    memory = ReplayMemory(act_buf_len=3, crc_debug=True, batch_size=200)
-    worker = RolloutWorker(make_env, Actor, DropHistory(3), standalone=True, crc_debug=True)
-    with taken(worker) as take:
-        for _ in range(4):
-            worker.collect_train_episode()
-            worker.run_episode()
-        for buffer in buffers_of(take()):
-            memory.append(buffer)
-    assert len(memory) > 20
-    for _ in range(5):
-        memory.sample()
-    assert memory.crc_checked >= 1000

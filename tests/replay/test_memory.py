@@ -12,10 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from list_memory import ListMemory
-from simulated_drone import SimulatedDroneEnv
 
 from tmrl_like.base import tree
-from tmrl_like.envs.actions import actions_of_reset
 from tmrl_like.errors import ConfigError, MemoryContractError, PipelineMismatchError
 from tmrl_like.replay import DropHistory, ReplayMemory, check_transition, compressor_of
 from tmrl_like.replay.crc import first_difference
@@ -221,33 +219,6 @@ def test_a_wrong_act_buf_len_is_found_by_crc_debugging():
         memory.sample()
 
 
-def test_crc_debugging_counts_what_it_checked():
-    memory = filled(crc_debug=True)
-    memory.sample()
-    assert memory.crc_checked == 50
-
-
-def test_the_drone_is_rebuilt_bit_for_bit():
-    env, steps, obs, rng = SimulatedDroneEnv(seed=1, ep_max_length=20), [], None, np.random.default_rng(0)
-    while len(steps) < 300:
-        if obs is None:
-            obs, _ = env.reset()
-            for act in actions_of_reset(env, obs):
-                steps.append(Step(Sample(act, obs, 0.0, False, False, {}), True, (None, *[0] * 5)))
-            continue
-        act = rng.uniform(-2, 2, 2).astype(np.float32)
-        new_obs, rew, terminated, truncated, info = env.step(act)
-        sample = Sample(act, new_obs, rew, terminated, truncated, info)
-        steps.append(Step(sample, False, (obs, act, rew, new_obs, terminated, truncated)))
-        obs = None if terminated or truncated else new_obs
-    memory = ReplayMemory(act_buf_len=4, crc_debug=True)
-    for piece in cut(steps, [7]):
-        memory.append(packed(piece, "w", lambda sample: DropHistory(4)(*sample)))
-    for k in range(len(memory)):
-        memory[k]
-    assert memory.crc_checked == len(memory) > 240
-
-
 @pytest.mark.parametrize("is_batched", [False, True])
 def test_preprocessors_see_raw_observations_after_the_check(is_batched):
     def only_reading(obs):
@@ -395,11 +366,6 @@ def test_an_action_buffer_needs_tuple_observations():
 def test_items_outside_are_refused():
     with pytest.raises(IndexError, match="item 5"):
         ReplayMemory().get_transition(5)
-
-
-def test_drawing_from_an_empty_memory_says_to_wait():
-    with pytest.raises(MemoryContractError, match="ready"):
-        ReplayMemory().sample()
 
 
 def test_impossible_numbers_are_refused():

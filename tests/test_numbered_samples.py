@@ -1,7 +1,5 @@
 """What numbers samples, and audits them, does what it says, with nothing of the pipeline in between."""
 
-import time
-
 import numpy as np
 import pytest
 from numbered_samples import Ledger, NumberedEnv, audit, produced
@@ -52,15 +50,6 @@ def test_a_numbered_environment_counts_every_sample_across_incarnations(tmp_path
             held += [env.step(env.action_space.sample())[0] for _ in range(4)]
     assert produced(tmp_path) == {(3, 1): 10, (3, 2): 10}
     assert audit(np.array(held), produced(tmp_path)).exactly_once
-
-
-def test_a_numbered_environment_keeps_its_period(tmp_path):
-    env = NumberedEnv(tmp_path, period_s=0.01)
-    env.reset()
-    started = time.perf_counter()
-    for _ in range(20):
-        env.step(None)
-    assert time.perf_counter() - started >= 0.19
 
 
 class LedgerListMemory(Ledger, ListMemory):

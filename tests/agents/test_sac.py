@@ -313,12 +313,6 @@ def test_critics_have_layers_of_256_beside_an_actor_that_does_not_say_its_own():
     assert [layer.weight.shape[-1] for layer in agent.critic.hidden] == [256, 256]
 
 
-def test_droq_critics_plug_in_as_a_factory():
-    critic_cls = partial(EnsembleCritic, hidden_sizes=(16, 16), dropout=0.01)
-    agent = SACAgent(OBS, ACT, critic_cls=critic_cls)
-    assert np.isfinite(float(agent.train(random_batch())["loss_critic"]))
-
-
 def test_a_user_s_critic_gets_the_observation_as_the_memory_gives_it():
     class Mine(torch.nn.Module):
         def __init__(self, observation_space, action_space, n_critics):

@@ -56,27 +56,23 @@ Record = Callable[[int], bytes]
 def drone_record(sequence: int) -> bytes:
     """100 samples of the drone as they arrive; its action buffer has been dropped."""
     rng = np.random.default_rng(sequence)
-    writer = PacketWriter()
-    for k in range(PACKET):
-        obs = tuple(rng.uniform(-1, 1, (4, 1)).astype(np.float32))
-        sample = (rng.uniform(-2, 2, 2).astype(np.float32), obs, np.float32(-1.0), False, False, {})
-        writer.append(sample, StepTiming(1e9 + k * 0.05, 1e-4, 1e-5, 3), k == 0)
-    return _sealed(sequence, writer)
+    return _sealed(sequence, lambda: tuple(rng.uniform(-1, 1, (4, 1)).astype(np.float32)))
 
 
 def picture_record(sequence: int) -> bytes:
     """100 samples of stacks of pictures, half of each of them noise."""
     rng = np.random.default_rng(sequence)
-    writer = PacketWriter()
+    return _sealed(
+        sequence,
+        lambda: np.concatenate((rng.integers(0, 256, (4, 32, 64), np.uint8), np.zeros((4, 32, 64), np.uint8)), axis=1),
+    )
+
+
+def _sealed(sequence: int, observe: Callable[[], Any]) -> bytes:
+    rng, writer = np.random.default_rng((sequence, 1)), PacketWriter()
     for k in range(PACKET):
-        stack = np.zeros((4, 64, 64), np.uint8)
-        stack[:, :32] = rng.integers(0, 256, (4, 32, 64), np.uint8)
-        sample = (np.zeros(2, np.float32), stack, np.float32(-1.0), False, False, {})
+        sample = (rng.uniform(-2, 2, 2).astype(np.float32), observe(), np.float32(-1.0), False, False, {})
         writer.append(sample, StepTiming(1e9 + k * 0.05, 1e-4, 1e-5, 3), k == 0)
-    return _sealed(sequence, writer)
-
-
-def _sealed(sequence: int, writer: PacketWriter) -> bytes:
     return sealed_packet(Receipt("bench", 1, sequence), 0, writer, (), Compressor())
 
 

@@ -16,7 +16,6 @@ import contextlib
 import json
 import os
 import random
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,9 +26,8 @@ from typing import Any
 
 import numpy as np
 import psutil
-from _common import Options, finish
+from _common import CONFIG, Options, finish, free_ports
 
-CONFIG = Path(__file__).parents[2] / "config" / "drone.yaml"
 LOOK_EVERY_S = 2.0
 KINDS = ("resident MB", "own MB", "descriptors", "threads")
 OPTIONS = {
@@ -54,8 +52,7 @@ class Run:
     def __init__(self, transport: str, home: Path) -> None:
         self.transport = transport
         self.home = home
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port = free.getsockname()[1]
+        (self._port,) = free_ports(1)
         self._parts: dict[str, subprocess.Popen[bytes]] = {}
         self.looks: Looks = defaultdict(list)
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from _common import CONFIG, Options, finish, median, repeat
+from _common import CONFIG, Options, finish, free_ports, median, repeat
 
 BIND = "import socket,sys,time; s=socket.create_server(('127.0.0.1',int(sys.argv[1]))); time.sleep(60)"
 FIRST_STEP = """
@@ -52,8 +52,7 @@ def run(cpu: list[float], *command: str) -> float:
 
 def listens(home: str, command: Callable[[int], list[str]]) -> float:
     """Seconds from the start of a Python until its port accepts."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     started = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, *command(port)],

@@ -145,13 +145,6 @@ def test_both_views_show_what_happens(capsys: pytest.CaptureFixture[str]) -> Non
     assert out.count("5,000 steps") >= 2
 
 
-def test_samples_are_counted_before_training_begins(capsys: pytest.CaptureFixture[str]) -> None:
-    progress, view = Progress(Settings()), PlainView("title")
-    progress.add({"kind": "warm_up", "time_s": 1.0, "env_steps_total": 600, "start_training": 1000})
-    view.show("training", progress)
-    assert "waiting for samples: 600 of 1,000" in capsys.readouterr().out
-
-
 def test_a_terminal_state_that_no_test_has_reached_may_not_exist() -> None:
     progress = Progress(Settings())
     progress.add(ROUND)

@@ -111,12 +111,6 @@ def test_every_item_is_what_the_environments_produced():
     assert memory.own.crc_checked == memory.demonstrations.crc_checked == 20
 
 
-def test_returns_work_in_both():
-    memory = filled(OWN, EXPERT, inner={"n_steps": 3, "gamma": 0.9})
-    assert len(memory.sample().discount) == 40
-    assert memory.gamma == 0.9
-
-
 def test_a_users_memory_can_be_inside():
     memory = WithDemonstrations(partial(ListMemory, batch_size=10))
     for worker in (OWN, EXPERT):

@@ -205,14 +205,6 @@ def test_another_batch_size_and_another_seed_hold_from_the_next_batch():
     assert torch.equal(memory.sample().rew, other.sample().rew)
 
 
-def test_large_batches_are_drawn_one_by_one():
-    memory = ReplayMemory(batch_size=600)
-    memory.append(rows([(0, np.zeros(100, np.float32), 0.0)] * 5))
-    for _ in range(5):
-        memory.sample()
-    assert memory._at_once == 2
-
-
 def test_a_wrong_act_buf_len_is_found_by_crc_debugging():
     memory = filled(crc_debug=True, act_buf_len=LENGTH - 1)
     with pytest.raises(PipelineMismatchError, match="last_obs"):
@@ -263,18 +255,6 @@ def test_a_reward_may_be_a_number_or_an_array_of_one(first):
         memory.append(rows([(1, np.ones(2), rew), (1, np.ones(2), rew)], reset_at=()))
     rewards = [np.asarray(memory.get_transition(k).rew).item() for k in range(len(memory))]
     assert rewards == [0.0, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0]
-
-
-def test_plain_batches_are_gathered_and_those_of_crc_debugging_are_checked_one_by_one(monkeypatch):
-    memories = filled(), filled(crc_debug=True)
-    rebuilt = []
-    whole = ReplayMemory.get_transition
-    monkeypatch.setattr(ReplayMemory, "get_transition", lambda self, item: rebuilt.append(item) or whole(self, item))
-    counts = []
-    for memory in memories:
-        memory.sample()
-        counts.append(len(rebuilt))
-    assert counts == [0, 50]
 
 
 def test_a_default_action_of_another_float_type_is_cast():

@@ -165,17 +165,6 @@ def test_long_episodes_are_truncated_and_never_terminated(house):
     assert not any(s.terminated for s in samples)
 
 
-def test_test_episodes_report_a_return_and_no_samples(house, until):
-    house.server()
-    trainer, worker = house.trainer(), house.worker()
-    house.start(worker.run_episode)
-    deliveries = []
-    until(lambda: deliveries.extend(trainer.link.retrieve(0.05)) or deliveries)
-    assert [e.test for d in deliveries for e in d.episodes] == [True]
-    assert sum(len(d.buffer) for d in deliveries) == 0
-    assert deliveries[0].episodes[0].return_ == 55.0
-
-
 class ShowsTests(LinearActor):
     """Its action is 1 in tests and -1 in training."""
 
@@ -625,13 +614,6 @@ def test_a_wrong_key_is_an_error_that_says_what_to_do(zmq_house, tmp_path, monke
     with pytest.raises(CredentialsError, match="keys invite"):
         worker.wait_connected(240)  # a busy machine takes handshakes, and greetings, slowly
     assert "breaks off each handshake: is it the server that this machine's key is for?" in caplog.text
-
-
-def test_a_server_that_does_not_answer_is_named(zmq_house, caplog, until, monkeypatch):
-    monkeypatch.setattr("tmrl_like.delivery.session._COMPLAIN_AFTER_S", 0.2)
-    zmq_house.port = 1
-    zmq_house.worker()
-    until(lambda: any("no server answers at 127.0.0.1:1" in r.message for r in caplog.records))
 
 
 def test_an_environment_that_always_raises_ends_the_worker_with_the_cause(monkeypatch):

@@ -204,16 +204,6 @@ def test_steering_away_crosses_a_line_and_leaves_the_route(simulator: stand_in.S
     env.close()
 
 
-def test_a_car_at_rest_is_stuck(simulator: stand_in.Simulator) -> None:
-    env = CarlaSyncEnv(STEP_S, **options(simulator, route=RouteOptions(stuck_after_s=1.0)))
-    env.reset()
-    steps = 1
-    while not (result := env.step(np.zeros(2, np.float32)))[2]:
-        steps += 1
-    assert (result[4]["ended_by"], steps) == ("stuck", pytest.approx(20, abs=1))
-    env.close()
-
-
 # -- what is made is removed -------------------------------------------------------------------------
 
 

@@ -412,6 +412,21 @@ def test_an_episode_that_was_reported_survives_a_kill_as_well(outbox):
     assert [(packet.samples, [e.return_ for e in packet.episodes]) for packet in packets] == [(1, [-5.0])]
 
 
+def test_a_report_of_a_packet_that_was_sealed_is_not_taken_again_from_the_file_that_it_ends_in(outbox):
+    box = outbox(1, max_samples=100)
+    fill(box, 1)
+    box.begin_file()
+    box.end_episode(STATS)
+    trainer = Trainer()
+    box.pump(trainer.send, True)
+    trainer.acknowledge(box)
+    fill(box, 2)
+    box.kill()
+    box = outbox(2, max_samples=100)
+    box.pump(trainer.send, True)
+    assert trainer.rows == {1: [1, 2]}
+
+
 def test_what_cannot_be_taken_over_because_the_disk_is_full_is_there_for_the_next_process(outbox, monkeypatch):
     box = outbox(1, max_samples=100)
     fill(box, 1, 2)

@@ -8,7 +8,17 @@ from both_ends import Wire, opened_ends, sample
 from disk import PowerDisk
 
 from tmrl_like.delivery.log import segments_in as logs_in
-from tmrl_like.delivery.segments import END, FREED, HEAD_BYTES, NUMBER, ROW, Segment, segments_in
+from tmrl_like.delivery.segments import (
+    END,
+    FREED,
+    HEAD_BYTES,
+    NUMBER,
+    RESUME,
+    ROW,
+    SEALED,
+    Segment,
+    segments_in,
+)
 from tmrl_like.wire.packet import decode_body
 
 
@@ -105,6 +115,21 @@ def test_what_was_asked_to_leave_early_moves_no_sample_to_a_later_packet(ends):
 
     cut(box, lose_the_marks)
     assert packets_of(ends(2, max_samples=4)) == [(1, 0, [0, 1, 2, 3]), (2, 1, [4, 5, 6, 7])]
+
+
+def test_what_begins_in_a_file_that_is_gone_is_not_certain(ends):
+    box = ends(max_samples=2)
+    box.append(sample(0))
+    box.begin_file()
+    box.append(sample(1))
+    box.append(sample(2))
+    box.pump(lambda data: True, True)  # packet 1: samples 0 and 1
+
+    def let_the_second_be_as_it_was_before_the_first_was_freed(segments):
+        segments[1].words[RESUME] = segments[1].words[SEALED] = 0
+
+    cut(box, let_the_second_be_as_it_was_before_the_first_was_freed)
+    assert packets_of(ends(2)) == []
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -110,6 +110,11 @@ def test_what_is_new_in_a_bundle_that_begins_with_known_packets_is_taken(trainer
     assert [number for number, _ in trainer.taken] == [1, 2, 3, 4]
 
 
+def test_what_a_bundle_holds_twice_is_taken_once(trainer):
+    trainer.give(1, 2, 1, 2, 3)
+    assert trainer.taken == [(1, "w/7/0/1"), (2, "w/7/0/1"), (3, "w/7/0/1")]
+
+
 def test_of_a_process_that_was_never_heard_of_the_first_packet_that_is_kept_comes_first(trainer):
     trainer.give(8, previous=7)
     assert trainer.taken == []

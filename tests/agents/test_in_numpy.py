@@ -183,7 +183,7 @@ def test_an_action_is_the_callers_own():
 def test_untrained_it_begins_as_torch_does(name):
     np.random.seed(0)
     options = {"hidden_sizes": (200, 100), "layer_norm": True}
-    parts = getattr(in_numpy, name)(vector(1, 50), ACTIONS[name][0], **options).snapshot()
+    parts = getattr(in_numpy, name)(vector(1, 50), ACTIONS[name][0], **options).network.parameters
     actor = getattr(agents, name)(vector(1, 50), ACTIONS[name][0], **options)
     for key, values in actor.state_dict().items():
         if values.numel() > 50:

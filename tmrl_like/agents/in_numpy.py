@@ -138,14 +138,10 @@ class NumpyActor(OnDisk, ABC):
         """What a file of its weights holds: of each parameter, by name, dtype and shape."""
         return self.network.manifest
 
-    def snapshot(self) -> dict[str, _Array]:
-        """A copy of the parameters, as they are now."""
-        return {name: values.copy() for name, values in self.network.parameters.items()}
-
     def weights(self) -> bytes:
         """The parameters as safetensors bytes."""
-        forms, parameters = self.manifest(), self.snapshot()
-        pieces = ((name, *form, parameters[name].data.cast("B")) for name, form in forms.items())
+        parameters = self.network.parameters
+        pieces = ((name, *form, parameters[name].data.cast("B")) for name, form in self.manifest().items())
         return b"".join(pieces_of_file(pieces))
 
     def load_weights(self, weights: bytes | bytearray | memoryview) -> None:

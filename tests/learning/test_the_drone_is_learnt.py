@@ -1,34 +1,15 @@
 """The drone of config/drone.yaml, without its clock: memory, agent and preprocessor as they ship must learn it."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
 from simulated_drone import SimulatedDroneEnv
+from solo import drive, learn, seen_alike
 
 from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
 from tmrl_like.base.functional import partial
-from tmrl_like.envs.actions import actions_of_reset
 from tmrl_like.envs.drone import MirroredFlights, TargetInView
-from tmrl_like.policies.actor import ActorModule
-from tmrl_like.replay import DropHistory, ReplayMemory
-from tmrl_like.types import Buffer, Info
-
-
-def fly(env: SimulatedDroneEnv, actor: ActorModule, view: TargetInView, test: bool) -> tuple[list[Any], float, bool]:
-    """One episode: its samples, its return, whether the drone reached the target."""
-    compress = DropHistory(4)
-    obs, info = env.reset()
-    resets = [(act, obs, 0.0, False, False, Info(info, is_reset=True)) for act in actions_of_reset(env, obs)]
-    samples = [compress(*reset) for reset in resets]
-    total, terminated, truncated = 0.0, False, False
-    while not (terminated or truncated):
-        action = actor.act_(view(obs), test)
-        obs, rew, terminated, truncated, info = env.step(action)
-        samples.append(compress(action, obs, rew, terminated, truncated, Info(info)))
-        total += float(rew)
-    return samples, total, terminated
+from tmrl_like.replay import ReplayMemory
 
 
 @pytest.mark.learn
@@ -60,28 +41,15 @@ def test_the_drone_reaches_its_target_after_two_minutes_of_flight(seed: int) -> 
         memory_size=10_000,
     )
     memory.seed(seed)
-    steps = trained = 0
-    while steps < 2400:
-        samples, _, _ = fly(env, agent.get_actor(), view, test=False)
-        memory.append(Buffer(samples, "drone"))
-        steps += len(samples) - 1
-        while steps > 200 and trained < 6 * steps:
-            agent.train(memory.sample())
-            trained += 1
-    flights = [fly(SimulatedDroneEnv(seed=1000 + i), agent.get_actor(), view, test=True) for i in range(40)]
-    assert np.mean([reached for *_, reached in flights]) >= 0.9
-    assert np.mean([total for _, total, _ in flights]) > -6.0
+    learn(agent, memory, lambda: drive(env, agent.get_actor(), 4, False, view)[0], 2400, first_steps=200, ratio=6)
+    flights = [drive(SimulatedDroneEnv(seed=1000 + i), agent.get_actor(), 4, True, view) for i in range(40)]
+    assert np.mean([reached for _, _, reached, _ in flights]) >= 0.9
+    assert np.mean([total for _, total, *_ in flights]) > -6.0
 
 
 def test_the_view_of_the_target_is_the_same_for_arrays_and_batches() -> None:
-    view = TargetInView()
     obs = tuple(np.array([v], np.float32) for v in (0.1, -0.2, 0.3, 0.4)) + (np.ones(2, np.float32),) * 4
-    alone = view(obs)
-    batch = view(tuple(torch.from_numpy(o)[None] for o in obs))
-    assert [a.shape for a in alone] == [o.shape for o in obs]
-    for one, many in zip(alone, batch, strict=True):
-        assert one.dtype == np.float32
-        assert torch.allclose(torch.from_numpy(one), many[0])
+    alone = seen_alike(TargetInView(), obs)
     assert alone[2].item() == pytest.approx(0.1)
     assert alone[1].item() == pytest.approx(0.7 * 0.6 / 0.61**0.5)
 

@@ -10,16 +10,14 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from solo import drive, learn, seen_alike
 
 from tmrl_like.agents import EnsembleCritic, SACAgent, SquashedGaussianActor
 from tmrl_like.base.functional import partial
-from tmrl_like.envs.actions import actions_of_reset
 from tmrl_like.envs.robot import env as robot
 from tmrl_like.envs.robot.driver import RobotCommand, RobotState
 from tmrl_like.envs.robot.physics import COMMAND, CYCLE_S, STATE, Arm, ArmOptions
-from tmrl_like.policies.actor import ActorModule
-from tmrl_like.replay import DropHistory, ReplayMemory
-from tmrl_like.types import Buffer, Info
+from tmrl_like.replay import ReplayMemory
 
 TIME_STEP_S, EPISODE_STEPS, ACTIONS = 0.05, 60, 2
 
@@ -91,24 +89,6 @@ class ClocklessRobotEnv(gymnasium.Env[Any, Any]):
         self._result = self._interface.get_obs_rew_terminated_info()
 
 
-def reach(
-    env: ClocklessRobotEnv, actor: ActorModule, view: robot.TargetInView, test: bool
-) -> tuple[list[Any], float, bool]:
-    """One episode: its samples, its return, whether the arm reached the target."""
-    compress = DropHistory(ACTIONS)
-    actor.reset()
-    obs, info = env.reset()
-    resets = [(act, obs, 0.0, False, False, Info(info, is_reset=True)) for act in actions_of_reset(env, obs)]
-    samples = [compress(*reset) for reset in resets]
-    total, terminated, truncated = 0.0, False, False
-    while not (terminated or truncated):
-        action = actor.act_(view(obs), test)
-        obs, rew, terminated, truncated, info = env.step(action)
-        samples.append(compress(action, obs, rew, terminated, truncated, Info(info)))
-        total += float(rew)
-    return samples, total, terminated
-
-
 @pytest.mark.learn
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("seed", [0, 1, 2])
@@ -138,18 +118,16 @@ def test_the_arm_reaches_its_targets_after_a_minute(seed: int, monkeypatch: pyte
         sample_preprocessor=robot.OtherTargets(seed),
     )
     memory.seed(seed)
-    steps = trained = 0
     changes = []
-    while steps < 1200:
-        samples, _, _ = reach(env, agent.get_actor(), view, test=False)
-        memory.append(Buffer(samples, "robot"))
-        steps += len(samples) - 1
+
+    def collect() -> list[Any]:
+        samples, *_ = drive(env, agent.get_actor(), ACTIONS, False, view)
         changes.append(np.abs(np.diff([sample[0] for sample in samples[ACTIONS:]], axis=0)))
-        while steps > 100 and trained < 20 * steps:
-            agent.train(memory.sample())
-            trained += 1
-    tests = [reach(ClocklessRobotEnv(1000 + i, monkeypatch), agent.get_actor(), view, test=True)[1:] for i in range(40)]
-    totals, reached = zip(*tests, strict=True)
+        return samples
+
+    learn(agent, memory, collect, 1200, first_steps=100, ratio=20)
+    envs = (ClocklessRobotEnv(1000 + i, monkeypatch) for i in range(40))  # each with its clock, when its turn comes
+    _, totals, reached, _ = zip(*[drive(one, agent.get_actor(), ACTIONS, True, view) for one in envs], strict=True)
     change = np.concatenate(changes).mean()
     print(f"seed {seed}: return {np.mean(totals):.2f}, reached {np.mean(reached):.0%}, change of actions {change:.3f}")
     assert change < 0.45  # with independent noise 0.56 and 0.66, seeds 2 and 1
@@ -158,14 +136,8 @@ def test_the_arm_reaches_its_targets_after_a_minute(seed: int, monkeypatch: pyte
 
 
 def test_the_view_of_the_target_is_the_same_for_arrays_and_batches() -> None:
-    view = robot.TargetInView()
     obs = tuple(np.array(v, np.float32) for v in ((0.1, -0.2), (1.0, -1.0), (0.5, 0.1), (0.3, -0.004), (2.0, 0.0)))
-    alone = view(obs)
-    batch = view(tuple(torch.from_numpy(o)[None] for o in obs))
-    assert [a.shape for a in alone] == [o.shape for o in obs]
-    for one, many in zip(alone, batch, strict=True):
-        assert one.dtype == np.float32
-        assert torch.allclose(torch.from_numpy(one), many[0])
+    alone = seen_alike(robot.TargetInView(), obs)
     assert alone[2] == pytest.approx([0.7 * 0.3 / 0.31**0.5, -0.7 * 0.004 / 0.014**0.5])
 
 

@@ -42,7 +42,7 @@ from tmrl_like.policies.store import PolicyStore
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from tmrl_like.trainer.options import TrainerOptions
 from tmrl_like.trainer.schedule import TrainingOffline
-from tmrl_like.types import ActionSource
+from tmrl_like.types import ActionSource, Batch
 
 SOON = OutboxOptions(max_age_s=0.0)
 
@@ -56,6 +56,13 @@ def retrieve(trainer, n, within_s=60.0):
         samples += [s for d in deliveries for s in d.buffer.memory]
         trainer.link.confirm(deliveries)
     return samples
+
+
+def publish(trainer, trained=False):
+    """The agent's policy as it is, or after a training step."""
+    if trained:
+        trainer.training.agent.train(Batch(*(torch.zeros(1) for _ in range(6))))
+    trainer.link.broadcast_model(trainer.training.agent.get_actor())
 
 
 def is_gapless(samples):
@@ -137,7 +144,7 @@ def test_an_old_compressor_gets_an_error_that_names_the_item_that_split(house):
 def test_every_sample_names_the_policy_that_drove_and_a_reset_has_no_duration(house):
     house.server()
     trainer, worker = house.trainer(), house.worker()
-    trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    publish(trainer)
     worker.update_actor_weights(blocking=True)
     worker.collect_train_episode()
     samples = retrieve(trainer, 11)
@@ -259,8 +266,7 @@ def test_experts_send_samples_and_ignore_weights(house, until):
     trainer, worker = house.trainer(), house.worker(partial(CountingEnv, step_s=0.001))
     house.start(worker.run, expert=True)
     retrieve(trainer, 5)
-    trainer.training.agent.train(_batch())
-    trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    publish(trainer, trained=True)
     until(lambda: server.counters.policies == 1)
     retrieve(trainer, 50)
     assert worker.policy_version == 0
@@ -280,19 +286,11 @@ def test_an_experts_samples_say_so_and_continue_no_policys(house, until):
     assert streams[ActionSource.POLICY] != streams[ActionSource.EXPERT]
 
 
-def _batch():
-    import torch
-
-    from tmrl_like.types import Batch
-
-    return Batch(*(torch.zeros(1) for _ in range(6)))
-
-
 def test_a_late_joiner_gets_the_newest_weights_at_once(house, until):
     server = house.server()
     trainer = house.trainer()
     trainer.link.session.wait_connected(60)
-    trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    publish(trainer)
     until(lambda: server.counters.policies == 1)
     trainer.close()
     worker = house.worker()
@@ -307,7 +305,7 @@ def test_weights_change_inside_an_episode(house, until):
     versions = set()
 
     def seen_three_versions():
-        trainer.link.broadcast_model(trainer.training.agent.get_actor())
+        publish(trainer)
         for d in trainer.link.retrieve(0.05):
             versions.update(s.info.timing.policy_version for s in d.buffer.memory)
         return len(versions) >= 3
@@ -320,8 +318,7 @@ def test_the_worker_keeps_its_weights_at_model_path_and_starts_with_them(house, 
     path = tmp_path / "w" / "policy.safetensors"
     trainer, worker = house.trainer(), house.worker(model_path=path, model_path_history=tmp_path / "h", model_history=2)
     for _ in range(4):
-        trainer.training.agent.train(_batch())
-        trainer.link.broadcast_model(trainer.training.agent.get_actor())
+        publish(trainer, trained=True)
         until(worker.update_actor_weights)
     until(lambda: path.exists() and len(list(tmp_path.glob("h_*"))) == 2)
     reader = RolloutWorker(CountingEnv, LinearActor, model_path=path, standalone=True)
@@ -342,8 +339,7 @@ def test_a_disk_that_is_slow_to_take_weights_does_not_hold_up_the_link(house, tm
     path = tmp_path / "policy"
     trainer, worker = house.trainer(), house.worker(model_path=path, model_path_history=tmp_path / "h", model_history=2)
     for _ in range(24):
-        trainer.training.agent.train(_batch())
-        trainer.link.broadcast_model(trainer.training.agent.get_actor())
+        publish(trainer, trained=True)
         until(worker.update_actor_weights)
     is_free.set()
 
@@ -368,8 +364,7 @@ def test_a_worker_whose_weights_are_damaged_starts_without_them(house, tmp_path,
     assert caplog.text.count("starting without weights") == 1
     assert (tmp_path / "policy.damaged").stat().st_size == len(data)
     assert not worker.loop.dead_man.has_policy
-    trainer.training.agent.train(_batch())
-    trainer.link.broadcast_model(trainer.training.agent.get_actor())
+    publish(trainer, trained=True)
     until(path.exists)
 
 
@@ -876,7 +871,7 @@ def test_a_pinned_worker_drives_its_version_whatever_is_published(house, tmp_pat
     worker = house.worker(policy=store.path(7), wait_for_policy=True, max_policy_age_s=1e-9)
     thread = house.start(worker.run)
     for _ in range(20):
-        trainer.link.broadcast_model(trainer.training.agent.get_actor())
+        publish(trainer)
         samples = retrieve(trainer, 10)
         assert {sample.info.timing.policy_version for sample in samples} == {7}
         actions = [float(sample.act[0]) for sample in samples if not sample.info.is_reset]

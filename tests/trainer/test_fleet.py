@@ -1,20 +1,28 @@
 """What the trainer knows of its workers."""
 
+import pytest
+from kit.clocks import Clock
+
 from tmrl_like.trainer.fleet import Fleet
 from tmrl_like.wire import messages as m
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock(100.0)
+    monkeypatch.setattr("tmrl_like.trainer.fleet.time.monotonic", clock)
+    return clock
 
 
 def beat(version, worker="w", **condition):
     return m.Beat(worker=worker, policy_version=version, **condition)
 
 
-def test_a_worker_that_does_not_advance_is_reported_once_and_so_is_its_recovery(caplog, monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr("tmrl_like.trainer.fleet.time.monotonic", lambda: now[0])
+def test_a_worker_that_does_not_advance_is_reported_once_and_so_is_its_recovery(caplog, clock):
     caplog.set_level("INFO")
     fleet = Fleet(stalled_after_s=10.0)
     for newest in range(1, 60):
-        now[0] += 0.5
+        clock.now += 0.5
         fleet.on_beat(beat(1), newest)
         fleet.on_beat(beat(newest - 1, "slow"), newest)
         fleet.on_beat(beat(0, "expert", expert=True), newest)
@@ -36,30 +44,26 @@ def test_a_worker_that_does_not_advance_is_reported_once_and_so_is_its_recovery(
     assert "slow" not in caplog.text.replace("worker slow is here", "")
 
 
-def test_a_trainer_that_publishes_rarely_and_a_worker_that_was_away_are_not_stalled(caplog, monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr("tmrl_like.trainer.fleet.time.monotonic", lambda: now[0])
+def test_a_trainer_that_publishes_rarely_and_a_worker_that_was_away_are_not_stalled(caplog, clock):
     fleet = Fleet(stalled_after_s=10.0)
     for _ in range(100):
-        now[0] += 0.5
+        clock.now += 0.5
         fleet.on_beat(beat(1), 1)
     fleet.on_beat(beat(1), 2)
-    now[0] += 60.0
+    clock.now += 60.0
     fleet.on_beat(beat(1), 2)
     assert fleet.metrics(2)["workers_stalled"] == 0
 
 
-def test_the_fleet_knows_who_is_missing_and_why(caplog, monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr("tmrl_like.trainer.fleet.time.monotonic", lambda: now[0])
+def test_the_fleet_knows_who_is_missing_and_why(caplog, clock):
     fleet = Fleet(30.0)
     assert (fleet.describe(), fleet.is_driving()) == ("", False)
     fleet.on_beat(beat(0, "silent"), 0)
-    now[0] += 20.0
+    clock.now += 20.0
     fleet.on_beat(beat(0, "here", alarm="its clock is off"), 0)
     assert fleet.is_driving()
     for _ in range(2):
-        now[0] += 1.0
+        clock.now += 1.0
         fleet.on_beat(beat(0, "here", ended="ValueError: no"), 0)
     assert not fleet.is_driving()
     assert fleet.describe() == (
@@ -93,13 +97,11 @@ def test_faults_of_environments_are_counted_over_the_fleet_and_each_is_reported_
     assert caplog.text.count("worker w: its environment was rebuilt") == 1
 
 
-def test_workers_that_are_gone_are_forgotten_and_what_they_did_still_counts(monkeypatch):
-    now = [100.0]
-    monkeypatch.setattr("tmrl_like.trainer.fleet.time.monotonic", lambda: now[0])
+def test_workers_that_are_gone_are_forgotten_and_what_they_did_still_counts(clock, monkeypatch):
     monkeypatch.setattr("tmrl_like.trainer.fleet._WORKERS_KEPT", 10)
     fleet = Fleet(30.0)
     for k in range(100):
-        now[0] += 10.0
+        clock.now += 10.0
         fleet.on_beat(beat(0, f"w{k}", overruns=3, safe_steps=2, env_faults=1, env_rebuilds=1), 0)
     metrics = fleet.metrics(0)
     totals = [metrics[f"{name}_total"] for name in ("overruns", "safe_steps", "env_faults", "env_rebuilds")]

@@ -14,13 +14,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 TESTS = Path(__file__).parents[1]
+sys.path.append(str(TESTS))  # what the tests share, scripts take from there as well
 CONFIG = TESTS.parent / "config" / "drone.yaml"
 SPAWN = multiprocessing.get_context("spawn")
 _QUICK_LIMIT_S = 55.0
@@ -102,15 +103,6 @@ def run_server(options: dict[str, Any], pipe: Any) -> None:
     with Server(**{"port": 0, "host": "127.0.0.1", **options}) as server:
         pipe.send(server.address[1])
         pipe.recv()
-
-
-def free_ports(count: int) -> list[int]:
-    """That nobody listens on."""
-    with ExitStack() as stack:
-        socks = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for sock in socks:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in socks]
 
 
 def wait_for(condition: Callable[[], Any], what: str, within_s: float = 120.0) -> Any:

@@ -27,7 +27,8 @@ from typing import Any
 
 import numpy as np
 import psutil
-from _common import CONFIG, Options, Part, finish, free_ports, make_room_for_links, wait_for
+from _common import CONFIG, Options, Part, finish, make_room_for_links, wait_for
+from kit.ports import free_ports
 
 from tmrl_like.page.watcher import FIELDS
 

@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from _common import Options, free_ports, peer_has
+from _common import Options, peer_has
+from kit.ports import free_ports
 from link_proxy import LinkProxy
 from small_disk import small_disk
 

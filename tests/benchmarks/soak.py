@@ -26,7 +26,8 @@ from typing import Any
 
 import numpy as np
 import psutil
-from _common import CONFIG, Options, finish, free_ports
+from _common import CONFIG, Options, finish
+from kit.ports import free_ports
 
 LOOK_EVERY_S = 2.0
 KINDS = ("resident MB", "own MB", "descriptors", "threads")

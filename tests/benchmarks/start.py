@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from _common import CONFIG, Options, finish, free_ports, median, repeat
+from _common import CONFIG, Options, finish, median, repeat
+from kit.ports import free_ports
 
 BIND = "import socket,sys,time; s=socket.create_server(('127.0.0.1',int(sys.argv[1]))); time.sleep(60)"
 FIRST_STEP = """

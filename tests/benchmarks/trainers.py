@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from _common import Options, finish, median, repeat, timed
+from kit.ports import free_port
 
 OBS, ACT = 17, 6
 
@@ -143,8 +144,7 @@ def main() -> None:
     if options.part:
         part(options)
         return
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     both = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     parts = [
         subprocess.Popen(

@@ -12,12 +12,10 @@ import re
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sysconfig
 import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,6 +24,7 @@ import nkeys
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from kit.ports import free_ports
 
 from tmrl_like.engine.options import EngineOptions
 
@@ -258,21 +257,3 @@ def certificate(folder: Path) -> str:
     none, pkcs8 = serialization.NoEncryption(), serialization.PrivateFormat.PKCS8
     (folder / "node.key").write_bytes(key.private_bytes(serialization.Encoding.PEM, pkcs8, none))
     return str(folder / "node.crt")
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on now."""
-    with contextlib.ExitStack() as stack:
-        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-
-
-def until(holds: Callable[[], Any], within_s: float = 30.0) -> Any:
-    """Wait for what it returns to be true; returns that."""
-    deadline = time.monotonic() + within_s
-    while not (found := holds()):
-        assert time.monotonic() < deadline, "in vain"
-        time.sleep(0.01)
-    return found

@@ -9,7 +9,9 @@ import threading
 import time
 
 import pytest
-from engine_nodes import Nodes, certificate, free_ports, until
+from engine_nodes import Nodes, certificate
+from kit.ports import free_ports
+from kit.waiting import until
 
 from tmrl_like.engine.connection import EngineConnection, hear, user_name
 from tmrl_like.engine.options import EngineOptions
@@ -102,7 +104,7 @@ def test_a_node_whose_answers_lie_behind_a_backlog_is_not_given_up(monkeypatch):
     time.sleep(1.0)
     assert connection.connected
     node.is_mute = True
-    until(lambda: not connection.connected, 5.0)
+    until(lambda: not connection.connected, within_s=5.0)
     connection.close(0.0)
 
 

@@ -9,7 +9,8 @@ import msgspec
 import nats.errors
 import numpy as np
 import pytest
-from engine_nodes import Nodes, until
+from engine_nodes import Nodes
+from kit.waiting import until
 
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.engine.connection import EngineConnection, hear

@@ -11,7 +11,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from engine_nodes import GUIDE, Nodes, free_ports, nats_server, rights, until
+from engine_nodes import GUIDE, Nodes, nats_server, rights
+from kit.ports import free_ports
+from kit.waiting import until
 
 from tmrl_like.delivery.log import PacketLog, lock_folder
 from tmrl_like.delivery.options import OutboxOptions

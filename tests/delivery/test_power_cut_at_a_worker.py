@@ -2,6 +2,7 @@
 
 import random
 import shutil
+from types import SimpleNamespace
 
 import pytest
 from both_ends import Wire, opened_ends, sample
@@ -130,6 +131,23 @@ def test_what_begins_in_a_file_that_is_gone_is_not_certain(ends):
 
     cut(box, let_the_second_be_as_it_was_before_the_first_was_freed)
     assert packets_of(ends(2)) == []
+
+
+def test_where_samples_may_be_read_from_is_right_at_every_moment(ends):
+    box, moments = ends(), []
+    box.append(sample(0))
+    assert packets_of(box) == [(1, 0, [0])]
+
+    class Words(list):
+        def __setitem__(self, word, value):
+            super().__setitem__(word, value)
+            moments.append((self[RESUME], self[SEALED]))
+
+    words = Words([0] * 16)
+    list.__setitem__(words, RESUME, HEAD_BYTES)
+    box.outbox._reader._note_sealed(SimpleNamespace(words=words, release=list, acquire=list), 200)
+    assert moments[-1] == (200, 1)
+    assert all(resume == 0 for resume, _ in moments[:-1]), "RESUME belongs to another packet"
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -13,6 +13,7 @@ import torch
 from tmrl_like.base.files import disk, write_whole
 from tmrl_like.base.functional import partial
 from tmrl_like.delivery import receiver
+from tmrl_like.delivery.log import PacketLog
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.errors import CheckpointError, ConfigError, DivergedError, EncodingError
 from tmrl_like.replay import ReplayMemory
@@ -325,6 +326,21 @@ def test_a_full_disk_is_logged_once_and_what_was_not_written_is_written_later(tm
     second = Run(tmp_path)
     assert numbers(second.memory) == list(range(50))
     assert second.training.total_samples == 50
+
+
+def test_a_checkpoint_does_not_count_what_comes_again(tmp_path, monkeypatch):
+    first = Run(tmp_path)
+    first.take(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(PacketLog, "can_write", lambda *_: False)
+        assert first.take(2) == {"w": 1}
+        assert first.training.total_samples == 20
+        first.save()
+    first.kill()
+    second = Run(tmp_path)
+    assert second.training.total_samples == 10
+    assert second.take(2) == {"w": 2}
+    assert (numbers(second.memory), second.training.total_samples) == (list(range(20)), 20)
 
 
 def test_after_a_full_disk_the_log_takes_as_much_of_what_waited_as_there_is_room_for(tmp_path, monkeypatch):

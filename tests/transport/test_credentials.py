@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tmrl_like.errors import CredentialsError
 from tmrl_like.transport import Identity, KeyFolder
 from tmrl_like.transport.credentials import AuthorizedKeys
 
@@ -128,6 +129,14 @@ def test_a_key_that_was_just_invited_is_found_before_the_next_refresh(folder: Ke
     car = KeyFolder(folder.path.with_name("car"))
     public = car.join(folder.invite("car")).curve_public
     assert keys.find(public) == Identity("car", ("worker",))
+
+
+@pytest.mark.parametrize(("cut", "more"), [(-5, ""), (30, ""), (None, "A"), (40, "é"), (40, "?" * 41)])
+def test_a_line_that_was_not_copied_whole_is_refused(folder: KeyFolder, cut: int | None, more: str) -> None:
+    car = KeyFolder(folder.path.with_name("car"))
+    with pytest.raises(CredentialsError, match="the line is incomplete or damaged"):
+        car.join(folder.invite("car")[:cut] + more)
+    assert not (car.path / "peer.json").exists()
 
 
 def test_files_that_did_not_change_are_not_read_again(folder: KeyFolder, monkeypatch: pytest.MonkeyPatch) -> None:

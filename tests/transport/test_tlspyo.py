@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from link_proxy import LinkProxy
 
-from tmrl_like.errors import OversizeError, TransportError
+from tmrl_like.errors import DecodingError, OversizeError, TransportError
 from tmrl_like.transport import KeyFolder, TransportOptions, connect, listen
 from tmrl_like.transport.credentials import _curve_pair
-from tmrl_like.transport.tlspyo.connection import PIECE_BYTES, Assembler, cut
+from tmrl_like.transport.tlspyo.connection import PIECE_BYTES, Assembler, cut, length_in
 from tmrl_like.transport.tlspyo.password import PASSWORD_BYTES, password_of
 
 from .conftest import Machines
@@ -35,6 +35,12 @@ def test_what_was_cut_comes_together_again(sizes: list[int]) -> None:
         data = bytes([number + 1]) * size
         results = [assembler.add(piece) for piece in cut(data)]
         assert results == [None] * (len(results) - 1) + [data]
+
+
+@pytest.mark.parametrize("header", [b"          ", b"abc       ", b"-1        ", b"1.5       ", b"9999999999"])
+def test_a_length_that_no_envelope_has_is_refused(header: bytes) -> None:
+    with pytest.raises(DecodingError, match="an envelope with the length"):
+        length_in(header)
 
 
 def test_a_message_above_the_limit_is_refused_as_soon_as_it_is() -> None:

@@ -112,6 +112,16 @@ def test_what_is_not_acknowledged_is_sent_again_in_order(outbox):
     assert wire.sequences == [1, 2, 3, 4, 5, 3, 4, 5]
 
 
+def test_to_another_trainer_all_that_is_not_stored_goes_out_again_in_order(outbox):
+    box, wire = outbox(max_samples=1), Wire()
+    fill(box, 5)
+    box.pump(wire.send, True)
+    ack(box, 1, 3)
+    box.retransmit(from_the_start=True)
+    box.pump(wire.send, True)
+    assert wire.sequences == [1, 2, 3, 4, 5, 2, 3, 4, 5]
+
+
 def test_what_has_arrived_is_not_sent_again(outbox):
     box, wire = outbox(max_samples=1), Wire()
     fill(box, 5)

@@ -6,7 +6,9 @@ import threading
 import numpy as np
 import pytest
 from both_ends import CLOCK, Wire, nothing, opened_ends, sample
+from kill_lines import kill_after
 
+import tmrl_like.delivery
 from tmrl_like.delivery import sample_log
 from tmrl_like.delivery.segments import END, HEAD_BYTES, NUMBER, RECORD_BYTES, Segment, segments_in
 from tmrl_like.wire.packet import decode_body
@@ -217,6 +219,22 @@ def test_a_record_that_was_not_finished_is_not_there(ends):
     segment.close()
     box.kill()
     assert numbers_in(delivered(ends(2))) == [1]
+
+
+@pytest.mark.parametrize("lines", range(25))
+def test_a_sample_whose_append_was_killed_at_any_line_is_there_whole_or_not_at_all(ends, lines):
+    box = ends(root=None)
+    box.append(sample(1))
+    box.append(sample(1))
+    segment = Segment(first_file(box))
+    end, size = segment.words[END], RECORD_BYTES + box.log._format.size_bytes
+    segment.map[end : end + size] = segment.map[end - size : end]  # of what the file held before
+    segment.words[end >> 3] = 7  # … the last of a packet
+    segment.close()
+    kill_after(lines, lambda: box.append(sample(2)), tmrl_like.delivery)
+    wire = delivered(box)
+    assert wire.sequences == [1]
+    assert numbers_in(wire) in ([1, 1], [1, 1, 2])
 
 
 @pytest.mark.fault("disk", "a power cut leaves a sample log in parts", "what comes before the damage is there")

@@ -243,6 +243,8 @@ def test_of_a_file_that_a_power_cut_damaged_what_comes_before_the_damage_is_ther
     box = ends()
     for i in range(3):
         box.append(sample(i))
+    box.end_episode()
+    box.append(sample(9))  # whole, by chance
     path = first_file(box)
     segment = Segment(path)
     rows = [at + k * size for kind, at, size, n in segment.runs(HEAD_BYTES, segment.words[END]) for k in range(n)][1:]

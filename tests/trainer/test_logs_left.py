@@ -53,6 +53,12 @@ def test_a_worker_that_went_from_rank_to_rank_and_came_back_is_in_the_memory_as_
     assert sorted(number for number, _ in rows_of()) == [1, 2, 3, 4]
 
 
+def test_a_packet_that_was_written_again_is_in_the_memory_once(tmp_path, rows_of):
+    write(tmp_path / "log", 1, 2)
+    write(tmp_path / "log", 1, 2, 3)
+    assert [number for number, _ in rows_of()] == [1, 2, 3]
+
+
 def test_a_packet_that_came_too_late_ends_a_stream_where_the_next_segment_begins_right_behind_it(tmp_path, rows_of):
     write(tmp_path / "log", 1)
     write(tmp_path / "log", 3, receipts=(Receipt("w", 7, 2),))

@@ -115,6 +115,36 @@ def test_what_a_bundle_holds_twice_is_taken_once(trainer):
     assert trainer.taken == [(1, "w/7/0/1"), (2, "w/7/0/1"), (3, "w/7/0/1")]
 
 
+def test_a_checkpoint_has_what_is_in_the_memory_and_not_what_waits_for_it(trainer):
+    for sequence in (1, 2, 3):
+        trainer.give(sequence)
+    trainer.store(2)
+    assert trainer.receiver.receipts == (Receipt("w", 7, 2),)
+
+
+def test_what_was_stored_is_not_taken_again_though_its_segment_is_gone(tmp_path):
+    def begin():
+        log, trainer = PacketLog(tmp_path, lock_folder(tmp_path), segment_bytes=1), Trainer()
+        trainer.receiver = Receiver(log, "run", keep_samples=2)
+        return log, trainer, sum(len(buffer) for buffer in trainer.receiver.replay())
+
+    log, trainer, _ = begin()
+    for sequence in (1, 2, 3):
+        trainer.give(sequence)
+        trainer.store()
+    for sequence in range(1, 9):
+        trainer.give(sequence, incarnation=8)
+        trainer.store()
+    log.close()
+    log, trainer, in_memory = begin()
+    assert 2 <= in_memory < 5
+    assert trainer.receiver.samples == 11
+    trainer.give(1, 2, 3)
+    trainer.give(*range(1, 9), incarnation=8)
+    assert trainer.taken == []
+    log.close()
+
+
 def test_of_a_process_that_was_never_heard_of_the_first_packet_that_is_kept_comes_first(trainer):
     trainer.give(8, previous=7)
     assert trainer.taken == []

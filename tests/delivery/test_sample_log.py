@@ -2,6 +2,7 @@
 
 import errno
 import threading
+from itertools import count
 
 import numpy as np
 import pytest
@@ -90,6 +91,7 @@ def test_what_nobody_reads_is_bounded_and_what_comes_after_a_gap_does_not_contin
     box.append(sample(3000))
     after = delivered(box)
     assert numbers_in(kept) == list(range(2000 - lost))
+    assert kept.bundles[-1].lost_samples == lost
     assert numbers_in(after) == [3000]
     assert {h.breaks for h, _ in kept.packets} == {0}
     assert {h.breaks for h, _ in after.packets} == {1}
@@ -221,20 +223,32 @@ def test_a_record_that_was_not_finished_is_not_there(ends):
     assert numbers_in(delivered(ends(2))) == [1]
 
 
-@pytest.mark.parametrize("lines", range(25))
-def test_a_sample_whose_append_was_killed_at_any_line_is_there_whole_or_not_at_all(ends, lines):
-    box = ends(root=None)
+@pytest.mark.parametrize("what", [lambda box: box.append(sample(2)), lambda box: box.end_episode()])
+def test_a_record_whose_writing_is_killed_at_any_line_is_there_whole_or_not_at_all(ends, what):
+    for lines in count():
+        box = ends(lines + 1, root=None)
+        box.append(sample(1))
+        box.append(sample(1))
+        segment = Segment(first_file(box))
+        end, size = segment.words[END], RECORD_BYTES + box.log._format.size_bytes
+        segment.map[end : end + size] = segment.map[end - size : end]  # of what the file held before
+        segment.words[end >> 3] = 7  # … the last of a packet
+        segment.close()
+        is_killed = kill_after(lines, lambda box=box: what(box), tmrl_like.delivery)
+        wire = delivered(box)
+        assert wire.sequences == [1]
+        assert numbers_in(wire) in ([1, 1], [1, 1, 2])
+        if not is_killed:
+            return
+
+
+def test_a_link_that_ends_leaves_the_samples_of_a_robot_that_goes_on(ends):
+    box = ends()
     box.append(sample(1))
-    box.append(sample(1))
-    segment = Segment(first_file(box))
-    end, size = segment.words[END], RECORD_BYTES + box.log._format.size_bytes
-    segment.map[end : end + size] = segment.map[end - size : end]  # of what the file held before
-    segment.words[end >> 3] = 7  # … the last of a packet
-    segment.close()
-    kill_after(lines, lambda: box.append(sample(2)), tmrl_like.delivery)
-    wire = delivered(box)
-    assert wire.sequences == [1]
-    assert numbers_in(wire) in ([1, 1], [1, 1, 2])
+    box.outbox.close()
+    box.append(sample(2))
+    box.outbox = box._reader()
+    assert numbers_in(delivered(box)) == [1, 2]
 
 
 @pytest.mark.fault("disk", "a power cut leaves a sample log in parts", "what comes before the damage is there")

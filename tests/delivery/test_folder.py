@@ -443,6 +443,19 @@ def test_what_cannot_be_taken_over_because_the_disk_is_full_is_there_for_the_nex
     assert trainer.rows == {1: [1, 2]}
 
 
+def test_what_a_full_disk_keeps_in_memory_is_there_for_the_next_process_when_a_worker_closes(outbox, monkeypatch):
+    full = Disk(monkeypatch)
+    box = outbox(1)
+    fill(box, 1, 2)
+    full.room = 0
+    box.kill_writer()
+    box.close()
+    full.room = 10**9
+    box, trainer = outbox(2), Trainer()
+    box.pump(trainer.send, True)
+    assert trainer.rows == {1: [1, 2]}
+
+
 def test_packets_that_cannot_be_read_for_a_while_stay_for_the_next_process(outbox, monkeypatch):
     box = outbox(1)
     produce(box, 1, 2)

@@ -150,6 +150,14 @@ def test_where_samples_may_be_read_from_is_right_at_every_moment(ends):
     assert all(resume == 0 for resume, _ in moments[:-1]), "RESUME belongs to another packet"
 
 
+def test_a_file_that_is_filled_again_says_nothing_of_the_packets_it_held(ends):
+    (segment, *_) = map(Segment, segments_in(ends().folder.path))
+    segment.words[RESUME] = segment.words[SEALED] = 200
+    segment.begin(1, 5, 0, 0, 0, True)
+    assert (segment.words[RESUME], segment.words[SEALED]) == (0, 0)
+    segment.close()
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_what_a_dead_process_left_is_on_the_disk_as_packets_before_its_files_go(ends, tmp_path, seed):
     with PowerDisk(tmp_path) as power:

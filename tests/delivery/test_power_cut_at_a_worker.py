@@ -1,5 +1,6 @@
 """What a power cut has left of a worker's samples: pages of different moments, and no packets."""
 
+import errno
 import random
 import shutil
 from types import SimpleNamespace
@@ -8,7 +9,9 @@ import pytest
 from both_ends import Wire, opened_ends, sample
 from disk import PowerDisk
 
+from tmrl_like.base.files import disk
 from tmrl_like.delivery.log import segments_in as logs_in
+from tmrl_like.delivery.reader import incarnations_in
 from tmrl_like.delivery.segments import (
     END,
     FREED,
@@ -167,3 +170,16 @@ def test_what_a_dead_process_left_is_on_the_disk_as_packets_before_its_files_go(
         ends(2).kill()
         power.cut(random.Random(seed))
         assert packets_of(ends(3)) == [(1, 0, [0])]
+
+
+def test_where_packets_cannot_be_synced_the_files_of_a_dead_process_stay(ends, monkeypatch):
+    box = ends()
+    box.append(sample(0))
+    box.kill()
+
+    def fail(file):
+        raise OSError(errno.EIO, "input/output error")
+
+    monkeypatch.setattr(disk, "sync", fail)
+    box = ends(2)
+    assert incarnations_in(box.folder.path) == {1, 2}

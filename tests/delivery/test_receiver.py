@@ -115,11 +115,18 @@ def test_what_a_bundle_holds_twice_is_taken_once(trainer):
     assert trainer.taken == [(1, "w/7/0/1"), (2, "w/7/0/1"), (3, "w/7/0/1")]
 
 
-def test_a_checkpoint_has_what_is_in_the_memory_and_not_what_waits_for_it(trainer):
+def test_what_waits_for_the_memory_is_in_no_receipt_and_not_acknowledged(trainer):
     for sequence in (1, 2, 3):
         trainer.give(sequence)
     trainer.store(2)
     assert trainer.receiver.receipts == (Receipt("w", 7, 2),)
+    assert trainer.due() == [m.Ack("w", 7, 2, 2)]
+
+
+def test_what_the_memory_of_a_checkpoint_has_is_not_taken_again(trainer):
+    assert list(trainer.receiver.replay(known=(Receipt("w", 7, 3),))) == []
+    trainer.give(1, 2, 3, 4)
+    assert [number for number, _ in trainer.taken] == [4]
 
 
 def test_what_was_stored_is_not_taken_again_though_its_segment_is_gone(tmp_path):

@@ -325,9 +325,6 @@ def _add_keys(commands: Any) -> None:
     for action in actions.choices.values():
         action.add_argument("--keys-dir", metavar="FOLDER", help="where the keys are")
 
-        "  tmrl-like server EXPERIMENT --server.engine tls://localhost\n"
-        "  tmrl-like trainer EXPERIMENT --server.engine tls://localhost"
-
 
 @functools.cache
 def _describe_keys() -> str:

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 NOT_ENABLED = (10039, 10076)  # for this account; at this node
 NO_CLUSTER = 10074  # more than one replica is asked for, and there is one node
 WRONG_LAST_SEQUENCE = 10071
-OTHER_STREAM = 10060  # than the one that was expected
 NO_STREAM = 10059
 STREAM_DIFFERS = 10058  # one of that name is there
 NO_MESSAGE = 10037

@@ -12,7 +12,6 @@ from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.types import Buffer
-from tmrl_like.wire import messages as m
 from tmrl_like.worker.options import WorkerOptions
 
 
@@ -87,40 +86,5 @@ class House:
 
 def buffers_of(traffic: Traffic) -> list[Buffer]:
     """What was taken; the stream is the number of breaks before the samples."""
-    breaks = [str(packet.breaks) for _, packet in traffic.records if packet.samples]
+    breaks = [str(packet.breaks) for packet, _ in traffic.packets if packet.samples]
     return [Buffer(stream=stream, blocks=[block]) for stream, block in zip(breaks, traffic.blocks, strict=True)]
-
-
-class DeadLink:
-    """A connection on which nothing arrives."""
-
-    def send(self, data):
-        return True
-
-    def receive(self, timeout_s):
-        return None
-
-    def wake(self):
-        pass
-
-    def close(self):
-        pass
-
-
-class IdleRole:
-    """A role that has nothing to say."""
-
-    def on_welcome(self, welcome, is_new):
-        pass
-
-    def on_message(self, message, body):
-        pass
-
-    def on_tick(self, send, connected):
-        return 0.01
-
-    def pending(self):
-        return False
-
-    def beat(self):
-        return m.Beat()

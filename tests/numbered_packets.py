@@ -10,14 +10,13 @@ import numpy as np
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.trainer.schedule import TrainingOffline
-from tmrl_like.types import Buffer, Receipt, StepTiming
+from tmrl_like.types import Buffer, StepTiming
 from tmrl_like.wire import messages as m
-from tmrl_like.wire.packet import Compressor, PacketWriter
-from tmrl_like.wire.records import sealed_packet
+from tmrl_like.wire.packet import Compressor, PacketWriter, encode_rows
 
 SIZE = 300  # of the memory, in samples
 LARGEST = 20
-SEGMENT_BYTES = 4000  # some ten packets
+SMALL_BYTES = 4000  # some ten packets
 
 
 class RecordingMemory(ReplayMemory):
@@ -38,31 +37,42 @@ class RecordingMemory(ReplayMemory):
                 self.damaged += not whole
 
 
-def end_of(sequence: int) -> int:
-    """How many samples there are in all packets of a worker up to this one."""
-    return sum(1 + k * 7919 % LARGEST for k in range(1, sequence + 1))
+def end_of(number: int) -> int:
+    """How many samples, and so entries, there are in all packets of a worker up to this one: 1, 2, 3, …"""
+    return sum(1 + k * 7919 % LARGEST for k in range(1, number + 1))
 
 
-def record(worker: str, sequence: int) -> bytes:
+def number_of(entry: int) -> int:
+    """The packet that ends with this entry; 0: there is none before it."""
+    number = 0
+    while end_of(number) < entry:
+        number += 1
+    return number
+
+
+def message(worker: str, number: int) -> bytes:
     """A packet as it travels."""
     writer = PacketWriter()
-    for k in range(end_of(sequence - 1), end_of(sequence)):
+    first, end = end_of(number - 1), end_of(number)
+    for k in range(first, end):
         sample = (np.float32([k % 1000]), np.float64([k, k * k]), float(k), False, False, {})
         writer.append(sample, StepTiming(1e9 + k, 0.0, 0.0, 1), is_reset=k % 50 == 49)
-    return sealed_packet(Receipt(worker, 1, sequence), 0, writer, (), Compressor())
+    header = {"worker": worker, "incarnation": 1, "first": first + 1, "last": end, "oldest": 1, "breaks": 0}
+    return encode_rows(writer.rows(), Compressor(), **header)
 
 
 def take(
-    training: TrainingOffline, receiver: Receiver, worker: str, sequence: int, now: float
+    training: TrainingOffline, receiver: Receiver, worker: str, number: int, now: float
 ) -> Iterator[tuple[str, int]]:
     """What the trainer's threads do with a packet; yields which worker may forget its packets, and up to which one."""
-    data = record(worker, sequence)
-    bundle = m.Bundle(worker, 1, end_of(sequence) - end_of(sequence - 1), sequence - 1)
-    for delivery in receiver.take(bundle, memoryview(data), now, lambda packet: True):
+    data = message(worker, number)
+    packet, body = m.decode(data)
+    assert isinstance(packet, m.SamplePacket)
+    for delivery in receiver.take(packet, body, data, now, lambda packet: True):
         training.memory.append(delivery.buffer)
         training.total_samples += len(delivery.buffer)
         receiver.confirm([delivery.receipt])
     receiver.write(now)
     for ack in receiver.due():
         if isinstance(ack, m.Ack) and ack.stored:
-            yield ack.worker, ack.stored
+            yield ack.worker, number_of(ack.stored)

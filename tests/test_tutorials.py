@@ -128,7 +128,7 @@ def test_a_policy_drives_the_pendulum_as_onnx_without_tmrl_like(own_home: Path, 
     env = gymnasium.make("Pendulum-v1")
     torch.manual_seed(0)
     actor = SquashedGaussianActor(env.observation_space, env.action_space)
-    PolicyStore(Settings(run_name="pendulum").paths.policies).add([actor.weights()], describe(actor))
+    PolicyStore(Settings(run_name="pendulum").paths.policies).add(actor.weights(), describe(actor))
     write_onnx(policy := load_policy("pendulum"), tmp_path / "p.onnx")
     script = str(TUTORIAL.with_name("pendulum_with_onnx.py"))
     command = [sys.executable, "-W", "error", "-c", _ALONE, script, str(tmp_path / "p.onnx")]

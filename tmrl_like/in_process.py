@@ -1,22 +1,28 @@
-"""Everything in one process and one thread: server, environments and trainer take turns."""
+"""Environments, memory and agent in one process and one thread, without a server."""
 
 from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 import torch
 
-from tmrl_like.server.server import Server
+from tmrl_like.base import clocks
+from tmrl_like.errors import MemoryContractError
+from tmrl_like.policies.actor import ActorModule
+from tmrl_like.trainer.offline import NoLink
 from tmrl_like.trainer.schedule import TrainingOffline
-from tmrl_like.trainer.trainer import Trainer
-from tmrl_like.transport import LOCALHOST, ONE_THREAD
-from tmrl_like.types import SampleCompressor
+from tmrl_like.trainer.trainer import LinkParts, Trainer
+from tmrl_like.types import Delivery, Receipt, SampleCompressor
+from tmrl_like.wire import messages as m
+from tmrl_like.wire.condition import Condition
 from tmrl_like.worker.options import WorkerOptions
+from tmrl_like.worker.tap import SampleTap
 from tmrl_like.worker.worker import RolloutWorker
 
 
@@ -33,9 +39,9 @@ def run_in_process(
 ) -> TrainingOffline:
     """Train in the calling thread alone, where a debugger steps from the environment to the learner; blocks.
 
-    Samples and policies go the whole way that they go over a network. Gathering and training are in lockstep: whenever
-    training waits for samples, an environment makes a step. With a seed, an environment that follows from its own seed
-    gives the same parameters bit for bit, on one machine's CPU.
+    Samples are packed, stored and unpacked as those that come over a network. Gathering and training are in lockstep:
+    whenever training waits for samples, an environment makes a step. With a seed, an environment that follows from its
+    own seed gives the same parameters bit for bit, on one machine's CPU.
 
     Args:
         training_cls: as `Trainer`'s.
@@ -59,14 +65,14 @@ def run_in_process(
         np.random.seed(seed)
         torch.manual_seed(seed)
 
-    def make_trainer(**where: Any) -> Trainer:
-        made = Trainer(training_cls, **where, **(trainer or {}))
+    def make_trainer(**how: Any) -> Trainer:
+        made = Trainer(training_cls, **how, **(trainer or {}))
         if seed is not None and made.training.total_updates == 0:
             made.training.memory.seed(seed)
         return made
 
-    def make_worker(**where: Any) -> RolloutWorker:
-        arguments: dict[str, Any] = {"model_path": None, "seed": seed} | dict(worker or {}) | where
+    def make_worker(**how: Any) -> RolloutWorker:
+        arguments: dict[str, Any] = {"model_path": None, "seed": seed} | dict(worker or {}) | how
         return RolloutWorker(env_cls, actor_module_cls, sample_compressor, **arguments)
 
     with ExitStack() as closing:
@@ -84,25 +90,60 @@ def connected(
     test_episode_interval: int,
     verbose: bool = False,
 ) -> Trainer:
-    """A trainer that has a server and a worker take their turns; `closing` closes them."""
-    server = closing.enter_context(Server(0, host=LOCALHOST, transport=ONE_THREAD))
-    where = {"server_ip": LOCALHOST, "server_port": server.address[1], "transport": ONE_THREAD, "limits": None}
-    trainer = closing.enter_context(make_trainer(**where))
-    options = dataclasses.replace(options, own_thread=False)
-    worker = closing.enter_context(make_worker(**where, options=options))
+    """A trainer that has a worker make steps; `closing` closes them."""
+    worker = closing.enter_context(make_worker(standalone=True, options=dataclasses.replace(options, own_thread=False)))
     steps = worker.steps(test_episode_interval, verbose)
-    assert worker.link is not None
-    link = worker.link
+    return closing.enter_context(make_trainer(connect=lambda parts: DirectLink(worker, steps, parts)))
 
-    def gather(is_awaited: bool) -> None:
-        trainer.link.session.turn()
-        server.turn()
-        link.turn()  # the newest policy is there
-        if is_awaited or not trainer.training.pacer.in_lockstep:  # recorded samples let training go on without any
-            next(steps)
-        link.turn()
-        server.turn()
-        trainer.link.session.turn()  # … and so are the samples
 
-    trainer.link.gather = gather
-    return trainer
+class DirectLink(NoLink):
+    """Implements `TrainerInterface`: whenever samples are waited for, an environment of the worker makes a step.
+
+    Attributes:
+        workers: the one that there is.
+    """
+
+    def __init__(self, worker: RolloutWorker, steps: Iterator[None], parts: LinkParts) -> None:
+        """`steps` are those of `RolloutWorker.steps`, for this worker."""
+        super().__init__(parts.saver, parts.newest_version)
+        self._worker = worker
+        self._steps = steps
+        self._pacer = parts.training.pacer
+        self._freshness = parts.training.freshness
+        self._receiver = parts.receiver
+        self._tap = SampleTap(worker)
+
+    def retrieve(self, timeout_s: float = 0.0) -> list[Delivery]:
+        if timeout_s > 0 or not self._pacer.in_lockstep:  # recorded samples let training go on without any
+            next(self._steps)
+        condition = Condition(policy_version=self._worker.policy_version)
+        self.workers.on_beat(m.Beat(self._worker.name, condition), self.newest_version)
+        deliveries: list[Delivery] = []
+        for data in self._tap.take(awaits=True):
+            packet, body = m.decode(data)
+            assert isinstance(packet, m.SamplePacket)
+            deliveries += self._receiver.take(packet, body, data, time.monotonic(), self._admit)
+        return deliveries
+
+    def _admit(self, packet: m.SamplePacket) -> bool:
+        return self._freshness.admit(packet, clocks.unix_s(), self.newest_version)
+
+    def confirm(self, deliveries: Sequence[Delivery]) -> None:
+        self._receiver.confirm([delivery.receipt for delivery in deliveries if delivery.receipt is not None])
+        self._receiver.write(time.monotonic())
+
+    def reject(self, receipt: Receipt, reason: str) -> None:
+        raise MemoryContractError(reason)
+
+    def broadcast_model(self, model: ActorModule) -> int:
+        version = super().broadcast_model(model)
+        self._worker.use_weights(model.weights(), version)
+        return version
+
+    def fleet(self) -> dict[str, float]:
+        return self.workers.metrics(self.newest_version) | self._receiver.metrics()
+
+    def close(self) -> None:
+        self._receiver.finish()
+        self._tap.close()
+        super().close()

@@ -217,8 +217,9 @@ class EpisodeStats(msgspec.Struct, frozen=True, rename={"return_": "return"}):
     fault: str = ""  # what the environment did, when it ended the episode by raising or hanging
 
     def __post_init__(self) -> None:
-        fault = one_line(self.fault).encode()[:_MAX_FAULT_BYTES].decode(errors="ignore")
-        msgspec.structs.force_setattr(self, "fault", fault)
+        if self.fault:
+            fault = one_line(self.fault).encode()[:_MAX_FAULT_BYTES].decode(errors="ignore")
+            msgspec.structs.force_setattr(self, "fault", fault)
 
 
 class Block(Protocol):
@@ -271,21 +272,21 @@ class Buffer:
 
 
 class Receipt(NamedTuple):
-    """How far the packets of one worker process have come; what an acknowledgement names."""
+    """How far the entries of one worker process have come (`SamplePacket`); what an acknowledgement names."""
 
     worker: str
     incarnation: int  # which process of that worker
-    sequence: int  # packets up to this one have been taken, in order
+    entry: int  # those up to this one have been taken, in order
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What arrived at the trainer, in a packet or in several that follow each other.
+    """What arrived at the trainer in a packet, and is new.
 
     Attributes:
         buffer: the samples; may be empty.
         episodes: finished episodes, test episodes among them.
-        receipt: of the last packet; None where there is none to be acknowledged.
+        receipt: up to its last entry; None where there is nothing to be acknowledged.
         awaits: in lockstep: the worker holds still until the training steps that these samples allow are made.
         ahead_s: by how much the Unix times of these samples are ahead of the trainer's, `base.clocks.unix_s`.
     """

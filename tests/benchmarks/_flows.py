@@ -14,8 +14,7 @@ import zmq
 from tmrl_like.transport import KeyFolder, connect
 from tmrl_like.types import StepTiming
 from tmrl_like.wire import messages as m
-from tmrl_like.wire.packet import PacketWriter
-from tmrl_like.wire.records import seal
+from tmrl_like.wire.packet import PacketWriter, encode_packet
 
 SPACES = m.Spaces("o", "a")
 SAMPLES = 50  # a packet: 2.5 kB
@@ -51,7 +50,7 @@ class Flow:
         self.policies: dict[int, float] = {}
         self._frames = self._policy_received = 0
         self._received, self._next = 0, 1
-        self._kept: OrderedDict[int, bytes] = OrderedDict()
+        self._kept: OrderedDict[int, float] = OrderedDict()  # when each was made
         self._rate: float | None = None
         self._until = self._due_at = 0.0
         self._progress_at = self._heard_at = time.monotonic()
@@ -90,15 +89,16 @@ class Flow:
     def _on_ack(self, ack: m.Ack) -> None:
         if ack.incarnation != self.incarnation:
             return
-        if ack.received > self._received or ack.stored > self.stored:
+        received, stored = ack.received // SAMPLES, ack.stored // SAMPLES  # as numbers of packets
+        if received > self._received or stored > self.stored:
             self._progress_at = time.monotonic()
-        self.stored = max(self.stored, ack.stored)
-        while self._kept and next(iter(self._kept)) <= ack.stored:
+        self.stored = max(self.stored, stored)
+        while self._kept and next(iter(self._kept)) <= stored:
             self._kept.popitem(last=False)
-        self._received = max(self._received, ack.received)
-        self._next = max(self._next, ack.stored + 1)
+        self._received = max(self._received, received)
+        self._next = max(self._next, stored + 1)
         if ack.again:
-            self._send_again(max(ack.received, self.stored))
+            self._send_again(max(received, self.stored))
 
     def _send_again(self, after: int | None) -> None:
         """All behind a packet; None: all that was not received."""
@@ -122,9 +122,7 @@ class Flow:
         for _ in range(32):
             if self._next - 1 - self._received >= _WINDOW or not (self._next <= self.sequence or self._make(now)):
                 return
-            previous = self._next - 1 if self._next - 1 in self._kept else 0
-            bundle = m.Bundle(self.name, self.incarnation, SAMPLES, previous)
-            if not self.link.send(m.encode(bundle, self._kept[self._next])):
+            if not self.link.send(self._packet(self._next)):
                 return
             if self._next - 1 == self._received:
                 self._progress_at = now
@@ -135,11 +133,16 @@ class Flow:
             return False
         self._due_at += 1 / self._rate if self._rate else 0.0
         self.sequence += 1
-        packet = m.SamplePacket(
-            *(self.name, self.incarnation, self.sequence, 1, SAMPLES, len(self._body), False), observed_at_s=time.time()
-        )
-        self._kept[self.sequence] = seal(m.frame_of(packet), self._body)
+        self._kept[self.sequence] = time.time()
         return True
+
+    def _packet(self, number: int) -> bytes:
+        last, oldest = number * SAMPLES, self.stored * SAMPLES + 1
+        entries = last - SAMPLES + 1, last, oldest, 0, SAMPLES
+        packet = m.SamplePacket(
+            self.name, self.incarnation, *entries, len(self._body), False, observed_at_s=self._kept[number]
+        )
+        return encode_packet(packet, self._body)
 
 
 def run_flows(names: list[str], port: int, keys: Path, pipe: Any) -> None:

@@ -32,48 +32,49 @@ import torch
 from _common import Options, finish, median, repeat, timed
 
 from tmrl_like.agents import SACAgent
+from tmrl_like.base.files import lock_folder
 from tmrl_like.base.functional import partial
-from tmrl_like.delivery.log import PacketLog, lock_folder
-from tmrl_like.delivery.receiver import Receiver
+from tmrl_like.delivery.sample_store import SampleStore, StoreHead
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.testing.fakes import CountingAgent
 from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.schedule import TrainingOffline
 from tmrl_like.trainer.snapshot import take_snapshot
-from tmrl_like.types import Receipt, StepTiming
+from tmrl_like.types import StepTiming
 from tmrl_like.wire import messages as m
-from tmrl_like.wire.packet import Compressor, PacketWriter
-from tmrl_like.wire.records import seal, sealed_packet, unseal
+from tmrl_like.wire.packet import Compressor, PacketWriter, columns_in, encode_packet, encode_rows
 
 sys.path.append(str(Path(__file__).parents[1]))
 from simulated_drone import SimulatedDroneEnv
 
 PACKET = 100
+FILE_BYTES = 16 << 20
 GOALS = {"blocked_s": 0.05, "resume_drone_s": 1.0, "resume_pictures_s": 10.0, "extra_ram_percent": 5.0}
 Record = Callable[[int], bytes]
 
 
-def drone_record(sequence: int) -> bytes:
+def drone_record(number: int) -> bytes:
     """100 samples of the drone as they arrive; its action buffer has been dropped."""
-    rng = np.random.default_rng(sequence)
-    return _sealed(sequence, lambda: tuple(rng.uniform(-1, 1, (4, 1)).astype(np.float32)))
+    rng = np.random.default_rng(number)
+    return _sealed(number, lambda: tuple(rng.uniform(-1, 1, (4, 1)).astype(np.float32)))
 
 
-def picture_record(sequence: int) -> bytes:
+def picture_record(number: int) -> bytes:
     """100 samples of stacks of pictures, half of each of them noise."""
-    rng = np.random.default_rng(sequence)
+    rng = np.random.default_rng(number)
     return _sealed(
-        sequence,
+        number,
         lambda: np.concatenate((rng.integers(0, 256, (4, 32, 64), np.uint8), np.zeros((4, 32, 64), np.uint8)), axis=1),
     )
 
 
-def _sealed(sequence: int, observe: Callable[[], Any]) -> bytes:
-    rng, writer = np.random.default_rng((sequence, 1)), PacketWriter()
+def _sealed(number: int, observe: Callable[[], Any]) -> bytes:
+    rng, writer = np.random.default_rng((number, 1)), PacketWriter()
     for k in range(PACKET):
         sample = (rng.uniform(-2, 2, 2).astype(np.float32), observe(), np.float32(-1.0), False, False, {})
         writer.append(sample, StepTiming(1e9 + k * 0.05, 1e-4, 1e-5, 3), k == 0)
-    return sealed_packet(Receipt("bench", 1, sequence), 0, writer, (), Compressor())
+    entries = {"first": (number - 1) * PACKET + 1, "last": number * PACKET, "oldest": 1, "breaks": 0}
+    return encode_rows(writer.rows(), Compressor(), worker="bench", incarnation=1, **entries)
 
 
 def drone_training(size: int) -> TrainingOffline:
@@ -94,19 +95,24 @@ def picture_training(size: int) -> TrainingOffline:
 
 def log_of(folder: Path, record_of: Record, size: int, distinct: int = 20) -> None:
     """Write the log of a trainer that has received so many samples; a few packets' samples over and over."""
-    bodies = [record_of(sequence) for sequence in range(1, distinct + 1)]
+    messages = [record_of(number) for number in range(1, distinct + 1)]
     lock = lock_folder(folder / "log")
     assert lock is not None
-    with contextlib.closing(PacketLog(folder / "log", lock, 16 << 20)) as writer:
-        Receiver(writer, "run", size)  # which writes the head
-        for sequence in range(1, size // PACKET + 1):
-            writer.append(renumbered(bodies[sequence % distinct], sequence), 0.0, PACKET)
+    packets = size // PACKET
+    per_file = max(1, FILE_BYTES // len(messages[0]))
+    with contextlib.closing(SampleStore(folder / "log", lock)) as store:
+        for first in range(1, packets + 1, per_file):
+            numbers = range(first, min(first + per_file, packets + 1))
+            group = [renumbered(messages[number % distinct], number) for number in numbers]
+            store.write(StoreHead("run", PACKET * numbers[-1], PACKET * len(group)), group, 0.0)
+            assert store.is_settled(0.0), store.alarm
 
 
-def renumbered(record: bytes, sequence: int) -> bytes:
-    """The record of a packet with the same samples and another number."""
-    header, body = m.decode(next(unseal(memoryview(record)))[1])
-    return seal(m.frame_of(msgspec.structs.replace(header, sequence=sequence)), body)
+def renumbered(message: bytes, number: int) -> bytes:
+    """A packet with the same samples as this one, as the one of this number."""
+    header, body = m.decode(message)
+    entries = {"first": (number - 1) * PACKET + 1, "last": number * PACKET}
+    return encode_packet(msgspec.structs.replace(header, **entries), bytes(columns_in(message, body)))
 
 
 @contextmanager

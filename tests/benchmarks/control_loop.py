@@ -109,8 +109,9 @@ def run_trainer(case: Case, keys: Path, port: int, pipe: Any) -> None:
     from _heavy_actor import HeavyActor
 
     from tmrl_like.agents import SACAgent, SquashedGaussianActor
+    from tmrl_like.session.ring import connect_to_one
     from tmrl_like.trainer.link import TrainerLink
-    from tmrl_like.transport import KeyFolder, connect
+    from tmrl_like.transport import KeyFolder
     from tmrl_like.types import Batch
     from tmrl_like.wire.spaces import describe_spaces
 
@@ -122,7 +123,7 @@ def run_trainer(case: Case, keys: Path, port: int, pipe: Any) -> None:
     env = case.env()
     heavy = HeavyActor(env.observation_space, env.action_space)
     described = describe_spaces(env.observation_space, env.action_space)
-    link = TrainerLink(connect("zmq", "127.0.0.1", port, KeyFolder(keys)), "bench", "t", described)
+    link = TrainerLink(connect_to_one("zmq", [f"127.0.0.1:{port}"], "", KeyFolder(keys)), "t", described)
     link.session.wait_connected(20)
     pipe.send("ready")
     publishing, published_at, samples = False, 0.0, 0

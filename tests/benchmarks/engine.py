@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 import psutil
 from _common import Options, Part, finish, median, run_server
-from _flows import SPACES, run_flows
+from _flows import SAMPLES, SPACES, run_flows
 
 RUN = "bench"
 POLICIES = {"0.28 MB": (280_000, 5), "10 MB": (10_000_000, 3)}
@@ -70,7 +70,7 @@ class Memory:
     def note(self, packet: Any) -> None:
         """A packet is on its way to `append`."""
         born = self._born.setdefault((packet.worker, packet.incarnation), deque())
-        born.append((packet.sequence, packet.observed_at_s))
+        born.append((packet.last, packet.observed_at_s))
 
     def append(self, delivery: Any) -> None:
         for block in delivery.buffer.blocks:
@@ -82,9 +82,9 @@ class Memory:
                     self._at += len(data)
         now, process = time.time(), delivery.receipt[:2]
         born = self._born[process]
-        while born and born[0][0] <= delivery.receipt.sequence:
-            sequence, born_at = born.popleft()
-            self.taken[process] = sequence
+        while born and born[0][0] <= delivery.receipt.entry:
+            entry, born_at = born.popleft()
+            self.taken[process] = entry // SAMPLES
             self.counted[process] = self.counted.get(process, 0) + 1
             self.ages_s.append(now - born_at)
         self.silence_s = max(self.silence_s, now - (self.last_at or now))
@@ -100,6 +100,7 @@ class Memory:
 def run_trainer(place: Place, port: int, pipe: Any) -> None:
     import torch
 
+    from tmrl_like.session.ring import Ring
     from tmrl_like.trainer.freshness import FreshnessLimits
     from tmrl_like.trainer.link import TrainerLink
     from tmrl_like.transport import KeyFolder, connect
@@ -119,12 +120,12 @@ def run_trainer(place: Place, port: int, pipe: Any) -> None:
     torch.set_num_threads(1)
     memory, keys = Memory(), KeyFolder(place.keys)
     if (options := place.engine()) is None:
-        link: Any = connect("zmq", "127.0.0.1", port, keys)
+        ring = Ring(["bench"], lambda _: connect("zmq", "127.0.0.1", port, keys))
     else:
-        from tmrl_like.engine.link import EngineLink
+        from tmrl_like.engine.reader import Reader
 
-        link = EngineLink(options)
-    trainer: Any = TrainerLink(link, "bench", "trainer", SPACES, freshness=Noted())
+        ring = Ring(["bench"], lambda _: Reader(options), is_quiet=True)
+    trainer: Any = TrainerLink(ring, "trainer", SPACES, freshness=Noted())
     pipe.send(trainer.session.wait_connected(20))
     while True:
         deliveries = trainer.retrieve(0.02)

@@ -2,15 +2,15 @@
 
     python tests/benchmarks/fleet_size.py [--workers 16 32 64] [--servers 1] [--hz 20] [--minutes 1]
 
-Light workers, many in a process, each with a connection, a session and a sender of its own: a tiny sample in each
+Light workers, many in a process, each with a connection, a sample log and an outbox of its own: a tiny sample in each
 step, a packet in each tenth of a second (below 10 Hz in each step), as a worker's outbox does it. They meet `--servers`
 servers, each in a process of its own; each has a trainer, whose memory and log are real, and which publishes a policy
 every 5 s.
 
-Nothing may be lost, doubled or out of order: all packets of a worker have the same number of samples, so that at each
-packet the samples that the trainer was given of its process must be the packet's number times that many. CPU and memory
-are each process's own, from the operating system. A line through the figures of three fleets or more says what a worker
-costs, and how far the figures are from it. A generator that is late makes fewer packets than it is asked for.
+Nothing may be lost, doubled or out of order: a worker's entries are samples, so that at each packet the trainer must
+have been given as many samples of its process as the number of the packet's last entry. CPU and memory are each
+process's own, from the operating system. A line through the figures of three fleets or more says what a worker costs,
+and how far the figures are from it. A generator that is late makes fewer packets than it is asked for.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import heapq
 import logging
-import os
 import tempfile
 import time
 from collections import Counter
@@ -28,6 +27,14 @@ from typing import Any
 
 import numpy as np
 from _common import Options, Part, finish, make_room_for_links, wait_for
+from _sending import Sending
+
+import tmrl_like
+from tmrl_like.delivery.options import OutboxOptions
+from tmrl_like.session.conversation import Conversation
+from tmrl_like.session.ring import connect_to_one
+from tmrl_like.transport import KeyFolder
+from tmrl_like.wire import messages as m
 
 PACKET_S = 0.1  # the outbox's `max_age_s`
 PROCESSES = 4  # that the light workers live in
@@ -45,14 +52,16 @@ def run_gateway(keys: Path, workers: int, pipe: Any) -> None:
             pipe.send((server.counters.packets, server.counters.dropped))
 
 
-def run_trainer(keys: Path, port: int, per_packet: int, kilobytes: int, pipe: Any) -> None:
+def run_trainer(keys: Path, port: int, kilobytes: int, pipe: Any) -> None:
     import torch
 
-    from tmrl_like.delivery.log import PacketLog, lock_folder
+    from tmrl_like.base.files import lock_folder
     from tmrl_like.delivery.receiver import Receiver
+    from tmrl_like.delivery.sample_store import SampleStore
     from tmrl_like.replay.memory import ReplayMemory
+    from tmrl_like.session.ring import connect_to_one
     from tmrl_like.trainer.link import TrainerLink
-    from tmrl_like.transport import KeyFolder, connect
+    from tmrl_like.transport import KeyFolder
     from tmrl_like.wire.messages import Spaces
 
     class Actor:
@@ -64,9 +73,9 @@ def run_trainer(keys: Path, port: int, per_packet: int, kilobytes: int, pipe: An
     memory = ReplayMemory(memory_size=100_000)
     lock = lock_folder(folder)
     assert lock is not None
-    receiver = Receiver(PacketLog(folder, lock, 16 << 20), "fleet", keep_samples=memory.memory_size)
-    wire = connect("zmq", "127.0.0.1", port, KeyFolder(keys))
-    link = TrainerLink(wire, "fleet", f"trainer-{port}", Spaces(*SPACES), receiver)
+    receiver = Receiver(SampleStore(folder, lock), "fleet", keep_samples=memory.memory_size)
+    ring = connect_to_one("zmq", [f"127.0.0.1:{port}"], "", KeyFolder(keys))
+    link = TrainerLink(ring, f"trainer-{port}", Spaces(*SPACES), receiver)
     pipe.send(link.session.wait_connected(30))
     given: Counter[tuple[str, int]] = Counter()
     wrong: list[str] = []
@@ -76,8 +85,8 @@ def run_trainer(keys: Path, port: int, per_packet: int, kilobytes: int, pipe: An
             memory.append(delivery.buffer)
             process = delivery.receipt[:2]
             given[process] += len(delivery.buffer)
-            if given[process] != per_packet * delivery.receipt.sequence:
-                wrong.append(f"{given[process]} samples up to packet {delivery.receipt.sequence} of {process}")
+            if given[process] != delivery.receipt.entry:
+                wrong.append(f"{given[process]} samples up to entry {delivery.receipt.entry} of {process}")
         link.confirm(deliveries)
         if pipe.poll():
             is_over = pipe.recv() == ("given",)
@@ -85,89 +94,35 @@ def run_trainer(keys: Path, port: int, per_packet: int, kilobytes: int, pipe: An
 
 
 class LightWorker:
-    """A session and a sender whose packets were encoded beforehand; its owner calls `turn` for each packet."""
+    """What a worker has, but for an environment and threads; its owner calls `turn` for each packet."""
 
-    def __init__(self, name: str, port: int, keys: Any, folder: Path, body: tuple[bytes, int, bool], samples: int):
-        from tmrl_like.delivery.log import PacketLog, lock_folder
-        from tmrl_like.delivery.options import OutboxOptions
-        from tmrl_like.delivery.sender import Sender
-        from tmrl_like.delivery.session import Session
-        from tmrl_like.transport import TransportOptions
-        from tmrl_like.transport.zmq import ZmqPeerLink
-        from tmrl_like.wire.messages import Spaces
-
-        class Link(ZmqPeerLink):
-            takes_turns = True  # no thread
-            clock = staticmethod(time.monotonic)
-
-        self.name, self._body, self._samples = name, body, samples
-        self.made = 0  # packets
-        self.version = 0
+    def __init__(self, name: str, port: int, keys: KeyFolder, samples: list[tuple[Any, ...]]) -> None:
+        options = OutboxOptions(max_age_s=0.0, max_bytes=4 << 20)
+        self.sending = Sending(name, options)
+        self.incarnation = self.sending.log.incarnation
         self.collects = False
-        self._feed = 0
-        lock = lock_folder(folder)
-        assert lock is not None
-        self._log = PacketLog(folder, lock)
-        self.incarnation = int.from_bytes(os.urandom(7), "little") | 1
-        self.sender = Sender(name, self.incarnation, OutboxOptions(), self._log, time.monotonic())
-        link = Link("127.0.0.1", port, keys, TransportOptions())
-        self.session = Session(link, "fleet", self, "worker", name, Spaces(*SPACES), incarnation=self.incarnation)
+        self._samples = samples
+        hello = m.Hello("worker", name, self.incarnation, tmrl_like.__version__, m.Spaces(*SPACES))
+        ring = connect_to_one("zmq", [f"127.0.0.1:{port}"], name, keys)
+        self._conversation = Conversation(ring, self.sending, hello, time.monotonic)
 
-    def on_welcome(self, welcome: Any, is_new: bool) -> None:
-        if is_new or welcome.feed != self._feed:
-            self.sender.retransmit(from_the_start=welcome.feed != self._feed)
-        self._feed = welcome.feed
+    @property
+    def is_connected(self) -> bool:
+        return self._conversation.welcomed.is_set()
 
-    def on_message(self, message: Any, body: Any) -> None:
-        from tmrl_like.wire import messages as m
-
-        if isinstance(message, m.Ack):
-            self.sender.on_ack(message, time.monotonic())
-        elif isinstance(message, m.PolicyFrame):
-            self.version = message.version
-
-    def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
-        from tmrl_like.wire import messages as m
-        from tmrl_like.wire.records import record_head
-
-        now = time.monotonic()
-        if self.collects:
-            self.made += 1
-            data, size, compressed = self._body
-            frame = m.frame_of(
-                m.SamplePacket(self.name, self.incarnation, self.made, 1, self._samples, size, compressed)
-            )
-            self.sender.add(self.made, self._samples, (record_head(frame, data) + frame, data), now)
-        if connected and self._feed:
-            self.sender.send(send, now)
-        return PACKET_S
-
-    def pending(self) -> bool:
-        return False
-
-    def beat(self) -> Any:
-        from tmrl_like.wire.messages import Beat
-
-        return Beat(self.name, self.version, policy_received=self.version, env_steps=self.made * self._samples)
+    def turn(self) -> None:
+        for sample in self._samples if self.collects else ():
+            self.sending.log.append(sample, 1e9, 1e-4, 1e-5, 3, 0)
+        self.sending.log.refill()
+        self._conversation.turn(0.0)
 
 
 def run_workers(keys_folder: Path, names: dict[str, int], samples: int, packet_s: float, pipe: Any) -> None:
     """`names`: of the workers, with the port that each dials."""
-    from tmrl_like.transport import KeyFolder
-    from tmrl_like.types import StepTiming
-    from tmrl_like.wire.packet import Compressor, PacketWriter
-
     logging.disable()
     make_room_for_links(len(names))
-    writer = PacketWriter()
-    for i in range(samples):
-        obs = np.array([0.1 * i, 0.2, 0.3, 0.4], np.float32)
-        writer.append(
-            (np.zeros(2, np.float32), obs, np.float32(-0.5), False, False, {}), StepTiming(1e9, 1e-4, 1e-5, 3)
-        )
-    encoded = writer.encode()
-    data, compressed = Compressor()(encoded, writer.rows().extra_bytes)
-    body = (data, len(encoded), compressed)
+    observations = (np.array([0.1 * i, 0.2, 0.3, 0.4], np.float32) for i in range(samples))
+    of_a_packet = [(np.zeros(2, np.float32), obs, np.float32(-0.5), False, False, {}) for obs in observations]
     pipe.send("ready")
     pipe.recv()
     keys, began = KeyFolder(keys_folder), time.monotonic()
@@ -179,16 +134,15 @@ def run_workers(keys_folder: Path, names: dict[str, int], samples: int, packet_s
     while True:
         now = time.monotonic()
         if coming and now >= began + ARRIVES_EVERY_S * len(workers):
-            name, port = coming.pop()
-            workers.append(LightWorker(name, port, keys, keys_folder.parent / "spools" / name, body, samples))
+            workers.append(LightWorker(*coming.pop(), keys, of_a_packet))
             heapq.heappush(due, (now, len(workers) - 1))
         at, i = due[0]
         if at <= now:
-            workers[i].session.turn()
-            turn_s = packet_s if workers[i].session.connected else min(packet_s, CONNECTING_S)
+            workers[i].turn()
+            turn_s = packet_s if workers[i].is_connected else min(packet_s, CONNECTING_S)
             heapq.heapreplace(due, (max(at + turn_s, now), i))  # one that is late skips what it cannot make
             turns += 1
-        if connected_s is None and not coming and all(w.session.connected for w in workers):
+        if connected_s is None and not coming and all(w.is_connected for w in workers):
             connected_s = time.monotonic() - began
         if (at <= now and turns % 50) or not pipe.poll(max(0.0, min(at - now, ARRIVES_EVERY_S))):
             continue
@@ -198,9 +152,9 @@ def run_workers(keys_folder: Path, names: dict[str, int], samples: int, packet_s
         elif question == "collect":
             for worker in workers:
                 (worker.collects,) = arguments
-            pipe.send({(w.name, w.incarnation): w.made * samples for w in workers})
+            pipe.send({(w.sending.outbox.worker, w.incarnation): w.sending.log.entries for w in workers})
         elif question == "kept":
-            pipe.send(sum(w.sender.samples for w in workers))
+            pipe.send(sum(w.sending.outbox.unacknowledged_samples() for w in workers))
 
 
 def measure(workers: int, servers: int, hz: float, seconds: float, kilobytes: int) -> dict[str, Any]:
@@ -216,7 +170,7 @@ def measure(workers: int, servers: int, hz: float, seconds: float, kilobytes: in
         ports = [first.hear()]
         gateways = [first, *(part(run_gateway, keys, workers) for _ in range(servers - 1))]
         ports += [gateway.hear() for gateway in gateways[1:]]
-        trainers = [part(run_trainer, keys, port, samples, kilobytes) for port in ports]
+        trainers = [part(run_trainer, keys, port, kilobytes) for port in ports]
         for trainer in trainers:
             assert trainer.hear(), "the trainer does not connect"
         names = {f"worker-{i}": ports[i % servers] for i in range(workers)}

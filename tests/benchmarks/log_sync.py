@@ -24,50 +24,53 @@ from typing import Any
 from _common import Options, finish, median, repeat
 from checkpoint import PACKET, drone_record, renumbered
 
-from tmrl_like.delivery.log import PacketLog, lock_folder
+from tmrl_like.base.files import lock_folder
 from tmrl_like.delivery.receiver import Receiver
+from tmrl_like.delivery.sample_store import SampleStore
 from tmrl_like.wire import messages as m
 
-BUNDLE = 10
 DISTINCT = 20
 PIECE = 256 << 10
 GOAL_PERCENT = 10.0
 
 
-def bundles_of(packets: int) -> list[tuple[m.Bundle, bytes]]:
-    bodies = [drone_record(sequence) for sequence in range(1, DISTINCT + 1)]
-    records = [renumbered(bodies[sequence % DISTINCT], sequence) for sequence in range(1, packets + 1)]
-    starts = range(0, packets, BUNDLE)
-    return [(m.Bundle("bench", 1, PACKET * BUNDLE, at), b"".join(records[at : at + BUNDLE])) for at in starts]
+def packets_of(number: int) -> list[bytes]:
+    messages = [drone_record(k) for k in range(1, DISTINCT + 1)]
+    return [renumbered(messages[k % DISTINCT], k) for k in range(1, number + 1)]
 
 
-def take_all(root: Path, bundles: list[tuple[m.Bundle, bytes]], behind: list[float], sync_every_s: float) -> float:
+def take_all(root: Path, packets: list[bytes], behind: list[float], sync_every_s: float) -> float:
     """Samples a second."""
     with tempfile.TemporaryDirectory(dir=root) as name, ThreadPoolExecutor(1) as beside:
         folder = Path(name)
-        log = PacketLog(folder, lock_folder(folder), 16 << 20, sync_every_s, beside)
-        receiver = Receiver(log, "bench", keep_samples=1 << 40)
+        lock = lock_folder(folder)
+        assert lock is not None
+        store = SampleStore(folder, lock, sync_every_s, beside if sync_every_s else None)
+        receiver = Receiver(store, "bench", keep_samples=1 << 40)
         arrived: list[float] = []
         stored, worst = 0, 0.0
         start = time.perf_counter()
-        coming = iter(bundles)
-        while stored < len(bundles) * BUNDLE:
-            found = next(coming, None)
+        coming = iter(packets)
+        while stored < len(packets):
+            message = next(coming, None)
             now = time.perf_counter()
-            if found is None:
+            if message is None:
                 time.sleep(0.001)  # as the connection's thread does
             else:
                 arrived.append(now)
-                for delivery in receiver.take(found[0], memoryview(found[1]), now, lambda packet: True):
+                packet, body = m.decode(message)
+                assert isinstance(packet, m.SamplePacket)
+                for delivery in receiver.take(packet, body, message, now, lambda packet: True):
                     receiver.confirm([delivery.receipt])
             receiver.write(now)
             for ack in receiver.due():
-                worst = max(worst, now - arrived[stored // BUNDLE]) if ack.stored > stored else worst
-                stored = max(stored, ack.stored)
+                newest = ack.stored // PACKET
+                worst = max(worst, now - arrived[stored]) if newest > stored else worst
+                stored = max(stored, newest)
         elapsed = time.perf_counter() - start
-        log.close()
+        store.close()
     behind.append(worst)
-    return len(bundles) * BUNDLE * PACKET / elapsed
+    return len(packets) * PACKET / elapsed
 
 
 def limit(root: Path, content: bytes, samples: int) -> float:
@@ -100,10 +103,10 @@ def main() -> None:
     arguments = parser.parse()
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
         root = Path(name)
-        bundles = bundles_of(arguments.packets)
-        content = b"".join(body for _, body in bundles)
+        packets = packets_of(arguments.packets)
+        content = b"".join(packets)
         behind: list[float] = []
-        way = functools.partial(take_all, root, bundles, behind)
+        way = functools.partial(take_all, root, packets, behind)
         ways = [functools.partial(way, every_s) for every_s in (0.0, arguments.sync_every_s)]
         without, with_syncs, most = repeat(
             arguments.repeats, *ways, functools.partial(limit, root, content, arguments.packets * PACKET)

@@ -30,13 +30,10 @@ import psutil
 from _common import CONFIG, Options, Part, finish, make_room_for_links, wait_for
 from kit.ports import free_ports
 
-from tmrl_like.page.watcher import FIELDS
-
 PROCESSES = 2
 BEAT_S = 0.5
 ARRIVES_EVERY_S = 0.03  # one in each of the processes
 EPISODES_PER_S = 20
-AT_S = FIELDS.index("at_s")
 
 
 def run_workers(keys_folder: Path, names: list[str], port: int, _: Any) -> None:
@@ -44,6 +41,7 @@ def run_workers(keys_folder: Path, names: list[str], port: int, _: Any) -> None:
     from tmrl_like.transport import KeyFolder, TransportOptions
     from tmrl_like.transport.zmq import ZmqPeerLink
     from tmrl_like.wire import messages as m
+    from tmrl_like.wire.condition import Condition
 
     logging.disable()
     make_room_for_links(len(names))
@@ -73,9 +71,18 @@ def run_workers(keys_folder: Path, names: list[str], port: int, _: Any) -> None:
         else:
             steps += 1
             late = (steps, 50, 20, 10, 5, 2, 1, 0)
-            beat = m.Beat(names[i], 7, 30.0, 7, steps, 3, 120, time_step_s=0.05, late_steps=late, at_s=time.time())
-            beat.action_delay_s, beat.returns = 0.002, (-20.5, -18.25, -16.0, -15.5, -14.75)
-            link.send(m.encode(beat))
+            condition = Condition(
+                policy_version=7,
+                policy_age_s=30.0,
+                env_steps=steps,
+                overruns=3,
+                unacknowledged_samples=120,
+                time_step_s=0.05,
+                late_steps=late,
+                action_delay_s=0.002,
+                returns=(-20.5, -18.25, -16.0, -15.5, -14.75),
+            )
+            link.send(m.encode(m.Beat(names[i], condition, 7, time.time())))
 
 
 def run_trainer(keys_folder: Path, port: int, _: Any) -> None:
@@ -117,7 +124,7 @@ def look(page_port: int, seconds: float) -> tuple[list[float], list[float], list
         data = answer.readline()
         now = time.time()
         stale += list(now - times)
-        times = np.array([beat[AT_S] for _, beat in json.loads(data[6:])])
+        times = np.array([worker["at_s"] for worker in json.loads(data[6:])])
         fresh += list(now - times)
         sizes.append(len(data))
     connection.close()

@@ -1,14 +1,14 @@
 """Samples from the worker's send to the trainer's memory, encrypted, over three processes.
 
-    python tests/benchmarks/relay.py [--seconds 4] [--repeats 3] [--transport zmq]
+    python tests/benchmarks/relay.py [--seconds 1] [--repeats 3] [--transport zmq]
 
-Three kinds of samples:
+Samples of four kinds, as many as the goal is in so many seconds:
 
-packets   drone samples (act 2, obs 4 float32, reward, flags, info; the action buffer dropped), already
-          encoded at the worker, 100 a packet -> checked, in the columns of `ReplayMemory`
-tuples    the same samples as tuples: appended, encoded, sent, decoded, in the memory; CPU time of all
-          processes per sample
-images    4 x 64 x 64 uint8 stacks, whole: a moving picture, and pure noise (which no compression helps)
+packets   drone samples (act 2, obs 4 float32, reward, flags, info; the action buffer dropped) that wait in
+          the worker's sample log -> cut, encoded, sent, checked, in the columns of `ReplayMemory`
+tuples    the same samples as tuples: they are appended meanwhile; CPU time of all processes per sample
+images    4 x 64 x 64 uint8 stacks, whole, that wait: a moving picture
+noise     the same of pure noise, which no compression helps
 
 The floor sends frames of the same size over two hops of plain TCP (no encryption, no Python objects).
 """
@@ -20,16 +20,20 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import Options, Part, finish, median, run_server, two_hops
+from _common import Options, Part, finish, median, run_server, two_hops, wait_for
+from _sending import Sending
 
-PACKET = 100
-cpu_s = time.process_time  # of all threads
+PACKET = 2000  # samples; what a packet of a backlog holds of the drone's
+KEPT_BYTES = 8 << 30
+REFILL_EVERY = 1000  # samples
 SPACES = ("o", "a")
+DRONE = ("packets", "tuples")
+GOALS_PER_S = {"packets": 3_000_000, "tuples": 200_000, "images": 20_000, "noise": 30_000}
 
 
 def drone_samples(n: int) -> list[tuple[Any, ...]]:
@@ -66,28 +70,28 @@ def spaces_of(kind: str) -> tuple[Any, Any]:
     from gymnasium import spaces
 
     number = spaces.Box(-1.0, 1.0, (1,), np.float32)
-    is_drone = kind in ("packets", "tuples")
-    obs = spaces.Tuple([number] * 4) if is_drone else spaces.Box(0, 255, (4, 64, 64), np.uint8)
+    obs = spaces.Tuple([number] * 4) if kind in DRONE else spaces.Box(0, 255, (4, 64, 64), np.uint8)
     return obs, spaces.Box(-2.0, 2.0, (2,), np.float32)
 
 
 def run_trainer(port: int, keys: Path, transport: str, kind: str, pipe: Any) -> None:
-    import torch
-
+    from tmrl_like.agents.process import tune_process
     from tmrl_like.delivery.receiver import Receiver
     from tmrl_like.replay.memory import ReplayMemory
+    from tmrl_like.session.ring import connect_to_one
     from tmrl_like.trainer.link import TrainerLink
     from tmrl_like.trainer.sample_check import SampleCheck
-    from tmrl_like.transport import KeyFolder, connect
+    from tmrl_like.transport import KeyFolder
     from tmrl_like.wire.messages import Spaces
 
-    torch.set_num_threads(1)
-    memory, received = ReplayMemory(memory_size=100_000 if kind in ("packets", "tuples") else 10_000), 0
+    tune_process(threads=1)
+    memory = ReplayMemory(memory_size=100_000 if kind in DRONE else 10_000)
     receiver = Receiver(None, "bench", keep_samples=memory.memory_size)
     receiver.check = SampleCheck(*spaces_of(kind), memory)
-    server = connect(transport, "127.0.0.1", port, KeyFolder(keys))
-    link = TrainerLink(server, "bench", "t", Spaces(*SPACES), receiver)
+    server = connect_to_one(transport, [f"127.0.0.1:{port}"], "", KeyFolder(keys))
+    link = TrainerLink(server, "t", Spaces(*SPACES), receiver)
     pipe.send(link.session.wait_connected(10))
+    received, ended_at = 0, 0.0
     while True:
         deliveries = link.retrieve(0.02)
         for delivery in deliveries:
@@ -95,160 +99,75 @@ def run_trainer(port: int, keys: Path, transport: str, kind: str, pipe: Any) -> 
             received += len(delivery.buffer)
         if deliveries:
             link.confirm(deliveries)
+            ended_at = time.perf_counter()
         if pipe.poll():
             pipe.recv()
-            pipe.send((received, time.perf_counter(), cpu_s()))
+            pipe.send((received, ended_at))
 
 
-class _Sender:
-    """A worker's session and outbox, without an environment."""
-
-    def __init__(self, port: int, keys: Path, transport: str) -> None:
-        from tmrl_like.delivery.folder import open_folder
-        from tmrl_like.delivery.options import OutboxOptions
-        from tmrl_like.delivery.outbox import Outbox
-        from tmrl_like.delivery.sample_log import SampleLog
-        from tmrl_like.delivery.session import Session
-        from tmrl_like.transport import KeyFolder, connect
-        from tmrl_like.wire.messages import Spaces
-
-        options = OutboxOptions(max_samples=PACKET, max_age_s=1e9)
-        folder = open_folder(None, "bench")
-        self.log = SampleLog(folder)
-        self.outbox = Outbox(folder.path, "bench", self.log.incarnation, options)
-        self.sequence = 0  # of the newest packet that was encoded beforehand
-        self.stream = 0
-        self.feed: Iterator[Any] | None = None  # encoded bodies to send, by the connection's thread
-        self.sent_bytes = 0
-        link = connect(transport, "127.0.0.1", port, KeyFolder(keys))
-        spaces = Spaces(*SPACES)
-        self.session = Session(link, "bench", self, "worker", "bench", spaces, incarnation=self.outbox.incarnation)
-
-    def on_welcome(self, welcome: Any, is_new: bool) -> None:
-        self.stream = welcome.feed
-
-    def on_message(self, message: Any, body: Any) -> None:
-        if type(message).__name__ == "Ack":
-            self.outbox.on_ack(message)
-
-    def _send(self, send: Callable[[bytes], bool], data: bytes) -> bool:
-        if not send(data):
-            return False
-        self.sent_bytes += len(data)
-        return True
-
-    def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
-        own = self.outbox._sender._own
-        while self.feed is not None and len(own.produced) < 50 and len(own.received) + len(own.in_flight) < 1000:
-            _queue_encoded(self, next(self.feed))
-        self.log.refill()
-        self.outbox.pump(lambda data: self._send(send, data), connected and self.stream != 0)
-        return 0.0 if self.feed is not None and len(own.received) + len(own.in_flight) < 1000 else 0.001
-
-    def pending(self) -> bool:
-        return False
-
-    def beat(self) -> Any:
-        from tmrl_like.wire.messages import Beat
-
-        return Beat()
-
-
-def run_worker(port: int, keys: Path, transport: str, kind: str, seconds: float, pipe: Any) -> None:
+def run_worker(port: int, keys: Path, transport: str, kind: str, count: int, pipe: Any) -> None:
+    from tmrl_like.base.processes import keep_freed_memory
+    from tmrl_like.delivery.options import OutboxOptions
+    from tmrl_like.session.ring import connect_to_one
+    from tmrl_like.session.session import Session
+    from tmrl_like.transport import KeyFolder
     from tmrl_like.types import StepTiming
+    from tmrl_like.wire.messages import Spaces
 
-    sender = _Sender(port, keys, transport)
-    sender.session.wait_connected(10)
-    while not sender.stream:
-        time.sleep(0.01)
-    samples = drone_samples(4000) if kind in ("packets", "tuples") else image_samples(400, kind == "noise")
+    keep_freed_memory(64 << 20)  # as the link's process
+    worker = Sending("bench", OutboxOptions(max_bytes=KEPT_BYTES))
+    ring = connect_to_one(transport, [f"127.0.0.1:{port}"], "", KeyFolder(keys))
+    worker.is_open = kind == "tuples"
+    session = Session(ring, worker, "worker", "bench", spaces=Spaces(*SPACES), incarnation=worker.log.incarnation)
+    session.wait_connected(10)
+    samples = drone_samples(4000) if kind in DRONE else image_samples(400, kind == "noise")
     timings = [StepTiming(1e9 + i * 0.05, 1e-4 + i * 1e-9, 1e-5, 3) for i in range(len(samples))]
-    bodies = [] if kind == "tuples" else _encoded(samples, timings)
+
+    def append_all() -> None:
+        for i, (sample, timing) in zip(range(count), itertools.cycle(zip(samples, timings, strict=True)), strict=False):
+            worker.log.append(sample, *timing)
+            if i % REFILL_EVERY == 0:
+                worker.log.refill()
+
+    if kind != "tuples":
+        append_all()
     pipe.send("ready")
     pipe.recv()
-    cpu, started = cpu_s(), time.perf_counter()
-    count = 0
+    started_at = time.perf_counter()
     if kind == "tuples":
-        for sample, timing in itertools.cycle(zip(samples, timings, strict=True)):
-            sender.log.append(sample, *timing)
-            count += 1
-            if count % PACKET == 0:
-                _wait(sender.outbox, count)
-                if time.perf_counter() - started > seconds:
-                    break
-        sender.log.seal()
-    else:
-        sender.feed = itertools.cycle(bodies)
-        time.sleep(seconds)
-        sender.feed = None
-        time.sleep(0.1)
-        count = sender.sequence * PACKET
-    pipe.send((count, started))
-    while sender.outbox.pending():
-        time.sleep(0.001)
-    pipe.send((cpu_s() - cpu, sender.sent_bytes))
-    sender.session.close()
-
-
-def _wait(outbox: Any, count: int) -> None:
-    """Do not run ahead of the link: a worker in real time would not either."""
-    own = outbox._sender._own
-    while count / PACKET - outbox._reader.sequence > 50 or len(list(own)) > 400:
-        time.sleep(0.0002)
-
-
-def _encoded(samples: list[Any], timings: list[Any]) -> list[tuple[int, bytes, bool]]:
-    """Bodies of packets: size before compression, bytes to send, whether they are compressed."""
-    from tmrl_like.wire.packet import Compressor, PacketWriter
-
-    compress, bodies = Compressor(), []
-    for start in range(0, len(samples), PACKET):
-        writer = PacketWriter()
-        for sample, timing in zip(samples[start : start + PACKET], timings[start:], strict=False):
-            writer.append(sample, timing)
-        body = writer.encode()
-        bodies.append((len(body), *compress(body, writer.rows().extra_bytes)))
-    return bodies
-
-
-def _queue_encoded(sender: _Sender, encoded: tuple[int, bytes, bool]) -> None:
-    """Number an encoded body, seal it and queue it for sending, in the connection's thread's place."""
-    from tmrl_like.wire import messages as m
-    from tmrl_like.wire.records import record_head
-
-    size, data, compressed = encoded
-    sender.sequence += 1
-    header = m.SamplePacket("bench", sender.outbox.incarnation, sender.sequence, 1, PACKET, size, compressed)
-    frame = m.frame_of(header)
-    sender.outbox._sender.add(sender.sequence, PACKET, (record_head(frame, data) + frame, data), time.monotonic())
+        append_all()
+    worker.is_open = True
+    session.wake()
+    pipe.recv()
+    pipe.send((started_at, worker.sent_bytes, worker.log.lost_samples))
+    session.close()
+    worker.close()
 
 
 def measure(kind: str, seconds: float, transport: str) -> dict[str, float]:
-    with tempfile.TemporaryDirectory() as folder:
+    count = int(seconds * GOALS_PER_S[kind])
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         keys = Path(folder) / "keys"
-        with Part(run_server, {"keys_dir": keys, "transport": transport}) as server:
-            port = server.hear()
-            with (
-                Part(run_trainer, port, keys, transport, kind) as trainer,
-                Part(run_worker, port, keys, transport, kind, seconds) as worker,
-            ):
-                assert trainer.hear()
-                worker.hear()
-                cpu = {"server": -server.cpu_s(), "trainer": -trainer.ask("count")[2]}
-                count, started = worker.ask("go")
-                received, ended = 0, 0.0
-                while received < count:
-                    received, ended, trainer_cpu = trainer.ask("count")
-                    time.sleep(0.002)
-                cpu["worker"], sent_bytes = worker.hear()
-                cpu["server"] += server.cpu_s()
-                cpu["trainer"] += trainer_cpu
-    assert received == count, f"{received} of {count} samples arrived"
+        server = stack.enter_context(Part(run_server, {"keys_dir": keys, "transport": transport}))
+        port = server.hear()
+        trainer = stack.enter_context(Part(run_trainer, port, keys, transport, kind))
+        worker = stack.enter_context(Part(run_worker, port, keys, transport, kind, count))
+        parts = {"server": server, "trainer": trainer, "worker": worker}
+        assert trainer.hear()
+        worker.hear()
+        cpu_s = {name: -part.cpu_s() for name, part in parts.items()}
+        worker.tell("go")
+        wait_for(lambda: trainer.ask("count")[0] >= count, "all samples")
+        for name, part in parts.items():
+            cpu_s[name] += part.cpu_s()
+        received, ended_at = trainer.ask("count")
+        started_at, sent_bytes, lost = worker.ask("end")
+    assert (received, lost) == (count, 0), f"{received} of {count} samples arrived, {lost} were lost"
     return {
-        "samples_per_s": count / (ended - started),
+        "samples_per_s": count / (ended_at - started_at),
         "bytes_per_sample": sent_bytes / count,
-        "cpu_us_per_sample": sum(cpu.values()) / count * 1e6,
-        **{f"{part}_cpu_us_per_sample": spent_s / count * 1e6 for part, spent_s in cpu.items()},
+        "cpu_us_per_sample": sum(cpu_s.values()) / count * 1e6,
+        **{f"{part}_cpu_us_per_sample": spent_s / count * 1e6 for part, spent_s in cpu_s.items()},
     }
 
 
@@ -270,11 +189,11 @@ def floor_samples_per_s(frame_bytes: int, seconds: float) -> float:
 
 
 def main() -> None:
-    parser = Options(__doc__, seconds=0.5, repeats=1, kinds=["packets", "tuples"])
-    parser.add_argument("--seconds", type=float, default=4.0)
+    parser = Options(__doc__, seconds=0.1, repeats=1)
+    parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--transport", default="zmq")
-    parser.add_argument("--kinds", nargs="+", default=["packets", "tuples", "images", "noise"])
+    parser.add_argument("--kinds", nargs="+", choices=GOALS_PER_S, default=list(GOALS_PER_S))
     arguments = parser.parse()
     result: dict[str, Any] = {"transport": arguments.transport}
     for kind in arguments.kinds:
@@ -287,8 +206,8 @@ def main() -> None:
             result[f"relay_{kind}_{name}"] = median(values)
             result[f"relay_{kind}_{name}_min"], result[f"relay_{kind}_{name}_max"] = min(values), max(values)
         result[f"relay_{kind}_floor_samples_per_s"] = median(floors)
-    goals = {"packets_samples_per_s": 3_000_000, "tuples_cpu_us_per_sample": 5, "packets_bytes_per_sample": 45}
-    goals["images_samples_per_s"] = 20_000
+    goals = {f"{kind}_samples_per_s": GOALS_PER_S[kind] for kind in ("packets", "images", "noise")}
+    goals |= {"tuples_cpu_us_per_sample": 5, "packets_bytes_per_sample": 45}
     finish(result | {f"goal_{name}": value for name, value in goals.items()})
 
 

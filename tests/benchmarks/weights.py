@@ -31,6 +31,7 @@ import numpy as np
 import torch
 from _common import Options, Part, finish, median, run_server, two_hops
 from gymnasium import spaces
+from kit.rings import ring_of
 from learner import SPACES, batch, rate
 
 from tmrl_like.agents import SACAgent
@@ -112,7 +113,7 @@ def measure(width: int, repeats: int, transport: str) -> dict[str, float]:
             with (
                 closing(connect(transport, "127.0.0.1", port, KeyFolder(keys))) as connection,
                 Part(run_worker, port, keys, width, transport) as worker,
-                closing(TrainerLink(connection, "bench", "t", spaces_)) as link,
+                closing(TrainerLink(ring_of(connection, "bench"), "t", spaces_)) as link,
             ):
                 worker.hear()
                 link.session.wait_connected(10)
@@ -214,7 +215,7 @@ def measure_store(width: int, repeats: int) -> dict[str, float]:
         options = TrainerOptions(keep_policies=10, tag_every_steps=1)
         store = PolicyStore(folder / "policies")
         saver = Saver(folder / "newest", store, describe(actor), options, lambda: next(steps))
-        links = [TrainerLink(Nowhere(), "bench", "t", Spaces("o", "a"), saver=s) for s in (saver, None)]
+        links = [TrainerLink(ring_of(Nowhere(), "bench"), "t", Spaces("o", "a"), saver=s) for s in (saver, None)]
         for turn in range(1, repeats + 3):
             reader.tell(f"step-{turn}")
             time.sleep(0.05)

@@ -13,10 +13,12 @@ from tmrl_like.delivery.folder import open_folder
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.outbox import Outbox
 from tmrl_like.delivery.sample_log import SampleLog
-from tmrl_like.delivery.session import Session
-from tmrl_like.transport import KeyFolder, addresses_of, connect_to_one
+from tmrl_like.session.ring import connect_to_one
+from tmrl_like.session.session import Session
+from tmrl_like.transport import KeyFolder, addresses_of
 from tmrl_like.types import StepTiming
 from tmrl_like.wire import messages as m
+from tmrl_like.wire.condition import Condition
 from tmrl_like.wire.spaces import describe_spaces
 
 _TICK_S = 0.05
@@ -28,7 +30,7 @@ class LightWorker:
 
     Attributes:
         made: how many samples.
-        received, stored: the packet up to which the trainer, or the engine, has confirmed them.
+        received, stored: the entry up to which the trainer, or the engine, has confirmed them.
     """
 
     def __init__(self, number: int, ports: list[int], keys: Path, ballast_bytes: int) -> None:
@@ -38,11 +40,11 @@ class LightWorker:
         name = f"w{number}"
         self._folder = open_folder(None, name)
         self._log = SampleLog(self._folder, max_bytes=_LOG_BYTES)
-        self._outbox = Outbox(self._folder.path, name, self._log.incarnation, OutboxOptions(max_samples=1))
+        self._outbox = Outbox(self._folder.path, name, [self._log.incarnation], OutboxOptions(max_samples=1))
         addresses = addresses_of([f"127.0.0.1:{port}" for port in ports], 0)
-        link = connect_to_one("zmq", addresses, name, KeyFolder(keys))
+        ring = connect_to_one("zmq", addresses, name, KeyFolder(keys))
         spaces = describe_spaces(*NUMBERED_SPACES)
-        self.session = Session(link, addresses[0], self, "worker", name, spaces, incarnation=self._log.incarnation)
+        self.session = Session(ring, self, "worker", name, spaces=spaces, incarnation=self._log.incarnation)
 
     def append(self) -> None:
         """Make a sample; its observation is (worker, 1, number)."""
@@ -61,10 +63,10 @@ class LightWorker:
 
     def on_welcome(self, welcome: m.Welcome, is_new: bool) -> None:
         if welcome.feed != self._feed or is_new:
-            self._outbox.retransmit(from_the_start=welcome.feed != self._feed)
+            self._outbox.send_again(to_another_trainer=welcome.feed != self._feed)
         self._feed = welcome.feed
 
-    def on_message(self, message: m.AnyMessage, body: memoryview) -> None:
+    def on_message(self, message: m.AnyMessage, body: memoryview, data: bytes | memoryview) -> None:
         if isinstance(message, m.Ack):
             self._outbox.on_ack(message)
             self.received, self.stored = max(self.received, message.received), max(self.stored, message.stored)
@@ -78,7 +80,7 @@ class LightWorker:
         return False
 
     def beat(self) -> m.Beat:
-        return m.Beat(f"w{self.number}", unacknowledged_samples=self._outbox.unacknowledged_samples())
+        return m.Beat(f"w{self.number}", Condition(unacknowledged_samples=self._outbox.unacknowledged_samples()))
 
 
 class LightFleet:

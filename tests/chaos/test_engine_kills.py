@@ -135,8 +135,8 @@ many = [pytest.mark.chaos, pytest.mark.timeout(MANY_S)]
 @pytest.mark.parametrize(
     ("victim", "count", "limit_s"),
     [
-        pytest.param("kill_leader", 20, 10.0, marks=many),
-        pytest.param("kill_any_node", 20, 10.0, marks=many),
+        pytest.param("kill_leader", 20, 5.0, marks=many),
+        pytest.param("kill_any_node", 20, 5.0, marks=many),
         pytest.param("kill_leader_and_its_disk", 3, 15.0, marks=many),
         pytest.param("kill_all_nodes", 3, 20.0, marks=many),
         pytest.param("kill_a_gateway", 20, 4.0, marks=many),

@@ -1,4 +1,4 @@
-"""The link of a worker is killed, or frozen, at random: while it starts, reads, seals, writes and sends."""
+"""The link of a worker is killed, or frozen, at random: while it starts, reads, makes packets and sends."""
 
 import contextlib
 import random

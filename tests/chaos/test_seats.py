@@ -32,8 +32,8 @@ def kill_who_sits(rig: Rig, role: str, count: int) -> str:
 def sitting(server, role: str) -> set[int]:
     """Which processes of a role have a seat."""
     relay = server._relay
-    seats = relay.workers if role == "worker" else [relay.trainer]
-    return {seat.hello.incarnation for seat in seats if seat is not None}
+    seats = relay.workers if role == "worker" else relay.ranks
+    return {seat.hello.incarnation for seat in list(seats.values())}
 
 
 @pytest.mark.fault("processes", "a worker with child processes is killed", "none of them is left")

@@ -1,4 +1,4 @@
-"""`tmrl-like log`: what is in a packet log, and the same as a Minari data set."""
+"""`tmrl-like log`: what a trainer has stored or a worker has left, and the same as a Minari data set."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kit import episodes
+from kit.packets import TIMING
 
+from tmrl_like.delivery.folder import open_folder
+from tmrl_like.delivery.sample_log import SampleLog
+from tmrl_like.delivery.segments import HEAD_BYTES
 from tmrl_like.replay.data_sets import read_data_set, write_data_set, write_log
 from tmrl_like.testing.fakes import ListMemory
 from tmrl_like.types import Buffer, EpisodeStats, Info, Sample
 from tmrl_like.wire import messages as m
-from tmrl_like.wire.records import seal
+from tmrl_like.wire.packet import encode_packet
 
 CommandLine = Callable[..., int]
 
@@ -42,9 +47,12 @@ def log_folder(tmp_path: Path) -> Path:
     return tmp_path / "log"
 
 
-def packet(sequence: int, returns: list[float]) -> tuple[bytes, int]:
-    episodes = tuple(EpisodeStats("w", False, r, 2, True, False, 0.0, 0, 0.1, 0, "") for r in returns)
-    return seal(m.frame_of(m.SamplePacket("arm", 0xAB, sequence, 0, 2, 0, False, episodes=episodes))), 2
+def packet(first: int, returns: list[float]) -> tuple[bytes, int]:
+    """Two samples, and reports of episodes."""
+    reports = [EpisodeStats("w", False, r, 2, True, False, 0.0, 0, 0.1, 0, "") for r in returns]
+    episodes = tuple(enumerate(reports, start=first + 2))
+    last = first + 1 + len(returns)
+    return encode_packet(m.SamplePacket("arm", 0xAB, first, last, 1, 0, 2, 0, False, episodes=episodes)), 2
 
 
 def test_a_log_is_shown_by_process(
@@ -59,7 +67,8 @@ def test_a_log_is_shown_by_process(
 def test_gaps_and_returns_are_in_the_table(
     tmp_path: Path, command_line: CommandLine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_log(tmp_path, [packet(1, [1.0]), packet(5, [3.0, 5.0]), packet(6, [])])
+    known = packet(1, [1.0])  # a kill may leave a packet in two files
+    write_log(tmp_path, [[known], [known, packet(7, [3.0, 5.0])], [packet(11, [])]])
     assert command_line("log", str(tmp_path)) == 0
     (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if "arm," in line]
     assert row == ["arm,", "ab", "-", "3", "3", "6", "0.0", "3", "3", "±", "2"]
@@ -71,6 +80,52 @@ def test_one_file_of_a_log_is_shown_as_well(
     (file,) = log_folder.glob("*.log")
     assert command_line("log", str(file)) == 0
     assert capsys.readouterr().out.count("data set,") == 2
+
+
+@pytest.mark.parametrize("lives", [False, True], ids=["dead", "living"])
+def test_what_a_worker_has_in_its_spool_is_shown_and_read_and_left_as_it_is(
+    tmp_path: Path, command_line: CommandLine, capsys: pytest.CaptureFixture[str], lives: bool
+) -> None:
+    folder = open_folder(tmp_path, "my arm")
+    log = SampleLog(folder, incarnation=0xAB)
+    for sample in episode(1, 3):
+        log.append((*sample[:5], {}), *TIMING)
+    log.end_episode(episodes.episode("my arm", return_=6.0))
+    log.add_break()
+    for sample in episode(2, 1):
+        log.append((*sample[:5], {}), *TIMING)
+    if not lives:
+        log.close()
+        folder.close()
+    before = {path.name: path.read_bytes() for path in folder.path.iterdir()}
+    assert command_line("log", str(folder.path)) == 0
+    (row,) = [line.split() for line in capsys.readouterr().out.splitlines() if "my arm," in line]
+    assert row[:3] == ["my", "arm,", "ab"]
+    assert row[5:8] == ["2", "0", "6"]  # packets, missing, samples
+    assert row[-2:] == ["±", "0"]
+    read = list(read_data_set(folder.path))
+    assert [[sample.obs.tolist() for sample in buffer.memory] for buffer in read] == [
+        [[1, 0], [1, 1], [1, 2], [1, 3]],
+        [[2, 0], [2, 1]],
+    ]
+    assert {path.name: path.read_bytes() for path in folder.path.iterdir()} == before
+    log.close()
+    folder.close()
+
+
+def test_of_a_spool_that_is_damaged_what_is_whole_is_read(tmp_path: Path) -> None:
+    folder = open_folder(tmp_path, "arm")
+    log = SampleLog(folder, incarnation=1)
+    for sample in episode(1, 3):
+        log.append((*sample[:5], {}), *TIMING)
+    path = next(path for path in folder.path.glob("*.rows") if any(path.read_bytes()[HEAD_BYTES:]))
+    data = bytearray(path.read_bytes())
+    data[data.rindex(np.float32([1, 2]).tobytes())] ^= 1
+    log.close()
+    folder.close()
+    path.write_bytes(data)
+    (buffer,) = read_data_set(folder.path)
+    assert [sample.obs.tolist() for sample in buffer.memory] == [[1, 0], [1, 1]]
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 from cli_commands import TINY, Command
+from kit.rings import ring_of
 from tiny import TinyActor, TinyEnv
 
 from tmrl_like.cli.logs import set_up_logging
@@ -29,6 +30,7 @@ from tmrl_like.transport import KeyFolder, connect
 from tmrl_like.transport.base import PeerLink
 from tmrl_like.types import ActionSource, Delivery
 from tmrl_like.wire import messages as m
+from tmrl_like.wire.condition import Condition
 from tmrl_like.wire.spaces import describe_spaces
 
 CommandLine = Callable[..., int]
@@ -107,10 +109,10 @@ def test_the_trainer_receives_nothing_until_as_many_samples_wait_as_the_experime
         say_hello(trainer, "trainer")
         say_hello(worker, "worker")
         for number in (1, 2):
-            worker.send(m.encode(m.Bundle("worker", 1, 6, number - 1)))
-            worker.send(m.encode(m.Beat("worker", env_steps=number)))  # does not wait for samples
-        received = [next_of(trainer, m.Bundle, m.Beat) for _ in range(4)]
-    numbers = [("beat", x.env_steps) if isinstance(x, m.Beat) else ("packet", x.previous + 1) for x in received]
+            worker.send(m.encode(m.SamplePacket("worker", 1, number, number + 5, 1, 0, 6, 0, False)))
+            worker.send(m.encode(m.Beat("worker", Condition(env_steps=number))))  # does not wait for samples
+        received = [next_of(trainer, m.SamplePacket, m.Beat) for _ in range(4)]
+    numbers = [("beat", x.condition.env_steps) if isinstance(x, m.Beat) else ("packet", x.first) for x in received]
     assert numbers == [("beat", 1), ("packet", 1), ("packet", 2), ("beat", 2)]
 
 
@@ -125,7 +127,7 @@ def test_an_expert_marks_its_samples_and_runs_no_test_episodes(command_line: Com
 
     with (
         Server(free_port, host="127.0.0.1"),
-        contextlib.closing(TrainerLink(connection(free_port), "", "trainer", spaces)) as link,
+        contextlib.closing(TrainerLink(ring_of(connection(free_port), ""), "trainer", spaces)) as link,
     ):
         taking = threading.Thread(target=take_and_end, args=(link,), daemon=True)
         taking.start()

@@ -32,7 +32,7 @@ def store() -> PolicyStore:
         actor = TinyActor(TinyEnv.observation_space, TinyEnv.action_space)
         actor.pedal.data.fill_(float(version == 3))
         card = msgspec.structs.replace(describe(actor, run="tiny"), version=version, training_steps=10 * version)
-        kept.add([actor.weights()], card)
+        kept.add(actor.weights(), card)
     return kept
 
 
@@ -115,7 +115,7 @@ def test_a_policy_is_exported_as_onnx_and_what_is_not_in_it_is_said(
     assert command_line("policies", "export", "tiny@3", str(file), "--onnx", "--allow", "tiny") == 2
     assert "a TinyActor cannot be written as ONNX: give it a method best_actions(obs)" in capsys.readouterr().err
     actor = SquashedGaussianActor(Box(-1.0, 1.0, (4, 1)), Box(-1.0, 1.0, (2,)), hidden_sizes=(8,))
-    store.add([actor.weights()], msgspec.structs.replace(describe(actor, tiny_preprocessor), version=4))
+    store.add(actor.weights(), msgspec.structs.replace(describe(actor, tiny_preprocessor), version=4))
     assert command_line("policies", "export", "tiny", str(file), "--onnx", "--allow", __name__) == 0
     assert "as ONNX; its input is what test_cli_policies.tiny_preprocessor makes of" in capsys.readouterr().out
     (given,) = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"]).get_inputs()

@@ -37,7 +37,7 @@ def test_a_folder_with_a_data_set_is_refused_before_anything_else(
     assert f"start a run with it: --memory.dataset_path {tmp_path / 'data'}" in capsys.readouterr().out
     monkeypatch.setattr("tmrl_like.cli.record.prepare", lambda *_: pytest.fail("the experiment was imported"))
     assert command_line("record", TINY, "--random", "--episodes", "1", "--out", str(tmp_path / "data")) == 2
-    assert "holds a packet log already: choose another folder" in capsys.readouterr().err
+    assert "holds samples already: choose another folder" in capsys.readouterr().err
 
 
 def test_what_a_stored_policy_did_is_recorded(tmp_path: Path, command_line: CommandLine) -> None:

@@ -1,4 +1,4 @@
-"""The two ends of a worker's delivery in one test: the control loop's, and the one that sends."""
+"""The two ends of a worker's delivery in one test: the control loop's, the one that sends, and who takes it."""
 
 import contextlib
 
@@ -12,33 +12,41 @@ from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.outbox import Outbox
 from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.wire import messages as m
-from tmrl_like.wire.records import unseal
+from tmrl_like.wire.packet import columns_in, decode_body, refuse_misnumbered
 from tmrl_like.wire.rows import RESET
 
 STATS = episode(test=True, return_=-5.0)
-
-
 CLOCK = Clock()
 
 
-class Ends:
-    """A sample log and its outbox; what is not here is the outbox's."""
+def sample(i=0, size=3):
+    return np.zeros(1, np.float32), np.full(size, i, np.float32), 0.0, False, False, {}
 
-    def __init__(self, root=None, incarnation=1, clock=CLOCK, log_bytes=512 << 20, **options):
+
+class Ends:
+    """The sample logs of a worker and their outbox; what is not here is the outbox's."""
+
+    def __init__(self, root=None, incarnation=1, clock=CLOCK, log_bytes=512 << 20, lanes=1, **options):
         self.options = OutboxOptions(**{"max_age_s": 1e9} | options)
         self._clock = clock
         self.folder = open_folder(root, "w")
-        self.log = SampleLog(self.folder, max_bytes=log_bytes, incarnation=incarnation)
-        self.outbox = self._reader()
+        self.logs = [SampleLog(self.folder, log_bytes, incarnation + lane) for lane in range(lanes)]
+        self.log = self.logs[0]
+        self.outbox = self.reader()
 
-    def _reader(self):
-        return Outbox(self.folder.path, "w", self.log.incarnation, self.options, self._clock)
+    def reader(self, **options):
+        incarnations = [log.incarnation for log in self.logs]
+        return Outbox(self.folder.path, "w", incarnations, self.options, self._clock, **options)
 
     def __getattr__(self, name):
         return getattr(self.outbox, name)
 
-    def append(self, sample, timing=TIMING, is_reset=False):
-        self.log.append(sample, *timing, RESET * is_reset)
+    def append(self, sample, timing=TIMING, is_reset=False, lane=0):
+        self.logs[lane].append(sample, *timing, RESET * is_reset)
+
+    def fill(self, *numbers, lane=0, size=3):
+        for number in numbers:
+            self.append(sample(number, size), lane=lane)
 
     def end_episode(self, stats=STATS):
         self.log.end_episode(stats)
@@ -46,21 +54,21 @@ class Ends:
     def add_break(self):
         self.log.add_break()
 
-    def seal(self):
-        self.log.seal()
-
     def begin_file(self):
         self.log._next_segment(0)
         self.log._go_on()
 
+    def ack(self, stored, received, again=False):
+        self.outbox.on_ack(m.Ack("w", self.log.incarnation, stored, received, again))
+
     def kill_reader(self):
         """What is left of a process that is killed: its files, and no lock."""
-        self.outbox._log._end_segment()
-        self.outbox._log._lock.release()
+        self.outbox._lock.release()
+        self.outbox._is_closed = True
 
     def restart_reader(self):
         self.kill_reader()
-        self.outbox = self._reader()
+        self.outbox = self.reader()
 
     def kill_writer(self):
         self.folder._lock.release()
@@ -70,7 +78,8 @@ class Ends:
         self.kill_reader()
 
     def close(self):
-        self.log.close()
+        for log in self.logs:
+            log.close()
         self.folder.close()
         self.outbox.close()
 
@@ -92,28 +101,76 @@ def opened_ends():
 
 
 class Wire:
-    """Takes what the outbox sends."""
+    """Takes the packets that the outbox sends, as far as there is room.
+
+    Attributes:
+        packets: of all of them, in order.
+        numbers: the samples in each, as their first observation.
+    """
 
     def __init__(self, room=10**9):
         self.room = room
         self.packets = []
-        self.bundles = []
+        self.numbers = []
 
     def send(self, data):
-        if len(self.bundles) >= self.room:
+        if len(self.packets) >= self.room:
             return False
-        bundle, body = m.decode(data)
-        self.bundles.append(bundle)
-        self.packets += [m.decode(message) for _, message in unseal(body)]
+        packet, body = m.decode(data)
+        refuse_misnumbered(packet)
+        columns = columns_in(data, body)
+        self.packets.append(packet)
+        rows = decode_body(packet, columns).samples() if packet.samples else []
+        self.numbers.append([int(np.ravel(row.obs)[0]) for row in rows])
         return True
 
     @property
-    def sequences(self):
-        return [header.sequence for header, _ in self.packets]
+    def spans(self):
+        """The entries of each packet, first and last."""
+        return [(packet.first, packet.last) for packet in self.packets]
+
+    @property
+    def all_numbers(self):
+        return [number for numbers in self.numbers for number in numbers]
 
 
-def sample(i=0):
-    return (np.zeros(1, np.float32), np.full(3, i, np.float32), 0.0, False, False, {})
+class Taker(Wire):
+    """Takes each entry once, in order, as a trainer does.
+
+    Attributes:
+        rows: the samples of each process.
+        received: how far its entries have come.
+        missing: processes of which something came that does not follow.
+        gaps: (process, entry before, entry behind) of entries that never come.
+    """
+
+    def __init__(self, room=10**9):
+        super().__init__(room)
+        self.rows, self.received, self.missing, self.gaps = {}, {}, set(), []
+
+    def send(self, data):
+        if not super().send(data):
+            return False
+        packet, numbers = self.packets[-1], self.numbers[-1]
+        process, received = packet.incarnation, self.received.get(packet.incarnation, 0)
+        if packet.oldest > received + 1:
+            self.gaps.append((process, received, packet.oldest))
+            received = packet.oldest - 1
+        if packet.first > received + 1:
+            self.missing.add(process)
+            return True
+        reports = {entry for entry, _ in packet.episodes}
+        entries = [entry for entry in range(packet.first, packet.last + 1) if entry not in reports]
+        entries = entries[len(entries) - packet.samples :]  # without the break
+        new = [number for entry, number in zip(entries, numbers, strict=True) if entry > received]
+        self.rows.setdefault(process, []).extend(new)
+        self.received[process] = max(received, packet.last)
+        return True
+
+    def acknowledge(self, box, incarnation=None, stored=True):
+        for process, received in self.received.items():
+            if incarnation in (None, process):
+                box.on_ack(m.Ack("w", process, received if stored else 0, received))
 
 
 def nothing(data):

@@ -1,185 +1,142 @@
-"""What a power cut has left of a worker's samples: pages of different moments, and no packets."""
+"""What a power cut leaves of a worker's entries: pages of different moments, in any order."""
 
-import errno
 import random
 import shutil
-from types import SimpleNamespace
 
 import pytest
-from both_ends import Wire, opened_ends, sample
-from disk import PowerDisk
+from both_ends import CLOCK, Taker, opened_ends
 
-from tmrl_like.base.files import disk
-from tmrl_like.delivery.log import segments_in as logs_in
-from tmrl_like.delivery.reader import incarnations_in
+from tmrl_like.delivery import sample_log
 from tmrl_like.delivery.segments import (
+    DROPPED,
     END,
     FREED,
     HEAD_BYTES,
+    NEXT,
     NUMBER,
-    RESUME,
-    ROW,
-    SEALED,
+    SUFFIX,
     Segment,
-    segments_in,
+    incarnations_in,
 )
-from tmrl_like.wire.packet import decode_body
+
+PAGE = 4096
 
 
 @pytest.fixture
 def ends(tmp_path):
     with opened_ends() as make:
-        yield lambda incarnation=1, max_samples=2: make(tmp_path, incarnation, max_samples=max_samples)
+        yield lambda incarnation=1: make(tmp_path, incarnation, CLOCK)
 
 
-def cut(box, before):
-    """Cut the power: there are no packets, and `before` changes the samples, a segment after the other."""
+def segments_of(box):
+    """Those that were filled, in order."""
+    segments = [Segment(path) for path in box.folder.path.glob(f"{1:016x}-*{SUFFIX}")]
+    return sorted((segment for segment in segments if segment.is_begun), key=lambda s: s.words[NUMBER])
+
+
+def filled(box, files):
+    """A sample in each of so many files."""
+    for number in range(files):
+        if number:
+            box.begin_file()
+        box.fill(number)
+
+
+def found(box, taker=None):
+    """What a trainer has when all that can be sent was sent and stored, and the files are gone."""
+    taker = taker or Taker()
+    for _ in range(10):
+        box.pump(taker.send, True, awaits=True)
+        taker.acknowledge(box)
+    assert incarnations_in(box.folder.path) == [box.log.incarnation]
+    assert taker.missing == set()
+    return taker
+
+
+def test_what_lies_behind_damage_is_sent_and_does_not_continue_what_lies_before(ends, caplog):
+    box = ends()
+    filled(box, 5)
     box.kill()
-    box.outbox._is_closed = True  # it does nothing more
-    for path in logs_in(box.folder.path):
-        path.unlink()
-    segments = [Segment(path) for path in sorted(segments_in(box.folder.path))]
-    before(segments)
-    for segment in segments:
-        segment.close()
-
-
-def rows_in(segment):
-    runs = segment.runs(HEAD_BYTES, segment.words[END])
-    return [at + i * size for kind, at, size, count in runs if kind == ROW for i in range(count)]
-
-
-def packets_of(box):
-    """(sequence, breaks, samples) of each packet that leaves."""
-    wire = Wire()
-    box.seal()
-    box.pump(wire.send, True)
-    rows = ([int(row.obs[0]) for row in decode_body(header, body).samples()] for header, body in wire.packets)
-    return [(header.sequence, header.breaks, row) for (header, _), row in zip(wire.packets, rows, strict=True)]
-
-
-def test_what_may_not_follow_the_packet_before_it_begins_with_a_break(ends):
-    box = ends()
-    box.append(sample(0))
-    assert packets_of(box) == [(1, 0, [0])]
-    for i in range(1, 5):
-        box.append(sample(i))
-
-    def lose_a_mark(segments):
-        segments[0].words[rows_in(segments[0])[0] >> 3] = 0
-
-    cut(box, lose_a_mark)
-    assert packets_of(ends(2)) == [(1, 0, [0, 1]), (2, 1, [2, 3]), (3, 1, [4])], "who has packet 1 misses sample 1"
-
-
-def test_a_mark_that_does_not_follow_ends_what_is_certain(ends):
-    box = ends()
-    for i in range(6):
-        box.append(sample(i))
-    box.pump(lambda data: True, True)
-    box.append(sample(6))
-
-    def damage_a_mark(segments):
-        segments[0].words[rows_in(segments[0])[3] >> 3] = 7
-
-    cut(box, damage_a_mark)
-    assert packets_of(ends(2)) == [(1, 0, [0, 1])]
+    segments = segments_of(box)
+    segments[2].map[HEAD_BYTES:PAGE] = bytes(PAGE - HEAD_BYTES)  # the page with the third sample was not written
+    taker = found(ends(2))
+    assert taker.rows == {1: [0, 1, 3, 4]}
+    assert taker.gaps == [(1, 2, 4)]
+    assert sum("a power cut has damaged" in r.message for r in caplog.records) == 1
 
 
 def test_a_file_that_was_filled_again_does_not_follow_what_it_once_followed(ends):
     box = ends()
-    for i in range(3):
-        box.append(sample(i))
-        box.begin_file()
-
-    def fill_again(segments):
-        _, second, third = sorted((s for s in segments if s.words[NUMBER]), key=lambda s: s.words[NUMBER])[:3]
-        shutil.copyfile(third.path, second.path)
-
-    cut(box, fill_again)
-    assert packets_of(ends(2)) == [(1, 0, [0])]
+    filled(box, 3)
+    box.kill()
+    _, second, third = segments_of(box)
+    shutil.copyfile(third.path, second.path)  # the same number twice: as if it had been freed and filled again
+    third.path.unlink()
+    taker = found(ends(2))
+    assert taker.rows == {1: [0, 2]}
+    assert taker.gaps == [(1, 1, 3)]
 
 
-def test_what_was_asked_to_leave_early_moves_no_sample_to_a_later_packet(ends):
-    box = ends(max_samples=4)
-    for i in range(5):
-        box.append(sample(i))
-        if i == 2:
-            assert packets_of(box) == [(1, 0, [0, 1, 2])]
-    box.begin_file()
-    for i in range(5, 8):
-        box.append(sample(i))
-    box.pump(lambda data: True, True)  # packet 2: samples 3 to 6
-
-    def lose_the_marks(segments):
-        for segment in segments:
-            segment.words[FREED] = 0
-            for at in rows_in(segment):
-                segment.words[at >> 3] = 0
-
-    cut(box, lose_the_marks)
-    assert packets_of(ends(2, max_samples=4)) == [(1, 0, [0, 1, 2, 3]), (2, 1, [4, 5, 6, 7])]
+@pytest.mark.parametrize("word", [END, NEXT, FREED])
+def test_a_head_of_an_earlier_moment_costs_what_it_does_not_know_and_no_more(ends, word):
+    box = ends()
+    filled(box, 3)
+    box.kill()
+    first, *_ = segments_of(box)
+    first.words[word] = {END: HEAD_BYTES, NEXT: 0, FREED: 0}[word]
+    taker = found(ends(2))
+    assert taker.rows == {1: [1, 2] if word == END else [0, 1, 2]}
 
 
-def test_what_begins_in_a_file_that_is_gone_is_not_certain(ends):
-    box = ends(max_samples=2)
-    box.append(sample(0))
-    box.begin_file()
-    box.append(sample(1))
-    box.append(sample(2))
-    box.pump(lambda data: True, True)  # packet 1: samples 0 and 1
-
-    def let_the_second_be_as_it_was_before_the_first_was_freed(segments):
-        segments[1].words[RESUME] = segments[1].words[SEALED] = 0
-
-    cut(box, let_the_second_be_as_it_was_before_the_first_was_freed)
-    assert packets_of(ends(2)) == []
+def test_what_was_stored_and_is_there_again_is_known_by_its_number(ends):
+    box, taker = ends(), Taker()
+    filled(box, 3)
+    box.pump(taker.send, True, awaits=True)
+    taker.acknowledge(box)
+    box.fill(3)
+    box.kill()
+    first, *_ = segments_of(box)
+    assert first.is_free
+    first.words[FREED] = 0  # was not written
+    assert found(ends(2), taker).rows == {1: [0, 1, 2, 3]}
 
 
-def test_where_samples_may_be_read_from_is_right_at_every_moment(ends):
-    box, moments = ends(), []
-    box.append(sample(0))
-    assert packets_of(box) == [(1, 0, [0])]
-
-    class Words(list):
-        def __setitem__(self, word, value):
-            super().__setitem__(word, value)
-            moments.append((self[RESUME], self[SEALED]))
-
-    words = Words([0] * 16)
-    list.__setitem__(words, RESUME, HEAD_BYTES)
-    box.outbox._reader._note_sealed(SimpleNamespace(words=words, release=list, acquire=list), 200)
-    assert moments[-1] == (200, 1)
-    assert all(resume == 0 for resume, _ in moments[:-1]), "RESUME belongs to another packet"
-
-
-def test_a_file_that_is_filled_again_says_nothing_of_the_packets_it_held(ends):
-    (segment, *_) = map(Segment, segments_in(ends().folder.path))
-    segment.words[RESUME] = segment.words[SEALED] = 200
+def test_a_file_that_is_filled_again_says_nothing_of_what_it_held(ends):
+    segment = Segment(next(ends().folder.path.glob(f"*{SUFFIX}")))
+    for word in range(NEXT, DROPPED + 1):
+        segment.words[word] = 200
     segment.begin(1, 5, 0, 0, 0, True)
-    assert (segment.words[RESUME], segment.words[SEALED]) == (0, 0)
+    assert [segment.words[word] for word in range(NEXT, DROPPED + 1)] == [0, 200, 0, 0]
+    assert not segment.is_free
     segment.close()
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_what_a_dead_process_left_is_on_the_disk_as_packets_before_its_files_go(ends, tmp_path, seed):
-    with PowerDisk(tmp_path) as power:
-        box = ends()
-        box.append(sample(0))
-        box.kill()
-        ends(2).kill()
-        power.cut(random.Random(seed))
-        assert packets_of(ends(3)) == [(1, 0, [0])]
-
-
-def test_where_packets_cannot_be_synced_the_files_of_a_dead_process_stay(ends, monkeypatch):
-    box = ends()
-    box.append(sample(0))
+@pytest.mark.fault(
+    "disk", "a power cut at a worker, at any moment", "nothing is doubled or out of order, what is lost is a gap"
+)
+@pytest.mark.parametrize("seed", range(12))
+def test_pages_of_different_moments_double_nothing_and_leave_gaps_that_are_known(ends, tmp_path, monkeypatch, seed):
+    monkeypatch.setattr(sample_log, "_SEGMENT_BYTES", 2 * PAGE)
+    monkeypatch.setattr(sample_log, "_ROWS", 16)
+    rng, box, taker = random.Random(seed), ends(), Taker()
+    written = {}  # pages as the disk has them, by file and offset
+    number = 0
+    for _ in range(60):
+        for _ in range(rng.randrange(20)):
+            box.fill(number, size=40)
+            number += 1
+        box.pump(taker.send, rng.random() < 0.2, awaits=True)
+        taker.acknowledge(box, stored=rng.random() < 0.5)
+        for path in box.folder.path.glob(f"{1:016x}-*{SUFFIX}"):
+            data = path.read_bytes()
+            for at in range(0, len(data), PAGE):
+                if rng.random() < (0.05, 0.5)[seed % 2]:
+                    written[path, at] = data[at : at + PAGE]
     box.kill()
-
-    def fail(file):
-        raise OSError(errno.EIO, "input/output error")
-
-    monkeypatch.setattr(disk, "sync", fail)
-    box = ends(2)
-    assert incarnations_in(box.folder.path) == {1, 2}
+    for path in box.folder.path.glob(f"{1:016x}-*{SUFFIX}"):
+        size = path.stat().st_size
+        path.write_bytes(b"".join(written.get((path, at), bytes(PAGE)) for at in range(0, size, PAGE)))
+    found(ends(2), taker)
+    assert taker.rows[1] == sorted(set(taker.rows[1])), "twice, or not in order"
+    for packet, numbers in zip(taker.packets, taker.numbers, strict=True):
+        assert numbers == list(range(packet.first - 1, packet.last)), "another sample under this number"

@@ -1,46 +1,47 @@
 """What the trainer takes of what arrives, what it forgets, and what a worker that takes more than its part gets."""
 
 import random
+from contextlib import ExitStack
 
-import numpy as np
 import pytest
 from kit.episodes import episode
-from kit.packets import numbered, record_of
+from kit.packets import Stores, numbered, packet_of
 
 from tmrl_like.base.files import disk
-from tmrl_like.delivery.log import PacketLog, lock_folder
 from tmrl_like.delivery.receiver import Receiver, WorkerLimits
 from tmrl_like.errors import MemoryContractError
-from tmrl_like.types import Receipt, StepTiming
+from tmrl_like.types import Receipt
 from tmrl_like.wire import messages as m
-from tmrl_like.wire.packet import Compressor, PacketWriter
-from tmrl_like.wire.records import seal, sealed_packet
+from tmrl_like.wire.packet import encode_packet
 
 
 class Trainer:
     """A receiver, and a training thread that does what the test says."""
 
-    def __init__(self, limits=WorkerLimits()):  # noqa: B008 - frozen
-        self.receiver = Receiver(limits=limits)
+    def __init__(self, limits=WorkerLimits(), **options):  # noqa: B008 - frozen
+        self.receiver = Receiver(limits=limits, **options)
         self.inbox = []
         self.now = 0.0
 
-    def give(self, *sequences, previous=None, incarnation=7, lost=0, worker="w", samples=1, episodes=(), awaits=False):
-        """A bundle of packets."""
-        process = {"worker": worker, "incarnation": incarnation, "episodes": episodes}
-        records = [record_of(sequence, *samples * [numbered(sequence)], **process) for sequence in sequences]
-        previous = sequences[0] - 1 if previous is None else previous
-        bundle = m.Bundle(worker, incarnation, samples * len(sequences), previous, lost, awaits)
-        self.give_bytes(bundle, b"".join(records))
+    def give(self, first, newest=None, samples=None, **header):
+        """A packet of samples that have the numbers of their entries."""
+        numbers = range(first, (newest or first) + 1) if samples is None else samples
+        self.give_bytes(packet_of(first, *map(numbered, numbers), **header))
 
-    def give_bytes(self, bundle, body):
-        self.inbox += self.receiver.take(bundle, memoryview(body), self.now, lambda packet: True)
+    def give_bytes(self, message, admit=lambda packet: True):
+        packet, body = m.decode(message)
+        self.inbox += self.receiver.take(packet, body, message, self.now, admit)
 
     def store(self, count=None):
         """The memory stores what arrived, or the first of it."""
         stored, self.inbox = self.inbox[:count], self.inbox[len(self.inbox) if count is None else count :]
         self.receiver.confirm([delivery.receipt for delivery in stored])
         self.receiver.write(self.now)
+
+    @property
+    def numbers(self):
+        """Of the samples that wait for the memory."""
+        return [number for number, _ in self.taken]
 
     @property
     def taken(self):
@@ -56,14 +57,26 @@ def trainer():
     return Trainer()
 
 
-def test_packets_after_one_that_is_missing_have_to_wait_for_it(trainer):
+@pytest.fixture
+def opened(tmp_path):
+    with ExitStack() as stack:
+        yield Stores(tmp_path, stack)
+
+
+# -- in order, and once --------------------------------------------------------------------------------
+
+
+def test_entries_after_some_that_are_missing_have_to_wait_for_them(trainer):
     trainer.give(1)
     trainer.give(3, 4)
-    assert [number for number, _ in trainer.taken] == [1]
+    assert trainer.numbers == [1]
     assert trainer.due() == [m.Ack("w", 7, 0, 1, True)]
+    trainer.give(2, 3)
+    trainer.give(3, 4)
+    assert trainer.taken == [(number, "w/7/0/1") for number in (1, 2, 3, 4)]
 
 
-def test_what_is_missing_is_asked_for_but_not_with_each_bundle(trainer):
+def test_what_is_missing_is_asked_for_but_not_with_each_packet(trainer):
     trainer.give(1)
     for now, asks in ((0.0, True), (0.1, False), (0.6, True)):
         trainer.now = now
@@ -71,53 +84,83 @@ def test_what_is_missing_is_asked_for_but_not_with_each_bundle(trainer):
         assert any(message.again for message in trainer.due()) == asks
 
 
-def test_a_gap_of_packets_that_come_no_more_is_a_break(trainer, caplog):
+def test_a_gap_of_entries_that_come_no_more_is_a_break(trainer, caplog):
     trainer.give(1)
-    trainer.give(4, 5, previous=1)
+    trainer.give(4, 5, oldest=4)
     assert trainer.taken == [(1, "w/7/0/1"), (4, "w/7/0/4"), (5, "w/7/0/4")]
-    assert "packets 2 to 3 of worker w are lost for good" in caplog.text
+    assert "entries 2 to 3 of worker w are lost for good" in caplog.text
 
 
-def test_a_gap_inside_a_bundle_is_one_too(trainer):
-    trainer.give(1, 2, 5)
-    assert trainer.taken == [(1, "w/7/0/1"), (2, "w/7/0/1"), (5, "w/7/0/5")]
-
-
-def test_what_comes_before_a_gap_is_waited_for(trainer):
+def test_what_the_worker_still_has_of_a_gap_is_waited_for(trainer):
     trainer.give(1)
-    trainer.give(5, previous=2)  # 2 is on its way, 3 and 4 are not
-    assert [number for number, _ in trainer.taken] == [1]
-    trainer.give(2, 5)
-    assert trainer.taken == [(1, "w/7/0/1"), (2, "w/7/0/1"), (5, "w/7/0/5")]
+    trainer.give(6, oldest=4)
+    assert trainer.numbers == [1]
+    assert trainer.due() == [m.Ack("w", 7, 0, 3, True)]
+    trainer.give(4, 6, oldest=4)
+    assert trainer.taken == [(1, "w/7/0/1")] + [(number, "w/7/0/4") for number in (4, 5, 6)]
 
 
-def test_a_gap_whose_packets_arrived_before_they_were_lost_is_none(trainer):
-    trainer.give(1, 2, 3)
-    trainer.give(4, previous=0)
+def test_what_a_packet_holds_counts_though_its_worker_has_it_no_more(trainer):
+    trainer.give(1)
+    trainer.give(4, 6, oldest=6)
+    assert trainer.numbers == [1, 4, 5, 6]
+
+
+def test_entries_that_arrived_before_the_worker_dropped_them_are_no_gap(trainer, caplog):
+    trainer.give(1, 3)
+    trainer.give(4, oldest=4)
     assert trainer.taken[-1] == (4, "w/7/0/1")
+    assert caplog.text == ""
 
 
 def test_a_packet_that_comes_again_is_acknowledged_and_not_taken(trainer):
     for _ in range(2):
         trainer.give(1, 2)
-    assert [number for number, _ in trainer.taken] == [1, 2]
+    assert trainer.numbers == [1, 2]
     assert len(trainer.due()) == 1
 
 
-def test_what_is_new_in_a_bundle_that_begins_with_known_packets_is_taken(trainer):
+def test_of_a_packet_that_begins_with_known_entries_the_rest_is_taken(trainer):
     trainer.give(1, 2)
-    trainer.give(1, 2, 3, 4)
-    assert [number for number, _ in trainer.taken] == [1, 2, 3, 4]
+    trainer.give(1, 4)
+    assert trainer.taken == [(number, "w/7/0/1") for number in (1, 2, 3, 4)]
+    assert [len(delivery.buffer) for delivery in trainer.inbox] == [2, 2]
 
 
-def test_what_a_bundle_holds_twice_is_taken_once(trainer):
-    trainer.give(1, 2, 1, 2, 3)
-    assert trainer.taken == [(1, "w/7/0/1"), (2, "w/7/0/1"), (3, "w/7/0/1")]
+REPORTS = tuple(episode(return_=k) for k in range(3))
+
+
+@pytest.mark.parametrize(
+    ("known", "samples", "reports"),
+    [(1, [2, 3], [0, 1, 2]), (2, [3], [0, 1, 2]), (3, [], [0, 1, 2]), (4, [], [1, 2]), (6, [], [])],
+)
+def test_breaks_samples_and_reports_are_cut_off_alike(trainer, known, samples, reports):
+    """Entry 1 is a break, 2 and 3 are samples, 4 to 6 reports."""
+    trainer.receiver.note_stored([Receipt("w", 7, known)])
+    trainer.give(1, samples=(2, 3), reports=REPORTS, begins_with_break=True)
+    assert trainer.numbers == samples
+    assert [report.return_ for d in trainer.inbox for report in d.episodes] == reports
+
+
+def test_reports_between_samples_are_cut_off_where_they_stand(trainer):
+    trainer.receiver.note_stored([Receipt("w", 7, 2)])
+    report = episode(return_=5)
+    trainer.give(1, samples=(1, 3, 4), reports=(report,), episodes=((2, report),), last=4)
+    assert (trainer.numbers, trainer.inbox[0].episodes) == ([3, 4], ())
+
+
+def test_a_break_ends_a_stream_and_may_come_alone(trainer):
+    trainer.give(1)
+    trainer.give(2, samples=(), begins_with_break=True)
+    trainer.give(3, breaks=1)
+    assert trainer.taken == [(1, "w/7/0/1"), (3, "w/7/1/1")]
+    trainer.store()
+    assert trainer.due() == [m.Ack("w", 7, 3, 3)]
 
 
 def test_what_waits_for_the_memory_is_in_no_receipt_and_not_acknowledged(trainer):
-    for sequence in (1, 2, 3):
-        trainer.give(sequence)
+    for entry in (1, 2, 3):
+        trainer.give(entry)
     trainer.store(2)
     assert trainer.receiver.receipts == (Receipt("w", 7, 2),)
     assert trainer.due() == [m.Ack("w", 7, 2, 2)]
@@ -125,139 +168,166 @@ def test_what_waits_for_the_memory_is_in_no_receipt_and_not_acknowledged(trainer
 
 def test_what_the_memory_of_a_checkpoint_has_is_not_taken_again(trainer):
     assert list(trainer.receiver.replay(known=(Receipt("w", 7, 3),))) == []
-    trainer.give(1, 2, 3, 4)
-    assert [number for number, _ in trainer.taken] == [4]
+    trainer.give(1, 4)
+    assert trainer.numbers == [4]
 
 
-def test_what_was_stored_is_not_taken_again_though_its_segment_is_gone(tmp_path):
-    def begin():
-        log, trainer = PacketLog(tmp_path, lock_folder(tmp_path), segment_bytes=1), Trainer()
-        trainer.receiver = Receiver(log, "run", keep_samples=2)
-        return log, trainer, sum(len(buffer) for buffer in trainer.receiver.replay())
-
-    log, trainer, _ = begin()
-    for sequence in (1, 2, 3):
-        trainer.give(sequence)
-        trainer.store()
-    for sequence in range(1, 9):
-        trainer.give(sequence, incarnation=8)
-        trainer.store()
-    log.close()
-    log, trainer, in_memory = begin()
-    assert 2 <= in_memory < 5
-    assert trainer.receiver.samples == 11
-    trainer.give(1, 2, 3)
-    trainer.give(*range(1, 9), incarnation=8)
+def test_of_a_process_that_was_never_heard_of_the_first_entry_that_is_kept_comes_first(trainer, caplog):
+    trainer.give(8, oldest=6)
     assert trainer.taken == []
-    log.close()
+    assert trainer.due() == [m.Ack("w", 7, 0, 5, True)]
+    trainer.give(6, 8, oldest=6)
+    assert trainer.numbers == [6, 7, 8]
+    assert caplog.text == ""
 
 
-def test_of_a_process_that_was_never_heard_of_the_first_packet_that_is_kept_comes_first(trainer):
-    trainer.give(8, previous=7)
-    assert trainer.taken == []
-    assert trainer.due() == [m.Ack("w", 7, 0, 0, True)]
-    trainer.give(6, 7, 8, previous=0)
-    assert [number for number, _ in trainer.taken] == [6, 7, 8]
-
-
-def test_a_packet_that_does_not_decode_is_counted_acknowledged_and_a_break(trainer, caplog):
+def test_a_damaged_packet_is_counted_and_asked_for_again(trainer):
     trainer.give(1)
-    header = m.SamplePacket("w", 7, 2, 0, 5, 3, False)
-    trainer.give_bytes(m.Bundle("w", 7, 5, 1), seal(m.frame_of(header), b"xyz"))
-    trainer.give(3)
+    message = packet_of(2, numbered(2))
+    for at in range(10, len(message), 7):
+        damaged = bytearray(message)
+        damaged[at] ^= 0x55
+        try:
+            packet, _ = m.decode(damaged)
+        except m.DecodingError:
+            continue
+        if packet.worker == "w" and packet.incarnation == 7:
+            trainer.now += 1.0
+            trainer.give_bytes(bytes(damaged))
+            assert trainer.due() == [m.Ack("w", 7, 0, 1, True)]
+    assert trainer.receiver.metrics()["refused_packets_total"] > 10
+    trainer.give(2)
+    assert trainer.taken == [(1, "w/7/0/1"), (2, "w/7/0/1")]
+
+
+def test_a_packet_that_never_decodes_is_counted_passed_over_and_a_break(trainer, caplog):
+    trainer.give(1)
+    trainer.give_bytes(encode_packet(m.SamplePacket("w", 7, 2, 6, 1, 0, 5, 3, False), b"xyz"))
+    trainer.give(7)
+    assert trainer.taken == [(1, "w/7/0/1"), (7, "w/7/0/7")]
     trainer.store()
-    assert trainer.due() == [m.Ack("w", 7, 3, 3)]
+    assert trainer.due() == [m.Ack("w", 7, 7, 7)]
     assert trainer.receiver.metrics()["refused_packets_total"] == 1
     assert trainer.receiver.samples == 2
     assert len([r for r in caplog.records if "refused a packet of worker w" in r.message]) == 1
 
 
-def test_packets_of_another_worker_in_a_bundle_are_refused(trainer):
-    trainer.give_bytes(m.Bundle("w", 7, 1), record_of(1, worker="other", episodes=(episode(),)))
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"last": 2},  # of two samples and no break
+        {"last": 5},
+        {"last": 2**62},
+        {"episodes": ((4, episode(worker="x")),), "last": 4},
+        {"episodes": ((1, episode()),), "last": 4},
+        {"episodes": ((5, episode()),), "last": 4},
+        {"episodes": ((3, episode()), (3, episode())), "last": 5},
+        {"episodes": ((2, episode()),), "last": 5},  # where the break is
+    ],
+)
+def test_a_packet_whose_entries_are_not_those_that_it_holds_is_counted_and_passed_over(trainer, header):
+    trainer.give(1)
+    trainer.give(2, samples=(2, 3), **header)
+    assert trainer.receiver.malformed == 1
+    assert trainer.numbers == [1]
+    assert sum(len(delivery.episodes) for delivery in trainer.inbox) == 0
+    trainer.store()
+    assert trainer.due() == [m.Ack("w", 7, header["last"], header["last"])]
+
+
+def test_a_packet_of_nothing_leaves_no_trace(trainer, caplog):
+    for k in range(20):
+        trainer.give(k + 2, samples=(), worker="bad")
     assert trainer.inbox == []
-    assert trainer.receiver.malformed == 1
+    assert trainer.receiver.receipts == ()
+    assert caplog.records == []
 
 
-# -- packets that follow each other ---------------------------------------------------------------------
-
-
-def of_two_steps(sequence, number, breaks=0):
-    """A packet of samples with these observations."""
-    writer = PacketWriter()
-    for k in range(2):
-        sample = (k, np.float32(number + k / 2), 0.0, False, False, {})
-        writer.append(sample, StepTiming(1e9 + sequence, 0.01 * sequence, 0.0, sequence), is_reset=not k)
-    return sealed_packet(Receipt("w", 7, sequence), breaks, writer, (), Compressor())
-
-
-def test_packets_of_one_form_arrive_as_one_block_with_the_samples_that_each_alone_would_bring(trainer):
-    records = [of_two_steps(sequence, sequence) for sequence in (1, 2, 3)]
-    trainer.give_bytes(m.Bundle("w", 7, 6), b"".join(records))
-    alone = Trainer()
-    for number, record in enumerate(records):
-        alone.give_bytes(m.Bundle("w", 7, 2, number), record)
-    (delivery,) = trainer.inbox
-    (block,) = delivery.buffer.blocks
-    assert delivery.receipt == Receipt("w", 7, 3)
-    samples = [sample for one in alone.inbox for sample in one.buffer.memory]
-    assert delivery.buffer.memory == samples
-    assert [s.info.timing for s in delivery.buffer.memory] == [s.info.timing for s in samples]
-    assert block.is_reset.tolist() == [True, False] * 3
+def test_what_is_not_admitted_is_dropped_acknowledged_and_a_break(trainer, opened):
+    trainer.receiver = Receiver(opened(), "run", 100)
+    trainer.give(1)
+    trainer.give_bytes(packet_of(2, numbered(2), reports=REPORTS), admit=lambda packet: False)
+    trainer.give(6)
+    assert trainer.taken == [(1, "w/7/0/1"), (6, "w/7/0/6")]
+    assert sum(len(delivery.episodes) for delivery in trainer.inbox) == 3
     trainer.store()
-    assert trainer.due() == [m.Ack("w", 7, 3, 3)]
-    assert trainer.receiver.samples == 6
+    assert trainer.due() == [m.Ack("w", 7, 6, 6)]
+    assert trainer.receiver.samples == 2
 
 
-def test_samples_of_two_forms_and_behind_a_break_keep_their_order(trainer):
-    records = (of_two_steps(1, 1), of_two_steps(2, 2), of_two_steps(3, 3, breaks=1), packet_of_text(4))
-    trainer.give_bytes(m.Bundle("w", 7, 8), b"".join(records))
-    assert [d.buffer.stream for d in trainer.inbox] == ["w/7/0/1", "w/7/1/1", "w/7/0/1"]
-    assert [s.obs for d in trainer.inbox for s in d.buffer.memory] == [1, 1.5, 2, 2.5, 3, 3.5, "text"]
-
-
-def packet_of_text(sequence):
-    return record_of(sequence, (None, "text", 0.0, False, False, {}))
-
-
-def test_of_packets_that_are_decoded_together_only_those_at_fault_are_lost(trainer):
-    header = m.SamplePacket("w", 7, 3, 0, 5, 3, False)
-    damaged = seal(m.frame_of(header), b"xyz")
-    records = [of_two_steps(1, 1), of_two_steps(2, 2), damaged, of_two_steps(4, 4)]
-    trainer.give_bytes(m.Bundle("w", 7, 11), b"".join(records))
-    assert [number for number, _ in trainer.taken] == [1, 1, 2, 2, 4, 4]
-    assert [stream for _, stream in trainer.taken] == ["w/7/0/1"] * 4 + ["w/7/0/4"] * 2
-    assert trainer.receiver.malformed == 1
+def test_samples_that_a_worker_lost_are_counted_once(trainer, opened):
+    store = opened()
+    trainer.receiver = Receiver(store, "run", 100)
+    for entry, lost in ((1, 2), (2, 5), (2, 5), (3, 5)):
+        trainer.give(entry, lost_samples=lost)
+    assert trainer.receiver.metrics()["lost_samples_total"] == 5
     trainer.store()
-    assert trainer.due() == [m.Ack("w", 7, 4, 4)]
+    store.close()
+    trainer.receiver = Receiver(opened(), "run", 100)
+    list(trainer.receiver.replay())
+    trainer.give(4, lost_samples=6)
+    assert trainer.receiver.metrics()["lost_samples_total"] == 1
 
 
-def test_of_packets_that_are_decoded_together_those_before_one_that_is_refused_are_taken(trainer):
-    class Check:
-        def structure(self, schema):
-            pass
+# -- the next process ----------------------------------------------------------------------------------
 
-        def values(self, block):
-            if any(sample.obs == 3 for sample in block.samples()):
-                raise MemoryContractError("obs is 3")
 
-    trainer.receiver.check = Check()
-    trainer.give_bytes(m.Bundle("w", 7, 8), b"".join(of_two_steps(number, number) for number in (1, 2, 3, 4)))
-    assert [number for number, _ in trainer.taken] == [1, 1, 2, 2]
-    assert trainer.due() == [m.Dismissal("w", 7, "obs is 3")]
+def test_of_a_repeat_the_next_process_finds_what_was_new(opened):
+    store = opened()
+    trainer = Trainer(store=store, run="run")
+    trainer.receiver.note_stored([Receipt("w", 7, 3)])  # by another rank
+    trainer.give(2, 5)
+    trainer.store()
+    store.close()
+    (buffer,) = Receiver(opened()).replay()
+    assert [int(sample.obs) for sample in buffer.memory] == [4, 5]
+
+
+def test_what_was_stored_is_not_taken_again_though_its_file_is_gone(opened, monkeypatch):
+    monkeypatch.setattr("tmrl_like.delivery.sample_store.SMALL_BYTES", 1)
+
+    def begin():
+        store = opened()
+        trainer = Trainer(store=store, run="run", keep_samples=2)
+        return store, trainer, sum(len(buffer) for buffer in trainer.receiver.replay())
+
+    store, trainer, _ = begin()
+    for incarnation, entries in ((7, 3), (8, 8)):
+        for entry in range(1, entries + 1):
+            trainer.now += 1.0
+            trainer.give(entry, incarnation=incarnation)
+            trainer.store()
+    store.close()
+    store, trainer, in_memory = begin()
+    assert 2 <= in_memory < 5
+    assert trainer.receiver.samples == 11
+    assert trainer.receiver.run == "run"
+    trainer.give(1, 3)
+    trainer.give(1, 8, incarnation=8)
+    assert trainer.taken == []
+    trainer.give(4)
+    assert trainer.taken == [(4, "w/7/0/4")]
+
+
+def test_consecutive_packets_of_a_stream_are_replayed_in_one_piece(trainer, opened):
+    store = opened()
+    trainer.receiver = Receiver(store, "run", 100)
+    trainer.give(1, 2)
+    trainer.give(1, 3)
+    trainer.give(4, 5, begins_with_break=True, samples=(5,))
+    trainer.give(6, breaks=1)
+    trainer.store()
+    store.close()
+    replayed = [(b.stream, [int(s.obs) for s in b.memory]) for b in Receiver(opened()).replay()]
+    assert replayed == [("w/7/0/1", [1, 2, 3]), ("w/7/1/1", [5, 6])]
 
 
 # -- rejection -----------------------------------------------------------------------------------------
 
 
-def test_a_packet_that_reports_an_episode_of_another_worker_is_refused(trainer):
-    trainer.give(1, worker="x", episodes=(episode(),))
-    assert trainer.inbox == []
-    assert trainer.receiver.metrics()["refused_packets_total"] == 1
-
-
 def test_of_a_rejected_process_nothing_more_is_taken_or_acknowledged(trainer, caplog):
-    for sequence in (1, 2, 3):
-        trainer.give(sequence)
+    for entry in (1, 2, 3):
+        trainer.give(entry)
     second = trainer.inbox[1].receipt
     trainer.store(1)
     trainer.receiver.reject(second, "obs is float64,\nit was float32")
@@ -275,7 +345,24 @@ def test_of_a_rejected_process_nothing_more_is_taken_or_acknowledged(trainer, ca
     ]
 
 
-def test_a_rejected_process_that_goes_on_sending_is_rejected_again_but_not_for_each_bundle(trainer):
+def test_what_was_rejected_may_come_again_to_the_next_process_of_the_training(trainer, opened):
+    store = opened()
+    trainer.receiver = Receiver(store, "run", 100)
+    trainer.give(1)
+    trainer.store()
+    for entry in (2, 3):
+        trainer.give(entry)
+    trainer.give(1, incarnation=8)
+    trainer.receiver.confirm([trainer.inbox[0].receipt, trainer.inbox[2].receipt])
+    trainer.receiver.reject(trainer.inbox[1].receipt, "the third does not fit")
+    trainer.receiver.finish()
+    store.close()
+    trainer = Trainer(store=opened())
+    list(trainer.receiver.replay())
+    assert trainer.receiver.receipts == (Receipt("w", 7, 1), Receipt("w", 8, 1))
+
+
+def test_a_rejected_process_that_goes_on_sending_is_rejected_again_but_not_for_each_packet(trainer):
     trainer.give(1)
     trainer.receiver.reject(trainer.inbox[0].receipt, "no")
     trainer.due()
@@ -326,7 +413,7 @@ def few(monkeypatch):
 def live_and_end(trainer, first, number, lost=0):
     """So many worker processes each send a packet, which is stored, and end."""
     for incarnation in range(first, first + number):
-        trainer.give(1, incarnation=incarnation, lost=lost)
+        trainer.give(1, incarnation=incarnation, lost_samples=lost)
     trainer.store()
 
 
@@ -360,7 +447,8 @@ def test_a_process_whose_packets_are_not_stored_is_not_forgotten(trainer, few):
 
 
 def test_what_waits_of_a_rejected_process_that_was_forgotten_is_dropped(trainer, few):
-    trainer.give(1, 2)
+    trainer.give(1)
+    trainer.give(2)
     trainer.receiver.reject(trainer.inbox[0].receipt, "no")
     late = list(trainer.inbox)
     trainer.inbox.clear()
@@ -385,27 +473,12 @@ def test_a_process_that_was_forgotten_may_still_be_rejected(trainer, few):
 # -- a worker that takes more than its part ------------------------------------------------------------
 
 
-def test_packets_of_nothing_are_counted_and_leave_no_trace(trainer, caplog):
-    for k in range(20):
-        trainer.give(k + 1, worker="bad", samples=0, previous=0)
-    assert trainer.inbox == []
-    assert trainer.receiver.receipts == ()
-    assert trainer.receiver.malformed == 20
-    assert len(caplog.records) == 1
-
-
-def test_more_packets_than_a_bundle_may_hold_are_refused(trainer):
-    trainer.give(*range(1, m.MAX_BUNDLE_PACKETS + 2))
-    assert len(trainer.taken) == m.MAX_BUNDLE_PACKETS
-    assert trainer.receiver.malformed == 1
-
-
 @pytest.mark.fault("peers", "a worker fills what may wait at the trainer", "the others keep their share")
 def test_a_worker_that_fills_what_may_wait_leaves_the_others_their_share():
     trainer = Trainer(WorkerLimits(total_bytes=10_000))
-    for sequence in range(1, 21):
-        trainer.give(sequence, worker="bad")
-        trainer.give(sequence)
+    for entry in range(1, 21):
+        trainer.give(entry, worker="bad")
+        trainer.give(entry)
     workers = [d.receipt.worker for d in trainer.inbox]
     assert 2 < workers.count("bad") < 10
     trainer.give(workers.count("bad") + 1, worker="bad")
@@ -418,8 +491,9 @@ def test_a_worker_that_fills_what_may_wait_leaves_the_others_their_share():
 
 
 def test_reports_of_episodes_without_samples_are_limited_and_the_packets_acknowledged(trainer):
-    for sequence in range(1, 200):
-        trainer.give(sequence, samples=0, episodes=(episode(),) * m.MAX_EPISODES)
+    for entry in range(1, 200):
+        first = 1 + (entry - 1) * m.MAX_EPISODES
+        trainer.give(first, samples=(), reports=(episode(),) * m.MAX_EPISODES)
     assert len(trainer.inbox) == 199
     assert sum(len(d.episodes) for d in trainer.inbox) < 2 * trainer.receiver.limits.episodes
 
@@ -442,25 +516,26 @@ def test_of_one_worker_a_new_process_a_second_is_taken_beyond_the_first(trainer)
 
 
 def test_one_worker_cannot_fill_the_log(trainer, caplog):
-    for sequence in range(2, 2000, 2):
-        trainer.give(sequence, previous=0)
+    for entry in range(2, 2000, 2):
+        trainer.give(entry, oldest=entry)
     assert len(caplog.records) < 200
 
 
-def test_a_log_that_takes_nothing_shows_in_the_metrics_until_it_does(tmp_path, monkeypatch):
-    log = PacketLog(tmp_path, lock_folder(tmp_path))
-    receiver = Receiver(log)
-
+def test_a_disk_that_takes_nothing_shows_in_the_metrics_until_it_does(trainer, opened, monkeypatch):
     def fail(*_):
         raise OSError("full")
 
+    trainer.receiver = Receiver(opened(), "run", 100)
+    trainer.give(1)
     with monkeypatch.context() as patch:
         patch.setattr(disk, "write", fail)
-        log.append(b"x", 0.0)
-    assert receiver.metrics()["log_fails"] == 1
-    log.append(b"x", 60.0)
-    log.close()
-    assert receiver.metrics()["log_fails"] == 0
+        trainer.store()
+    assert trainer.receiver.metrics()["log_fails"] == 1
+    assert trainer.due() == [m.Ack("w", 7, 0, 1)]
+    trainer.now = 60.0
+    trainer.receiver.write(60.0)
+    assert trainer.receiver.metrics()["log_fails"] == 0
+    assert trainer.due() == [m.Ack("w", 7, 1, 1)]
 
 
 def test_who_awaits_training_hears_how_far_it_is(trainer):
@@ -491,28 +566,8 @@ def test_packets_are_taken_once_and_in_order_in_whatever_order_they_come(trainer
     rng = random.Random(seed)
     for _ in range(200):
         first = rng.randrange(1, 50)
-        trainer.give(*range(first, first + rng.randrange(1, 4)))
+        trainer.give(first, first + rng.randrange(3))
         trainer.now += rng.random()
-    trainer.give(*range(1, 60))
-    assert [number for number, _ in trainer.taken] == list(range(1, 60))
+    trainer.give(1, 60)
+    assert trainer.numbers == list(range(1, 61))
     assert len({stream for _, stream in trainer.taken}) == 1
-
-
-def test_packets_that_the_log_has_removed_are_not_taken_again_by_the_next_process(tmp_path):
-    def started():
-        trainer = Trainer()
-        log = PacketLog(tmp_path, lock_folder(tmp_path), 700)
-        trainer.receiver = Receiver(log, "run", keep_samples=4)
-        return log, trainer, sum(len(buffer) for buffer in trainer.receiver.replay())
-
-    log, trainer, _ = started()
-    for sequence in range(1, 41):
-        trainer.give(sequence)
-        trainer.store()
-    log.close()
-    log, trainer, replayed = started()
-    assert 4 <= replayed < 20
-    assert trainer.receiver.samples == 40
-    trainer.give(*range(1, 41))
-    assert trainer.taken == []
-    log.close()

@@ -2,17 +2,23 @@
 
 import errno
 import threading
+from contextlib import closing
 from itertools import count
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from both_ends import CLOCK, Wire, nothing, opened_ends, sample
+from both_ends import CLOCK, Taker, Wire, nothing, opened_ends, sample
 from kill_lines import kill_after
 
 import tmrl_like.delivery
-from tmrl_like.delivery import sample_log
-from tmrl_like.delivery.segments import END, HEAD_BYTES, NUMBER, RECORD_BYTES, Segment, segments_in
-from tmrl_like.wire.packet import decode_body
+from tmrl_like.delivery import sample_log, segments
+from tmrl_like.delivery.folder import open_folder
+from tmrl_like.delivery.sample_log import SampleLog
+from tmrl_like.delivery.segments import END, HEAD_BYTES, NUMBER, RECORD_BYTES, ROW, SUFFIX, Segment
+from tmrl_like.errors import EncodingError
+from tmrl_like.wire import messages as m
+from tmrl_like.wire.packet import columns_in, decode_body
 
 
 @pytest.fixture
@@ -22,56 +28,80 @@ def ends(tmp_path):
         yield lambda incarnation=1, root=tmp_path, **options: make(root, incarnation, CLOCK, **options)
 
 
-def numbers_in(wire):
-    rows = [row for header, body in wire.packets for row in decode_body(header, body).samples()]
-    return [int(row.obs[0]) for row in rows]
+@pytest.fixture
+def small_files(monkeypatch):
+    monkeypatch.setattr(sample_log, "_SEGMENT_BYTES", 4096)
 
 
 def delivered(box):
     wire = Wire()
-    box.seal()
+    box.hasten()
     box.pump(wire.send, True)
     return wire
 
 
-def first_file(box):
-    return min(segments_in(box.folder.path))
+def files_of(box):
+    return sorted(box.folder.path.glob(f"*{SUFFIX}"))
 
 
-def test_files_are_filled_again_when_all_that_is_in_them_is_in_packets(ends, monkeypatch):
-    monkeypatch.setattr(sample_log, "_SEGMENT_BYTES", 4096)
-    box, wire = ends(), Wire()
+def full(path, size):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_files_are_filled_again_when_all_that_is_in_them_is_stored(ends, small_files):
+    box, taker = ends(), Taker()
     for i in range(2000):
-        box.append(sample(i))
+        box.fill(i)
         if i % 20 == 0:
             box.log.refill()
-            box.pump(wire.send, True)
-    box.seal()
-    box.pump(wire.send, True)
-    assert numbers_in(wire) == list(range(2000))
-    assert len(segments_in(box.folder.path)) < 10
+            box.hasten()
+            box.pump(taker.send, True)
+            taker.acknowledge(box)
+    assert len(files_of(box)) < 10
+    assert (delivered(box).all_numbers, taker.rows[1]) == (list(range(1981, 2000)), list(range(1981)))
 
 
-def test_files_that_nobody_reads_become_larger_and_not_many(ends, monkeypatch):
-    monkeypatch.setattr(sample_log, "_SEGMENT_BYTES", 4096)
-    box, wire = ends(), Wire()
+def test_some_room_on_a_disk_is_left_to_others(tmp_path, monkeypatch):
+    """A trainer that stores on the same disk would have none otherwise, and nothing would be freed."""
+    disk = SimpleNamespace(total=100 << 20, free=100 << 20)
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: disk)
+    with closing(open_folder(tmp_path, "w")) as folder, closing(SampleLog(folder)) as log:
+        assert not log.alarm
+        log._spare.clear()
+        disk.free = 5 << 20
+        log.refill()
+        assert "No space left" in log.alarm
+        disk.free = 20 << 20
+        log.refill()
+        assert not log.alarm
+
+
+def test_no_file_is_filled_again_before_all_that_is_in_it_is_stored(ends, small_files):
+    box, taker = ends(), Taker()
+    for i in range(500):
+        box.fill(i)
+        box.pump(taker.send, True, awaits=True)
+        taker.acknowledge(box, stored=False)
+    box.send_again(to_another_trainer=True)
+    assert delivered(box).all_numbers == list(range(500))
+
+
+def test_files_that_nobody_reads_become_larger_and_not_many(ends, small_files):
+    box = ends()
     for i in range(20_000):  # some 2 MB
-        box.append(sample(i))
+        box.fill(i)
         if i % 20 == 0:
             box.log.refill()
-    assert len(segments_in(box.folder.path)) < 40
-    box.seal()
-    box.pump(wire.send, True)
-    assert numbers_in(wire) == list(range(20_000))
+    assert len(files_of(box)) < 40
+    assert delivered(box).all_numbers == list(range(20_000))
 
 
-def test_the_control_thread_makes_no_file_where_they_are_made_in_time(ends, monkeypatch):
-    monkeypatch.setattr(sample_log, "_SEGMENT_BYTES", 4096)
+def test_the_control_thread_makes_no_file_where_they_are_made_in_time(ends, small_files, monkeypatch):
     box, makers = ends(), set()
     real = sample_log.reserve
     monkeypatch.setattr(sample_log, "reserve", lambda *a: makers.add(threading.current_thread()) or real(*a))
     for i in range(500):
-        box.append(sample(i))
+        box.fill(i)
         if i % 10 == 0:
             thread = threading.Thread(target=box.log.refill)
             thread.start()
@@ -80,22 +110,21 @@ def test_the_control_thread_makes_no_file_where_they_are_made_in_time(ends, monk
     assert threading.current_thread() not in makers
 
 
-def test_what_nobody_reads_is_bounded_and_what_comes_after_a_gap_does_not_continue_what_was_before(ends, monkeypatch):
-    monkeypatch.setattr(sample_log, "_SEGMENT_BYTES", 4096)
-    box = ends(log_bytes=20_000)
-    for i in range(2000):
-        box.append(sample(i))
+def test_what_nobody_reads_is_bounded_and_what_comes_after_a_gap_does_not_continue_what_was_before(ends, small_files):
+    box, taker = ends(log_bytes=20_000), Taker()
+    box.fill(*range(2000))
     lost = box.log.lost_samples
     assert 1000 < lost < 2000
-    kept = delivered(box)
-    box.append(sample(3000))
+    box.hasten()
+    box.pump(taker.send, True)
+    taker.acknowledge(box)
+    box.fill(3000)
     after = delivered(box)
-    assert numbers_in(kept) == list(range(2000 - lost))
-    assert kept.bundles[-1].lost_samples == lost
-    assert numbers_in(after) == [3000]
-    assert {h.breaks for h, _ in kept.packets} == {0}
-    assert {h.breaks for h, _ in after.packets} == {1}
-    assert box.lost_samples == lost == after.bundles[-1].lost_samples
+    assert taker.rows == {1: list(range(2000 - lost))}
+    assert after.all_numbers == [3000]
+    assert {packet.breaks for packet in taker.packets} == {0}
+    assert {packet.breaks for packet in after.packets} == {1}
+    assert taker.packets[-1].lost_samples == after.packets[-1].lost_samples == box.lost_samples == lost
 
 
 @pytest.mark.fault(
@@ -103,42 +132,35 @@ def test_what_nobody_reads_is_bounded_and_what_comes_after_a_gap_does_not_contin
     "shared memory has hardly room for a worker's files",
     "an alarm only where samples may be lost, which ends when there is a file to fill",
 )
-def test_the_alarm_says_that_there_is_no_file_to_be_filled_next(ends, monkeypatch):
-    monkeypatch.setattr(sample_log, "_SEGMENT_BYTES", 4096)
+def test_the_alarm_says_that_there_is_no_file_to_be_filled_next(ends, small_files, monkeypatch):
     real, room = sample_log.reserve, 2  # files: fewer than those that are kept ready
 
-    def full(path, size):
-        if len(segments_in(path.parent)) >= room:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        real(path, size)
+    def hardly(path, size):
+        has_room = len(list(path.parent.glob(f"*{SUFFIX}"))) < room
+        (real if has_room else full)(path, size)
 
-    monkeypatch.setattr(sample_log, "reserve", full)
+    monkeypatch.setattr(sample_log, "reserve", hardly)
     box = ends()
     box.log.refill()
     assert box.log.alarm == ""
-    numbers = iter(range(1000))
+    numbers = count()
     while not box.log.alarm:
-        box.append(sample(next(numbers)))
+        box.fill(next(numbers))
         box.log.refill()
-    assert len(box.log._used) == room
+    assert len(files_of(box)) == room
     assert not box.log.lost_samples
-    delivered(box)
+    newest = delivered(box).packets[-1].last
+    box.ack(newest, newest)
     box.log.refill()
     assert box.log.alarm == ""
 
 
 @pytest.mark.fault("disk", "the worker's disk is full", "the control loop never stops; lost samples are counted")
-def test_a_disk_that_is_full_costs_samples_and_never_stops_the_control_thread(ends, monkeypatch):
-    monkeypatch.setattr(sample_log, "_SEGMENT_BYTES", 4096)
-
-    def full(path, size):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
+def test_a_disk_that_is_full_costs_samples_and_never_stops_the_control_thread(ends, small_files, monkeypatch):
     box = ends()
     with monkeypatch.context() as patch:
         patch.setattr(sample_log, "reserve", full)
-        for i in range(2000):
-            box.append(sample(i))
+        box.fill(*range(2000))
         assert "No space left on device; samples may be lost" in box.log.alarm
         lost = box.log.lost_samples
         box.log.refill()
@@ -146,167 +168,153 @@ def test_a_disk_that_is_full_costs_samples_and_never_stops_the_control_thread(en
     assert 0 < lost < 2000
     box.log.refill()
     assert box.log.alarm == ""
-    box.append(sample(2000))
+    box.fill(2000)
     wire = delivered(box)
-    assert numbers_in(wire) == [*range(2000 - lost), 2000]
-    assert [h.breaks for h, _ in wire.packets][-1] == 1
+    assert wire.all_numbers == [*range(2000 - lost), 2000]
+    assert wire.packets[-1].breaks == 1
 
 
+@pytest.mark.fault("disk", "the spool's disk is full when a worker starts", "it starts; lost samples are counted")
 def test_a_worker_starts_although_the_disk_is_full(ends, monkeypatch):
-    def full(path, size):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     with monkeypatch.context() as patch:
         patch.setattr(sample_log, "reserve", full)
         box = ends()
-        box.append(sample(0))
-        box.seal()
+        box.fill(0)
+        box.hasten()
         box.pump(nothing, True)
     box.log.refill()
-    box.append(sample(1))
-    wire = delivered(box)
-    assert numbers_in(wire) == [1]
+    box.fill(1)
+    assert delivered(box).all_numbers == [1]
     assert box.lost_samples == 1
 
 
 @pytest.mark.parametrize("elements", [1 << 18, 1 << 20])  # as large as a file, and larger
 def test_a_sample_of_any_size_gets_a_file(ends, elements):
-    box = ends(max_packet_bytes=1 << 30)
+    box = ends(max_packet_bytes=1 << 25)
     for i in range(3):
         box.append(sample(i))
-        box.append((None, np.full(elements, i, np.float32), 0.0, False, False, {}))
-    assert numbers_in(delivered(box)) == [0, 0, 1, 1, 2, 2]
+        box.append(sample(i, elements))
+    assert delivered(box).all_numbers == [0, 0, 1, 1, 2, 2]
 
 
 def test_arrays_of_any_layout_are_stored_by_value(ends):
-    box = ends(root=None)
+    box, sent = ends(root=None), []
     whole = np.arange(4096.0).reshape(64, 64)
-    arrays = [whole, whole.T, whole[::-1, ::2], np.asfortranarray(whole), whole.astype("M8[s]"), whole[:0]]
-    arrays += [np.array("ä" * 2000), whole.astype(">f4"), whole > 9]
+    arrays = [whole, whole.T, whole[::-1, ::2], np.asfortranarray(whole), whole[:0], whole.astype(">f4"), whole > 9]
     for array in arrays:
         array = array.copy(order="K")
         box.append((None, array, 0.0, False, False, {}))
         array[...] = np.zeros((), array.dtype)
-    wire = delivered(box)
-    rows = [row for header, body in wire.packets for row in decode_body(header, body).samples()]
+    box.pump(lambda data: sent.append(data) or True, True, awaits=True)
+    rows = []
+    for data in sent:
+        packet, body = m.decode(data)
+        rows += decode_body(packet, columns_in(data, body)).samples()
     for array, row in zip(arrays, rows, strict=True):
         assert row.obs.dtype == array.dtype
         np.testing.assert_array_equal(row.obs, array)
 
 
-def test_what_is_asked_to_leave_leaves_whatever_it_holds(ends):
-    box, wire = ends(min_samples=100), Wire()
-    box.append(sample(1))
-    box.end_episode()
-    box.pump(wire.send, True)
-    assert wire.packets == []
-    thread = threading.Thread(target=box.seal)
-    thread.start()
-    thread.join()
-    assert box.pending()
-    box.pump(wire.send, True)
-    assert numbers_in(wire) == [1]
-    box.append(sample(2))
-    box.pump(wire.send, True)
-    assert numbers_in(wire) == [1], "what came later waits"
-
-
-def test_a_record_that_was_not_finished_is_not_there(ends):
+def test_what_cannot_be_sent_is_refused_by_name(ends):
     box = ends()
-    box.append(sample(1))
-    segment = Segment(first_file(box))
-    end = segment.words[END]
-    box.append(sample(2))
-    segment.words[END] = end  # killed before this was stored
-    segment.close()
-    box.kill()
-    assert numbers_in(delivered(ends(2))) == [1]
+    with pytest.raises(EncodingError, match=r"info\['car'\] is a builtins.object"):
+        box.append((0, 0, 0.0, False, False, {"car": object()}))
+    box.fill(1)
+    assert delivered(box).spans == [(1, 1)]
 
 
-@pytest.mark.parametrize("what", [lambda box: box.append(sample(2)), lambda box: box.end_episode()])
-def test_a_record_whose_writing_is_killed_at_any_line_is_there_whole_or_not_at_all(ends, what):
+def rows_in(segment):
+    runs = segment.runs(HEAD_BYTES)
+    return [at + i * size for kind, at, size, number in runs if kind == ROW for i in range(number)]
+
+
+@pytest.mark.parametrize("what", [lambda box: box.fill(2), lambda box: box.end_episode(), lambda box: box.add_break()])
+def test_an_entry_whose_writing_is_killed_at_any_line_is_there_whole_or_not_at_all(ends, what):
     for lines in count():
         box = ends(lines + 1, root=None)
-        box.append(sample(1))
-        box.append(sample(1))
-        segment = Segment(first_file(box))
-        end, size = segment.words[END], RECORD_BYTES + box.log._format.size_bytes
-        segment.map[end : end + size] = segment.map[end - size : end]  # of what the file held before
-        segment.words[end >> 3] = 7  # … the last of a packet
+        box.fill(1, 1)
+        segment = Segment(files_of(box)[0])
+        *_, at = rows_in(segment)
+        end = segment.words[END]
+        segment.map[end : end + end - at] = segment.map[at:end]  # of what the file held before
         segment.close()
         is_killed = kill_after(lines, lambda box=box: what(box), tmrl_like.delivery)
         wire = delivered(box)
-        assert wire.sequences == [1]
-        assert numbers_in(wire) in ([1, 1], [1, 1, 2])
+        assert wire.packets[-1].last in (2, 3)
+        assert wire.all_numbers in ([1, 1], [1, 1, 2])
         if not is_killed:
+            assert wire.packets[-1].last == 3
             return
 
 
-def test_a_link_that_ends_leaves_the_samples_of_a_robot_that_goes_on(ends):
+def test_a_link_that_ends_leaves_the_entries_of_a_robot_that_goes_on(ends):
     box = ends()
-    box.append(sample(1))
+    box.fill(1)
     box.outbox.close()
-    box.append(sample(2))
-    box.outbox = box._reader()
-    assert numbers_in(delivered(box)) == [1, 2]
+    box.fill(2)
+    box.outbox = box.reader()
+    assert delivered(box).all_numbers == [1, 2]
 
 
 @pytest.mark.fault("disk", "a power cut leaves a sample log in parts", "what comes before the damage is there")
 @pytest.mark.parametrize("damaged", [0, 1, 2])
 def test_of_a_file_that_a_power_cut_damaged_what_comes_before_the_damage_is_there(ends, damaged):
     box = ends()
-    for i in range(3):
-        box.append(sample(i))
+    box.fill(0, 1, 2)
     box.end_episode()
-    box.append(sample(9))  # whole, by chance
-    path = first_file(box)
-    segment = Segment(path)
-    rows = [at + k * size for kind, at, size, n in segment.runs(HEAD_BYTES, segment.words[END]) for k in range(n)][1:]
-    segment.map[rows[damaged] + RECORD_BYTES + 40] ^= 1
+    box.fill(9)  # whole, by chance
+    segment = Segment(files_of(box)[0])
+    segment.map[rows_in(segment)[damaged] + RECORD_BYTES + 40] ^= 1
     segment.close()
     box.kill()
-    assert numbers_in(delivered(ends(2))) == list(range(damaged))
+    assert delivered(ends(2)).all_numbers == list(range(damaged))
 
 
-def test_a_record_of_what_a_file_held_before_is_none_after_a_power_cut(ends):
+@pytest.mark.parametrize("what", [lambda box: box.fill(1), lambda box: box.end_episode(), lambda box: box.add_break()])
+def test_a_record_of_what_a_file_held_before_is_none_after_a_power_cut(ends, what):
     box = ends()
-    box.append(sample(1))
-    segment = Segment(first_file(box))
+    what(box)
+    segment = Segment(files_of(box)[0])
     segment.words[NUMBER] += 4  # the head was written to the disk, what it says lies there was not
     segment.close()
     box.kill()
-    assert numbers_in(delivered(ends(2))) == []
-
-
-def test_the_one_that_sends_says_after_a_kill_what_was_lost_before(ends):
-    box, wire = ends(max_held_samples=10, max_samples=5, root=None), Wire()
-    for i in range(50):
-        box.append(sample(i))
-    box.pump(nothing, False)
-    lost = box.lost_samples
-    assert lost == 40
-    box.restart_reader()
-    box.pump(wire.send, True)
-    assert box.lost_samples == lost == wire.bundles[-1].lost_samples
+    assert delivered(ends(2)).packets == []
 
 
 def test_files_that_were_never_filled_go_with_the_next_process(ends):
     box = ends()
-    box.append(sample(1))
-    (box.folder.path / "000099.rows").touch()
-    count = len(segments_in(box.folder.path))
+    box.fill(1)
+    (box.folder.path / f"{1:016x}-000099{SUFFIX}").touch()
+    before = files_of(box)
     box.kill()
     box = ends(2)
-    assert count == 4
-    assert len(segments_in(box.folder.path)) == 3, "those of the new one"
+    assert len(before) == 3 + 1
+    assert [path for path in before if path.exists()] == before[:1]
+    assert delivered(box).all_numbers == [1]
+
+
+@pytest.mark.fault(
+    "resources", "the descriptors run out while a worker starts", "what earlier processes left stays where it is"
+)
+def test_files_that_cannot_be_looked_at_stay(ends, monkeypatch):
+    box = ends()
+    box.fill(1)
+    box.kill()
+
+    def short(path):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(segments, "map_file", short)
+        ends(2).kill()
+    assert delivered(ends(3)).all_numbers == [1]
 
 
 def test_a_sample_log_that_was_closed_takes_nothing_and_does_not_fail(ends):
     box = ends(root=None)
-    box.append(sample(1))
+    box.fill(1)
     for _ in range(2):
         box.log.close()
-    box.append(sample(2))
+    box.fill(2)
     box.log.refill()
-    box.seal()
     assert box.log.lost_samples == 1

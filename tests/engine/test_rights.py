@@ -10,13 +10,13 @@ from engine_nodes import Nodes
 from nats.js.api import StreamConfig
 
 from tmrl_like.engine.subjects import (
-    SEATS,
+    BUCKET,
     acks_subject,
+    all_samples,
     beats_subject,
     gateway_subject,
     inbox,
     policy_subject,
-    samples_of_part,
     samples_subject,
     stream_name,
 )
@@ -34,7 +34,7 @@ SITE_MAY_NOT_PUBLISH = {
     "acknowledgements for another site": acks_subject(RUN, OTHER),
     "acknowledgements for itself": acks_subject(RUN, SITE),
     "into the trainer's inbox": f"{inbox('gpu')}.x",
-    "a trainer's seat": f"$KV.{SEATS}.{RUN}",
+    "a trainer's seat": f"$KV.{BUCKET}.{RUN}",
     "a stream": f"{API}STREAM.CREATE.x",
     "a change of the stream": f"{API}STREAM.UPDATE.{STREAM}",
     "a purge": f"{API}STREAM.PURGE.{STREAM}",
@@ -43,12 +43,12 @@ SITE_MAY_NOT_PUBLISH = {
     "a question for a message": f"{API}STREAM.MSG.GET.{STREAM}",
 }
 SITE_MAY_NOT_HEAR = {
-    "samples": samples_of_part(RUN),
+    "samples": all_samples(RUN),
     "its own samples": SAMPLES,
     "everything": ">",
     "another site's acknowledgements": acks_subject(RUN, OTHER),
     "another's inbox": f"{inbox('gpu')}.>",
-    "seats": f"$KV.{SEATS}.>",
+    "seats": f"$KV.{BUCKET}.>",
 }
 TRAINER_MAY_NOT_PUBLISH = {
     "samples": SAMPLES,
@@ -99,7 +99,7 @@ def test_a_site_and_a_trainer_do_what_is_theirs_and_nothing_else(node: Nodes) ->
     async def act() -> None:
         async with Watched(node, SITE) as gateway, Watched(node, "gpu") as learner:
             streams = learner.client.jetstream(timeout=5)
-            await streams.add_stream(StreamConfig(STREAM, subjects=[samples_of_part(RUN)]))
+            await streams.add_stream(StreamConfig(STREAM, subjects=[all_samples(RUN)]))
             heard = await gateway.client.subscribe(policy_subject(RUN))
             await gateway.client.flush()
             await learner.client.publish(policy_subject(RUN), b"weights")

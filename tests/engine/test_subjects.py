@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import collections
 import re
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tmrl_like.engine.subjects import PARTS, part_of, token
+from tmrl_like.engine.subjects import MAX_RANKS, beats_of_rank, samples_of_rank, samples_subject, token
+from tmrl_like.wire.messages import share_of
 
 names = st.text(max_size=100)
 
@@ -29,12 +29,22 @@ def test_tokens_of_plain_names_are_the_names() -> None:
     assert token("é") == "=C3=A9"
 
 
-def test_workers_with_consecutive_numbers_are_spread_evenly_over_the_parts() -> None:
-    for name in ("worker-{}", "robot{}", "{}", "arena.{}"):
-        counts = collections.Counter(part_of(name.format(i)) for i in range(1, 4 * PARTS + 1))
-        assert set(counts.values()) == {4}, name
+@given(names, st.integers(1, MAX_RANKS))
+def test_a_subject_with_wildcards_holds_the_workers_that_a_server_gives_a_rank(name: str, size: int) -> None:
+    subject = samples_subject("run", "site", name).split(".")
+    matching = [
+        number
+        for number in range(size)
+        if all(
+            wanted in ("*", found)
+            for wanted, found in zip(samples_of_rank("run", number, size).split("."), subject, strict=True)
+        )
+    ]
+    assert matching == [share_of(name, size)]
 
 
-@given(names)
-def test_a_part_is_one_of_the_parts(name: str) -> None:
-    assert part_of(name) in range(PARTS)
+def test_who_is_alone_and_rank_0_hear_all_workers() -> None:
+    alone = samples_of_rank("run", 0, 1)
+    assert set(alone.removeprefix("tmrl.run.s.")) == {"*", "."}
+    assert beats_of_rank("run", 0, 6) == alone.replace(".s.", ".b.")
+    assert beats_of_rank("run", 1, 6) == samples_of_rank("run", 1, 6).replace(".s.", ".b.")

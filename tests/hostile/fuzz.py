@@ -34,15 +34,16 @@ class Target(NamedTuple):
 
 def targets(folder: Path) -> dict[str, Target]:
     """All of them; `folder` is for files of theirs."""
+    from kit.packets import write
     from test_server_budgets import MESSAGES, ROLES, Scene
-    from test_trainer_budgets import Shape, body_of, bundle_of, named
+    from test_trainer_budgets import SHAPES, body_of, message_of
 
-    from tmrl_like.delivery.log import Segment
     from tmrl_like.delivery.receiver import Receiver
+    from tmrl_like.delivery.sample_store import read_files
     from tmrl_like.errors import DecodingError
     from tmrl_like.wire import messages as m
+    from tmrl_like.wire.packet import encode_packet
     from tmrl_like.wire.policy import PolicyAssembler, split_policy
-    from tmrl_like.wire.records import seal
 
     def decode(data: bytes) -> None:
         try:
@@ -50,18 +51,24 @@ def targets(folder: Path) -> dict[str, Target]:
         except DecodingError:
             pass
 
-    def take(body: bytes, samples: int = 1) -> None:
-        for delivery in list(Receiver().take(m.Bundle("w", 1, samples), memoryview(body), 0.0, lambda _: True)):
-            for block in delivery.buffer.blocks:
-                assert len(block) == len(block.samples())
-
     def packet(data: bytes) -> None:
+        try:
+            header, body = m.decode(data)
+        except DecodingError:
+            return
+        if isinstance(header, m.SamplePacket):
+            for delivery in list(Receiver().take(header, body, data, 0.0, lambda _: True)):
+                for block in delivery.buffer.blocks:
+                    assert len(block) == len(block.samples())
+
+    def columns(data: bytes) -> None:
         """The first byte says whether the rest is compressed, the next four how many samples and bytes it has."""
         if len(data) > 9:
             samples, size = int.from_bytes(data[1:5], "little") % 1_000_001, int.from_bytes(data[5:9], "little")
             is_compressed, body = bool(data[0] % 2), data[9:]
             size = size % m.MAX_BODY_BYTES if is_compressed else len(body)
-            take(seal(m.encode(m.SamplePacket("w", 1, 1, 0, samples, size, is_compressed), body)), samples)
+            header = m.SamplePacket("w", 1, 1, max(1, samples), 1, 0, samples, size, is_compressed)
+            packet(encode_packet(header, body))
 
     def relay(data: bytes) -> None:
         """Messages of some roles: a byte that names the role, two for the length, the message."""
@@ -78,7 +85,7 @@ def targets(folder: Path) -> dict[str, Target]:
         file = folder / "1.log"
         file.write_bytes(data)
         try:
-            for buffer in Receiver().replay([Segment(file)]):
+            for buffer in Receiver().replay(read_files([file])):
                 for block in buffer.blocks:
                     block.samples()
         except m.WireVersionError:
@@ -99,23 +106,22 @@ def targets(folder: Path) -> dict[str, Target]:
 
     messages = [make(i) for make in MESSAGES.values() for i in range(2)]
     small = [data for data in messages if len(data) < MAX_BYTES // SEEDS_OF_MESSAGES]
-    forms = (("p", "str"), ("p", "bytes"), ("p", "float"), ("a", "<f4", [2]), named(20, "bytes"))
-    rows = ((b"\x91\xa1a",), (b"\x91\xc4\x01\x01",), (bytes(8),), (bytes(8),), (b"\x91\xc4\x01\x01",) * 20)
-    shapes = [Shape(*form, packets=3) for form in zip(forms, rows, strict=True)]
-    bodies = [(shape, body_of(shape)) for shape in shapes]
-    bundles = tuple(bundle_of(shape, "uncompressed")[1] for shape in shapes)
+    shapes = [shape for shape in SHAPES.values() if len(body_of(shape)) < MAX_BYTES]
+    packets = tuple(message_of(shape, way) for shape in shapes for way in ("as small as can be", "uncompressed"))
+    write(folder / "seed", packets[:4])
+    (seed,) = (folder / "seed").glob("*.log")
 
     def framed(role: int, data: bytes) -> bytes:
         return bytes((role,)) + len(data).to_bytes(2, "little") + data
 
     return {
         "messages": Target(decode, tuple(small)),
-        "bundles": Target(take, bundles),
-        "packets": Target(
-            packet,
+        "packets": Target(packet, packets),
+        "columns": Target(
+            columns,
             tuple(
                 bytes((0,)) + shape.rows.to_bytes(4, "little") + len(body).to_bytes(4, "little") + body
-                for shape, body in bodies
+                for shape, body in zip(shapes, map(body_of, shapes), strict=True)
             ),
         ),
         "relay": Target(
@@ -126,11 +132,11 @@ def targets(folder: Path) -> dict[str, Target]:
                 for i in range(7)
             ),
         ),
-        "log": Target(log, bundles, fixed_bytes=32 << 20),
+        "log": Target(log, (seed.read_bytes(),), fixed_bytes=32 << 20),
         "policy": Target(
             policy,
             tuple(
-                b"".join(len(frame).to_bytes(2, "little") + frame for frame in split_policy([bytes(size)], 1, 0.0))
+                b"".join(len(frame).to_bytes(2, "little") + frame for frame in split_policy(bytes(size), 1, 0.0))
                 for size in (10, 1000)
             ),
         ),

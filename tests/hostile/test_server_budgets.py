@@ -18,6 +18,7 @@ from kit.episodes import episode
 from tmrl_like.server.relay import Relay
 from tmrl_like.transport.base import Identity, Incoming
 from tmrl_like.wire import messages as m
+from tmrl_like.wire.condition import MAX_NOTE, Condition
 from tmrl_like.wire.policy import FRAME_BYTES
 
 MEGABYTE = 1 << 20
@@ -32,6 +33,7 @@ MEMORY, TRAFFIC = 20, 20  # bytes that the server holds, and that it sends, for 
 WORK = 10  # messages of an honest worker that take as many calls as one of these
 ALMOST_ALL = 0.9  # of an honest worker's packets pass
 TEXT, NAME, INT = "x" * 4000, "n" * m.MAX_NAME, 2**62
+CARS = "\U0001f697" * MAX_NOTE
 
 
 class FullLink:
@@ -49,11 +51,15 @@ class FullLink:
         self.sent_bytes += len(data)
         if peer == b"trainer":
             message, _ = m.decode(data)
-            self.honest_packets += isinstance(message, m.Bundle) and message.worker == "honest"
+            self.honest_packets += isinstance(message, m.SamplePacket) and message.worker == "honest"
         return True
 
     def forget(self, peer: bytes) -> None:
         pass
+
+
+def packet(worker: str, first: int, samples: int = 1, **fields: Any) -> m.SamplePacket:
+    return m.SamplePacket(worker, 1, first, first + samples - 1, 1, 0, samples, 10, False, **fields)
 
 
 TAKEN_OVER = tuple(range(INT, INT + m.MAX_TAKEN_OVER))
@@ -68,18 +74,19 @@ MESSAGES: dict[str, Callable[[int], bytes]] = {
     "welcome": lambda i: m.encode(m.Welcome(1)),
     "hello wanted": lambda i: m.encode(m.HelloWanted()),
     "refusal": lambda i: m.encode(m.Refusal(TEXT)),
-    "a packet alone": lambda i: m.encode(m.SamplePacket("w", 1, i + 1, 0, 1, 10, False, episodes=(episode(),) * 50)),
-    "bundle": lambda i: m.encode(m.Bundle("w", 1, 0)),
-    "a bundle that awaits": lambda i: m.encode(m.Bundle("w", 1, 0, i, 0, True), bytes(10)),
-    "a large bundle": lambda i: m.encode(m.Bundle("w", 1, INT, INT, INT), bytes(MEGABYTE)),
-    "a bundle of another worker": lambda i: m.encode(m.Bundle("honest", 1, 1)),
+    "a packet": lambda i: m.encode(packet("w", i + 1)),
+    "the same packet": lambda i: m.encode(packet("w", 1)),
+    "a packet of episodes": lambda i: m.encode(packet("w", i + 1, episodes=((1, episode()),) * m.MAX_EPISODES)),
+    "a packet that awaits": lambda i: m.encode(packet("w", i + 1, awaits=True), bytes(10)),
+    "a large packet": lambda i: m.encode(packet("w", INT, samples=1_000_000), bytes(MEGABYTE)),
+    "a packet of another worker": lambda i: m.encode(packet("honest", 1)),
     "ack": lambda i: m.encode(m.Ack("honest", 1, INT, INT, True)),
     "dismissal": lambda i: m.encode(m.Dismissal("honest", 2, TEXT)),
     "policy frame": lambda i: m.encode(m.PolicyFrame(1, i, 2**40, 2**50, 0.0)),
     "a large policy frame": lambda i: m.encode(m.PolicyFrame(1, i, 2**40, 2**50, 0.0), bytes(FRAME_BYTES)),
     "the first frame of a policy": lambda i: m.encode(m.PolicyFrame(i, 0, 2**40, 2**50, 0.0), bytes(100)),
     "beat": lambda i: m.encode(m.Beat("w")),
-    "a large beat": lambda i: m.encode(m.Beat("w", alarm="\U0001f697" + TEXT[1:], ended=TEXT, driver=NAME)),
+    "a large beat": lambda i: m.encode(m.Beat("w", Condition(alarm=CARS, ended=CARS, driver="program"))),
     "report": lambda i: m.encode(m.Report()),
     "a large report": lambda i: m.encode(m.Report(), bytes(m.MAX_REPORT_BYTES)),
     "look": lambda i: m.encode(m.Look()),
@@ -138,7 +145,7 @@ class Scene:
         return sent_bytes, i + 1
 
     def honest(self, i: int) -> None:
-        self.tell(b"honest", HONEST, m.encode(m.Bundle("honest", 1, 1, previous=i), bytes(100)))
+        self.tell(b"honest", HONEST, m.encode(packet("honest", i + 1), bytes(100)))
 
 
 def calls_in(do: Callable[[], Any]) -> int:
@@ -211,12 +218,12 @@ def test_what_a_message_takes_beside_its_bytes_counts_where_messages_are_kept() 
     tell(Incoming(b"thief", ROLES["worker"], m.encode(m.Hello("worker", "w", 1, "0"))), 0.0)
     link.full.add(b"trainer")
     for _ in range(300):
-        tell(Incoming(b"thief", ROLES["worker"], MESSAGES["bundle"](0)), 0.0)
+        tell(Incoming(b"thief", ROLES["worker"], MESSAGES["the same packet"](0)), 0.0)
     assert relay.counters.dropped >= 100
     link.full.clear()
     for _ in range(3000):
         tell(Incoming(b"trainer", TRAINER, MESSAGES["report"](0)), 0.0)
-    assert len(relay._reports) <= m.MAX_REPORTS_BYTES / 500
+    assert len(relay._reports.after(0)) <= m.MAX_REPORTS_BYTES / 500
     for i in range(300):
         tell(Incoming(b"trainer", TRAINER, MESSAGES["policy frame"](i)), 0.0)
     assert relay.trainer is None

@@ -1,5 +1,6 @@
 """Packets as a worker sends them: of samples, or of bytes that nobody decodes."""
 
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from random import Random
@@ -7,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from tmrl_like.delivery.log import PacketLog, entries_of, lock_folder
-from tmrl_like.types import EpisodeStats, Receipt, StepTiming
+from tmrl_like.base.files import lock_folder
+from tmrl_like.delivery.sample_store import SampleStore, StoredProgress, StoreHead
+from tmrl_like.types import EpisodeStats, StepTiming
 from tmrl_like.wire import messages as m
-from tmrl_like.wire.packet import Compressor, PacketWriter
-from tmrl_like.wire.records import seal, sealed_packet
+from tmrl_like.wire.packet import Compressor, PacketWriter, encode_packet, encode_rows
 
 TIMING = StepTiming(1e9, 0.0, 0.0, 1)
 
@@ -21,38 +22,78 @@ def numbered(number: float) -> tuple[Any, ...]:
     return None, np.float32(number), 0.0, False, False, {}
 
 
-def record_of(
-    sequence: int,
+def packet_of(
+    first: int,
     *samples: tuple[Any, ...],
     worker: str = "w",
     incarnation: int = 7,
-    episodes: tuple[EpisodeStats, ...] = (),
+    reports: Sequence[EpisodeStats] = (),
+    begins_with_break: bool = False,
+    **header: Any,
 ) -> bytes:
-    """A packet of these samples as it travels."""
+    """The message of a packet whose entries are a break or none, these samples, and these reports, from `first` on."""
     writer = PacketWriter()
     for sample in samples:
         writer.append(sample, TIMING)
-    return sealed_packet(Receipt(worker, incarnation, sequence), 0, writer, episodes, Compressor())
+    next_entry = first + begins_with_break + len(samples)
+    header = {
+        "worker": worker,
+        "incarnation": incarnation,
+        "first": first,
+        "last": next_entry + len(reports) - 1,
+        "oldest": 1,
+        "breaks": int(begins_with_break),
+        "episodes": tuple(enumerate(reports, start=next_entry)),
+        **header,
+    }
+    return encode_rows(writer.rows(), Compressor(), **header)
 
 
-def opaque(sequence: int, size: int = 50) -> bytes:
-    """A packet as a log keeps it; its body is noise."""
-    header = m.SamplePacket("w", 7, sequence, 0, 3, size, False)
-    return seal(m.frame_of(header), Random(sequence).randbytes(size))
+def noise(entry: int, size: int = 50, samples: int = 3) -> bytes:
+    """The message of a packet of the entries from this one on, whose columns nobody can decode."""
+    packet = m.SamplePacket("w", 7, entry, entry + samples - 1, 1, 0, samples, size, False)
+    return encode_packet(packet, Random(entry).randbytes(size))
 
 
-class Logs:
-    """Opens packet logs in a folder, one after the other, and closes all of them at the end."""
+def header_of(message: bytes | memoryview) -> m.SamplePacket:
+    packet, _ = m.decode(message)
+    assert isinstance(packet, m.SamplePacket)
+    return packet
+
+
+class Stores:
+    """Opens the store in a folder, one after the other, and closes all of them at the end."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
-        self._folder, self._stack = folder, stack
+        self.folder, self._stack = folder, stack
 
-    def __call__(self, segment_bytes: int = 1 << 20, *arguments: Any) -> PacketLog:
-        log = PacketLog(self._folder, lock_folder(self._folder), segment_bytes, *arguments)
-        self._stack.callback(log.close)
-        return log
+    def __call__(self, *arguments: Any) -> SampleStore:
+        lock = lock_folder(self.folder)
+        assert lock is not None, "the store before is not closed"
+        store = SampleStore(self.folder, lock, *arguments)
+        self._stack.callback(store.close)
+        return store
 
 
-def sequences(log: PacketLog) -> list[int]:
-    """Of the packets in a log."""
-    return [e.message.sequence for s in log.segments for e in entries_of(s) if isinstance(e.message, m.SamplePacket)]
+def head_of(*messages: bytes, before: int = 0, run: str = "run") -> StoreHead:
+    """The head of a file with these messages, and so many samples before them."""
+    packets = [header_of(message) for message in messages]
+    held = sum(packet.samples for packet in packets)
+    progress = {packet.receipt[:2]: StoredProgress(*packet.receipt, packet.lost_samples) for packet in packets}
+    return StoreHead(run, before + held, held, tuple(progress.values()))
+
+
+def write(folder: Path, *groups: Sequence[bytes]) -> None:
+    """Store these groups of messages, each as a file."""
+    lock = lock_folder(folder)
+    assert lock is not None
+    store = SampleStore(folder, lock)
+    for messages in groups:
+        store.write(head_of(*messages), messages, 0.0)
+        assert store.is_settled(0.0)
+    store.close()
+
+
+def entries(store: SampleStore) -> list[int]:
+    """The first entries of the packets in a store."""
+    return [packet.first for file in store.files() for packet, *_ in file.packets()]

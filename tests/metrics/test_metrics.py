@@ -66,7 +66,7 @@ def test_ages_and_staleness_are_of_the_samples_and_who_drove_is_a_share() -> Non
         timing = StepTiming(now - 10, 0.001 * k, 0.0, 0 if k < 2 else 3, source)
         writer.append((0, 0, 0, 0, 0, {}), timing, is_reset=k == 0)
     body = writer.encode()
-    block = decode_body(SamplePacket("w", 1, 1, 0, 11, len(body), compressed=False), body)
+    block = decode_body(SamplePacket("w", 1, 1, 11, 1, 0, 11, len(body), compressed=False), body)
     metrics.add_samples(Buffer(blocks=[block]), {3: now - 30}.get, newest_version=8)
     record = closed(metrics)
     assert record["sample_age_p50_s"] == pytest.approx(10, abs=1)
@@ -90,7 +90,7 @@ def test_how_far_actions_are_apart_is_the_mean_over_steps_of_a_stream_across_pac
             obs = np.zeros(1 + (k in resets))  # another structure: another segment
             writer.append((value, obs, 0, 0, 0, {}), StepTiming(0, 0, 0, 0, ActionSource.POLICY), k in resets)
         body = writer.encode()
-        block = decode_body(SamplePacket(stream, 1, 1, 0, len(acts), len(body), compressed=False), body)
+        block = decode_body(SamplePacket(stream, 1, 1, len(acts), 1, 0, len(acts), len(body), compressed=False), body)
         metrics.add_samples(Buffer(blocks=[block], stream=stream), {}.get)
     assert closed(metrics)["action_change_mean"] == pytest.approx(np.mean([1.0, 2.0, 0.5, 0.5, 0.0]))
 

@@ -2,7 +2,7 @@
 
 import threading
 
-from house import DeadLink
+from kit.rings import DeadLink, ring_of
 
 
 class QuietLink(DeadLink):
@@ -15,3 +15,7 @@ class QuietLink(DeadLink):
 
     def wake(self):
         self._woken.set()
+
+
+def quiet_ring():
+    return ring_of(QuietLink())

@@ -3,18 +3,19 @@
 import msgspec
 import pytest
 from chromium import PROGRAM, Chromium
-from quiet import QuietLink
+from quiet import quiet_ring
 
 from tmrl_like.page.app import Page
-from tmrl_like.page.watcher import Watcher
+from tmrl_like.page.watcher import Browser, Watcher
 from tmrl_like.wire import messages as m
+from tmrl_like.wire.condition import Condition
 
 pytestmark = [pytest.mark.long, pytest.mark.skipif(PROGRAM is None, reason="no Chromium (apt-get install chromium)")]
 
 
 def view(watcher, number, *beats):
-    sight = m.Sight(["t"], {"samples": 1}, msgspec.json.encode([(0.1, beat) for beat in beats]), [])
-    watcher.on_message(m.View(number, 0), memoryview(msgspec.msgpack.encode(sight)))
+    sight = m.Sight(["t"], {"samples": 1}, [(0.1, beat) for beat in beats], [])
+    watcher.on_message(m.View(number, 0), memoryview(msgspec.msgpack.encode(sight)), b"")
 
 
 def test_a_browser_shows_the_fleet_the_curves_and_what_happened(tmp_path, until):
@@ -22,14 +23,14 @@ def test_a_browser_shows_the_fleet_the_curves_and_what_happened(tmp_path, until)
         {"kind": "round", "time_s": float(i), "q_mean": i / 10, "learning": "learning", "env_steps_total": 100 * i}
         for i in range(1, 50)
     ]
-    watcher = Watcher(QuietLink(), "nowhere", {"title": "drone", "asked_ratio": 4.0}, records)
+    watcher = Watcher(quiet_ring(), {"title": "drone", "asked_ratio": 4.0}, records)
     with Page(watcher, port=0) as page, Chromium(page.url, tmp_path / "profile") as browser:
         browser.wait_for("typeof run !== 'undefined' && run !== null")
+        condition = Condition(env_steps=100, late_steps=(9, 5, 0, 0, 0, 0, 0, 1), returns=(1.5, 2.25), time_step_s=0.05)
         fleet = [
-            m.Beat(f"w{i}", env_steps=100, late_steps=(9, 5, 0, 0, 0, 0, 0, 1), returns=(1.5, 2.25), time_step_s=0.05)
+            m.Beat(f"w{i}", msgspec.structs.replace(condition, alarm="<b>no</b> disk" if i == 250 else ""))
             for i in range(300)
         ]
-        fleet[250].alarm = "<b>no</b> disk"
         until(lambda: watcher.browsers)
         for number in range(1, 4):
             view(watcher, number, *fleet)
@@ -43,7 +44,9 @@ def test_a_browser_shows_the_fleet_the_curves_and_what_happened(tmp_path, until)
         browser.value("$('filter').value = 'w12'; $('filter').dispatchEvent(new Event('input'))")
         assert browser.value("document.querySelectorAll('#workers tr').length") == 11
         assert browser.value("document.getElementById('learning').textContent") == "learning"
-        watcher.want()
+        another = Browser()
+        watcher.welcome(another)
+        watcher.browsers.discard(another)
         browser.wait_for("$('incidents').textContent.includes('w250: <b>no</b> disk')")
         assert browser.value("document.querySelectorAll('.chart:not([hidden]) h3').length") == 2
         assert browser.faults() == []

@@ -7,18 +7,19 @@ import socket
 from contextlib import closing
 
 import pytest
-from quiet import QuietLink
+from quiet import quiet_ring
 
 from tmrl_like.config.paths import default_keys_folder
 from tmrl_like.errors import AddressInUseError, RefusedError, ShortageError
 from tmrl_like.page.app import Page
 from tmrl_like.page.watcher import Watcher
-from tmrl_like.transport import KeyFolder, connect
+from tmrl_like.session.ring import connect_to_one
+from tmrl_like.transport import KeyFolder
 
 
 @pytest.fixture
 def page():
-    with Page(Watcher(QuietLink(), "nowhere", {"title": "run"}, ()), port=0) as page:
+    with Page(Watcher(quiet_ring(), {"title": "run"}, ()), port=0) as page:
         yield page
 
 
@@ -76,11 +77,11 @@ def test_no_more_than_twenty_browsers_look_and_one_that_leaves_makes_room(page, 
             until(lambda number=number: len(watcher.browsers) > number)
         assert get(page, "/events")[0] == 503
         assert get(page, "/")[0] == 200
-    until(lambda: watcher._tell("run", b"{}") or not watcher.browsers)
+    until(lambda: watcher._tell("run", {}) or not watcher.browsers)
 
 
 def test_a_port_that_is_taken_is_said_and_one_that_was_not_asked_for_is_replaced(page):
-    watcher = Watcher(QuietLink(), "nowhere", {}, ())
+    watcher = Watcher(quiet_ring(), {}, ())
     with pytest.raises(
         AddressInUseError, match=r"port \d+ on 127.0.0.1 is taken: give the page another one \(--port\)"
     ):
@@ -95,16 +96,10 @@ def test_a_port_that_is_taken_is_said_and_one_that_was_not_asked_for_is_replaced
 
 
 def test_who_lets_others_look_is_told_what_they_see(caplog):
-    with Page(Watcher(QuietLink(), "nowhere", {}, ()), "0.0.0.0", 0):
+    with Page(Watcher(quiet_ring(), {}, ()), "0.0.0.0", 0):
         pass
     (line,) = [record.message for record in caplog.records if record.name == "tmrl_like.page"]
     assert line.startswith("without a key and unencrypted, anybody who can reach http://0.0.0.0:")
-
-
-def shown(runs, fleets):
-    """What the newest view says of the only worker."""
-    ((_, beat),) = fleets[-1]
-    return dict(zip(runs[-1]["fields"], beat, strict=True))
 
 
 def test_a_browser_is_told_of_workers_and_training_and_prometheus_the_same(zmq_house, until):
@@ -112,17 +107,17 @@ def test_a_browser_is_told_of_workers_and_training_and_prometheus_the_same(zmq_h
     worker, trainer = zmq_house.worker(name="arm"), zmq_house.trainer(training={"epochs": 1})
     zmq_house.start(worker.run, verbose=False)
     trainer.run()
-    link = connect("zmq", "127.0.0.1", server.address[1], KeyFolder(default_keys_folder()))
-    watcher = Watcher(link, "here", {"title": "run", "asked_ratio": 1.0}, ())
+    link = connect_to_one("zmq", [f"127.0.0.1:{server.address[1]}"], "", KeyFolder(default_keys_folder()))
+    watcher = Watcher(link, {"title": "run", "asked_ratio": 1.0}, ())
     with Page(watcher, port=0) as page:
         told = events(page)
         until(lambda: watcher.session.connected)
         runs, fleets = [], []
-        while not (fleets and fleets[-1] and runs and runs[-1]["round"] and shown(runs, fleets)["returns"]):
+        while not (fleets and fleets[-1] and runs and runs[-1]["round"] and fleets[-1][0]["returns"]):
             kind, content = next(told)
             (runs if kind == "run" else fleets).append(content)
-        ((age_s, _),), seen = fleets[-1], shown(runs, fleets)
-        assert 0 <= age_s < 5
+        (seen,) = fleets[-1]
+        assert 0 <= seen["age_s"] < 5
         assert seen["worker"] == "arm"
         assert 0 < len(seen["returns"]) <= 5
         assert seen["env_steps"] > 0
@@ -141,7 +136,7 @@ def test_a_page_whose_key_may_not_look_ends_with_the_reason(zmq_house, tmp_path)
     here = KeyFolder(default_keys_folder())
     elsewhere = KeyFolder(tmp_path / "keys")
     elsewhere.join(here.invite("robot"))
-    watcher = Watcher(connect("zmq", "127.0.0.1", server.address[1], elsewhere), "here", {}, ())
+    watcher = Watcher(connect_to_one("zmq", [f"127.0.0.1:{server.address[1]}"], "", elsewhere), {}, ())
     with Page(watcher, port=0) as page, pytest.raises(RefusedError, match="the key 'robot' is not for a watcher"):
         page.serve_forever()
 
@@ -150,7 +145,7 @@ def test_an_invited_watcher_looks(zmq_house, tmp_path, until):
     server = zmq_house.server()
     elsewhere = KeyFolder(tmp_path / "keys")
     elsewhere.join(KeyFolder(default_keys_folder()).invite("tablet", ("watcher",)))
-    watcher = Watcher(connect("zmq", "127.0.0.1", server.address[1], elsewhere), "here", {}, ())
+    watcher = Watcher(connect_to_one("zmq", [f"127.0.0.1:{server.address[1]}"], "", elsewhere), {}, ())
     until(lambda: watcher.sight is not None)
     watcher.session.close(0.0)
 

@@ -15,7 +15,7 @@ from tmrl_like.policies.gate import PolicyGate
 from tmrl_like.policies.intake import TorchIntake
 from tmrl_like.policies.probe import PolicyProbe
 from tmrl_like.policies.slots import PolicySlots
-from tmrl_like.policies.weights import serialize_weights
+from tmrl_like.policies.weights import WeightsCopy, form_of
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.policy import FRAME_BYTES, split_policy
@@ -59,7 +59,7 @@ class Door:
         return bool(self.gate.add(frame, body) and self.intake.on_published())
 
     def deliver(self, policy: ActorModule, version: int) -> bool:
-        frames = [m.decode(data) for data in split_policy(serialize_weights(policy.snapshot()), version, 1.0)]
+        frames = [m.decode(data) for data in split_policy(policy.weights(), version, 1.0)]
         return [self.add(*frame) for frame in frames][-1]
 
 
@@ -114,13 +114,21 @@ def test_pieces_of_two_policies_do_not_become_one(intake):
     def frames(value):
         policy = actor(Long)
         policy.rest.fill_(value)
-        return [m.decode(data) for data in split_policy(serialize_weights(policy.snapshot()), 5, 1.0)]
+        return [m.decode(data) for data in split_policy(policy.weights(), 5, 1.0)]
 
     door = intake(Long)
     old, new = frames(1.0), frames(2.0)
     for frame, body in [old[0], *new[1:]]:  # the trainer was killed, and its successor publishes 5, too
         assert not door.add(frame, body)
     assert "belong to different policies" in door.alarm
+
+
+def test_a_policy_whose_parameters_come_in_another_order_drives_all_the_same(intake):
+    door, policy = intake(), actor(bias=0.5, weight=0.25)
+    copy = WeightsCopy(form_of(policy.state_dict())[::-1])
+    copy.fill(dict(reversed(policy.state_dict().items())))
+    assert [door.add(*m.decode(data)) for data in split_policy(copy.file, 1, 1.0)] == [True]
+    assert door.slots.slots[door.slots.taken() % len(door.slots.slots)] == policy.weights()
 
 
 def test_a_policy_whose_act_raises_is_refused(intake):

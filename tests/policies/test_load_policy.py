@@ -37,7 +37,7 @@ class Own(SquashedGaussianActor):
 
 def written(path, made, preprocessor=None, **card):
     said = msgspec.structs.replace(describe(made, preprocessor), **card)
-    path.write_bytes(b"".join(with_card([made.weights()], said)))
+    path.write_bytes(b"".join(with_card(made.weights(), said)))
     return path
 
 
@@ -48,7 +48,7 @@ def actor():
 
 def test_a_policy_acts_as_the_actor_that_was_stored(actor, tmp_path):
     store = PolicyStore(tmp_path / "drone" / "policies")
-    store.add([actor.weights()], msgspec.structs.replace(describe(actor), version=7, run="drone"))
+    store.add(actor.weights(), msgspec.structs.replace(describe(actor), version=7, run="drone"))
     store.tag("7", "best")
     policy = load_policy(f"{tmp_path / 'drone'}@best")
     assert (policy.version, policy.metadata.run, policy.observation_space, policy.action_space) == (

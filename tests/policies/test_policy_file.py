@@ -45,7 +45,7 @@ class Picky(LinearActor):
 
 
 def written(path, actor, **more):
-    path.write_bytes(b"".join(with_card([actor.weights()], msgspec.structs.replace(describe(actor), **more))))
+    path.write_bytes(b"".join(with_card(actor.weights(), msgspec.structs.replace(describe(actor), **more))))
     return path
 
 
@@ -104,7 +104,7 @@ def test_an_argument_that_no_text_says_is_named(value):
     ],
 )
 def test_a_file_that_says_something_else_is_refused(metadata, message, tmp_path):
-    (tmp_path / "p").write_bytes(b"".join(for_the_disk([LinearActor(*SPACES).weights()], metadata)))
+    (tmp_path / "p").write_bytes(b"".join(for_the_disk(LinearActor(*SPACES).weights(), metadata)))
     with pytest.raises(PolicyError, match=message):
         read_card(tmp_path / "p")
 

@@ -26,7 +26,7 @@ def store(tmp_path):
 
 def add(store, *versions, **more):
     for version in versions:
-        store.add([ACTOR.weights()], msgspec.structs.replace(CARD, version=version, **more))
+        store.add(ACTOR.weights(), msgspec.structs.replace(CARD, version=version, **more))
 
 
 def version_of(path):

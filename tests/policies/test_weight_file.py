@@ -2,17 +2,13 @@
 
 import pytest
 import torch
-from test_weights import DTYPES, TENSORS
+from test_weights import DTYPES, TENSORS, file_of
 
 from tmrl_like.errors import PolicyError
-from tmrl_like.policies.weight_file import first_not_finite, manifest_of, pieces_of_file, read_file, refuse_misfit
-from tmrl_like.policies.weights import manifest_of_tensors, serialize_weights
+from tmrl_like.policies.weight_file import first_not_finite, layout_of, manifest_of, read_file, refuse_misfit
+from tmrl_like.policies.weights import manifest_of_tensors
 
 FLOATS = DTYPES[:4]
-
-
-def file_of(tensors):
-    return b"".join(serialize_weights(tensors))
 
 
 def test_every_dtype_is_read_without_a_copy():
@@ -28,10 +24,12 @@ def test_every_dtype_is_read_without_a_copy():
     assert not view.any()
 
 
-def test_what_was_read_can_be_written():
+def test_a_layout_is_that_of_the_file():
     data = file_of(TENSORS)
     read = read_file(data)
-    assert b"".join(pieces_of_file((name, p.dtype, p.shape, p.data) for name, p in read.items())) == data
+    header, size = layout_of(manifest_of(read))
+    assert b"".join((header, *(parameter.data for parameter in read.values()))) == data
+    assert size == len(data)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)

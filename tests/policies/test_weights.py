@@ -7,7 +7,7 @@ import safetensors.torch
 import torch
 
 from tmrl_like.errors import PolicyError
-from tmrl_like.policies.weights import WeightsCopy, form_of, parse_weights, serialize_weights
+from tmrl_like.policies.weights import WeightsCopy, form_of, parse_weights
 
 DTYPES = (
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
@@ -19,6 +19,12 @@ TENSORS = {str(d): torch.arange(6).reshape(2, 3).to(d) for d in DTYPES} | {
 }
 
 
+def file_of(tensors: dict[str, torch.Tensor]) -> bytes:
+    copy = WeightsCopy(form_of(tensors))
+    copy.fill(tensors)
+    return bytes(copy.file)
+
+
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(
         one[k].dtype == other[k].dtype and torch.equal(one[k], other[k]) for k in one
@@ -26,12 +32,12 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 def test_every_dtype_and_shape_comes_back() -> None:
-    assert same(parse_weights(b"".join(serialize_weights(TENSORS))), TENSORS)
-    assert parse_weights(b"".join(serialize_weights({}))) == {}
+    assert same(parse_weights(file_of(TENSORS)), TENSORS)
+    assert parse_weights(file_of({})) == {}
 
 
 def test_the_library_reads_what_is_written_and_what_it_writes_is_read() -> None:
-    assert same(safetensors.torch.load(b"".join(serialize_weights(TENSORS))), TENSORS)
+    assert same(safetensors.torch.load(file_of(TENSORS)), TENSORS)
     assert same(parse_weights(safetensors.torch.save(TENSORS, {"made by": "the library"})), TENSORS)
 
 
@@ -41,8 +47,7 @@ def test_a_copy_is_filled_again_in_the_same_memory_whatever_the_tensors_strides(
     for tensors in ({name: torch.zeros_like(t) for name, t in TENSORS.items()}, strided):
         copy.fill(tensors)
         copy.wait()
-        assert same(parse_weights(b"".join(copy.pieces)), tensors)
-    WeightsCopy([]).fill({})
+        assert same(parse_weights(copy.file), tensors)
 
 
 def test_a_copy_from_a_gpu_is_queued_and_whoever_reads_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,10 +77,12 @@ def test_a_copy_from_a_gpu_is_queued_and_whoever_reads_it_waits(monkeypatch: pyt
     copy.wait()
     assert done[3:] == ["waited for"]
     assert same(copy.tensors, one)
+    del copy
+    assert done[3:] == ["waited for"] * 2
 
 
 def test_tensors_are_views_where_the_memory_may_be_written_to() -> None:
-    memory = bytearray(b"".join(serialize_weights({"w": torch.zeros(4)})))
+    memory = bytearray(file_of({"w": torch.zeros(4)}))
     tensor = parse_weights(memory)["w"]
     memory[-4:] = b"\0\0\x80\x3f"
     assert tensor.tolist() == [0.0, 0.0, 0.0, 1.0]
@@ -126,7 +133,7 @@ def test_what_is_not_a_weights_file_is_refused(data: bytes) -> None:
 
 @pytest.mark.fault("disk", "a file of weights is cut or changed", "it is refused in one line")
 def test_cutting_or_changing_a_file_anywhere_raises_nothing_else_than_a_policy_error() -> None:
-    whole = b"".join(serialize_weights({"a": torch.zeros(3), "b": torch.ones(2, dtype=torch.int8)}))
+    whole = file_of({"a": torch.zeros(3), "b": torch.ones(2, dtype=torch.int8)})
     for i in range(len(whole)):
         for damaged in (whole[:i], whole[:i] + b"\x7f" + whole[i + 1 :]):
             try:

@@ -10,15 +10,18 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
 from disk import PowerDisk, State
-from numbered_packets import SEGMENT_BYTES, SIZE, RecordingMemory, end_of, take
+from numbered_packets import SIZE, SMALL_BYTES, RecordingMemory, end_of, number_of, take
 
 from tmrl_like.base.functional import partial
+from tmrl_like.delivery import sample_store
 from tmrl_like.errors import CredentialsError, PolicyError
 from tmrl_like.policies.policy_file import describe, read_policy
 from tmrl_like.policies.store import PolicyStore
@@ -52,12 +55,25 @@ class Promises:
     tagged: int = 0
 
 
+class InPlace(Executor):
+    """Does at once what it is given: so the order of all operations is the same in each run."""
+
+    def submit(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done: Future[Any] = Future()
+        try:
+            done.set_result(call(*args, **kwargs))
+        except OSError as error:
+            done.set_exception(error)
+        return done
+
+
 class KeptRun:
     """The parts that write on a trainer's machine."""
 
     def __init__(self, root: Path, sync_every_s: float = 0.25) -> None:
-        checkpoints._SEGMENT_BYTES = SEGMENT_BYTES
-        self.kept = checkpoints.Checkpoints(root / "training", sync_every_s=sync_every_s, in_one_thread=True)
+        sample_store.SMALL_BYTES, sample_store._SMALL_FILES = SMALL_BYTES, 8
+        checkpoints.thread_beside = lambda name: InPlace()  # type: ignore[assignment]
+        self.kept = checkpoints.Checkpoints(root / "training", sync_every_s=sync_every_s)
         memory = partial(RecordingMemory, memory_size=SIZE, batch_size=4)
         try:
             self.training = self.kept.build(partial(TrainingOffline, CountingEnv, memory, CountingAgent), "all")
@@ -70,11 +86,11 @@ class KeptRun:
         self.keys = KeyFolder(root / "keys")
 
     def stored(self) -> dict[str, int]:
-        return {worker: sequence for worker, _, sequence in self.receiver.receipts}
+        return {worker: number_of(entry) for worker, _, entry in self.receiver.receipts}
 
-    def take(self, worker: str, sequence: int, now: float) -> Iterator[tuple[str, int]]:
+    def take(self, worker: str, number: int, now: float) -> Iterator[tuple[str, int]]:
         """Yields what is acknowledged as stored."""
-        return take(self.training, self.receiver, worker, sequence, now)
+        return take(self.training, self.receiver, worker, number, now)
 
     def publish(self, version: int) -> None:
         """As the saver does."""
@@ -82,7 +98,7 @@ class KeptRun:
         with torch.no_grad():
             actor.layer.bias.fill_(float(version))
         card = msgspec.structs.replace(describe(actor), version=version)
-        self.store.add([actor.weights()], card)
+        self.store.add(actor.weights(), card)
         self.store.collect(at_most=3)
 
 
@@ -194,8 +210,8 @@ def check(root: Path, promises: Promises, found: Found, again: int = 3) -> None:
             found.wrong.append(f"checkpoint {run.training.total_updates} of {promises.updates}")
         stored = run.stored()
         for worker in WORKERS:
-            for sequence in range(stored.get(worker, 0) + 1, stored.get(worker, 0) + 1 + again):
-                list(run.take(worker, sequence, float(sequence)))
+            for number in range(stored.get(worker, 0) + 1, stored.get(worker, 0) + 1 + again):
+                list(run.take(worker, number, float(number)))
         _check_samples(run, promises, found)
         run.kept.save(run.training, 0, wait=True)
         _check_policies(run.store, promises, found)

@@ -20,9 +20,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from numbered_packets import SEGMENT_BYTES, SIZE, RecordingMemory, end_of, take
+from numbered_packets import SIZE, SMALL_BYTES, RecordingMemory, end_of, number_of, take
 
 from tmrl_like.base.functional import partial
+from tmrl_like.delivery import sample_store
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv
 from tmrl_like.trainer import checkpoints
@@ -33,27 +34,27 @@ RESENT = 5  # packets that the worker sends again to a trainer that has resumed
 WITHIN_S = 60.0
 PACKETS = 10_000  # of a process, which ends then
 ONCE = ("resuming", "resumed")
-MOMENTS = (*ONCE, "stored", "segment", "writing", "checkpoint")
+MOMENTS = (*ONCE, "stored", "file", "writing", "checkpoint")
 Say = Callable[[str], object]
 
 
 def run(folder: Path, say: Say) -> None:
     """Resume; then take packet after packet, and write a checkpoint now and then."""
-    checkpoints._SEGMENT_BYTES = SEGMENT_BYTES
+    sample_store.SMALL_BYTES = SMALL_BYTES
     say("resuming")
     kept = checkpoints.Checkpoints(folder)
     memory = partial(RecordingMemory, memory_size=SIZE, batch_size=4)
     training = kept.build(partial(TrainingOffline, CountingEnv, memory, CountingAgent), "all")
     receiver = kept.receiver
     resumed = check_resumed(training, receiver, say)
-    segments = segments_in(folder)
+    newest = newest_file(folder)
     first = max(1, resumed + 1 - RESENT)
-    for sequence in range(first, first + PACKETS):
-        for _, stored in take(training, receiver, WORKER, sequence, float(sequence)):
+    for number in range(first, first + PACKETS):
+        for _, stored in take(training, receiver, WORKER, number, float(number)):
             say(f"stored {stored}")
-        if segments != (segments := segments_in(folder)):
-            say("segment")
-        if sequence % 5 == 0:
+        if newest != (newest := newest_file(folder)):
+            say("file")
+        if number % 5 == 0:
             if training.total_updates:
                 kept._wait()
                 say(f"checkpoint {training.total_updates}")
@@ -62,7 +63,7 @@ def run(folder: Path, say: Say) -> None:
             kept.save(training, training.total_updates)
 
 
-def segments_in(folder: Path) -> int:
+def newest_file(folder: Path) -> int:
     """The newest one's number."""
     return max((int(path.stem) for path in (folder / "log").glob("*.log")), default=0)
 
@@ -70,8 +71,8 @@ def segments_in(folder: Path) -> int:
 def check_resumed(training: TrainingOffline, receiver: Receiver, say: Say) -> int:
     """What is in the memory must be whole; says what it is, and returns the last packet."""
     memory, numbers = training.memory, training.memory.numbers[WORKER]
-    sequence = receiver.receipts[0].sequence if receiver.receipts else 0
-    end = end_of(sequence)
+    number = number_of(receiver.receipts[0].entry) if receiver.receipts else 0
+    end = end_of(number)
     if numbers != list(range(end - len(numbers), end)):
         say("unreadable: samples do not follow each other up to the last packet")
     if len(numbers) < min(end, SIZE):
@@ -80,8 +81,8 @@ def check_resumed(training: TrainingOffline, receiver: Receiver, say: Say) -> in
         say("unreadable: a sample is not whole")
     if training.total_samples != end:
         say(f"unreadable: {training.total_samples} samples counted, {end} stored")
-    say(f"resumed {sequence} {training.total_updates}")
-    return sequence
+    say(f"resumed {number} {training.total_updates}")
+    return number
 
 
 def killed(folder: Path, moment: str, times: int, after_s: float) -> list[str]:
@@ -115,7 +116,7 @@ def main(folder: Path, count: int, seed: int) -> None:
     torch.set_num_threads(1)
     rng = random.Random(seed)
     stored, updates = 0, 0
-    found = {"kills": 0, "stored": 0, "segments": 0, "checkpoints": 0, "lost": 0, "older_agent": 0}
+    found = {"kills": 0, "stored": 0, "files": 0, "checkpoints": 0, "lost": 0, "older_agent": 0}
     unreadable: list[str] = []
     for number in range(count):
         moment = MOMENTS[number % len(MOMENTS)]
@@ -130,8 +131,8 @@ def main(folder: Path, count: int, seed: int) -> None:
             elif kind == "stored":
                 found["stored"] += int(numbers[0]) > stored
                 stored = max(stored, int(numbers[0]))
-            elif kind == "segment":
-                found["segments"] += 1
+            elif kind == "file":
+                found["files"] += 1
             elif kind == "checkpoint":
                 updates = int(numbers[0])
                 found["checkpoints"] += 1

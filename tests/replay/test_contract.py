@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from tmrl_like.delivery.log import Segment, entries_of
+from tmrl_like.delivery.sample_store import read_file
 from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.replay.data_sets import read_data_set, write_data_set
 from tmrl_like.types import Batch, Buffer, Info, Sample
-from tmrl_like.wire.messages import SamplePacket
 
 
 class Lists(MemoryDataloading):
@@ -331,7 +330,7 @@ def test_a_long_buffer_is_written_as_packets_of_moderate_size(tmp_path):
     frames = [Sample(k, image, 0.0, False, False, Info()) for k in range(200)]
     assert write_data_set(str(tmp_path), [Buffer(frames, "a")]) == 200
     (file,) = tmp_path.glob("*.log")
-    packets = [entry.message.samples for entry in entries_of(Segment(file)) if isinstance(entry.message, SamplePacket)]
+    packets = [packet.samples for packet, *_ in read_file(file).packets()]
     assert len(packets) > 2
     assert max(packets) <= 256 * 1024 // image.nbytes
     (buffer,) = read_data_set(tmp_path)
@@ -361,7 +360,7 @@ def test_a_missing_data_set_is_one_clear_line(tmp_path):
 
 def test_a_data_set_is_not_written_over(tmp_path):
     write_data_set(tmp_path, [Buffer(samples(3), "a")])
-    with pytest.raises(ConfigError, match="holds a packet log already"):
+    with pytest.raises(ConfigError, match="holds samples already"):
         write_data_set(tmp_path, [Buffer(samples(3), "a")])
 
 

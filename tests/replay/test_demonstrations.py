@@ -147,7 +147,7 @@ def taken_over(by_whom, sizes=(100,)):
     start = 0
     for steps in cut(steps_of(OWN), sizes):
         (block,) = packed(steps, "w", compress).blocks
-        timing = replace(block.timing, source=sources[start : start + len(steps)])
+        timing = block.timing._replace(source=sources[start : start + len(steps)])
         yield Buffer(stream="w", blocks=[replace(block, timing=timing)])
         start += len(steps)
 

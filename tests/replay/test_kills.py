@@ -30,4 +30,4 @@ def test_a_killed_process_costs_no_stored_sample_and_no_checkpoint(tmp_path, cou
     assert found["unreadable"] == [], (seed, found)
     assert found["lost"] == found["older_agent"] == 0, (seed, found)
     assert found["kills"] == count
-    assert min(found["stored"], found["segments"], found["checkpoints"]) >= count // 6, found
+    assert min(found["stored"], found["files"], found["checkpoints"]) >= count // 6, found

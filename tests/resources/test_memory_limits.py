@@ -17,7 +17,7 @@ from tmrl_like.server.relay import Relay
 )
 @pytest.mark.long  # what is dropped comes again after five seconds
 def test_samples_that_find_no_memory_come_again(tmp_path, monkeypatch, caplog):
-    times, decode = [], receiver.decode_bodies
+    times, decode = [], receiver.decode_body
 
     def short(*arguments, **options):
         times.append(len(times))
@@ -31,7 +31,7 @@ def test_samples_that_find_no_memory_come_again(tmp_path, monkeypatch, caplog):
         rig.worker(1)
         rig.wait_for_samples(trainer)
         with monkeypatch.context() as patch:
-            patch.setattr(receiver, "decode_bodies", short)
+            patch.setattr(receiver, "decode_body", short)
             wait_until(lambda: len(times) > 20, 60.0, "memory runs short twenty times")
         found = rig.settle(trainer)
         assert found.exactly_once, str(found)

@@ -22,8 +22,8 @@ from tmrl_like.cli.stopping import Stopper
 from tmrl_like.envs import supervision
 from tmrl_like.envs.supervision import SupervisedEnv
 from tmrl_like.errors import EnvironmentFaultError, ShortageError
+from tmrl_like.session.ring import Ring
 from tmrl_like.testing.fakes import CountingEnv
-from tmrl_like.transport.ring import RingLink
 
 TINY = str(Path(__file__).parents[1] / "cli" / "tiny.yaml")
 
@@ -221,18 +221,21 @@ def test_a_peer_stays_with_its_server_until_it_can_dial_the_next(caplog):
                 raise ShortageError("the thread zmq cannot be started")
             self.where, self.is_lost, self.is_open = where, True, True
 
+        def send(self, data: bytes) -> bool:
+            return self.is_open
+
         def close(self) -> None:
             self.is_open = False
 
     is_short = True
-    ring = RingLink(["a:1", "b:1"], Dialled)
+    ring = Ring(["a:1", "b:1"], Dialled)
     first = ring._link
     for _ in range(3):
-        ring.move_on()
+        ring.move_on(b"bye")
     assert ring.where == "a:1"
     assert first.is_open
     is_short = False
-    ring.move_on()
+    ring.move_on(b"bye")
     assert ring.where == "b:1"
     assert not first.is_open
     assert caplog.text.count("another server is not dialled") == 1

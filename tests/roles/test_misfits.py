@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from tmrl_like.base.functional import partial
-from tmrl_like.delivery.log import Segment, entries_of, segments_in
 from tmrl_like.delivery.options import OutboxOptions
+from tmrl_like.delivery.segments import incarnations_in
+from tmrl_like.delivery.source import Source
 from tmrl_like.errors import RefusedError
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.testing.fakes import CountingEnv
-from tmrl_like.wire.messages import SamplePacket
 
 ENV = partial(CountingEnv, step_s=0.002)
 SOON = OutboxOptions(max_age_s=0.0, min_samples=2)  # no packet holds a reset alone, which would be cast
@@ -34,13 +34,14 @@ class Ended:
             self.error = error
 
 
-def packets_in(folder):
-    entries = (entry.message for path in segments_in(folder) for entry in entries_of(Segment(path)))
-    return [message for message in entries if isinstance(message, SamplePacket)]
-
-
-def newest_in(folder):
-    return {header.incarnation: header.sequence for header in packets_in(folder)}
+def kept_in(folder):
+    """The entries that each process left and nobody has stored: (first, last) by incarnation."""
+    kept = {}
+    for incarnation in incarnations_in(folder):
+        source = Source(folder, "bad", incarnation)
+        kept[incarnation] = source.stored + 1, source.newest
+        source.close()
+    return kept
 
 
 def streams_in(memory):
@@ -68,11 +69,11 @@ def test_one_misconfigured_worker_ends_itself_and_not_the_trainer(house, is_dura
     until(lambda: ended.error is not None)
     assert "obs began as float32 (2,) and is now float64 (2,)" in str(ended.error)
     assert "start both with the same environment and sample_compressor" in str(ended.error)
-    until(lambda: [seat.hello.name for seat in server._relay.workers] == ["good"])
+    until(lambda: server.workers() == ["good"])
     bad.close()
-    left = newest_in(tmp_path / "spool" / "bad")
-    assert list(left) == [bad.loop.samples.incarnation]
-    assert len(list(packets_in(tmp_path / "spool" / "bad"))) == left[bad.loop.samples.incarnation]
+    of_bad = bad.loop.samples.incarnation
+    left = kept_in(tmp_path / "spool" / "bad")
+    assert left == {of_bad: (1, bad.loop.samples.entries)}
 
     successor = house.worker(ENV, **spool)
     house.start(successor.run)
@@ -86,7 +87,7 @@ def test_one_misconfigured_worker_ends_itself_and_not_the_trainer(house, is_dura
     assert streams == {f"good/{good.loop.samples.incarnation}", f"bad/{successor.loop.samples.incarnation}"}
     assert len([r for r in caplog.records if "worker bad is rejected" in r.message]) == 1
     successor.close()
-    assert newest_in(tmp_path / "spool" / "bad")[bad.loop.samples.incarnation] == left[bad.loop.samples.incarnation]
+    assert kept_in(tmp_path / "spool" / "bad")[of_bad] == left[of_bad]
     trainer.stop()
     thread.join(60)
     assert not thread.is_alive()
@@ -115,5 +116,6 @@ def test_packets_that_one_trainer_refused_another_takes(zmq_house, tmp_path, unt
     other = zmq_house.trainer(ReplayMemory, EPOCHS)
     zmq_house.start(other.run)
     zmq_house.worker(ENV, **spool)
-    until(lambda: other.training.memory.holds_samples and newest_in(tmp_path / "spool" / "bad") == {})
+    left = bad.loop.samples.incarnation
+    until(lambda: other.training.memory.holds_samples and left not in kept_in(tmp_path / "spool" / "bad"))
     assert other.training.memory._store.fields[1].columns[0].array.dtype == np.float64

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.spaces import Box
-from house import IdleRole
 from kit.ports import free_port
+from kit.rings import IdleRole
 from link_proxy import LinkProxy
 
 from tmrl_like.base import files
@@ -442,12 +442,12 @@ def test_a_packet_that_cannot_be_decoded_is_a_break_and_not_a_wrong_transition(h
 
     house.server()
     trainer, worker = house.trainer(), house.worker(partial(CountingEnv, step_s=0.001), outbox=SOON)
-    real = receiver.decode_bodies
+    real = receiver.decode_body
 
-    def sometimes(packets, **options):
-        return real([(packet, b"damaged" if packet.sequence == 10 else body) for packet, body in packets], **options)
+    def sometimes(packet, columns, **options):
+        return real(packet, b"damaged" if packet.first <= 10 <= packet.last else columns, **options)
 
-    monkeypatch.setattr(receiver, "decode_bodies", sometimes)
+    monkeypatch.setattr(receiver, "decode_body", sometimes)
     house.start(worker.run)
     by_stream = {}
 
@@ -867,7 +867,7 @@ def test_a_pinned_worker_drives_its_version_whatever_is_published(house, tmp_pat
     store = PolicyStore(tmp_path / "policies")
     actor = LinearActor(*_spaces())
     torch.nn.init.constant_(actor.layer.bias, 0.5)
-    store.add([actor.weights()], msgspec.structs.replace(describe(actor), version=7))
+    store.add(actor.weights(), msgspec.structs.replace(describe(actor), version=7))
     worker = house.worker(policy=store.path(7), wait_for_policy=True, max_policy_age_s=1e-9)
     thread = house.start(worker.run)
     for _ in range(20):
@@ -929,9 +929,7 @@ def test_a_new_training_starts_from_another_runs_policy_and_a_resumed_one_goes_o
 def test_a_policy_that_no_training_can_start_from_is_refused_in_one_line(house, tmp_path):
     house.server()
     store, wide = PolicyStore(tmp_path / "policies"), Box(-1.0, 1.0, (5,))
-    store.add(
-        [LinearActor(wide, wide).weights()], msgspec.structs.replace(describe(LinearActor(wide, wide)), version=1)
-    )
+    store.add(LinearActor(wide, wide).weights(), msgspec.structs.replace(describe(LinearActor(wide, wide)), version=1))
     broken = LinearActor(*_spaces())
     torch.nn.init.constant_(broken.layer.bias, float("nan"))
     broken.save(tmp_path / "broken")

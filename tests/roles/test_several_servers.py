@@ -10,9 +10,9 @@ from tmrl_like.config.paths import default_keys_folder
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.errors import ConfigError
 from tmrl_like.networking import RolloutWorker, Server, Trainer
+from tmrl_like.session.ring import in_turn
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
 from tmrl_like.transport import KeyFolder
-from tmrl_like.transport.ring import in_turn
 from tmrl_like.worker.options import WorkerOptions
 
 

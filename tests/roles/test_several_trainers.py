@@ -10,9 +10,10 @@ from tmrl_like.base.functional import partial
 from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.errors import RefusedError
+from tmrl_like.session.ring import connect_to_one
 from tmrl_like.testing.fakes import CountingEnv
 from tmrl_like.trainer.link import TrainerLink
-from tmrl_like.transport import KeyFolder, connect
+from tmrl_like.transport import KeyFolder
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.spaces import describe_spaces
 
@@ -30,8 +31,7 @@ class Taker(threading.Thread):
         env = CountingEnv()
         keys = KeyFolder(cfg.KEYS_FOLDER)
         self.link = TrainerLink(
-            connect(house.transport, "127.0.0.1", house.port, keys, None),
-            "here",
+            connect_to_one(house.transport, [f"127.0.0.1:{house.port}"], "", keys),
             name or f"t{number}",
             describe_spaces(env.observation_space, env.action_space),
             Receiver(run=run),

@@ -1,7 +1,7 @@
 """How the relay gives workers to several trainers that learn as one, by their names; without threads or sockets."""
 
 import pytest
-from test_relay import FakeLink, frame, give, hello, packet
+from relay_kit import FakeLink, frame, give, hello, packet
 
 from tmrl_like.server.relay import Relay
 from tmrl_like.wire import messages as m
@@ -25,9 +25,9 @@ class Group:
 
     def who_gets(self, worker):
         """The ranks that this worker's next packet goes to."""
-        before = [len(self.link.to(b"t%d" % n, m.Bundle)) for n in range(self.size)]
+        before = [len(self.link.to(b"t%d" % n, m.SamplePacket)) for n in range(self.size)]
         give(self.relay, b"w%d" % worker, packet(f"w{worker}", worker))
-        return [n for n in range(self.size) if len(self.link.to(b"t%d" % n, m.Bundle)) > before[n]]
+        return [n for n in range(self.size) if len(self.link.to(b"t%d" % n, m.SamplePacket)) > before[n]]
 
 
 def share(worker, size=2):
@@ -113,7 +113,7 @@ def test_another_group_waits_until_this_one_is_silent(group):
             assert "a trainer is connected already" in group.link.to(b"u%d" % number, m.Refusal)[0].reason
     assert sorted(seat.peer for seat in group.relay.ranks.values()) == [b"u0", b"u1", b"u2"]
     give(group.relay, b"w1", packet("w1", 1))
-    assert len(group.link.to(b"u%d" % share(1, 3), m.Bundle)) == 1
+    assert len(group.link.to(b"u%d" % share(1, 3), m.SamplePacket)) == 1
 
 
 def test_a_group_that_goes_on_with_the_run_takes_all_seats_at_once():

@@ -15,12 +15,13 @@ from types import SimpleNamespace
 from unittest import mock
 
 from settling import settle
-from simulated_world import World
+from world import World
 
 from tmrl_like.base import clocks
 from tmrl_like.base.files import disk
-from tmrl_like.delivery import outbox, sample_log, sender, session
+from tmrl_like.delivery import receiver, sample_log, sample_store, source
 from tmrl_like.delivery.folder import shared_memory
+from tmrl_like.session import conversation, session
 from tmrl_like.trainer import checkpoints, fleet
 from tmrl_like.trainer import clocks as trainer_clocks
 from tmrl_like.trainer import link as trainer_link
@@ -63,7 +64,7 @@ def _quiet():
 
 
 def _put_under(made, patches):
-    """Let the world have the package's clocks, disks and random names, and make its files and bundles small."""
+    """Let the world have the package's clocks, threads, disks and random names, and make its files small."""
 
     def patch(owner, name, value):
         patches.enter_context(mock.patch.object(owner, name, value))
@@ -74,31 +75,43 @@ def _put_under(made, patches):
     patch(disk, "write", lambda file, data: made.running.machine.write(file, data))
     patch(disk, "sync", lambda file: made.running.machine.sync())
     patch(disk, "sync_folder", lambda path: None)
-    spools = [worker.machine.spool for worker in made.workers if worker.spools]
-    for part in (*spools, *made.trainings):
-        if part.power is not None:
-            patches.enter_context(part.power)
+    for training in made.trainings:
+        if training.power is not None:
+            patches.enter_context(training.power)
     patch(sample_log, "reserve", lambda path, size: made.running.machine.reserve(path, size))
-    clock = SimpleNamespace(time=lambda: made.running.wall(), monotonic=lambda: made.now)
+    clock = SimpleNamespace(time=lambda: made.running.wall(), monotonic=lambda: made.running.clock())
+    clock.perf_counter = clock.monotonic
     for module in (worker_link, trainer_link, fleet, trainer_clocks):
         patch(module, "time", clock)
     patch(clocks, "up_s", lambda: made.running.up())
     patch(clocks, "unix_s", lambda: made.running.unix())
-    patch(session, "unknown_host", lambda addresses: "")
+    patch(session, "start_thread", _no_thread)
+    patch(conversation, "unknown_host", lambda addresses: "")
     patch(sample_log, "_SEGMENT_BYTES", 4096)
     patch(sample_log, "_ROWS", 4)
-    patch(outbox, "_LOG_SEGMENT_BYTES", 2000)
-    patch(sender, "_BUNDLE_PACKETS", 4)
-    patch(checkpoints, "_SEGMENT_BYTES", 3000)
+    patch(sample_store, "_SMALL_FILES", 4)
+    patch(sample_store, "SMALL_BYTES", 3000)
+    patch(receiver, "_GROUP_BYTES", 20_000)
+    patch(checkpoints, "thread_beside", lambda name: made.running.beside)
+    patch(sample_store, "wait", lambda futures: made.running.beside.work())
     patch(checkpoints, "shared", lambda training, extra, ranks: dict(extra))
-    drop = sender.Sender._drop
+    drop_oldest = source.Source.drop_oldest
 
-    def note(self, backlog, packet, now):
-        has_arrived = packet.sequence <= backlog.received_up_to
-        made.auditor.note_dropped((self._worker, backlog.incarnation), packet.sequence, has_arrived)
-        drop(self, backlog, packet, now)
+    def note_dropped(self, max_bytes, received):
+        before, lost = self.stored, None
+        try:
+            lost = drop_oldest(self, max_bytes, received)
+            return lost
+        finally:
+            if self.stored > before:
+                made.auditor.note_dropped((self.worker, self.incarnation), before + 1, self.stored, received, lost)
 
-    patch(sender.Sender, "_drop", note)
+    patch(source.Source, "drop_oldest", note_dropped)
+
+
+def _no_thread(run, name):
+    """What a session starts: its owner calls its turns, and it ends when it is joined."""
+    return SimpleNamespace(join=lambda timeout_s: run(), native_id=0)
 
 
 def live(seed, steps, lines=None, change=None):

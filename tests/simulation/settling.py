@@ -1,17 +1,17 @@
 """How a simulation ends: faults stop, and all must arrive."""
 
-from simulated_faults import free_disk
+from simulated_faults import heal_disks
 
 ROUNDS = 1500
 
 
 def settle(world):
-    """Faults stop; then all must arrive. Trainers that keep a log are killed, and must have it all from there."""
+    """Faults stop; then all must arrive. Trainers that keep a store are killed, and must have it all from there."""
     _heal(world)
     _round(world)
-    for env in world.envs:
-        if env.is_alive:
-            env.run(env.append_to_all)  # so that it says what it had no room for
+    for robot in world.robots:
+        if robot.is_alive:
+            robot.run(robot.append_to_all)  # so that it says what it had no room for
     _pass_until(world, lambda: not any(link.is_alive and link.orphan_until is not None for link in world.links))
     _pass_until(world, lambda: not _unsettled(world))
     for training in world.trainings:
@@ -20,17 +20,14 @@ def settle(world):
             for rank in training.ranks:
                 rank.start_at = world.now
             training.start()
-    set_aside = set()
-    for link in world.links:
-        for box in link.outboxes:
-            turns = {backlog.incarnation for backlog in box._sender._turns}
-            set_aside |= {(link.worker.name, i) for i in box._sender._backlogs if i not in turns}
-    world.auditor.settle(set_aside, [lane.life for env in world.envs for lane in env.lanes])
+    world.auditor.settle()
 
 
 def _heal(world):
-    free_disk(world)
+    heal_disks(world)
     world.network.queue_messages = 1000
+    if world.stream is not None:
+        world.stream.refuses = False
     for machine in world.machines:
         machine.wall_jump_s = 0.0
     for connection in world.network.connections:
@@ -41,8 +38,7 @@ def _heal(world):
     for worker in world.workers:
         worker.is_cut = False
     for process in world.processes:
-        process.dies_after, process.dies_in_write = None, False
-        process.frozen_until = min(process.frozen_until, world.now)
+        process.spare()
 
 
 def _pass_until(world, is_done):
@@ -62,14 +58,14 @@ def _round(world):
     for link in list(world.network.links):
         if link.may_dial:
             world.network.connect(link)
-    for env in world.envs:
-        if env.is_alive:
-            env.run(env.refill)
-            env.run(env.seal)
+    for link in world.links:
+        if link.is_alive:
+            link.outbox.hasten()  # a break alone waits for what follows it
     for parts, turns in (
+        (world.robots, ("refill",)),
         (world.links, ("turn",)),
         (world.servers.values(), ("turn",)),
-        (world.trainers, ("turn", "train", "turn")),
+        (world.trainers, ("turn", "train", "turn", "store", "turn")),
         (world.servers.values(), ("turn",)),
     ):
         for process in parts:
@@ -83,14 +79,13 @@ def _round(world):
 
 def _unsettled(world):
     """What is not as it should be."""
-    found = [process.name for process in (*world.envs, *world.links, *world.trainers) if not process.is_alive]
+    found = [process.name for process in (*world.robots, *world.links, *world.trainers) if not process.is_alive]
     for link in world.links:
-        if link.is_alive:
-            found += [f"{link.name} keeps {box.unacknowledged_samples()}" for box in link.outboxes if _keeps(box)]
+        if link.is_alive and (kept := link.outbox.unacknowledged_samples()):
+            found.append(f"{link.name} keeps {kept} samples")
+        elif link.is_alive and link.role.pending():
+            found.append(f"{link.name} waits for an answer")
+    for robot in world.robots:
+        if robot.is_alive and robot.worker.is_in_lockstep and any(lane.life.holds_still for lane in robot.lanes):
+            found.append(f"{robot.name} holds still")
     return found
-
-
-def _keeps(box):
-    """Whether anything waits that a trainer would take."""
-    sender = box._sender
-    return box._reader.has_unread or any(backlog.samples for backlog in sender._turns) or box.pending()

@@ -16,6 +16,7 @@ def main():
     parser.add_argument("seeds", type=int, nargs="+")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--up-to", action="store_true", help="the seeds from the first to the second")
+    parser.add_argument("--first", action="store_true", help="end with the first seed that is refused")
     parser.add_argument("--trace", action="store_true", help="print what happened")
     options = parser.parse_args()
     seeds = range(*options.seeds) if options.up_to else options.seeds
@@ -31,6 +32,8 @@ def main():
         except Broken as error:
             failed.append(seed)
             print(error, file=sys.stderr)
+            if options.first:
+                break
         print("\n".join(lines or ()), end="")
     seconds = time.perf_counter() - started
     steps = options.steps * len(seeds)

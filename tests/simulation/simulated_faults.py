@@ -1,7 +1,12 @@
-"""What befalls the parts of a simulation, and how often each fault is drawn."""
+"""What befalls the parts of a simulation; `world.FAULTS` says how often."""
+
+from tmrl_like.wire import messages as m
+
+TINY_TURNS = 20  # a turn has between 1 and 1.5 to the power of so many lines
 
 
 def _kill(world, processes, what):
+    """At once, or at some line of what it does next."""
     process = world.one(processes)
     if process is None:
         return
@@ -9,7 +14,7 @@ def _kill(world, processes, what):
     if world.rng.random() < 0.5:
         process.die()
     else:
-        process.dies_after = int(1.5 ** world.rng.uniform(0, 20))
+        process.dies_after = int(1.5 ** world.rng.uniform(0, TINY_TURNS))
 
 
 def kill_server(world):
@@ -19,8 +24,8 @@ def kill_server(world):
         server.die()
 
 
-def kill_env(world):
-    _kill(world, world.envs, "an environment was killed")
+def kill_robot(world):
+    _kill(world, world.robots, "a robot was killed")
 
 
 def kill_link(world):
@@ -32,27 +37,29 @@ def kill_trainer(world):
 
 
 def kill_worker(world):
+    """Both processes."""
     worker = world.rng.choice(world.workers)
-    if worker.env.is_alive and worker.link.is_alive:
+    if worker.robot.is_alive and worker.link.is_alive:
         world.count("a worker was killed")
-        for process in world.rng.sample((worker.env, worker.link), 2):
+        for process in world.rng.sample((worker.robot, worker.link), 2):
             process.die()
 
 
 def kill_in_write(world):
-    process = world.one([*world.links, *world.trainers])
+    process = world.one(world.trainers)
     if process is not None:
         process.dies_in_write = True
 
 
 def leave(world):
-    process = world.one([*world.envs, *world.trainers])
+    process = world.one([*world.robots, *world.trainers])
     if process is not None:
         world.count("a part left in good order")
         process.run(process.leave)
 
 
-def cut(world):
+def cut_connection(world):
+    """Each end notices it, at once or some seconds later."""
     if world.network.connections:
         connection = world.rng.choice(world.network.connections)
         notices = [world.rng.choice((0.0, 0.0, world.rng.uniform(0.0, 8.0))) for _ in range(2)]
@@ -60,7 +67,8 @@ def cut(world):
             world.count("messages were lost with their connection")
 
 
-def partition(world):
+def hold_up(world):
+    """Nothing arrives for a while, in one direction or both; then all does."""
     if world.network.connections:
         connection = world.rng.choice(world.network.connections)
         until = world.now + world.rng.choice((0.5, 3.0, 12.0))
@@ -68,6 +76,31 @@ def partition(world):
         for direction in directions:
             connection.held_until[direction] = until
         world.count("a connection was cut in two" if len(directions) == 2 else "one direction was held up")
+
+
+def lose(world):
+    """A packet or an answer: no transport does that, but a server whose queues are full."""
+    queues = [queue for connection in world.network.connections for queue in (connection.up, connection.down)]
+    found = [
+        (queue, data) for queue in queues for data in queue if isinstance(m.decode(data)[0], m.SamplePacket | m.Ack)
+    ]
+    if found:
+        queue, data = world.rng.choice(found)
+        queue.remove(data)
+        world.count("a message was lost")
+
+
+def refuse_at_stream(world):
+    """Nobody leads it, or it is full; or it takes messages again."""
+    if world.stream is not None:
+        world.stream.refuses ^= True
+        world.count("a stream took nothing, or took again")
+
+
+def lose_at_stream(world):
+    """Nodes come back with what they had some time ago."""
+    if world.stream is not None:
+        world.stream.lose(world.rng.randrange(1, 10))
 
 
 def double(world):
@@ -85,9 +118,9 @@ def fill_disk(world):
     world.rng.choice(world.machines).room_bytes = world.rng.randrange(3000)
 
 
-def free_disk(world):
+def heal_disks(world):
     for machine in world.machines:
-        machine.room_bytes, machine.slow_s, machine.fails_to_sync = None, 0.0, False
+        machine.heal()
 
 
 def slow_disk(world):
@@ -98,7 +131,8 @@ def fail_sync(world):
     world.rng.choice(world.machines).fails_to_sync = True
 
 
-def cut_power(world):
+def cut_trainer_power(world):
+    """Before one of its next writes, renames or syncs."""
     training = world.rng.choice(world.trainings)
     if training.power is not None and training.is_alive:
         training.cut_power_in(world.rng.randrange(10))
@@ -110,26 +144,17 @@ def cut_worker_power(world):
     if not workers:
         return
     worker = world.rng.choice(workers)
-    process = world.one((worker.env, worker.link))
+    process = world.one((worker.robot, worker.link))
     if process is None or world.rng.random() < 0.5:
         worker.cut_power()
     else:
         worker.is_cut = True
-        process.dies_after = int(1.5 ** world.rng.uniform(0, 20))
+        process.dies_after = int(1.5 ** world.rng.uniform(0, TINY_TURNS))
 
 
 def jump_clock(world):
     world.rng.choice(world.machines).wall_jump_s += world.rng.choice((-3600.0, -1.0, 1.0, 3600.0))
     world.count("a clock jumped")
-
-
-def let_clocks_jump(world):
-    """Nothing else befalls it, and samples are to be younger than 2 s."""
-    world.only(jump_clock, 0.05)
-    world.options.max_age_s = 2.0
-    for trainer in world.trainers:
-        if trainer.is_alive:  # with the age that was drawn
-            trainer.die()
 
 
 def pass_time(world):
@@ -138,24 +163,44 @@ def pass_time(world):
     world.count("time passed")
 
 
-FAULTS = {
-    kill_server: 0.25,
-    kill_env: 0.3,
-    kill_link: 0.6,
-    kill_worker: 0.3,
-    kill_trainer: 0.5,
-    kill_in_write: 0.6,
-    leave: 0.3,
-    cut: 0.8,
-    partition: 0.5,
-    double: 1.0,
-    freeze: 0.3,
-    fill_disk: 0.3,
-    free_disk: 0.6,
-    slow_disk: 0.3,
-    fail_sync: 1.0,
-    cut_power: 0.6,
-    cut_worker_power: 0.6,
-    jump_clock: 0.3,
-    pass_time: 0.3,
-}
+# -- changes of a whole world: nothing but this befalls it ---------------------------------------------
+
+
+def let_clocks_jump(world):
+    """And samples are to be younger than 2 s."""
+    world.only(jump_clock, 0.05)
+    world.options.max_age_s = 2.0
+    for trainer in world.trainers:
+        if trainer.is_alive:  # with the age that was drawn
+            trainer.die()
+
+
+def kill_groups(world):
+    """Trainers, each time another number of them, fall silent, and are killed with what they had to say."""
+
+    def silence_or_kill(world):
+        peers = [rank.peer for rank in world.trainers if rank.session is not None]
+        own = [connection for connection in world.network.connections if connection.link in peers]
+        if any(connection.held_until[0] > world.now for connection in own):
+            kill_trainer(world)
+        for connection in own:
+            connection.held_until[0] = world.now + 300.0
+
+    for training in world.trainings:
+        training.sizes = (1, 2, 3)
+    world.only(silence_or_kill, 0.02)
+
+
+def connect_in_another_order(world):
+    """All connections break, and are there again before anybody looks, with the numbers of others."""
+
+    def swap(world):
+        connections = list(world.network.connections)
+        for connection in connections:
+            world.network.cut(connection)
+        for connection in world.rng.sample(connections, len(connections)):
+            if connection.link.may_dial:
+                world.network.connect(connection.link)
+
+    world.network.numbers_again = True
+    world.only(swap, 0.1)

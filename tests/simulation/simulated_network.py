@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 
+from simulated_engine import ENGINE
+
 from tmrl_like.transport.base import Incoming
-from tmrl_like.transport.ring import RingLink
 
 
 class Connection:
@@ -14,6 +15,7 @@ class Connection:
     Attributes:
         up, down: messages on their way to the server and to the peer.
         held_until: nothing arrives before that: (at the server, at the peer).
+        is_left: by the peer, in good order: what it sent still arrives.
         server_notices_at, peer_notices_at: when a connection that is broken is known to be; None: it is whole.
     """
 
@@ -24,7 +26,7 @@ class Connection:
         self.up = deque()
         self.down = deque()
         self.held_until = [0.0, 0.0]
-        self.is_left = False  # by the peer, in good order: what it sent still arrives
+        self.is_left = False
         self.server_notices_at = self.peer_notices_at = None
 
     @property
@@ -93,15 +95,10 @@ class SimulatedNetwork:
 
     def drop_peer(self, link):
         """The process of a peer was killed: some of what it sent arrives."""
-        if link.is_closed:
-            return
-        link.is_closed = True
-        self.links.remove(link)
-        if link.connection is not None and not link.connection.is_broken:
-            link.connection.is_left = True
+        if not link.is_closed and link.connection is not None and not link.connection.is_broken:
             for _ in range(self._world.rng.randrange(len(link.connection.up) + 1)):
                 link.connection.up.pop()
-            self.deliver(link.connection, True, 0)
+        link.close()
 
     def drop_server(self, server):
         """The process of a server was killed."""
@@ -112,10 +109,10 @@ class SimulatedNetwork:
 class SimulatedServerLink:
     """See `ServerLink`."""
 
-    def __init__(self, world, address):
-        self.address = address
+    def __init__(self, world):
         self.inbox = deque()
         self.connections = {}
+        self.engine = None  # the gateway to it, where there is one
         self._world = world
         self._known = set()
 
@@ -124,6 +121,8 @@ class SimulatedServerLink:
         self.inbox.append(Incoming(connection.id, connection.link.identity, data))
 
     def send(self, peer, data):
+        if peer == ENGINE:
+            return self.engine.send(data)
         connection = self.connections.get(peer)
         if connection is None or peer not in self._known:
             return False
@@ -140,55 +139,44 @@ class SimulatedServerLink:
 
 
 class SimulatedPeerLink:
-    """See `DialledLink`. Its peer takes turns, and goes by the clock of its process."""
-
-    takes_turns = True
+    """See `DialledLink`."""
 
     def __init__(self, world, address, process, identity):
         self.address = address
         self.identity = identity
-        self.clock = process.clock
-        self._process = process
         self.inbox = deque()
         self.waiting = deque()
         self.connection = None
         self.is_closed = False
+        self._process = process
         self._world = world
         world.network.links.append(self)
 
     @property
     def may_dial(self):
         """Whether there is no connection, as far as this side knows, and a server that listens."""
-        return not self.is_connected and self._world.servers[self.address].is_alive
-
-    @property
-    def is_connected(self):
-        connection = self.connection
-        return connection is not None and (not connection.is_broken or connection.peer_notices_at > self._world.now)
+        return self.is_lost and self._world.servers[self.address].is_alive
 
     @property
     def is_lost(self):
-        return not self.is_connected
+        connection = self.connection
+        return connection is None or (connection.is_broken and connection.peer_notices_at <= self._world.now)
 
     def receive(self, timeout_s):
         return self.inbox.popleft() if self.inbox else None
 
     def send(self, data):
         network = self._world.network
-        if self.is_closed or len(self.waiting) >= network.queue_messages:
-            return False
-        if not self.is_connected:
-            if network.waits_unconnected:
-                self.waiting.append(data)
-                self._world.auditor.on_sent(data, self._process)
-            return network.waits_unconnected
-        if self.connection.is_broken:
+        is_lost = self.is_lost
+        if not is_lost and self.connection.is_broken:
+            return True  # into nowhere, until it is noticed
+        queue = self.waiting if is_lost else self.connection.up
+        is_taken = len(queue) < network.queue_messages and not self.is_closed
+        if is_taken and (network.waits_unconnected or not is_lost):
+            queue.append(data)
+            self._world.auditor.on_sent(data, self._process)
             return True
-        if len(self.connection.up) >= network.queue_messages:
-            return False
-        self.connection.up.append(data)
-        self._world.auditor.on_sent(data, self._process)
-        return True
+        return False
 
     def wake(self):
         pass
@@ -200,17 +188,3 @@ class SimulatedPeerLink:
             if self.connection is not None and not self.connection.is_broken:
                 self.connection.is_left = True
                 self._world.network.deliver(self.connection, True, 0)
-
-
-class SimulatedRing(RingLink):
-    """One of several servers at a time."""
-
-    takes_turns = True
-
-    def __init__(self, addresses, dial, clock):
-        self.clock = clock
-        super().__init__(addresses, dial)
-
-    @property
-    def simulated(self):
-        return self._link

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from simulated_machines import Process
+from simulated_engine import Gateway
+from simulated_machines import Machine, Process
 from simulated_network import SimulatedServerLink
 
 from tmrl_like.server.relay import Relay
@@ -13,14 +14,20 @@ TICK_S, BEAT_S = 0.25, 1.0
 class ServerProcess(Process):
     """The relay, and the loop around it."""
 
+    def __init__(self, world, name):
+        super().__init__(world, name, Machine(world))
+
     def start(self):
         self.begin()
-        self.link = SimulatedServerLink(self.world, self.name)
+        self.link = SimulatedServerLink(self.world)
         self.relay = Relay(
             self.link,
             max_workers=len(self.world.workers) + self.world.rng.choice((0, 0, 5)),
             max_waiting_bytes=self.world.options.relay_bytes,
         )
+        self.gateway = None
+        if self.world.stream is not None:
+            self.gateway = self.link.engine = Gateway(self, self.world.stream)
         self._next_tick = self._next_beat = self.clock()
 
     def turn(self):
@@ -28,6 +35,8 @@ class ServerProcess(Process):
         for _ in range(self.world.rng.randrange(1, 30)):
             if self.link.inbox:
                 self.relay.handle(self.link.inbox.popleft(), self.clock())
+        if self.gateway is not None:
+            self.gateway.turn()
         self.relay.flush()
         now = self.clock()
         if now >= self._next_tick:
@@ -36,7 +45,7 @@ class ServerProcess(Process):
         if now >= self._next_beat:
             self._next_beat = now + BEAT_S
             self.relay.beat()
-        self.world.auditor.look_at_seats(self)
+        self.world.auditor.look_at_server(self)
 
     def die(self):
         super().die()

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections import deque
+from concurrent.futures import Future
 from types import SimpleNamespace
 
 import msgspec
 from auditor import TrainingAudit
 from disk import PowerDisk
 from kill_lines import Killed
-from simulated_machines import SPACES, Machine, Process
+from simulated_engine import Reader
+from simulated_machines import Machine, Process
 from simulated_network import SimulatedPeerLink
+from simulated_worker import SPACES
 
-from tmrl_like.errors import CheckpointError, MemoryContractError
+from tmrl_like.errors import CheckpointError
+from tmrl_like.session.ring import Ring
 from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.freshness import FreshnessLimits
 from tmrl_like.trainer.link import TrainerLink
@@ -52,17 +57,14 @@ class Memory:
 
     def append(self, buffer):
         columns = [segment.tree()[1] for block in buffer.blocks for segment in block.segments]
-        if any(column.shape[1] != 3 for column in columns):
-            raise MemoryContractError("the observation is too long")
-        rows = [tuple(row) for column in columns for row in column.tolist()]
-        self._audit.add(buffer.stream, rows)
+        self._audit.add(buffer.stream, [tuple(row) for column in columns for row in column.tolist()])
 
 
 class Freshness(FreshnessLimits):
     """Tells the auditor what is too old."""
 
-    def __init__(self, world, max_age_s):
-        super().__init__(max_age_s)
+    def __init__(self, world):
+        super().__init__(world.options.max_age_s)
         self._world = world
 
     def admit(self, packet, now_s, newest_version, ahead_s=0.0):
@@ -72,28 +74,49 @@ class Freshness(FreshnessLimits):
         return is_admitted
 
 
+class ThreadBeside:
+    """The thread that stores samples: what it is to do is done when it has a turn, or when somebody waits for it."""
+
+    def __init__(self):
+        self._jobs = deque()
+
+    def submit(self, call, *arguments):
+        self._jobs.append((Future(), call, arguments))
+        return self._jobs[-1][0]
+
+    def work(self):
+        while self._jobs:
+            future, call, arguments = self._jobs.popleft()
+            try:
+                future.set_result(call(*arguments))
+            except Exception as error:
+                future.set_exception(error)
+
+    def shutdown(self, wait=True):
+        self.work()
+
+
 class TrainerProcess(Process):
     """One trainer, or one of several: connection and training thread take turns."""
 
-    def __init__(self, world, training, rank, machine):
-        super().__init__(world, f"{training.name}-{rank}", machine)
+    def __init__(self, world, training, rank):
+        super().__init__(world, f"{training.name}-{rank}", training.machine)
         self.training = training
         self.rank = rank
         self.identity = Identity("key of the trainers", ("trainer",))
-        self.session = self.checkpoints = None
+        self.session = self.checkpoints = self.peer = None
+        self._awaited = []
 
     def start(self):
-        """As `Trainer.__init__`: bring back what the log holds; `connect` follows when all have done so."""
+        """As `Trainer.__init__`: bring back what the store holds; `connect` follows when all have done so."""
         self.begin()
-        world, training = self.world, self.training
-        size = len(training.ranks)
-        audit = world.auditor.trainings[training.name].begin_memory(self.rank)
-        self.ranks = SimulatedRanks(self.rank, size, training.run)
-        self.checkpoints = Checkpoints(training.path, None, None, self.ranks, training.sync_every_s, in_one_thread=True)
-        self.memory = Memory(audit, training.memory_size)
+        training = self.training
+        self.beside = ThreadBeside()
+        self.ranks = SimulatedRanks(self.rank, len(training.ranks), training.run)
+        self.checkpoints = Checkpoints(training.path, None, None, self.ranks, training.sync_every_s)
+        self.memory = Memory(training.audit.begin_memory(), training.memory_size)
         pacer = SimpleNamespace(recorded_samples=0, before_samples=lambda *_: None)
         made = SimpleNamespace(memory=self.memory, pacer=pacer, total_samples=0, total_updates=0, epoch=0)
-        self.session = None
         try:
             self.checkpoints.build(lambda: made, "all")
         except CheckpointError:
@@ -104,40 +127,44 @@ class TrainerProcess(Process):
         training.run = self.checkpoints.receiver.run
 
     def connect(self):
-        world, training = self.world, self.training
+        world, training, size = self.world, self.training, len(self.training.ranks)
+        receiver = self.checkpoints.receiver
         self.ranks.receipts = [msgspec.msgpack.encode(rank.checkpoints.receiver.receipts) for rank in training.ranks]
         self.checkpoints.gather_receipts(m.share_of)
-        link = SimulatedPeerLink(world, training.server, self, self.identity)
-        freshness = Freshness(world, world.options.max_age_s)
-        size = len(training.ranks)
+        ring = Ring([training.server], self._dial)
         rank = m.ALONE if size == 1 else m.Rank(self.rank, size, training.group)
-        self.link = TrainerLink(
-            link, training.server, self.name, SPACES, self.checkpoints.receiver, freshness, rank=rank
-        )
+        self.link = TrainerLink(ring, self.name, SPACES, receiver, Freshness(world), rank=rank, clock=self.clock)
         self.session = self.link.session
 
+    def _dial(self, address):
+        if self.world.stream is not None:
+            self.peer = Reader(self, self.world.stream)
+        else:
+            self.peer = SimulatedPeerLink(self.world, address, self, self.identity)
+        return self.peer
+
     def turn(self):
-        self.link.session.turn()
-        self.world.auditor.look_at_trainer(self)
+        self.session.conversation.turn(0.0)
+
+    def store(self):
+        self.beside.work()
 
     def train(self):
-        """As `TrainingOffline._update_buffer`."""
-        taken, rejected = [], set()
-        for delivery in self.link.retrieve():
-            process = delivery.receipt[:2]
-            if process in rejected:
-                continue
-            try:
-                if len(delivery.buffer):
-                    self.memory.append(delivery.buffer)
-            except MemoryContractError as error:
-                self.link.reject(delivery.receipt, str(error))
-                rejected.add(process)
-                self.world.count("a worker was rejected")
-            else:
-                taken.append(delivery)
+        """As the training thread: what has come is in the memory at once, its training steps are made by and by."""
+        self._make_steps()
+        taken = self.link.retrieve()
+        for delivery in taken:
+            if len(delivery.buffer):
+                self.memory.append(delivery.buffer)
+        self._awaited += [delivery.receipt for delivery in taken if delivery.awaits]
         if taken:
             self.link.confirm(taken)
+
+    def _make_steps(self):
+        for _ in range(min(len(self._awaited), self.world.rng.randrange(4))):
+            receipt = self._awaited.pop(0)
+            self.world.auditor.note_steps_made(receipt)
+            self.link.note_trained(receipt)
 
     def leave(self):
         """End in good order."""
@@ -151,13 +178,14 @@ class TrainerProcess(Process):
 
     def die(self):
         super().die()
-        if self.session is not None:
-            self.world.network.drop_peer(self.link.session._link)
+        if isinstance(self.peer, Reader):
+            self.peer.close()
+        elif self.peer is not None:
+            self.world.network.drop_peer(self.peer)
         self.session = None
-        for packet_log in (self.checkpoints._log, *self.checkpoints._left):
-            if packet_log is not None:
-                packet_log._end_segment()
-                packet_log._lock.release()
+        for store in (self.checkpoints._store, *self.checkpoints._left):
+            if store is not None:
+                store._lock.release()
         self.training.note_death()
 
 
@@ -165,27 +193,31 @@ class Training:
     """One trainer, or several that learn as one; what it keeps is on one disk.
 
     Attributes:
+        path: where it is kept; None: it is not, and all it knew is gone with its process.
         power: of the disk; None: nothing is kept.
+        is_cut: the power of its machine is cut as soon as one of its processes dies.
     """
 
-    def __init__(self, world, number, server, sizes, keeps, memory_size):
+    def __init__(self, world, number, server, sizes):
+        rng = world.rng
         self.world = world
         self.name = f"t{number}"
         self.server = server
-        self.path = world.folder / self.name if keeps else None
-        self.memory_size = memory_size
+        self.sizes = sizes
+        self.memory_size = rng.choice((30, 10**9, 10**9))
+        self.sync_every_s = rng.choice((0.0, 0.1, 0.25))
+        self.machine = Machine(world)
         self.run = ""
         self.group = 0
-        self.machine = Machine(world)
-        self.sync_every_s = world.rng.choice((0.0, 0.1, 0.25))
-        self.power = None
+        self.ranks = []
+        self.path = self.power = None
         self.is_cut = False
-        if keeps:
+        is_awaited = world.stream is not None and any(worker.is_in_lockstep for worker in world.workers)
+        if sizes != (1,) or rng.random() < 0.85 or is_awaited:  # behind an engine nobody hears of another trainer
+            self.path = world.folder / self.name
             self.path.mkdir()
             self.power = PowerDisk(self.path, really_syncs=True)
-        self.sizes = sizes
-        self.ranks = []
-        world.auditor.trainings[self.name] = TrainingAudit(world.auditor, self)
+        self.audit = world.auditor.trainings[self.name] = TrainingAudit(world.auditor, self)
 
     @property
     def is_alive(self):
@@ -198,11 +230,11 @@ class Training:
                 rank.die()
         if self.is_cut:
             self.is_cut = False
-            self.world.count("the power was cut")
+            self.world.count("the power of a trainer was cut")
             self.power.before = lambda number: None
             self.power.cut(self.world.rng)
             if not self.sync_every_s:
-                self.world.auditor.trainings[self.name].note_power_cut()
+                self.audit.note_unsynced_cut()
 
     def cut_power_in(self, operations):
         """Cut the power of the machine at one of its next writes."""
@@ -219,15 +251,16 @@ class Training:
         """Start a group again, perhaps of another size."""
         if self.is_alive or any(self.world.now < rank.start_at for rank in self.ranks):
             return
-        rng = self.world.rng
+        rng, size = self.world.rng, len(self.ranks)
         self.group = rng.getrandbits(40) + 1
-        self.ranks = [TrainerProcess(self.world, self, rank, self.machine) for rank in range(rng.choice(self.sizes))]
-        audit = self.world.auditor.trainings[self.name]
-        audit.begin()
+        self.ranks = [TrainerProcess(self.world, self, rank) for rank in range(rng.choice(self.sizes))]
+        if size not in (0, len(self.ranks)):
+            self.world.count("a group changed its size")
+        self.audit.begin()
         for do in ("start", "connect"):
             for rank in self.ranks:
                 rank.run(getattr(rank, do))
                 if not rank.is_alive:
                     self.note_death()
                     return
-        audit.end_replay()
+        self.audit.end_replay([receipt for rank in self.ranks for receipt in rank.checkpoints.receiver.receipts])

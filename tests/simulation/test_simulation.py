@@ -1,4 +1,4 @@
-"""Hundreds of histories of server, workers and trainers, each from a seed; docs/reliability.md says what is in them."""
+"""Hundreds of histories of workers, servers and trainers, each from a seed; see docs/reliability.md."""
 
 import multiprocessing as mp
 import subprocess
@@ -8,43 +8,55 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
-from histories import live
-from simulated_faults import let_clocks_jump
+from breaks import BREAKS, ROOT, TOO_RARE, seed_that_notices
+from histories import Broken, live
+from simulated_faults import connect_in_another_order, kill_groups, let_clocks_jump
 
 SEEDS, STEPS = 25, 800
-MESSAGES = "Ack Beat Bundle Bye Hello HelloWanted Refusal Welcome"
 HAPPENED = (
-    *MESSAGES.split(),
+    "Ack",
+    "Beat",
+    "Bye",
+    "Hello",
+    "HelloWanted",
+    "Refusal",
+    "SamplePacket",
+    "Welcome",
     "a clock jumped",
     "a connection was cut in two",
     "a disk was full",
-    "a link outlived its worker",
+    "a group changed its size",
+    "a lane waited for training",
+    "a link outlived its robot",
     "a link was killed",
     "a message was doubled",
+    "a message was lost",
     "a part left in good order",
     "a process was stopped",
+    "a robot was killed",
+    "a sample log was full",
     "a server was killed",
-    "a sync failed",
     "a trainer was killed",
-    "a worker came back while its old link lived",
     "a worker was killed",
-    "a write took long",
-    "an environment was killed",
-    "another training took the seat",
+    "entries of dead processes were taken over",
+    "entries were asked for again",
     "killed at a line",
     "killed between turns",
-    "killed in a write",
     "messages were lost with their connection",
     "one direction was held up",
-    "packets of dead processes were taken over",
-    "packets were asked for again",
     "samples came too late",
-    "samples were dropped",
+    "the power of a trainer was cut",
     "the power of a worker was cut",
-    "the power was cut",
     "time passed",
 )
-RARE = ("Dismissal", "a misfit was told to leave", "a worker was rejected")
+RARE = (
+    "a disk was slow",
+    "a robot came back while its old link lived",
+    "a sync failed",
+    "another training took the seat",
+    "killed in a write",
+    "samples were dropped",
+)
 
 
 def histories(seeds, steps):
@@ -81,7 +93,8 @@ def test_every_promise_holds_in_a_million_steps(figure):
         counts = sum(processes.map(histories, parts, [1000] * len(parts)), Counter())
     assert [what for what in (*HAPPENED, *RARE) if not counts[what]] == []
     kills = sum(count for what, count in counts.items() if "killed" in what)
-    figure(f"1,000,000 steps of seeds 1000 to 1999: {kills:,} kills, {counts['the power was cut']:,} power cuts")
+    cuts = counts["the power of a trainer was cut"] + counts["the power of a worker was cut"]
+    figure(f"1,000,000 steps of seeds 1000 to 1999: {kills:,} kills, {cuts:,} power cuts")
 
 
 @pytest.mark.fault(
@@ -92,10 +105,34 @@ def test_while_clocks_jump_only_old_samples_are_dropped():
     assert all(world.counts["a clock jumped"] > 20 for world in worlds)
 
 
+def test_groups_that_change_their_size_have_each_sample_once():
+    counts = sum((live(seed, STEPS, change=kill_groups).counts for seed in range(4)), Counter())
+    assert counts["a group changed its size"] > 5
+
+
+def test_connections_whose_numbers_start_again_are_found():
+    """No transport of ours does that: `ServerLink` says why."""
+    with pytest.raises(Broken, match=r"does not settle|two ranks have|[Rr]efuse"):
+        histories_of_swaps = (live(seed, STEPS, change=connect_in_another_order) for seed in range(30))
+        list(histories_of_swaps)
+
+
 def test_a_seed_is_a_history_to_the_byte():
     first, again, other = live(3, 500), live(3, 500), live(4, 500)
     assert (first.hash, first.counts) == (again.hash, again.counts)
     assert first.hash != other.hash
+
+
+@pytest.mark.parametrize("broken", BREAKS + TOO_RARE, ids=lambda broken: broken.name)
+def test_the_line_of_a_break_is_there(broken):
+    assert (ROOT / "tmrl_like" / broken.path).read_text().count(broken.right) == 1
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("broken", BREAKS, ids=lambda broken: broken.name)
+def test_a_break_is_noticed(broken):
+    assert seed_that_notices(broken)
 
 
 @pytest.mark.chaos

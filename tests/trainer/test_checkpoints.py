@@ -12,9 +12,9 @@ import torch
 
 from tmrl_like.base.files import disk, write_whole
 from tmrl_like.base.functional import partial
-from tmrl_like.delivery import receiver
-from tmrl_like.delivery.log import PacketLog
+from tmrl_like.delivery import receiver, sample_store
 from tmrl_like.delivery.options import OutboxOptions
+from tmrl_like.delivery.sample_store import SampleStore
 from tmrl_like.errors import CheckpointError, ConfigError, DivergedError, EncodingError
 from tmrl_like.replay import ReplayMemory
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
@@ -23,23 +23,22 @@ from tmrl_like.trainer import snapshot as checkpoint
 from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.options import TrainerOptions
 from tmrl_like.trainer.schedule import TrainingOffline
-from tmrl_like.types import Buffer, Info, Receipt, Sample, StepTiming
+from tmrl_like.types import Buffer, Info, Sample, StepTiming
 from tmrl_like.wire import messages as m
-from tmrl_like.wire.packet import Compressor, PacketWriter, decode_body
-from tmrl_like.wire.records import sealed_packet
+from tmrl_like.wire.packet import Compressor, PacketWriter, columns_in, decode_body, encode_rows
 
 SOON = OutboxOptions(max_age_s=0.0)
 STEADY = partial(CountingEnv, step_s=0.002)
 
 
-def message(sequence, worker="w", n=10, previous=None):
-    """A bundle with packet `sequence`, whose samples have the rewards n * (sequence - 1), …, and its body."""
+def message(number, worker="w", n=10, **header):
+    """The packet of this number: its `n` samples have the rewards n * (number - 1), …, and the entries behind them."""
     writer = PacketWriter()
-    for k in range(n * (sequence - 1), n * sequence):
+    for k in range(n * (number - 1), n * number):
         sample = (np.zeros(1, np.float32), np.full(2, k, np.float32), float(k), False, False, {})
         writer.append(sample, StepTiming(0.0, 0.0, 0.0, 0), is_reset=False)
-    record = sealed_packet(Receipt(worker, 1, sequence), 0, writer, (), Compressor())
-    return m.Bundle(worker, 1, n, previous=sequence - 1 if previous is None else previous), record
+    entries = {"first": n * (number - 1) + 1, "last": n * number, "oldest": 1, "breaks": 0}
+    return encode_rows(writer.rows(), Compressor(), worker=worker, incarnation=1, **(entries | header))
 
 
 class Run:
@@ -56,22 +55,25 @@ class Run:
         self.alive.append(self.checkpoints)
         self.receiver = self.checkpoints.receiver
         self.memory = self.training.memory
+        self.now = 0.0
 
-    def take(self, *sequences, worker="w", now=0.0, **samples):
-        """What arrives in one go: into the memory, and then into the log. Returns how far it is stored, if that far."""
+    def take(self, *numbers, worker="w", now=None, n=10, **header):
+        """What arrives in one go: into the memory, and then on the disk. Returns the newest packets that are stored."""
+        self.now = self.now + 1.0 if now is None else now
         deliveries = []
-        for sequence in sequences:
-            bundle, record = message(sequence, worker, **samples)
-            deliveries += self.receiver.take(bundle, memoryview(record), now, lambda packet: True)
+        for number in numbers:
+            data = message(number, worker, n, **header)
+            packet, body = m.decode(data)
+            deliveries += self.receiver.take(packet, body, data, self.now, lambda packet: True)
         for delivery in deliveries:
             self.memory.append(delivery.buffer)
             self.training.total_samples += len(delivery.buffer)
         self.receiver.confirm([delivery.receipt for delivery in deliveries])
-        return self.write(now)
+        return self.write(self.now, n)
 
-    def write(self, now=0.0):
+    def write(self, now, n=10):
         self.receiver.write(now)
-        return {ack.worker: ack.stored for ack in self.receiver.due() if isinstance(ack, m.Ack)}
+        return {ack.worker: ack.stored // n for ack in self.receiver.due() if isinstance(ack, m.Ack)}
 
     def save(self, version=1):
         self.checkpoints.save(self.training, version, wait=True)
@@ -98,9 +100,9 @@ def numbers(memory):
 @pytest.mark.parametrize("memory_cls", [ReplayMemory, ListMemory])
 def test_a_resumed_trainer_gives_any_memory_every_sample_that_was_acknowledged_in_its_order(tmp_path, memory_cls):
     first = Run(tmp_path, memory_cls)
-    for sequence in range(1, 8):
-        assert first.take(sequence) == {"w": sequence}
-        if sequence == 3:
+    for number in range(1, 8):
+        assert first.take(number) == {"w": number}
+        if number == 3:
             first.training.total_updates = 5
             first.save(version=4)
     first.kill()
@@ -115,9 +117,9 @@ def test_a_resumed_trainer_gives_any_memory_every_sample_that_was_acknowledged_i
 
 def test_samples_of_several_workers_come_back_in_the_order_of_the_memory(tmp_path):
     first = Run(tmp_path)
-    for sequence in range(1, 4):
+    for number in range(1, 4):
         for worker in ("a", "b", "b2"):
-            first.take(sequence, worker=worker, n=1 + len(worker))
+            first.take(number, worker=worker, n=1 + len(worker))
     first.kill()
     second = Run(tmp_path)
     found, expected = (
@@ -141,12 +143,12 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_keeps_its_samples(tmp
 
 
 @pytest.mark.parametrize("size", [0, 1, 20])
-def test_a_kill_while_a_segment_is_begun_costs_nothing_that_was_acknowledged(tmp_path, size):
+def test_a_file_that_is_cut_off_at_its_beginning_costs_nothing_that_was_acknowledged(tmp_path, size):
     first = Run(tmp_path)
     first.take(1, 2)
     first.kill()
-    (segment,) = (tmp_path / "log").glob("*.log")
-    (tmp_path / "log" / "0000000002.log").write_bytes(segment.read_bytes()[:size])
+    (file,) = (tmp_path / "log").glob("*.log")
+    (tmp_path / "log" / "0000000002.log").write_bytes(file.read_bytes()[:size])
     second = Run(tmp_path)
     assert numbers(second.memory) == list(range(20))
     assert second.take(3) == {"w": 3}
@@ -164,10 +166,10 @@ def test_a_memory_smaller_than_the_log_has_the_newest_samples_and_all_count(tmp_
 
 
 def test_samples_that_the_memory_has_dropped_leave_the_disk_and_still_count(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoints, "_SEGMENT_BYTES", 1)  # a segment per packet
+    monkeypatch.setattr(sample_store, "SMALL_BYTES", 1)  # a file per packet
     first = Run(tmp_path, memory_size=25)
-    for sequence in range(1, 9):
-        first.take(sequence)
+    for number in range(1, 9):
+        first.take(number)
     assert len(list((tmp_path / "log").glob("*.log"))) == 3
     first.kill()
     second = Run(tmp_path, memory_size=25)
@@ -218,7 +220,7 @@ def test_without_resuming_the_agent_before_stays_away_although_nothing_has_arriv
     second = Run(path, **formats)
     expected = (20, 7) if disk_is_full else (0, 0)
     assert (second.training.total_samples, second.training.total_updates) == expected
-    assert second.take(3, previous=0) == {"w": 3}
+    assert second.take(3, oldest=21) == {"w": 3}
     second.save()
     second.kill()
     assert Run(path, **formats).training.total_samples == expected[0] + 10
@@ -306,7 +308,7 @@ def test_samples_that_do_not_fit_the_memory_any_more_are_one_line_and_stay(tmp_p
 def test_a_full_disk_is_logged_once_and_what_was_not_written_is_written_later(tmp_path, monkeypatch, caplog, fits):
     first = Run(tmp_path)
     assert first.take(1) == {"w": 1}
-    size = len(message(2)[1])
+    size = len(message(2))
 
     def full(file, data):
         room = int(fits * size) if isinstance(fits, float) else fits
@@ -315,7 +317,7 @@ def test_a_full_disk_is_logged_once_and_what_was_not_written_is_written_later(tm
 
     with monkeypatch.context() as patch:
         patch.setattr(disk, "write", full)
-        stored = {**first.take(2, 3, now=1.0), **first.take(4, now=2.0), **first.take(5, now=50.0)}
+        stored = {**first.take(2, 3, now=2.0), **first.take(4, now=3.0), **first.take(5, now=50.0)}
         assert stored == {"w": 1}
         assert first.training.total_samples == 50
     (line,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
@@ -332,11 +334,11 @@ def test_a_checkpoint_does_not_count_what_comes_again(tmp_path, monkeypatch):
     first = Run(tmp_path)
     first.take(1)
     with monkeypatch.context() as patch:
-        patch.setattr(PacketLog, "can_write", lambda *_: False)
+        patch.setattr(SampleStore, "is_settled", lambda *_: False)
         assert first.take(2) == {"w": 1}
         assert first.training.total_samples == 20
         first.save()
-    first.kill()
+        first.kill()
     second = Run(tmp_path)
     assert second.training.total_samples == 10
     assert second.take(2) == {"w": 2}
@@ -344,7 +346,7 @@ def test_a_checkpoint_does_not_count_what_comes_again(tmp_path, monkeypatch):
 
 
 def test_after_a_full_disk_the_log_takes_as_much_of_what_waited_as_there_is_room_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(receiver, "_WRITE_BYTES", 1)
+    monkeypatch.setattr(receiver, "_GROUP_BYTES", 1)
     first = Run(tmp_path)
     first.take(1)
     room = 0
@@ -358,7 +360,7 @@ def test_after_a_full_disk_the_log_takes_as_much_of_what_waited_as_there_is_room
 
     monkeypatch.setattr(disk, "write", full)
     assert first.take(*range(2, 50), now=1.0) == {"w": 1}
-    room = sum(len(message(sequence)[1]) for sequence in (2, 3, 4))
+    room = sum(path.stat().st_size for path in (tmp_path / "log").glob("*.log")) * 7 // 2
     assert first.write(now=20.0) == {"w": 4}
     room = 10**9
     assert first.write(now=40.0) == {"w": 49}
@@ -375,8 +377,8 @@ def test_a_full_file_system_costs_neither_training_nor_samples(tmp_path, full_di
     first = Run(tmp_path / "disk" / "run")
     assert first.take(1) == {"w": 1}
     ballast = full_disk()
-    for sequence in range(2, 101):  # the last block of the segment has room for some
-        acknowledged = first.take(sequence, now=20.0 * sequence)
+    for number in range(2, 101):  # the last blocks have room for some
+        acknowledged = first.take(number, now=20.0 * number)
     assert acknowledged["w"] < 100
     assert len(first.memory) == 999
     ballast.unlink()
@@ -400,14 +402,15 @@ def test_what_was_dropped_as_stale_is_not_joined_over_a_restart_either(tmp_path)
     for kills in (False, True):
         run = Run(tmp_path / str(kills))
         run.take(1)
-        bundle, record = message(2)
-        (dropped,) = run.receiver.take(bundle, memoryview(record), 0.0, lambda packet: False)
+        data = message(2)
+        packet, body = m.decode(data)
+        (dropped,) = run.receiver.take(packet, body, data, 1.0, lambda packet: False)
         run.receiver.confirm([dropped.receipt])
-        assert run.write() == {"w": 2}
+        assert run.write(2.0) == {"w": 2}
         if kills:
             run.kill()
             run = Run(tmp_path / str(kills))
-        run.take(3, previous=0)  # the worker has forgotten what was acknowledged
+        run.take(3, oldest=21)  # the worker has forgotten what was acknowledged
         assert numbers(run.memory) == [*range(10), *range(20, 30)]
         assert len(run.memory) == 18
 
@@ -431,9 +434,10 @@ class OwnFormat:
         training = TrainingOffline(CountingEnv, partial(ListMemory, batch_size=2), CountingAgent)
         total_samples, training.total_updates, rewards = json.loads(path.read_text())
         training.total_samples = total_samples
-        for sequence in range(len(rewards) // 10):
-            packet, body = m.decode(memoryview(message(sequence + 1)[1])[12:])
-            training.memory.append_buffer(Buffer(decode_body(packet, body).samples()))
+        for number in range(len(rewards) // 10):
+            data = message(number + 1)
+            packet, body = m.decode(data)
+            training.memory.append_buffer(Buffer(decode_body(packet, columns_in(data, body)).samples()))
         return training
 
     def run(self, path):
@@ -469,8 +473,8 @@ def test_a_kill_around_a_dump_in_a_format_of_ones_own_neither_loses_nor_doubles_
     expected = 50 if dies == "later" else 40
     assert numbers(second.memory) == list(range(expected))
     assert second.training.total_samples == expected
-    sequence = expected // 10
-    assert second.take(sequence, sequence + 1) == {"w": sequence + 1}
+    number = expected // 10
+    assert second.take(number, number + 1) == {"w": number + 1}
     assert numbers(second.memory) == list(range(expected + 10))
 
 

@@ -5,6 +5,7 @@ from kit.clocks import Clock
 
 from tmrl_like.trainer.fleet import Fleet
 from tmrl_like.wire import messages as m
+from tmrl_like.wire.condition import Condition
 
 
 @pytest.fixture
@@ -15,7 +16,7 @@ def clock(monkeypatch):
 
 
 def beat(version, worker="w", **condition):
-    return m.Beat(worker=worker, policy_version=version, **condition)
+    return m.Beat(worker, Condition(policy_version=version, **condition))
 
 
 def test_a_worker_that_does_not_advance_is_reported_once_and_so_is_its_recovery(caplog, clock):
@@ -107,7 +108,7 @@ def test_workers_that_are_gone_are_forgotten_and_what_they_did_still_counts(cloc
     totals = [metrics[f"{name}_total"] for name in ("overruns", "safe_steps", "env_faults", "env_rebuilds")]
     assert totals == [300, 200, 100, 100]
     assert metrics["workers"] == 1
-    assert len(fleet._conditions) <= 10
+    assert len(fleet._workers) <= 10
     for k in range(20):  # all alive
         fleet.on_beat(beat(0, f"v{k}"), 0)
     assert fleet.metrics(0)["workers"] == 21

@@ -12,10 +12,9 @@ from tmrl_like.testing.fakes import CountingAgent, CountingEnv, ListMemory
 from tmrl_like.testing.memories import MemoryContract, cut
 from tmrl_like.trainer.freshness import FreshnessLimits
 from tmrl_like.trainer.schedule import TrainingOffline
-from tmrl_like.types import Receipt, StepTiming
-from tmrl_like.wire.messages import Bundle, SamplePacket
-from tmrl_like.wire.packet import Compressor, PacketWriter
-from tmrl_like.wire.records import sealed_packet
+from tmrl_like.types import StepTiming
+from tmrl_like.wire import messages as m
+from tmrl_like.wire.packet import Compressor, PacketWriter, encode_rows
 
 NOW = 1e9
 
@@ -35,7 +34,7 @@ def training(memory_cls, **limits) -> TrainingOffline:
 
 
 def packet(age_s=0.0, version=1, samples=3, worker="w"):
-    return SamplePacket(worker, 1, 1, 0, samples, 0, False, NOW - age_s, version)
+    return m.SamplePacket(worker, 1, 1, max(1, samples), 1, 0, samples, 0, False, NOW - age_s, version)
 
 
 @pytest.mark.parametrize(
@@ -62,19 +61,21 @@ def test_what_is_dropped_is_counted_confirmed_and_in_no_transition(memory_cls):
     steps = checks._produce(1)
     memory = memory_cls(crc_debug=True)
     limits, receiver, late = FreshnessLimits(max_age_s=10.0), Receiver(), (2, 5, 6, 11)
+    entry = 0
     for number, piece in enumerate(cut(steps, [23])):
         writer = PacketWriter()
         observed_at_s = NOW - 30.0 if number in late else NOW
         for step in piece:
             writer.append((*checks.compress(step.sample), step.original), timing(observed_at_s), step.is_reset)
-        record = sealed_packet(Receipt("w", 1, number + 1), 0, writer, (), Compressor())
-        bundle = Bundle("w", 1, len(piece), number)
-        (delivery,) = receiver.take(bundle, memoryview(record), 0.0, lambda header: limits.admit(header, NOW, 1))
+        first, entry = entry + 1, entry + len(piece)
+        entries = {"first": first, "last": entry, "oldest": 1, "breaks": 0}
+        data = encode_rows(writer.rows(), Compressor(), worker="w", incarnation=1, **entries)
+        (delivery,) = receiver.take(*m.decode(data), data, 0.0, lambda header: limits.admit(header, NOW, 1))
         memory.append(delivery.buffer)
         receiver.confirm([delivery.receipt])
     receiver.write(0.0)
     memory.flush()
-    assert [(ack.stored, ack.received) for ack in receiver.due()] == [(number + 1, number + 1)]
+    assert [(ack.stored, ack.received) for ack in receiver.due()] == [(entry, entry)]
     assert limits.dropped_samples == 4 * 23
     assert receiver.samples == len(steps) - 4 * 23
     checks._check_all(memory, [steps])

@@ -6,8 +6,8 @@ import threading
 import numpy as np
 import pytest
 import torch
-from house import DeadLink
-from kit.packets import numbered, record_of
+from kit.packets import numbered, packet_of
+from kit.rings import DeadLink, ring_of
 
 from tmrl_like.base import clocks
 from tmrl_like.delivery.receiver import Receiver, WorkerLimits
@@ -29,7 +29,7 @@ def make_link():
 
     def make(**options):
         receiver = Receiver(limits=WorkerLimits(turn_s=1.0))
-        links.append(TrainerLink(DeadLink(), "nowhere", "t", m.Spaces("o", "a"), receiver, **options))
+        links.append(TrainerLink(ring_of(DeadLink()), "t", m.Spaces("o", "a"), receiver, **options))
         links[-1].session.close(0.0)
         return links[-1]
 
@@ -43,9 +43,9 @@ def link(make_link):
     return make_link()
 
 
-def give(link, sequence, worker, epoch_s=0.0):
-    record = record_of(sequence, numbered(sequence), worker=worker)
-    link.on_message(m.Bundle(worker, 7, 1, sequence - 1, epoch_s=epoch_s), memoryview(record))
+def give(link, entry, worker, epoch_s=0.0):
+    data = packet_of(entry, numbered(entry), worker=worker, epoch_s=epoch_s)
+    link.on_message(*m.decode(data), data)
 
 
 def test_what_is_left_of_a_turn_is_read_in_the_next_and_the_least_expensive_worker_comes_first(link, monkeypatch):
@@ -53,23 +53,23 @@ def test_what_is_left_of_a_turn_is_read_in_the_next_and_the_least_expensive_work
     link._unread._clock = lambda: now[0]
     take = link._receiver.take
 
-    def slowly(bundle, *args):
-        for delivery in take(bundle, *args):
-            now[0] += 0.9 if bundle.worker == "bad" else 0.001
+    def slowly(packet, *args):
+        for delivery in take(packet, *args):
+            now[0] += 0.9 if packet.worker == "bad" else 0.001
             yield delivery
 
     monkeypatch.setattr(link._receiver, "take", slowly)
-    for sequence in range(1, 31):
-        give(link, sequence, "bad")
-    for sequence in range(1, 11):
-        give(link, sequence, "w")
+    for entry in range(1, 31):
+        give(link, entry, "bad")
+    for entry in range(1, 11):
+        give(link, entry, "w")
     link.on_tick(lambda data: True, connected=True)
     workers = [d.receipt.worker for d in link.retrieve()]
     assert workers.count("w") == 10
     assert workers.count("bad") <= 4
     for _ in range(30):
         link.on_tick(lambda data: True, connected=True)
-    assert [d.receipt.sequence for d in link.retrieve()] == list(range(workers.count("bad") + 1, 31))
+    assert [d.receipt.entry for d in link.retrieve()] == list(range(workers.count("bad") + 1, 31))
 
 
 def test_what_arrived_and_was_stored_is_acknowledged(link):
@@ -273,7 +273,7 @@ def test_a_trainer_introduces_itself_with_its_spaces_its_run_and_the_file_of_its
     for path in (None, tmp_path / "policy", tmp_path / "policy", tmp_path / "other"):
         wire = TellingLink()
         receiver = Receiver(run="5eed")
-        link = TrainerLink(wire, "nowhere", "t", m.Spaces("o", "a"), receiver, saver=path and saver_at(path))
+        link = TrainerLink(ring_of(wire), "t", m.Spaces("o", "a"), receiver, saver=path and saver_at(path))
         hellos.append(wire.sent.get(timeout=20.0))
         link.close(0.0)
     said = {(hello.role, hello.name, hello.spaces, hello.run) for hello in hellos}
@@ -314,7 +314,7 @@ def test_samples_are_as_old_as_they_are_whatever_the_clock_of_their_worker_shows
     now = 1e9 + age_s - ahead_s  # the trainer's; the sample's is 1e9
     monkeypatch.setattr(clocks, "unix_s", lambda: now)
     link = make_link(freshness=FreshnessLimits(max_age_s=5.0), rank=rank)
-    link.on_message(m.Beat("w", at_s=1e9 + age_s, up_s=700.0 + age_s), memoryview(b""))
+    link.on_message(m.Beat("w", at_s=1e9 + age_s, up_s=700.0 + age_s), memoryview(b""), b"")
     give(link, 1, "w", epoch_s=1e9 - 700.0)
     link.on_tick(lambda data: True, connected=True)
     (delivery,) = link.retrieve()

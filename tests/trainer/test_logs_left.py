@@ -3,11 +3,11 @@
 from types import SimpleNamespace
 
 import pytest
-from kit.packets import numbered, record_of
+from kit.packets import head_of, numbered, packet_of
 
-from tmrl_like.delivery.log import Head, PacketLog, lock_folder
+from tmrl_like.base.files import lock_folder
+from tmrl_like.delivery.sample_store import SampleStore, StoredProgress
 from tmrl_like.trainer.checkpoints import Checkpoints
-from tmrl_like.types import Receipt
 
 
 class Memory:
@@ -23,13 +23,16 @@ class Memory:
         self.buffers.append(buffer)
 
 
-def write(folder, *sequences, receipts=()):
-    """A log of packets of one sample, whose observation is the packet's number."""
-    packet_log = PacketLog(folder, lock_folder(folder))
-    packet_log.make_head = lambda: Head("run", 0, receipts)
-    for sequence in sequences:
-        packet_log.append(record_of(sequence, numbered(sequence)), 0.0, 1)
-    packet_log.close()
+def write(folder, *entries, progress=0):
+    """A file of packets of one sample, whose observation is its entry; `progress`: so far the process is stored."""
+    store = SampleStore(folder, lock_folder(folder))
+    messages = [packet_of(entry, numbered(entry)) for entry in entries]
+    head = head_of(*messages)
+    if progress:
+        head.progress = (StoredProgress("w", 7, progress, 0),)
+    store.write(head, messages, 0.0)
+    assert store.is_settled(0.0)
+    store.close()
 
 
 @pytest.fixture
@@ -38,7 +41,7 @@ def rows_of(tmp_path):
         memory = Memory()
         pacer = SimpleNamespace(recorded_samples=0, before_samples=lambda *_: None)
         training = SimpleNamespace(memory=memory, pacer=pacer, total_samples=0, total_updates=0, epoch=0)
-        checkpoints = Checkpoints(tmp_path, in_one_thread=True)
+        checkpoints = Checkpoints(tmp_path)
         checkpoints.build(lambda: training, "all")
         checkpoints.close()
         return [(int(sample.obs), buffer.stream) for buffer in memory.buffers for sample in buffer]
@@ -59,7 +62,7 @@ def test_a_packet_that_was_written_again_is_in_the_memory_once(tmp_path, rows_of
     assert [number for number, _ in rows_of()] == [1, 2, 3]
 
 
-def test_a_packet_that_came_too_late_ends_a_stream_where_the_next_segment_begins_right_behind_it(tmp_path, rows_of):
-    write(tmp_path / "log", 1)
-    write(tmp_path / "log", 3, receipts=(Receipt("w", 7, 2),))
+def test_a_packet_that_came_too_late_ends_a_stream_where_the_next_file_begins_right_behind_it(tmp_path, rows_of):
+    write(tmp_path / "log", 1, progress=2)
+    write(tmp_path / "log", 3)
     assert len({stream for _, stream in rows_of()}) == 2

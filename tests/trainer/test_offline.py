@@ -16,7 +16,7 @@ from tmrl_like.trainer.offline import expect_no_worker
 @pytest.fixture
 def recorded(tmp_path):
     """A data set of 18 samples."""
-    write_data_set(tmp_path / "recorded", [packet("a", sequence, resets=False).buffer for sequence in range(6)])
+    write_data_set(tmp_path / "recorded", [packet("a", entry, resets=False).buffer for entry in range(6)])
     return tmp_path / "recorded"
 
 

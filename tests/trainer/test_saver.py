@@ -123,7 +123,7 @@ def test_what_waits_when_it_closes_is_written(kept):
 
 @pytest.mark.fault("disk", "the disk is slower than policies come", "the oldest that wait are left out")
 def test_where_the_disk_is_slower_than_training_the_oldest_that_wait_are_left_out(kept, monkeypatch):
-    monkeypatch.setattr("tmrl_like.trainer.saver._WAITING_BYTES", 3 * publication(1).weights.size_bytes)
+    monkeypatch.setattr("tmrl_like.trainer.saver._WAITING_BYTES", 3 * len(publication(1).weights.file))
     writes, go_on = threading.Event(), threading.Event()
     one = kept()
     add = one.store.add

@@ -60,7 +60,7 @@ class Network:
         return deliveries
 
     def confirm(self, deliveries):
-        self.confirmed += [(delivery.receipt.worker, delivery.receipt.sequence) for delivery in deliveries]
+        self.confirmed += [(delivery.receipt.worker, delivery.receipt.entry) for delivery in deliveries]
 
     def reject(self, receipt, reason):
         self.refused.append((receipt, reason))
@@ -79,12 +79,12 @@ class Network:
         return "nobody has come"
 
 
-def packet(worker, sequence, length=2, session=1, resets=True):
+def packet(worker, entry, length=2, session=1, resets=True):
     samples = [
         Sample(0, np.full(length, k, np.float32), 0.0, False, False, Info(is_reset=resets and k == 0)) for k in range(3)
     ]
     episode = EpisodeStats(worker, False, 1.0, 2, True, False, 0.0, 0)
-    return Delivery(Buffer(samples, f"{worker}/{session}/1/0"), (episode,), Receipt(worker, session, sequence))
+    return Delivery(Buffer(samples, f"{worker}/{session}/1/0"), (episode,), Receipt(worker, session, entry))
 
 
 def training(memory_cls, **fields):
@@ -200,7 +200,7 @@ class StopsWhereItWaits(Network):
 @pytest.fixture
 def recorded(tmp_path):
     """A data set of six samples."""
-    write_data_set(tmp_path / "recorded", [packet("a", sequence, resets=False).buffer for sequence in (1, 2)])
+    write_data_set(tmp_path / "recorded", [packet("a", entry, resets=False).buffer for entry in (1, 2)])
     return tmp_path / "recorded"
 
 

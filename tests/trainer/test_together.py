@@ -41,7 +41,7 @@ class Later(Network):
         return [self.later.pop(0)] if self.later and timeout_s else []
 
     def note_trained(self, receipt):
-        self.trained.append(receipt.sequence)
+        self.trained.append(receipt.entry)
 
 
 def run(ranks, networks, **options):
@@ -120,16 +120,15 @@ class Together:
         if all(isinstance(result, tuple) for result in self.results):
             self.checkpoints, self.trainings = zip(*self.results, strict=True)
 
-    def take(self, rank, worker, *sequences):
-        """Packets come to a rank, which others have stored before the first of them, and are stored."""
-        self.checkpoints[rank].receiver.note_stored([Receipt(worker, 1, sequences[0] - 1)])
-        self.send(rank, worker, *sequences)
+    def take(self, rank, worker, *numbers):
+        """Packets come to a rank, where others have stored what is before the first of them, and are stored."""
+        self.checkpoints[rank].receiver.note_stored([Receipt(worker, 1, 10 * (numbers[0] - 1))])
+        self.send(rank, worker, *numbers)
 
-    def send(self, rank, worker, *sequences):
+    def send(self, rank, worker, *numbers):
         receiver, one = self.checkpoints[rank].receiver, self.trainings[rank]
-        for sequence in sequences:
-            bundle, record = message(sequence, worker)
-            for delivery in receiver.take(bundle, memoryview(record), 0.0, lambda packet: True):
+        for number in numbers:
+            for delivery in taken(receiver, message(number, worker)):
                 one.memory.append(delivery.buffer)
                 receiver.confirm([delivery.receipt])
                 for each in self.trainings:
@@ -152,8 +151,13 @@ class Together:
         return [sorted(sample.rew for sample in one.memory.data) for one in self.trainings]
 
 
-def rewards(*sequences):
-    return [10.0 * (s - 1) + k for s in sequences for k in range(10)]
+def taken(receiver, data):
+    packet, body = m.decode(data)
+    return receiver.take(packet, body, data, 0.0, lambda packet: True)
+
+
+def rewards(*numbers):
+    return [10.0 * (number - 1) + k for number in numbers for k in range(10)]
 
 
 @pytest.fixture
@@ -197,7 +201,7 @@ def test_what_ranks_left_that_are_no_more_is_taken_over_and_stays(place):
         group = Together(place, 1)
         assert group.rewards == [rewards(1, 2, 3)]
         assert group.trainings[0].total_samples == 30
-        assert group.checkpoints[0].receiver.receipts == (Receipt("w", 1, 3),)
+        assert group.checkpoints[0].receiver.receipts == (Receipt("w", 1, 30),)
         group.close()
     group = Together(place, 2)
     assert sorted(group.rewards[0] + group.rewards[1]) == rewards(1, 2, 3)
@@ -226,7 +230,7 @@ def test_of_what_several_ranks_have_stored_the_most_counts(place):
     group = Together(place, 3)
     for worker in workers:
         receiver = group.checkpoints[m.share_of(worker, 3)].receiver
-        assert Receipt(worker, 1, 4) in receiver.receipts
+        assert Receipt(worker, 1, 40) in receiver.receipts
     group.close()
 
 
@@ -279,16 +283,15 @@ def test_in_lockstep_the_tasks_of_all_are_done_by_all():
         until = time.monotonic() + 1.0
         made.should_stop = lambda: time.monotonic() > until
         receiver, deliveries = Receiver(), []
-        for bundle, record in (message(sequence, f"w{rank.rank}") for sequence in (1, 2, 3)):
-            bundle.awaits = rank.rank == 0
-            deliveries += receiver.take(bundle, memoryview(record), 0.0, lambda packet: True)
+        for number in (1, 2, 3):
+            deliveries += taken(receiver, message(number, f"w{rank.rank}", awaits=rank.rank == 0))
         network = Later(*deliveries)
         made.run_epoch(network)
         return made.total_updates, made.pacer.tasked_steps, network.trained
 
     (steps, tasks, awaited), (others_steps, others_tasks, trained) = all_at_once(ThreadRanks.of(2), train)
     assert steps == tasks == others_steps == others_tasks >= 40
-    assert (awaited, trained) == ([1, 2, 3], [])
+    assert (awaited, trained) == ([10, 20, 30], [])
 
 
 @pytest.mark.parametrize("size", [1, 2])

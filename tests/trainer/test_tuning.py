@@ -224,7 +224,7 @@ def test_samples_that_are_held_out_are_not_to_be_used():
 def test_each_sample_is_used_as_often_as_asked(batch_size, uses, steps):
     """Of 12 samples."""
     to = training(memory={"batch_size": batch_size}, sample_uses=uses)
-    to.run_epoch(StopsWhereItWaits(to, *(packet("a", sequence) for sequence in range(1, 5))))
+    to.run_epoch(StopsWhereItWaits(to, *(packet("a", entry) for entry in range(1, 5))))
     assert (to.total_samples, to.total_updates) == (12, steps)
 
 

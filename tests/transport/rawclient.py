@@ -57,7 +57,7 @@ class RawPeer:
         return command
 
     def join(self) -> RawPeer:
-        self.say("HELLO", None, GROUP)
+        self.say("HELLO", None, [GROUP])
         while self.hear() != "ACK":
             pass
         return self

@@ -71,4 +71,3 @@ def test_nothing_is_kept_of_those_that_are_gone(clock: Clock) -> None:
             strangers.remove(connection)
             strangers.remove(connection)
     assert not list(strangers)
-    assert strangers._since == {}

@@ -2,54 +2,85 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
+import OpenSSL
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from link_proxy import LinkProxy
 
-from tmrl_like.errors import DecodingError, OversizeError, TransportError
+from tmrl_like.errors import DecodingError, TransportError
 from tmrl_like.transport import KeyFolder, TransportOptions, connect, listen
 from tmrl_like.transport.credentials import _curve_pair
-from tmrl_like.transport.tlspyo.connection import PIECE_BYTES, Assembler, cut, length_in
+from tmrl_like.transport.tlspyo.connection import Connection, TlspyoLink
 from tmrl_like.transport.tlspyo.password import PASSWORD_BYTES, password_of
+from tmrl_like.transport.tlspyo.server import ServerConnection
 
-from .conftest import Machines
+from .conftest import Machines, Service
 from .exchange import introduce, receive_at, send_of, until
-from .rawclient import closes
-
-LIMIT = 8 * PIECE_BYTES
-SIZES = st.one_of(st.integers(0, LIMIT), st.sampled_from([0, 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES, LIMIT]))
+from .rawclient import RawPeer, closes
 
 
-@settings(max_examples=60)
-@given(st.lists(SIZES, min_size=1, max_size=4))
-def test_what_was_cut_comes_together_again(sizes: list[int]) -> None:
-    assembler = Assembler(TransportOptions(max_message_bytes=LIMIT))
-    for number, size in enumerate(sizes):
-        data = bytes([number + 1]) * size
-        results = [assembler.add(piece) for piece in cut(data)]
-        assert results == [None] * (len(results) - 1) + [data]
+class Alone(Connection):
+    """A connection without a network: `sent` is what it wrote, `reads` whether it takes what arrives."""
+
+    def __init__(self) -> None:
+        super().__init__(TlspyoLink(TransportOptions(max_message_bytes=1000, queue_messages=10)))
+        self.transport, self.sent, self.reads = self, [], True
+
+    def send_obj(self, obj: bytes) -> None:
+        self.sent.append(obj)
+
+    def pauseProducing(self) -> None:
+        self.reads = False
+
+    def resumeProducing(self) -> None:
+        self.reads = True
 
 
-@pytest.mark.parametrize("header", [b"          ", b"abc       ", b"-1        ", b"1.5       ", b"9999999999"])
-def test_a_length_that_no_envelope_has_is_refused(header: bytes) -> None:
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Alone:
+    at_once = SimpleNamespace(callFromThread=lambda call: call())
+    monkeypatch.setattr("tmrl_like.transport.tlspyo.connection.running_reactor", lambda: at_once)
+    return Alone()
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+def test_nothing_is_read_while_too_much_waits_to_be_received(alone: Alone, size: int) -> None:
+    """Ten messages may wait, or four of the largest size."""
+    room = min(10, 4000 // size)
+    for _ in range(room):
+        assert alone.reads
+        alone.arrive(memoryview(bytes(size)))
+    assert not alone.reads
+    for received in range(1, room + 1):
+        alone.received(size)
+        assert alone.reads == (received > room / 2)
+
+
+@pytest.mark.parametrize("size", [1, 1000])
+def test_nothing_is_written_while_what_was_written_has_not_left(alone: Alone, size: int) -> None:
+    room = min(10, 4000 // size)
+    Connection.pauseProducing(alone)
+    assert [alone.hand_over(bytes(size)) for _ in range(room + 2)] == [True] * room + [False] * 2
+    assert not alone.sent
+    Connection.resumeProducing(alone)
+    assert len(alone.sent) == room
+    assert alone.hand_over(b"")
+
+
+@pytest.mark.parametrize(
+    "header", [b"          ", b"abc       ", b"-1        ", b"1.5       ", b"9999999999", b"1065      "]
+)
+def test_a_length_that_no_envelope_has_is_refused(alone: Alone, header: bytes) -> None:
+    alone._buffer += header
     with pytest.raises(DecodingError, match="an envelope with the length"):
-        length_in(header)
-
-
-def test_a_message_above_the_limit_is_refused_as_soon_as_it_is() -> None:
-    assembler = Assembler(TransportOptions(max_message_bytes=LIMIT))
-    *most, last = cut(bytes(LIMIT + 1))
-    for piece in most:
-        assert assembler.add(piece) is None
-    with pytest.raises(OversizeError, match="at most"):
-        assembler.add(last)
+        alone.bounds(len(header))
 
 
 def test_an_address_of_another_machine_is_an_error(tls: Machines) -> None:
@@ -102,6 +133,24 @@ def test_an_idle_link_stays(tls: Machines) -> None:
     assert server.receive(0.9) is None
     assert server.send(connection, b"still there")
     assert peer.receive(5) == b"still there"
+
+
+@pytest.mark.fault("peers", "a peer is killed", "the server keeps nothing of its connection")
+def test_nothing_is_kept_of_a_connection_that_broke_whether_garbage_is_collected_or_not(service: Service) -> None:
+    def connections() -> int:
+        kinds = (OpenSSL.SSL.Connection, ServerConnection)
+        return sum(isinstance(each, kinds) for each in gc.get_objects())
+
+    gc.collect()
+    before = connections()
+    gc.disable()
+    try:
+        for _ in range(5):
+            RawPeer(service).join().close()
+        until(lambda: connections() <= before, "the end of five connections")
+    finally:
+        gc.enable()
+    service.assert_unharmed()
 
 
 def test_only_the_holder_of_a_secret_has_its_password() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from typing import Any, get_args
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 
 from tmrl_like.errors import DecodingError, OversizeError
 from tmrl_like.wire import messages
+from tmrl_like.wire.condition import MAX_NOTE, Condition
 from tmrl_like.wire.messages import (
     MAX_HEADER_BYTES,
     MAX_TAKEN_OVER,
@@ -34,10 +36,11 @@ def example(kind: Any) -> Any:
         return (example(kind.item_type),)
     if isinstance(kind, msgspec.inspect.TupleType):
         return tuple(map(example, kind.item_types))
+    if isinstance(kind, msgspec.inspect.StrType):
+        return "text é" if re.search(kind.pattern or "", "text é") else "text"
     simple: dict[type, Any] = {
         msgspec.inspect.IntType: 3,
         msgspec.inspect.FloatType: 2.5,
-        msgspec.inspect.StrType: "text é",
         msgspec.inspect.BoolType: True,
         msgspec.inspect.BytesType: b"digest",
     }
@@ -135,10 +138,10 @@ FORGED = "fine\n2026-01-01 ERROR worker w2: on fire\x1b[2J\x9b31m\u2028\u202eaft
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.__name__)
 def test_no_text_of_a_message_can_forge_a_line_of_a_log(kind: type) -> None:
     """Names with control characters are refused; in other texts they are replaced, on both sides alike."""
-    for forge in ("name", "text"):
-        limits = {"name": 200, "text": 4000}
+    for forge in ("name", "text", "note"):
+        limits = {"name": 200, "text": 4000, "note": MAX_NOTE}
         parts = msgspec.to_builtins(example_of(kind))
-        raw = _with_texts(kind, parts, limits[forge])
+        raw = _forged(msgspec.inspect.type_info(kind), parts, limits[forge])
         header = msgspec.msgpack.encode(raw)
         try:
             message, _ = decode(bytes((WIRE_VERSION,)) + len(header).to_bytes(4, "little") + header)
@@ -149,18 +152,14 @@ def test_no_text_of_a_message_can_forge_a_line_of_a_log(kind: type) -> None:
         assert [text for text in shown if not text.isprintable()] == []
 
 
-def _with_texts(kind: type, parts: list[Any], max_length: int) -> list[Any]:
-    """The plain values of a message, its texts of that length limit replaced."""
-    info = msgspec.inspect.type_info(kind)
-    assert isinstance(info, msgspec.inspect.StructType)
-    return [parts[0], *(_forged(f.type, v, max_length) for f, v in zip(info.fields, parts[1:], strict=True))]
-
-
 def _forged(kind: Any, value: Any, max_length: int) -> Any:
+    """The plain values of a message, its texts of that length limit replaced."""
     if isinstance(kind, msgspec.inspect.StrType):
         return FORGED if kind.max_length == max_length else value
     if isinstance(kind, msgspec.inspect.StructType) and isinstance(value, list | tuple):
-        return [_forged(f.type, v, max_length) for f, v in zip(kind.fields, value, strict=True)]
+        tag = value[: len(value) - len(kind.fields)]
+        fields = zip(kind.fields, value[len(tag) :], strict=True)
+        return [*tag, *(_forged(field.type, item, max_length) for field, item in fields)]
     if isinstance(kind, msgspec.inspect.VarTupleType):
         return [_forged(kind.item_type, v, max_length) for v in value]
     if isinstance(kind, msgspec.inspect.UnionType):
@@ -182,8 +181,9 @@ def test_what_a_decoder_says_of_a_forged_message_is_one_line() -> None:
 
 
 def test_a_text_is_the_same_on_both_sides() -> None:
-    beat = messages.Beat("w", alarm="two\nlines  and a\ttab é")
-    assert beat.alarm == "two lines and a tab é"
+    beat = messages.Beat("w", Condition(alarm="two\nlines  and a\ttab é", ended="x" * 5000))
+    assert beat.condition.alarm == "two lines and a tab é"
+    assert len(beat.condition.ended) == MAX_NOTE
     assert decode(encode(beat))[0] == beat
 
 

@@ -3,58 +3,59 @@
 import time
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 from delivery.both_ends import Ends
 
 from tmrl_like.base import clocks
-from tmrl_like.delivery.outbox import Outbox
 from tmrl_like.testing.fakes import CountingEnv, LinearActor
-from tmrl_like.types import StepTiming
 from tmrl_like.wire import messages as m
+from tmrl_like.wire.condition import Condition
 from tmrl_like.worker.link import WorkerRole
-from tmrl_like.worker.link_messages import State
 from tmrl_like.worker.worker import RolloutWorker
 
 NO_GATE = SimpleNamespace(verdicts=SimpleNamespace(alarm=""))
 
 
-def append(ends, number):
-    ends.append((None, np.float32(number), 0.0, False, False, {}), StepTiming(1e9, 0.0, 0.0, 1))
-    ends.seal()
-
-
-def said(outbox, state=None):
+def said(outbox, condition=None):
     """What a link says when a trainer comes."""
-    role = WorkerRole([outbox], NO_GATE, None, None, state or State(), lambda word: None, lambda message: None)
+    role = WorkerRole(outbox, NO_GATE, None, None, condition or Condition(), lambda word: None, lambda message: None)
     role.on_welcome(m.Welcome(7), is_new=True)
     sent = []
     role.on_tick(lambda data: sent.append(m.decode(data)[0]) or True, connected=True)
     return sent
 
 
-def test_a_beat_goes_first_and_bundles_say_by_whose_clock(tmp_path):
+def test_a_beat_goes_first_and_packets_say_by_whose_clock(tmp_path):
     dead = Ends(tmp_path, incarnation=1)
-    append(dead, 1)
+    dead.fill(1)
     dead.kill()
     ends = Ends(tmp_path, incarnation=2)
     ends.kill_reader()
-    append(ends, 2)
-    with_epoch = Outbox(ends.folder.path, "w", 2, ends.options, epoch_s=1.6e9)
-    beat, *bundles = said(with_epoch)
+    ends.fill(2)
+    ends.outbox = ends.reader(epoch_s=1.6e9)
+    ends.hasten()
+    beat, *packets = said(ends.outbox)
     assert isinstance(beat, m.Beat)
     assert 0.0 <= clocks.up_s() - beat.up_s < 60.0
     assert abs(time.time() - beat.at_s) < 60.0
-    assert {bundle.incarnation: bundle.epoch_s for bundle in bundles} == {1: 0.0, 2: 1.6e9}
-    with_epoch.close()
-
-
-def test_a_policy_is_as_old_as_it_has_been_here(tmp_path, monkeypatch):
-    ends = Ends(tmp_path)
-    monkeypatch.setattr("time.perf_counter", lambda: 1000.0)
-    assert said(ends.outbox)[0].policy_age_s == 0.0
-    assert said(ends.outbox, State(policy_received_at=990.0))[0].policy_age_s == 10.0
+    assert {packet.incarnation: packet.epoch_s for packet in packets} == {1: 0.0, 2: 1.6e9}
     ends.close()
+
+
+def test_a_beat_says_what_the_loop_measured_and_what_the_link_knows(tmp_path):
+    ends = Ends(tmp_path)
+    ends.fill(1)
+    condition = said(ends.outbox, Condition(policy_age_s=10.0, alarm="hot"))[0].condition
+    assert condition == Condition(policy_age_s=10.0, alarm="hot", unacknowledged_samples=1)
+    ends.close()
+
+
+def test_a_policy_is_as_old_as_it_has_been_here(monkeypatch):
+    with RolloutWorker(CountingEnv, LinearActor, standalone=True, model_path=None) as worker:
+        monkeypatch.setattr("time.perf_counter", lambda: 1000.0)
+        assert worker._condition().policy_age_s == 0.0
+        worker.loop.policy_received_at = 990.0
+        assert worker._condition().policy_age_s == 10.0
 
 
 @pytest.mark.parametrize("jump_s", [-3600.0, 3600.0])

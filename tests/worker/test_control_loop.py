@@ -49,9 +49,6 @@ class Samples:
     def end_episode(self, stats):
         pass
 
-    def seal(self):
-        pass
-
 
 def test_the_actor_hears_of_each_episode_before_the_environment_is_reset():
     calls = []
@@ -216,7 +213,7 @@ def test_what_an_actor_says_is_in_the_info_of_each_sample_in_one_form():
         worker.collect_train_episode()
         worker.collect_train_episode()
         buffers = buffers_of(take())
-    assert [len(block.segments) for buffer in buffers for block in buffer.blocks] == [1, 1]
+    assert {len(block.segments) for buffer in buffers for block in buffer.blocks} == {1}
     samples = [sample for buffer in buffers for sample in buffer]
     safe = {0, 4, 8}  # a reset's, and those after an action that was not finite
     said = [0 if k % 11 in safe else k % 11 - 1 for k in range(22)]

@@ -4,18 +4,20 @@ import itertools
 import logging
 import random
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from tmrl_like.base.functional import partial
 from tmrl_like.delivery.receiver import Receiver
+from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.errors import RefusedError
 from tmrl_like.networking import RolloutWorker
 from tmrl_like.testing.fakes import CountingAgent, CountingEnv, LinearActor, ListMemory
 from tmrl_like.wire import messages as m
+from tmrl_like.wire.condition import Condition
 from tmrl_like.worker.link import WorkerRole
-from tmrl_like.worker.link_messages import State
 from tmrl_like.worker.options import WorkerOptions
 
 ENDLESS = {"epochs": 10**6, "rounds": 10**6, "start_training": 7}
@@ -62,11 +64,13 @@ def test_each_lane_has_its_own_episodes_and_its_samples_arrive_once_and_in_order
     assert len(rows.arrived) == 3
     episodes = [len(arrived) // 11 for arrived in rows.arrived.values()]
     assert [whole_episodes(count, 10) for count in episodes] == list(rows.arrived.values())
-    assert worker._state().env_steps == 120
+    assert worker._condition().env_steps == 120
 
 
 def test_a_fault_in_one_environment_is_that_ones(house, rows, until, make_env, monkeypatch):
     monkeypatch.setattr("tmrl_like.envs.supervision._FIRST_BACKOFF_S", 0.0)
+    reports, end_episode = [], SampleLog.end_episode
+    monkeypatch.setattr(SampleLog, "end_episode", lambda *a: reports.append(a) or end_episode(*a))
     house.server()
     trainer = house.trainer(rows, training=ENDLESS)
     worker = house.worker(make_env({"step_s": 0.001}, {"raise_at": 5}, {"step_s": 0.001}), envs=2)
@@ -75,7 +79,8 @@ def test_a_fault_in_one_environment_is_that_ones(house, rows, until, make_env, m
     first, second = worker.lanes
     assert (first.env.faults, second.env.faults) == (0, 1)
     assert second.env.rebuilds == 1
-    until(lambda: sum(map(len, rows.arrived.values())) == sum(lane.samples.samples for lane in worker.lanes))
+    samples = sum(lane.samples.entries for lane in worker.lanes) - len(reports) - 1  # and a break
+    until(lambda: sum(map(len, rows.arrived.values())) == samples)
     assert min(map(len, rows.arrived.values())) == 5  # the reset and four steps, then a break
     assert len(rows.arrived) == 3
 
@@ -95,7 +100,7 @@ def test_a_stop_ends_all_lanes(house):
     house.server()
     worker = house.worker(partial(CountingEnv, 10, 0.001), envs=3)
     thread = house.start(worker.run, verbose=False)
-    while worker._state().env_steps < 30:
+    while worker._condition().env_steps < 30:
         pass
     worker.stop()
     thread.join(20)
@@ -129,7 +134,7 @@ def test_a_policy_drives_all_lanes(house, until):
     thread = house.start(worker.run, verbose=False)
     version = trainer.link.broadcast_model(trainer.training.agent.get_actor())
     until(lambda: all(lane.loop.policy_version == version for lane in worker.lanes))
-    assert worker._state().policy_version == version
+    assert worker._condition().policy_version == version
     worker.stop()
     thread.join(20)
 
@@ -180,21 +185,13 @@ def test_what_lanes_left_in_a_spool_a_worker_with_fewer_delivers(house, rows, un
 
 
 def test_samples_of_any_lane_that_do_not_fit_end_the_worker():
-    class Box:
-        incarnation, aside = 0, None
-
-        def __init__(self, incarnation):
-            self.incarnation = incarnation
-
-        def set_aside(self, incarnation, reason):
-            self.aside = incarnation
-
-    boxes = [Box(1), Box(2)]
-    role = WorkerRole(boxes, None, None, None, State(), print, print)
-    role.on_message(m.Dismissal("w", 3, "old"), memoryview(b""))
-    assert [box.aside for box in boxes] == [3, 3]
+    aside = []
+    outbox = SimpleNamespace(incarnations=(1, 2), set_aside=lambda incarnation, reason: aside.append(incarnation))
+    role = WorkerRole(outbox, None, None, None, Condition(), print, print)
+    role.on_message(m.Dismissal("w", 3, "old"), memoryview(b""), b"")
+    assert aside == [3]
     with pytest.raises(RefusedError, match="do not fit those in the trainer's memory: too long"):
-        role.on_message(m.Dismissal("w", 2, "too long"), memoryview(b""))
+        role.on_message(m.Dismissal("w", 2, "too long"), memoryview(b""), b"")
 
 
 # -- lockstep ------------------------------------------------------------------------------------------
@@ -312,5 +309,5 @@ def test_lockstep_follows_a_free_run(zmq_house):
     worker.run(nb_episodes=4)
     worker.run_synchronous(nb_steps=40)
     worker.run(nb_episodes=4)
-    assert worker._state().env_steps >= 80
+    assert worker._condition().env_steps >= 80
     assert np.isfinite(trainer.training.pacer.tasked_steps)

@@ -47,7 +47,7 @@ def of_episodes(steps, length):
 
 
 def on_disk(actor):
-    return b"".join(for_the_disk([actor.weights()]))
+    return b"".join(for_the_disk(actor.weights()))
 
 
 def test_what_a_killed_link_has_not_delivered_the_next_one_delivers_once_and_in_order(
@@ -212,17 +212,13 @@ def test_what_a_link_in_threads_says_while_it_is_made_is_answered_when_it_is(mon
     heard = []
 
     class Eager:
-        takes_turns = True
-
         def __init__(self, start, tell):
             self.saying = threading.Thread(target=tell, args=(Published(),))
             self.saying.start()
             self.saying.join(0.2)
 
-        def turn(self):
+        def serve(self):
             pass
-
-        serve = turn
 
         def on_message(self, message):
             heard.append(message)

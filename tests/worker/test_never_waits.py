@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from tmrl_like.base.functional import partial
-from tmrl_like.delivery.log import PacketLog
 from tmrl_like.delivery.options import OutboxOptions
+from tmrl_like.delivery.source import Source
 from tmrl_like.policies import gate as policy_gate
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.server.relay import Relay
@@ -164,7 +164,7 @@ def test_steps_go_on_while_weights_are_written_to_the_disk(start, clock, gate, u
     ("owner", "name"),
     [
         pytest.param(PacketRows, "encode", id="packets are encoded"),
-        pytest.param(PacketLog, "append", id="packets are written to the disk"),
+        pytest.param(Source, "packet_after", id="the link stands still"),
         pytest.param(Relay, "handle", id="the server stands still"),
         pytest.param(TrainerLink, "on_message", id="the trainer stands still"),
     ],

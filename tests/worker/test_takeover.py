@@ -127,7 +127,7 @@ def test_who_takes_over_drives_from_the_next_step_on_until_he_gives_back(make, c
 def test_a_program_says_that_it_is_one_and_the_worker_says_who_drives(make, monkeypatch):
     monkeypatch.setattr(Hand, "is_program", True, raising=False)
     said = []
-    worker = make({2: wants([0.5])} | {k: lambda hand: said.append(worker._state().driver) for k in (1, 5)})
+    worker = make({2: wants([0.5])} | {k: lambda hand: said.append(worker._condition().driver) for k in (1, 5)})
     samples = collect(worker)
     assert said == ["policy", "program"]
     assert {s.info.timing.source for s in samples} == {POLICY, ActionSource.PROGRAM}

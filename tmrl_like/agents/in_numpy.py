@@ -21,8 +21,8 @@ from tmrl_like.policies.noise import ColouredNoise
 from tmrl_like.policies.weight_file import (
     Manifest,
     OnDisk,
+    layout_of,
     manifest_of,
-    pieces_of_file,
     read_file,
     refuse_misfit,
 )
@@ -140,9 +140,8 @@ class NumpyActor(OnDisk, ABC):
 
     def weights(self) -> bytes:
         """The parameters as safetensors bytes."""
-        parameters = self.network.parameters
-        pieces = ((name, *form, parameters[name].data.cast("B")) for name, form in self.manifest().items())
-        return b"".join(pieces_of_file(pieces))
+        header, _ = layout_of(self.manifest())
+        return b"".join((header, *(values.tobytes() for values in self.network.parameters.values())))
 
     def load_weights(self, weights: bytes | bytearray | memoryview) -> None:
         """Replace the parameters, all of them or, when an error is raised, none.

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
-import sys
-
 import torch
 
-_M_TRIM_THRESHOLD = -1  # glibc's malloc.h
-_M_MMAP_THRESHOLD = -3
+from tmrl_like.base.processes import keep_freed_memory
+
 _KEEP_BYTES = 1 << 30
 
 
@@ -18,8 +15,8 @@ def tune_process(threads: int | None = None) -> None:
     - Denormal numbers count as zero (`torch.set_flush_denormal`): Adam's moments become denormal where
       gradients stay zero, and each of them costs a hundred cycles. The setting is the calling thread's and
       that of threads it starts.
-    - glibc keeps freed memory (up to 1 GiB): the tensors of one step are the next step's, and giving their
-      pages back and faulting them in again costs up to a tenth of a step. Elsewhere than on glibc: no effect.
+    - Freed memory is kept (`keep_freed_memory`): the tensors of one step are the next step's, and giving their
+      pages back and faulting them in again costs up to a tenth of a step.
 
     Args:
         threads: cores for one torch operation; None leaves torch's choice.
@@ -27,7 +24,4 @@ def tune_process(threads: int | None = None) -> None:
     torch.set_flush_denormal(True)
     if threads is not None:
         torch.set_num_threads(threads)
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, _KEEP_BYTES)
-        mallopt(_M_TRIM_THRESHOLD, _KEEP_BYTES)
+    keep_freed_memory(_KEEP_BYTES)

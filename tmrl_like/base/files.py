@@ -11,7 +11,10 @@ import secrets
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import filelock
 
 _PIECE = bytes(1 << 20)
 _NOT_OFFERED = (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY)  # by a file system
@@ -96,11 +99,11 @@ def _sync(descriptor: int) -> None:
     os.fsync(descriptor)
 
 
-def write_atomically(path: Path, *content: bytes | memoryview, private: bool = False) -> None:
+def write_atomically(path: Path, *content: bytes | memoryview, private: bool = False, synced: bool = True) -> None:
     """Write `content` beside `path`, flush it to the disk, then put it in place in one step; missing folders are made.
 
     A power cut leaves the old file or the new one; `disk.sync_folder` makes sure that it is the new one. `private`:
-    readable by its owner only (0600, where the system knows modes).
+    readable by its owner only (0600, where the system knows modes). Not `synced`: it survives kills, and no power cut.
 
     Raises:
         OSError: disk full, no permission; the old file, if any, is untouched.
@@ -111,7 +114,8 @@ def write_atomically(path: Path, *content: bytes | memoryview, private: bool = F
         with disk.open(draft, new=True, private=private) as file:
             for piece in content:
                 disk.write(file, piece)
-            disk.sync(file)
+            if synced:
+                disk.sync(file)
         _put_in_place(draft, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -216,3 +220,16 @@ def map_file(path: Path) -> mmap.mmap:
         if hasattr(mmap, "MAP_POPULATE"):
             return mmap.mmap(file.fileno(), 0, mmap.MAP_SHARED | mmap.MAP_POPULATE)
         return mmap.mmap(file.fileno(), 0)
+
+
+def lock_folder(folder: Path, within_s: float = 0.0, name: str = "lock") -> filelock.BaseFileLock | None:
+    """Lock a folder for this process; None where another has it, OSError where it cannot be made."""
+    import filelock  # a server locks nothing
+
+    disk.make_folder(folder)
+    lock = filelock.FileLock(folder / name, thread_local=False)
+    try:
+        lock.acquire(timeout=within_s)
+    except filelock.Timeout:
+        return None
+    return lock

@@ -27,6 +27,7 @@ GONE: dict[str, str] = {
     "engine": "start nats-server yourself, and use --server.engine nats://HOST: docs/guide/engine.md",
     "env_steps": "use worker.loop.env_steps, or the sum over worker.lanes where there are several environments",
     "keep_policies_s": "use trainer.keep_policies, the number of the newest versions",
+    "max_held_samples": "use outbox.max_bytes, or outbox.spool_max_bytes",
     "max_steps_per_update": "the ratio is the training's: max_training_steps_per_env_step",
     "max_training_steps_per_env_step: auto": "use a number, and raise it while no deadline is missed",
     "node": "a node of an engine is a nats-server of yours, with its own certificate (docs/guide/engine.md)",

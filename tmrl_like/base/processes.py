@@ -1,7 +1,7 @@
 """Child processes: they end when their parent has ended, however that came, and their end is not waited for for ever.
 
 The same on Linux, macOS and Windows: a process looks whether its parent lives. Beside that, how many cores a process
-that trains takes.
+that trains takes, and what becomes of memory that a process has freed.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ log = logging.getLogger("tmrl_like")
 
 _LOOK_S = 0.25
 _WAIT_S = 0.02
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # glibc's malloc.h
+_OLD_MAX_BYTES = 32 << 20  # an older glibc takes no larger threshold
 
 
 def start_script(script: Path, **streams: Any) -> subprocess.Popen[bytes]:
@@ -54,6 +56,21 @@ def end_with_parent(then: Callable[[], object] = lambda: os._exit(1)) -> None:
         then()
 
     start_thread(watch, "tmrl-parent")
+
+
+def keep_freed_memory(max_bytes: int) -> None:
+    """Have this process use again what it has freed, up to so many bytes of it.
+
+    Else glibc gives large pieces back to the system, and to have their pages again takes longer than to copy what is
+    written there. Elsewhere than on glibc: no effect.
+    """
+    import ctypes
+
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(_M_TRIM_THRESHOLD, max_bytes)
+        if not mallopt(_M_MMAP_THRESHOLD, max_bytes):
+            mallopt(_M_MMAP_THRESHOLD, _OLD_MAX_BYTES)
 
 
 def cores_to_train_with() -> int:

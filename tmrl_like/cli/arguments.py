@@ -227,7 +227,7 @@ def _add_tools(commands: Any) -> None:
     reward.add_argument("--driver", choices=drivers, default=drivers[0], help=about)
     about = "between two points, in the environment's unit"
     _add_number(reward, "--spacing", 1.0, about, "a length", lambda n: 0 < n < math.inf)
-    about = "show what is in a packet log: a data set, or what a trainer or a worker has kept"
+    about = "show the samples of a data set, or those that a trainer has kept"
     log = _command(commands, "log", about)
     log.add_argument("path", metavar="PATH", help="its folder, or one of its files")
     log.add_argument("--minari", metavar="DIR", help="write its whole episodes as a Minari data set instead")

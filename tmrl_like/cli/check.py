@@ -28,18 +28,15 @@ from tmrl_like.cli.tables import print_table
 from tmrl_like.cli.worker import make_standalone, prepare
 from tmrl_like.config.config_objects import agent_factory, memory_factory
 from tmrl_like.config.experiment import Experiment
-from tmrl_like.delivery.folder import open_folder
 from tmrl_like.delivery.options import OutboxOptions
-from tmrl_like.delivery.outbox import Outbox
-from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.errors import ConfigError, EnvironmentFaultError, MemoryContractError, TmrlLikeError
 from tmrl_like.policies.actions import is_finite
 from tmrl_like.replay.contract import MemoryDataloading
 from tmrl_like.types import Buffer
 from tmrl_like.wire import messages as m
-from tmrl_like.wire.packet import SampleBlock, decode_body
-from tmrl_like.wire.records import unseal
+from tmrl_like.wire.packet import SampleBlock, columns_in, decode_body
 from tmrl_like.worker.returned import observation_problem
+from tmrl_like.worker.tap import SampleTap
 from tmrl_like.worker.worker import RolloutWorker
 
 _PARTS = ("env", "actor", "agent", "memory", "sample_compressor", "obs_preprocessor")
@@ -54,12 +51,12 @@ class Traffic:
 
     Attributes:
         blocks: the samples.
-        records: their packets, sealed, and the headers of these.
+        packets: (header, message) of each that they came in.
         resets_s: how long each reset took.
     """
 
     blocks: list[SampleBlock] = field(default_factory=list)
-    records: list[tuple[memoryview, m.SamplePacket]] = field(default_factory=list)
+    packets: list[tuple[m.SamplePacket, bytes]] = field(default_factory=list)
     resets_s: list[float] = field(default_factory=list)
 
     @property
@@ -84,7 +81,7 @@ def main(arguments: Arguments) -> int:
         _report_timing(worker, traffic)
         if arguments.delay_steps:
             report_delays(worker, arguments, experiment.seed or 0)
-        size_bytes = sum(len(record) for record, _ in traffic.records)
+        size_bytes = sum(len(message) for _, message in traffic.packets)
         each = f"{size_bytes / max(1, traffic.samples):.0f} bytes each (with the originals that are compared)"
         print(f"wire: {traffic.samples} samples in {len(traffic.blocks)} packets, {each}")
         memory = _filled(experiment, traffic)
@@ -135,55 +132,39 @@ class WatchedEnv:
 
 @contextlib.contextmanager
 def taken(worker: RolloutWorker, options: OutboxOptions | None = None) -> Iterator[Callable[[], Traffic]]:
-    """Take the samples of a standalone worker, in a thread; what it yields gives those since its last call.
+    """Take the samples of a standalone worker; what it yields gives those since its last call, between episodes.
 
-    To be called between episodes. `options` say when a packet leaves; there is no limit to what waits.
+    `options` say when a packet leaves; there is no limit to what waits.
     """
-    endless = dict.fromkeys(("max_bytes", "max_held_samples", "window_bytes"), 1 << 50)
-    options = dataclasses.replace(options or OutboxOptions(), **endless)
-    loop, packets, over = worker.loop, list[tuple[memoryview, m.SamplePacket, memoryview]](), threading.Event()
+    tap, over, packets = SampleTap(worker, options), threading.Event(), list[bytes]()
+    order = threading.Lock()  # of packets
 
-    def take(bundle: bytes) -> bool:
-        for record, message in unseal(m.decode(bundle)[1]):
-            packet, body = m.decode(message)
-            assert isinstance(packet, m.SamplePacket)
-            packets.append((record, packet, body))
-            newest[0] = packet.sequence
-        return True
-
-    def pump() -> None:
-        outbox.pump(take, may_send=True)
-        outbox.on_ack(m.Ack(worker.name, samples.incarnation, newest[0], newest[0]))
-
-    def pump_on() -> None:
+    def take_on() -> None:
         while not over.wait(_TAKEN_EVERY_S):
-            samples.refill()
-            pump()
+            tap.refill()
+            with order:
+                packets.extend(tap.take())
 
     def traffic() -> Traffic:
-        samples.seal()
-        while outbox.pending():
-            pump()
-        records = [(record, packet) for record, packet, _ in packets]
-        blocks = [decode_body(packet, body) for _, packet, body in packets if packet.samples]
+        with order:
+            packets.extend(tap.take(everything=True))
+        whole = Traffic()
+        for message in packets:
+            packet, body = m.decode(message)
+            assert isinstance(packet, m.SamplePacket)
+            whole.packets.append((packet, message))
+            if packet.samples:
+                whole.blocks.append(decode_body(packet, columns_in(message, body)))
         packets.clear()
-        return Traffic(blocks, records)
+        return whole
 
-    newest = [0]  # sequence of the last packet
-    folder = open_folder(None, worker.name)
-    samples = SampleLog(folder)
-    outbox = Outbox(folder.path, worker.name, samples.incarnation, options)
-    loop.samples = samples
-    thread = start_thread(pump_on, "tmrl-check")
+    thread = start_thread(take_on, "tmrl-check")
     try:
         yield traffic
     finally:
-        loop.samples = None
         over.set()
         thread.join()
-        samples.close()
-        folder.close()
-        outbox.close()
+        tap.close()
 
 
 def collect_traffic(worker: RolloutWorker, episodes: int, outbox: OutboxOptions | None = None) -> Traffic:
@@ -191,7 +172,7 @@ def collect_traffic(worker: RolloutWorker, episodes: int, outbox: OutboxOptions 
     whole = Traffic()
     for traffic in traffic_of_episodes(worker, episodes, outbox):
         whole.blocks += traffic.blocks
-        whole.records += traffic.records
+        whole.packets += traffic.packets
         whole.resets_s += traffic.resets_s
     return whole
 

@@ -32,10 +32,9 @@ from tmrl_like.config.paths import keys_folder
 from tmrl_like.delivery.folder import shared_memory
 from tmrl_like.engine.options import address_of
 from tmrl_like.errors import ConfigError, CredentialsError, RefusedError, TmrlLikeError
-from tmrl_like.transport import KeyFolder, addresses_of, connect
-from tmrl_like.transport.base import DialledLink
+from tmrl_like.transport import KeyFolder, PeerLink, addresses_of, connect
+from tmrl_like.transport.addresses import host_and_port
 from tmrl_like.transport.credentials import PeerKeys, ServerKeys, read_keys
-from tmrl_like.transport.ring import host_and_port
 from tmrl_like.wire import messages as m
 from tmrl_like.worker.realtime import set_priority
 from tmrl_like.worker.timing import StepTimes, percentiles
@@ -245,7 +244,7 @@ def _server(settings: Settings, load: Load, address: str) -> Iterator[Finding]:
             yield from _talk(link, load)
 
 
-def _talk(link: DialledLink, load: Load) -> Iterator[Finding]:
+def _talk(link: PeerLink, load: Load) -> Iterator[Finding]:
     trip_s, ahead_s, server = min((_ask(link, 0) for _ in range(_PINGS)), key=lambda answer: answer[0])
     yield OK, f"takes this machine's key, {server.key}, for {' and '.join(server.roles)}"
     text = f"runs tmrl_like {server.software}, this machine {tmrl_like.__version__}"
@@ -259,7 +258,7 @@ def _talk(link: DialledLink, load: Load) -> Iterator[Finding]:
     yield _judge(needs < rate, PROBLEM, text, "a faster link, smaller observations, or longer time-steps")
 
 
-def _ask(link: DialledLink, size: int) -> tuple[float, float, m.Probe]:
+def _ask(link: PeerLink, size: int) -> tuple[float, float, m.Probe]:
     """Send a probe of so many bytes: seconds there and back, how far the server's clock is ahead, its answer.
 
     Raises:

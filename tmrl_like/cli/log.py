@@ -1,4 +1,4 @@
-"""`tmrl-like log`: what is in a packet log, and the same as a Minari data set."""
+"""`tmrl-like log`: what a trainer has stored, a worker has left or a data set holds, and the same for Minari."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 from tmrl_like.cli.arguments import Arguments
 from tmrl_like.cli.logs import set_up_logging
 from tmrl_like.cli.tables import mean_and_std, print_table
-from tmrl_like.delivery.log import Segment, entries_of
 from tmrl_like.errors import CheckpointError, ConfigError
-from tmrl_like.replay.data_sets import log_files, read_data_set
+from tmrl_like.replay.data_sets import read_data_set, stored_files
 from tmrl_like.replay.minari import write_minari
 from tmrl_like.wire.messages import SamplePacket, WireVersionError
+from tmrl_like.wire.packet import samples_up_to
 
 
 @dataclass
@@ -23,20 +23,24 @@ class _Contents:
 
     packets: int = 0
     samples: int = 0
-    missing: int = 0
+    missing: int = 0  # entries
     newest: int = 0
     started_at_s: float = 0.0
     returns: list[float] = field(default_factory=list)
     size_bytes: int = 0
 
     def add(self, packet: SamplePacket, size_bytes: int) -> None:
+        """Count what is new in a packet: some of its entries may be in an earlier one."""
+        if packet.last <= self.newest:
+            return
         if self.packets:
-            self.missing += max(0, packet.sequence - self.newest - 1)
+            self.missing += max(0, packet.first - self.newest - 1)
         self.packets += 1
-        self.samples += packet.samples
-        self.newest = packet.sequence
+        self.samples += packet.samples - samples_up_to(packet, self.newest)
         self.started_at_s = self.started_at_s or packet.observed_at_s
-        self.returns += [episode.return_ for episode in packet.episodes if not episode.test]
+        reports = (report for entry, report in packet.episodes if entry > self.newest)
+        self.returns += [report.return_ for report in reports if not report.test]
+        self.newest = packet.last
         self.size_bytes += size_bytes
 
 
@@ -61,12 +65,12 @@ def main(arguments: Arguments) -> int:
 
 def _packets(path: Path) -> Iterator[tuple[SamplePacket, int]]:
     try:
-        for file in log_files(path):
-            for entry in entries_of(Segment(file)):
-                if isinstance(entry.message, SamplePacket):
-                    yield entry.message, len(entry.record)
+        for file in stored_files(path):
+            yield from ((packet, len(message)) for packet, _, message, _ in file.packets())
     except WireVersionError as error:
-        raise CheckpointError(f"{path} cannot be read: it holds {error}") from None
+        raise CheckpointError(
+            f"{path} cannot be read: it holds {error}; read it with the tmrl_like that wrote it"
+        ) from None
 
 
 def _row(process: tuple[str, int], contents: _Contents) -> list[str]:

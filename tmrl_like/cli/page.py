@@ -12,7 +12,8 @@ from tmrl_like.config.paths import keys_folder
 from tmrl_like.metrics.reading import read_records
 from tmrl_like.page.app import Page
 from tmrl_like.page.watcher import Watcher
-from tmrl_like.transport import KeyFolder, addresses_of, connect_to_one
+from tmrl_like.session.ring import connect_to_one
+from tmrl_like.transport import KeyFolder, addresses_of
 
 log = logging.getLogger("tmrl_like.page")
 
@@ -27,9 +28,9 @@ def main(arguments: Arguments) -> int:
     section, metrics = settings.server, settings.paths.metrics
     servers = addresses_of(section.host, section.port)
     keys = KeyFolder(keys_folder(section.keys_dir))
-    link = connect_to_one(section.transport, servers, "", keys, section.limits)
+    ring = connect_to_one(section.transport, servers, "", keys, section.limits)
     title = {"title": settings.run_name, "asked_ratio": settings.trainer.max_training_steps_per_env_step}
-    watcher = Watcher(link, ", ".join(servers), title, read_records(metrics, _HISTORY_BYTES))
+    watcher = Watcher(ring, title, read_records(metrics, _HISTORY_BYTES))
     with Page(watcher, arguments.bind, arguments.port) as page:
         stopper.on_stop = page.close
         log.info("%s is shown at %s", settings.run_name, page.url)

@@ -37,16 +37,16 @@ def main(arguments: Arguments) -> int:
     is_stored = not (arguments.random or arguments.expert)
     policy = find_policy(experiment, arguments.policy) if is_stored else None
 
-    def records() -> Iterator[tuple[memoryview, int]]:
+    def episodes() -> Iterator[list[tuple[bytes, int]]]:
         with make_standalone(experiment, policy) as worker:
             worker.loop.expert = arguments.expert
             for traffic in traffic_of_episodes(worker, arguments.episodes, experiment.worker.outbox):
-                yield from ((record, packet.samples) for record, packet in traffic.records)
+                yield [(message, packet.samples) for packet, message in traffic.packets]
                 done.append(traffic.samples)
 
     done = list[int]()
     try:
-        samples = write_log(folder, records())
+        samples = write_log(folder, episodes())
     except EnvironmentFaultError as error:
         if not done:
             raise

@@ -20,8 +20,8 @@ from tmrl_like.engine.options import EngineOptions
 from tmrl_like.errors import ConfigError, expect
 from tmrl_like.server.options import ServerOptions
 from tmrl_like.trainer.options import Schedule, TrainerOptions
+from tmrl_like.transport.addresses import addresses_of, host_and_port
 from tmrl_like.transport.base import TransportOptions
-from tmrl_like.transport.ring import addresses_of, host_and_port
 from tmrl_like.worker.options import WorkerOptions
 
 Factory: TypeAlias = Callable[..., Any]

@@ -1,31 +1,25 @@
-"""Exactly once: packets of samples from a worker's control loop to the trainer's memory, whatever is killed.
+"""Exactly once: entries of a worker's control loop to the trainer's memory, whatever is killed.
 
-A packet is sealed once, by the worker, and never rewritten: header, columns, length and checksum stay as they are on
-the wire, in the worker's log and in the trainer's. It is named by (worker, incarnation, sequence): which worker, which
-process of it, and 1, 2, 3, … within that process. Its state, as the two ends know it::
+An entry is a sample, the report of an episode or a break, and has a number: 1, 2, 3, … within its incarnation, one
+control loop of one process of a worker. No other name is needed on the way. Packets are cut when they are sent, and
+may be cut in another way when they are sent again. Each end remembers how far the entries of an incarnation have come::
 
-                      sender (the worker's)                    receiver (the trainer's)
-    produced     kept; not sent yet                       -
-    in flight    kept; sent, counts for the window        may be on its way, lost, doubled, out of order
-    received     kept; no longer counts for the window    in the memory; all before it are, too, or are dropped
-    stored       forgotten                                in the trainer's log (without one: in the memory)
-    dropped      given up: the limits were reached, or    passed over: the next packet begins another stream
-                 the packet cannot be read any more
+                 sender (the worker's)                    receiver (the trainer's)
+    sent         up to here they are on their way         -
+    received     need not be sent again                   in the memory; all before them are, too, or never come
+    stored       forgotten, their files are filled again  in the trainer's store (without one: in the memory)
+    oldest       the first that is still there            what is missing before it never comes
 
-    produced --sent--> in flight --acknowledged--> received --acknowledged--> stored
-        ^                  |
-        +---retransmit-----+   a gap, a new connection, another trainer, or a long silence
+The sender sends in order; again after a new connection, to another trainer, when it is asked to, and after a long
+silence. The receiver cuts off what it has, and takes nothing behind a gap that may still be filled.
 
-Both ends move on by one rule each. The sender sends in order, and says with each bundle which packet it keeps right
-before the first one: what is missing between two that it names never comes. The receiver takes the packet that
-follows the last one it took; it drops what it has, and takes nothing behind a gap that may still be filled.
-
-- `sample_log` the control thread appends samples to files that are mapped into memory (`segments`)
-- `reader`     another thread or process reads them, decides where packets end, and seals packets
-- `log`        the append-only log of packets: the worker's, the trainer's, and a data set
-- `sender`     the worker's packets until they are stored
-- `outbox`     reader, log and sender of one worker
-- `receiver`   the trainer's bookkeeping: what to take, what to acknowledge
+- `sample_log`   the control thread appends entries to files that are mapped into memory (`segments`)
+- `chain`        those files, in order, for another thread or process
+- `source`       which reads entries by number there, and makes packets of them
+- `sender`       sends those of one incarnation until they are stored
+- `outbox`       the senders of one worker: of its control loops, and of processes that are dead (`folder`)
+- `receiver`     the trainer's bookkeeping: what to take, what to acknowledge
+- `sample_store` packets on a disk, in files that are written once: the trainer's, and data sets
 
 None of them has a thread or a clock: the time is an argument.
 """

@@ -1,13 +1,12 @@
-"""A worker's folder, where its samples and packets outlive its processes.
+"""A worker's folder, where what its control loops have appended outlives its processes.
 
 ::
 
     SPOOL/              what the user names; several workers may share it
-      WORKER/           the samples of one worker
+      WORKER/           the entries of one worker
         worker.lock     held by the process that drives the environment
         lock            held by the process that sends
-        NUMBER.rows     samples that are in no sealed packet yet (`segments`)
-        NUMBER.log      sealed packets, not stored by the trainer yet (`log`)
+        INCARNATION-NUMBER.rows   entries that the trainer has not stored (`segments`)
 
 Without a spool the folder is a private one in the machine's shared memory: it outlives each of the two processes, but
 not both.
@@ -28,8 +27,8 @@ from urllib.parse import quote, unquote
 
 import filelock
 
-from tmrl_like.base.files import disk
-from tmrl_like.delivery.log import lock_folder, segments_in
+from tmrl_like.base.files import lock_folder
+from tmrl_like.delivery.segments import remove_never_filled
 from tmrl_like.errors import ConfigError
 
 log = logging.getLogger("tmrl_like.delivery")
@@ -54,6 +53,7 @@ class WorkerFolder:
 
     def __init__(self, path: Path, worker: str, lock: filelock.BaseFileLock) -> None:
         """Use `open_folder`, which locks it."""
+        remove_never_filled(path)
         self.path = path
         self.worker = worker
         self.is_private = is_private(path)
@@ -151,19 +151,6 @@ def leave(path: Path) -> None:
     """Remove a private folder that no process uses."""
     if is_private(path) and path.is_dir() and not has_writer(path) and not _has_reader(path):
         shutil.rmtree(path, ignore_errors=True)
-
-
-def sync_log(path: Path) -> bool:
-    """Have the packets in a worker's folder on the disk; False where that fails, which is logged."""
-    try:
-        for segment in segments_in(path):
-            with disk.open(segment) as file:
-                disk.sync(file)
-        disk.sync_folder(path)
-    except OSError as error:
-        log.error("cannot sync %s: %s", path, error.strerror or error)
-        return False
-    return True
 
 
 def new_name() -> str:

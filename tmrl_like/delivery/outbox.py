@@ -1,147 +1,227 @@
-"""A worker's samples, from the files that the control loop fills (`sample_log`) to the trainer.
+"""The link's end of delivery: to the trainer goes what the control loops have appended, and what dead processes left.
 
-Everything is bounded: beyond the limits the oldest packet is dropped, and its samples are counted in `lost_samples`.
+Everything is bounded: beyond the limits the oldest entries are dropped, and their samples are counted as lost.
 """
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tmrl_like.delivery.folder import has_writer, is_private, leave, lock_for_reading
-from tmrl_like.delivery.log import PacketLog
 from tmrl_like.delivery.options import OutboxOptions
-from tmrl_like.delivery.reader import SampleReader
-from tmrl_like.delivery.sender import Sender
+from tmrl_like.delivery.segments import incarnations_in
+from tmrl_like.delivery.sender import Send, Sender
+from tmrl_like.delivery.source import Source
 from tmrl_like.wire import messages as m
 
-_LOG_SEGMENT_BYTES = 4 << 20
+log = logging.getLogger("tmrl_like.delivery")
 
 
 class Outbox:
-    """Seals what the control loop of a worker appends, keeps it until it is stored, and sends it.
+    """Sends the entries of a worker, of each process in order, until they are stored.
 
-    Seal and log survive a kill of this process at any point: the next outbox of the same incarnation goes on. What
-    processes left that are dead is sent as what it is, packets of those processes.
+    It keeps nothing that the files do not hold: killed at any point, the next outbox of the folder goes on.
+
+    Attributes:
+        worker: the worker's name.
+        incarnations: of this worker's control loops.
+        lost_samples: dropped before the trainer had them.
     """
 
     def __init__(
         self,
         path: Path,
         worker: str,
-        incarnation: int,
+        incarnations: Sequence[int],
         options: OutboxOptions | None = None,
         clock: Callable[[], float] = time.monotonic,
         epoch_s: float = 0.0,
     ) -> None:
-        """Lock the packets in the worker's folder, and take over what is there; `incarnation` is the `SampleLog`'s.
+        """Lock what is in the worker's folder, and take it over; `incarnations` are those of the `SampleLog`s.
 
-        `epoch_s` is that of the process which fills it, see `Bundle`.
+        `epoch_s` is that of the process which fills them, see `SamplePacket`.
 
         Raises:
             ConfigError: another process still sends what is in the folder.
         """
-        self._clock = clock
-        self._path = path
         self.worker = worker
-        self.incarnation = incarnation
-        self.options = options = options or OutboxOptions()
-        self._shall_seal = self._is_closed = False
-        self._busy = threading.Lock()  # `close` may meet a connection's thread that did not end
-        with contextlib.ExitStack() as undo:
-            max_bytes = options.max_bytes if is_private(path) else options.spool_max_bytes
-            self._log = PacketLog(path, lock_for_reading(path), max(1, min(_LOG_SEGMENT_BYTES, max_bytes // 4)))
-            undo.callback(self._log.close)
-            self._sender = Sender(worker, incarnation, options, self._log, clock(), epoch_s)
-            self._reader = SampleReader(path, (worker, incarnation), options, self._keep, self._sender.newest)
-            if self._reader.begin():
-                self._sender.lost_samples += self._reader.dropped_samples
-            undo.pop_all()
+        self.incarnations = tuple(incarnations)
+        self._path = path
+        self._options = options = options or OutboxOptions()
+        self._max_bytes = options.kept_bytes(is_private(path))
+        self._clock = clock
+        self._epoch_s = epoch_s
+        self._lock = lock_for_reading(path)
+        self._busy = threading.Lock()  # the connection's thread sends, others ask how far it is, and close
+        self._is_closed = self._said_full = False
+        self._said_aside: set[int] = set()
+        self._lost_by_dead = 0
+        dead = [incarnation for incarnation in incarnations_in(path) if incarnation not in self.incarnations]
+        self.takes_over = tuple(dead[: m.MAX_TAKEN_OVER])
+        now = clock()
+        try:
+            self._senders = {
+                incarnation: Sender(Source(path, worker, incarnation, incarnation in self.takes_over), options, now)
+                for incarnation in (*self.takes_over, *self.incarnations)
+            }
+        except BaseException:
+            self._lock.release()
+            raise
+        self._turns = deque(self._senders)  # the next to send comes first
+        for incarnation in self.takes_over:
+            self._let_go(incarnation)
+        self._say_what_is_there(len(dead))
 
-    @property
-    def takes_over(self) -> tuple[int, ...]:
-        """Incarnations that are dead, whose packets this process sends as well."""
-        return self._sender.predecessors
-
-    @property
-    def alarm(self) -> str:
-        """What the worker's user should know; empty: all is well."""
-        return self._log.alarm
+    def _say_what_is_there(self, dead: int) -> None:
+        left = sum(sender.kept for sender in self._senders.values() if sender.source.incarnation in self.takes_over)
+        if left:
+            log.info("sending %d samples that earlier processes left in %s", left, self._path)
+        if dead > len(self.takes_over):
+            log.warning("%s holds samples of too many processes: the rest waits", self._path)
+        old = [file for file in self._path.glob("*") if file.suffix in (".log", ".rows") and file.stem.isdecimal()]
+        if old:
+            line = (
+                "%s holds samples of a tmrl_like that speaks wire version 12 or older: start that one to send them, or "
+            )
+            log.error(line + "remove %s", self._path, ", ".join(sorted(file.name for file in old)))
 
     @property
     def lost_samples(self) -> int:
         """Samples that were dropped before the trainer had them."""
-        return self._sender.lost_before + self._sender.lost_samples
+        with self._busy:
+            return self._lost_by_dead + sum(sender.source.lost_samples for sender in self._senders.values())
 
-    def pump(self, send: Callable[[bytes], bool], may_send: bool, awaits: bool = False) -> None:
-        """Seal what shall leave; send as much as the window and the connection take; `awaits`: see `Bundle`."""
+    def pump(self, send: Send, may_send: bool, awaits: bool = False) -> None:
+        """Send as much as shall leave, and the window and the connection take; `awaits`: see `SamplePacket`."""
         with self._busy:
             if self._is_closed:
                 return
-            self._shall_seal |= awaits
-            self._read()
+            self._drop_what_is_too_much()
             if may_send:
-                self._sender.send(send, self._clock(), awaits)
+                self._send(send, awaits)
 
-    def _read(self) -> None:
+    def _send(self, send: Send, awaits: bool) -> None:
         now = self._clock()
-        self._reader.read(now, self._shall_seal)
-        self._shall_seal = False
-        self._sender.write(now)
-        self._sender.lost_before = self._reader.lost_samples
-        self._reader.note_dropped(self._sender.lost_samples)
+        for incarnation in self._turns:
+            self._senders[incarnation].mind_silence(now)
+        is_open = True
+        idle = 0  # senders in a row that had nothing
 
-    def _keep(self, sequence: int, samples: int, record: tuple[bytes, ...]) -> None:
-        self._sender.add(sequence, samples, record, self._clock())
+        def send_on(data: bytes) -> bool:
+            nonlocal is_open
+            is_open = send(data)
+            return is_open
 
-    def seal(self) -> None:
-        """Have everything that is there leave with the next `pump`: nothing follows, say."""
-        self._shall_seal = True
+        while is_open and idle < len(self._turns) and self._in_flight_bytes < self._options.window_bytes:
+            incarnation = self._turns[0]
+            if incarnation in self.incarnations:
+                has_sent = self._senders[incarnation].send_one(send_on, now, awaits, awaits, self._epoch_s)
+            else:
+                has_sent = self._senders[incarnation].send_one(send_on, now, everything=True)
+            idle = 0 if has_sent else idle + 1
+            if is_open:  # else whoever could not send comes first
+                self._turns.rotate(-1)
+
+    @property
+    def _in_flight_bytes(self) -> int:
+        return sum(self._senders[incarnation].in_flight_bytes for incarnation in self._turns)
+
+    def _drop_what_is_too_much(self) -> None:
+        """Let each control loop have its share, and dead processes what is left, the newest first."""
+        own = [self._senders[incarnation] for incarnation in self.incarnations]
+        lost = sum(sender.drop_oldest(self._max_bytes // len(own)) for sender in own)
+        left_bytes = self._max_bytes - sum(sender.source.size_bytes for sender in own)
+        for incarnation in reversed(self.takes_over):
+            if incarnation in self._senders:
+                lost += self._senders[incarnation].drop_oldest(max(0, left_bytes))
+                left_bytes -= self._senders[incarnation].source.size_bytes
+        if lost and not self._said_full:
+            self._said_full = True
+            log.warning("too much waits for the trainer: the oldest samples are dropped and counted, %d so far", lost)
+
+    def hasten(self) -> None:
+        """Have all that was appended so far leave with the next `pump`: nothing follows, say."""
+        with self._busy:
+            if self._is_closed:
+                return
+            for incarnation in self.incarnations:
+                self._senders[incarnation].hasten()
 
     def on_ack(self, ack: m.Ack) -> None:
         """Forget what is stored; send again what is missing."""
         with self._busy:
-            if not self._is_closed:
-                self._sender.on_ack(ack, self._clock())
+            sender = self._senders.get(ack.incarnation)
+            if sender is None or self._is_closed:
+                return
+            sender.on_ack(ack, self._clock())
+            self._let_go(ack.incarnation)
 
-    def samples_up_to(self, sequence: int) -> int:
-        """See `SampleReader.samples_up_to`."""
-        return self._reader.samples_up_to(sequence)
+    def _let_go(self, incarnation: int) -> None:
+        """Remove what a dead process left, if all of it is stored."""
+        sender = self._senders[incarnation]
+        sender.source.forget(sender.stored)
+        if incarnation in self.takes_over and sender.source.is_empty:
+            self._lost_by_dead += sender.source.lost_samples
+            sender.source.close(remove=True)
+            del self._senders[incarnation]
+            if incarnation in self._turns:
+                self._turns.remove(incarnation)
 
-    @property
-    def forgotten(self) -> int:
-        """Up to this one no packet of this process is kept: whoever trains next will not hear of them."""
-        return self._sender.oldest - 1 if self._sender.oldest else self._reader.sequence
+    def send_again(self, to_another_trainer: bool) -> None:
+        """What was in flight may be lost; to another trainer, so may what was received and is not stored."""
+        with self._busy:
+            if to_another_trainer:
+                self._turns = deque(self._senders)
+            for sender in self._senders.values():
+                sender.send_again(sender.stored if to_another_trainer else sender.received)
 
-    def retransmit(self, from_the_start: bool) -> None:
-        """See `Sender.retransmit`."""
-        self._sender.retransmit(from_the_start)
+    def stored(self, incarnation: int) -> int:
+        """Entries of a control loop up to this one are stored: whoever trains next will not hear of them."""
+        return self._senders[incarnation].stored
 
     def set_aside(self, incarnation: int, reason: str) -> None:
-        """See `Sender.set_aside`."""
-        self._sender.set_aside(incarnation, reason)
+        """The trainer does not take what an earlier process left: keep it, and send it to another trainer only."""
+        with self._busy:
+            if self._is_closed or incarnation not in self.takes_over or incarnation not in self._turns:
+                return
+            self._turns.remove(incarnation)
+            kept = self._senders[incarnation].kept
+        if incarnation not in self._said_aside:
+            self._said_aside.add(incarnation)
+            log.error(
+                "%d samples that an earlier process of this worker left on disk do not fit those in the trainer's "
+                "memory: %s; they stay on disk, for another trainer: remove %s to give them up",
+                kept,
+                reason,
+                self._path / f"{incarnation:016x}-*",
+            )
 
     def unacknowledged_samples(self) -> int:
-        """Samples in packets that are kept because the trainer has not stored them."""
-        return self._sender.samples
+        """Samples, and reports of episodes, that are kept because the trainer has not stored them."""
+        with self._busy:
+            return 0 if self._is_closed else sum(sender.kept for sender in self._senders.values())
 
     def pending(self) -> bool:
-        """Whether anything that was read, or asked to leave, is not yet in the trainer's memory."""
-        return not self._is_closed and (self._shall_seal or self._reader.has_unread or self._sender.pending)
+        """Whether anything is not yet in the trainer's memory."""
+        with self._busy:
+            return not self._is_closed and any(self._senders[incarnation].is_pending for incarnation in self._turns)
 
     def close(self) -> None:
-        """Seal what is there, and leave it to the next process. Twice is fine.
+        """Leave what is there to the next process. Twice is fine.
 
         A private folder goes when the process that drives the environment has left it, too.
         """
         with self._busy:
-            if not self._is_closed:
-                self._is_closed = True
-                self._shall_seal = not has_writer(self._path)
-                self._read()
-                self._reader.close(remove=not has_writer(self._path) and self._sender.is_all_in_log)
-                self._log.close()
-                leave(self._path)
+            if self._is_closed:
+                return
+            self._is_closed = True
+            is_orphan = not has_writer(self._path)
+            for sender in self._senders.values():
+                sender.source.close(remove=is_orphan and sender.source.ends_at(sender.stored))
+            self._lock.release()
+            leave(self._path)

@@ -1,4 +1,4 @@
-"""What the trainer has of each worker process: what to take, what to keep in its log, what to acknowledge.
+"""What the trainer has of each worker process: what to take, what to store, what to acknowledge.
 
 No thread and no clock of its own: the connection's thread calls, and says what time it is; `confirm` and `reject` are
 for the training thread.
@@ -7,57 +7,62 @@ for the training thread.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from tmrl_like.base.budgets import Buckets, Lines
 from tmrl_like.base.text import one_line
-from tmrl_like.delivery.log import Head, PacketLog, Segment, entries_of
+from tmrl_like.delivery.sample_store import SampleStore, StoredFile, StoredProgress, StoreHead
 from tmrl_like.errors import DecodingError, MemoryContractError
 from tmrl_like.types import Buffer, Delivery, EpisodeStats, Receipt
 from tmrl_like.wire import messages as m
-from tmrl_like.wire.packet import PacketLimits, SampleBlock, decode_bodies, decode_body
-from tmrl_like.wire.records import unseal
+from tmrl_like.wire.packet import SampleBlock, columns_in, decode_body, refuse_misnumbered, samples_up_to
 from tmrl_like.wire.schema import Node
 
 log = logging.getLogger("tmrl_like.delivery")
 
 _ASK_AGAIN_S = 0.5
-_PACKET_BYTES = 1000  # about; what a packet counts for beside its record
+_PACKET_BYTES = 1000  # about; what a packet counts for beside its message
 _MAX_PROCESSES = 4096
 _MERGED_SAMPLES = 10_000
-_WRITE_BYTES = 4 << 20
-_RUN_BYTES = 256 << 10  # of packets that are decoded together: beyond, joining them costs more than it saves
+_GROUP_BYTES = 16 << 20  # what is stored at once, about
 _MAX_REASON = 2000
-_KEPT = PacketLimits(ratio=1 << 20)  # what is on a disk may have been sent before there was such a limit
 
 Process = tuple[str, int]  # worker, incarnation
 
 
 @dataclass(slots=True)
 class _Progress:
-    """How far the packets of one worker process have come."""
+    """How far the entries of one worker process have come."""
 
-    received: int = 0  # packets up to this one were taken, in order
+    received: int = 0  # entries up to this one were taken, in order
     confirmed: int = 0  # … and are in the memory
-    logged: int = 0  # … and in the log
+    stored: int = 0  # … and where a trainer that is killed finds them again
     trained: int = 0  # up to here the training steps are made
     awaits: bool = False  # these steps; else `trained` is what is confirmed
-    stretch: int = 1  # the first of the packets that have followed each other without a gap
+    stretch: int = 1  # the first of the entries that have followed each other without a gap
     lost_samples: int = 0  # as the worker says
-    asked_at: float = -1e9
+    asked_at: float = -math.inf
     rejection: str = ""  # why nothing of it is taken any more
 
-    def advance(self, sequence: int) -> None:
-        if sequence != self.received + 1:
-            self.stretch = sequence
-        self.received = sequence
+    def begin_stretch(self, entry: int) -> None:
+        """What comes next begins with this entry, and does not continue what came before."""
+        self.received, self.stretch = entry - 1, entry
+
+    def take_over(self, entry: int) -> None:
+        """Entries up to this one are stored and in the memory, or need not be."""
+        if entry > self.received:
+            self.begin_stretch(entry + 1)
+        self.confirmed = max(self.confirmed, entry)
+        self.stored = max(self.stored, entry)
+        self.trained = max(self.trained, entry)
 
     def stream_of(self, packet: m.SamplePacket) -> str:
-        """The name of the stream that the newest packet belongs to."""
+        """The name of the stream that the next packet belongs to."""
         return f"{packet.worker}/{packet.incarnation}/{packet.breaks}/{self.stretch}"
 
     def may_ask(self, now: float) -> bool:
@@ -75,7 +80,7 @@ class WorkerLimits:
     Attributes:
         turn_s: for so long packets of all workers are read before anything else is seen to.
         unread_bytes: of one worker, that wait to be read.
-        total_bytes: of all workers, that wait to be read, and again that wait for memory and log; in equal shares.
+        total_bytes: of all workers, that wait to be read, and again that wait for memory and store; in equal shares.
         processes: new ones of one worker, at first; then one a second.
         episodes: reports of one worker, at first; then a tenth of them a second, and one per sample.
         lines: of log about one worker, at first; then one in ten seconds.
@@ -99,27 +104,23 @@ class SampleCheck(Protocol):
         """Look at their numbers."""
 
 
-class _Arrived(NamedTuple):
-    """A packet that is new."""
-
-    packet: m.SamplePacket
-    body: memoryview
-    record: memoryview
-
-
 class _Waiting(NamedTuple):
-    """Packets between the wire and the log, which follow each other."""
+    """A packet between the wire and the store."""
 
     last: Receipt
-    samples: int
-    records: list[memoryview]
-    progress: _Progress  # of their process
-    is_dropped: bool  # not in the memory, and not to be logged
-    size_bytes: int  # of records and samples, about
+    begin: int  # the first entry that is new
+    samples: int  # that are new
+    message: bytes | memoryview | None  # to be stored; None: it is not in the memory either
+    progress: _Progress  # of its process
+    size_bytes: int  # of message and samples, about
+
+    @property
+    def is_stored_later(self) -> bool:
+        return self.message is not None and not self.progress.rejection
 
 
 class Receiver:
-    """Takes each packet of each worker process once, in order, and keeps in the log what the memory has stored.
+    """Takes each entry of each worker process once, in order, and stores what the memory has.
 
     Attributes:
         malformed: packets that could not be decoded.
@@ -130,14 +131,14 @@ class Receiver:
 
     def __init__(
         self,
-        packet_log: PacketLog | None = None,
+        store: SampleStore | None = None,
         run: str = "",
         keep_samples: int = 0,
         limits: WorkerLimits = WorkerLimits(),
     ) -> None:
-        """Start with nothing; `replay` takes over what is in the log.
+        """Start with nothing; `replay` takes over what is in the store.
 
-        Without a log the memory alone has the samples; with one it holds the newest `keep_samples` at least. `run`
+        Without a store the memory alone has the samples; with one it holds the newest `keep_samples` at least. `run`
         names the training that they belong to.
         """
         self.run = run
@@ -148,177 +149,185 @@ class Receiver:
         self.samples = 0
         self._new_processes = Buckets(limits.processes, 1.0)
         self._reports = Buckets(limits.episodes, limits.episodes / 10)
-        self._log = packet_log
-        self._keep_samples = keep_samples
+        self._store = store
         self._processes: dict[Process, _Progress] = {}  # the one heard of longest ago comes first
-        self._lost_samples = 0  # by all workers there ever were
+        self._lost_samples = 0  # by all workers, since the start
         self._rejected = 0
-        self._waiting: deque[_Waiting] = deque()
-        self._written: deque[_Waiting] = deque()  # to the log, which has not settled them yet
-        self._written_samples = 0
+        self._waiting: deque[_Waiting] = deque()  # until they are stored, in the order in which they were taken
+        self._writing = 0  # the first of them, which are being stored
         self._waiting_bytes: Counter[str] = Counter()  # by worker
         self._acks: dict[Process, bool] = {}  # due; True: send again, please
         self._dismissals: dict[Process, None] = {}  # due, in order
         self._lock = threading.Lock()  # for what both threads change: confirmed, rejection, what is due
-        if packet_log is not None:
-            packet_log.make_head = lambda: Head(self.run, self.samples, self._receipts("logged"))
-
-    def _receipts(self, state: str) -> tuple[Receipt, ...]:
-        newest = ((process, getattr(progress, state)) for process, progress in self._processes.items())
-        return tuple(Receipt(*process, sequence) for process, sequence in newest if sequence)
+        if store is not None:
+            store.keep_samples = keep_samples
 
     # -- what earlier processes left -----------------------------------------------------------------
 
-    def replay(
-        self,
-        segments: Sequence[Segment] | None = None,
-        known: Sequence[Receipt] = (),
-    ) -> Iterator[Buffer]:
-        """Yield all samples in the log, or in other segments, in the order in which they were stored.
+    def replay(self, files: Iterable[StoredFile] | None = None, known: Sequence[Receipt] = ()) -> Iterator[Buffer]:
+        """Yield all samples in the store, or in other files, in the order in which they were stored.
 
-        Packets up to those in `known` are in the memory already.
+        Entries up to those in `known` are in the memory already.
 
         Raises:
             WireVersionError: another version wrote them.
         """
-        if segments is None:
-            segments = self._log.segments if self._log is not None else ()
-        known_up_to = {(worker, incarnation): sequence for worker, incarnation, sequence in known}
-        yield from _merged(buffer for segment in segments for buffer in self._buffers_in(segment, known_up_to))
+        if files is None:
+            files = self._store.files() if self._store is not None else ()
+        known_up_to = {(worker, incarnation): entry for worker, incarnation, entry in known}
+        yield from _merged(buffer for file in files for buffer in self._buffers_in(file, known_up_to))
         self.note_stored(known)
         self._acks = dict.fromkeys(self._processes, False)
 
-    def _buffers_in(self, segment: Segment, known: Mapping[Process, int]) -> Iterator[Buffer]:
-        for entry in entries_of(segment):
-            message = entry.message
-            if isinstance(message, Head):
-                self.run = message.run
-                self.samples = max(self.samples, message.samples)
-                self.note_stored(message.receipts)
-            elif isinstance(message, m.SamplePacket):
-                process = (message.worker, message.incarnation)
-                progress = self._progress(process)
-                if message.sequence <= progress.logged:
-                    continue  # written again after a disk that was full took some of the packets
-                segment.samples += message.samples
-                self.samples += message.samples
-                progress.advance(message.sequence)
-                progress.confirmed = progress.logged = progress.trained = message.sequence
-                if message.sequence > known.get(process, 0):
-                    yield self._replayed(message, entry.body, progress)
-
-    def _replayed(self, packet: m.SamplePacket, body: memoryview, progress: _Progress) -> Buffer:
-        """Decode; a packet that cannot be decoded is counted, and what follows does not continue what was before."""
-        blocks: tuple[SampleBlock, ...] = ()
-        try:
-            blocks = (decode_body(packet, body, _KEPT),) if packet.samples else ()
-        except DecodingError as error:
-            self._note_malformed(packet.worker, error)
-        return Buffer(stream=progress.stream_of(packet), blocks=blocks)
+    def _buffers_in(self, file: StoredFile, known: Mapping[Process, int]) -> Iterator[Buffer]:
+        for packet, columns, _, begin in file.packets():
+            process = packet.receipt[:2]
+            progress = self._progress(process)
+            if packet.last <= progress.received:
+                continue  # it is in two files
+            first = max(packet.first, begin)
+            if first > progress.received + 1:
+                progress.begin_stretch(first)
+            skipped = samples_up_to(packet, max(progress.received, known.get(process, 0)))
+            stream = progress.stream_of(packet)
+            progress.received = packet.last
+            progress.take_over(packet.last)
+            try:
+                if skipped < packet.samples:
+                    yield Buffer(stream=stream, blocks=(decode_body(packet, columns).after(skipped),))
+            except DecodingError as error:
+                self._note_malformed(packet.worker, error)
+                progress.begin_stretch(packet.last + 1)
+        self.run = file.head.run
+        self.samples = max(self.samples, file.head.samples)
+        for worker, incarnation, entry, lost_samples in file.head.progress:
+            progress = self._progress((worker, incarnation))
+            progress.take_over(entry)
+            progress.lost_samples = max(progress.lost_samples, lost_samples)
 
     def note_stored(self, receipts: Sequence[Receipt]) -> None:
         """So much of these processes is stored, here or elsewhere: take what follows."""
-        for worker, incarnation, sequence in receipts:
-            progress = self._progress((worker, incarnation))
-            if sequence > progress.received:
-                progress.received, progress.stretch = sequence, sequence + 1
-                progress.confirmed = progress.logged = progress.trained = sequence
+        for worker, incarnation, entry in receipts:
+            self._progress((worker, incarnation)).take_over(entry)
 
     # -- packets (connection's thread) ---------------------------------------------------------------
 
     def take(
-        self, bundle: m.Bundle, body: memoryview, now: float, admit: Callable[[m.SamplePacket], bool]
+        self,
+        packet: m.SamplePacket,
+        body: memoryview,
+        data: bytes | memoryview,
+        now: float,
+        admit: Callable[[m.SamplePacket], bool],
     ) -> Iterator[Delivery]:
-        """Take what is new and in order, small packets that follow each other in one piece.
+        """Take what is new and in order of a packet: yield it, or nothing; the work is done when it is asked for.
 
-        What does not decode is counted. Samples that `check` refuses make the process one that is rejected; those of
-        packets that `admit` does not let into the memory are dropped. `now` is `time.monotonic()`.
+        A packet that is damaged is asked for again, and so is what is missing before a packet, unless its worker has it
+        no more. One that does not decode is counted, and passed over. Samples that `check` refuses make the process one
+        that is rejected; those of packets that `admit` does not let into the memory are dropped.
+
+        Args:
+            packet: the header.
+            body: what follows it.
+            data: the whole message, which is kept until it is stored.
+            now: `time.monotonic()`.
+            admit: whether a packet with this header may enter the memory.
         """
-        process = (bundle.worker, bundle.incarnation)
-        if process not in self._processes and not self._new_processes.take(bundle.worker, 1, now):
+        process = packet.receipt[:2]
+        if process not in self._processes and not self._new_processes.take(packet.worker, 1, now):
             return  # it is not acknowledged, and comes again
         progress = self._progress(process)
-        self._lost_samples += max(0, bundle.lost_samples - progress.lost_samples)
-        progress.lost_samples = max(progress.lost_samples, bundle.lost_samples)
-        progress.awaits |= bundle.awaits
-        if bundle.previous > progress.received or self._is_full_of(bundle.worker):
-            if not progress.rejection and progress.may_ask(now):
-                self._acks[process] = True
+        if progress.rejection:
+            if progress.may_ask(now):
+                with self._lock:
+                    self._dismissals[process] = None
             return
-        for run, is_admitted in _runs(self._new_packets(process, body, progress), admit):
-            if not progress.rejection:
-                yield from self._take_run(run, is_admitted, progress, now)
-        if progress.rejection and progress.may_ask(now):
-            self._dismissals[process] = None
-
-    def _new_packets(self, process: Process, body: memoryview, progress: _Progress) -> Iterator[_Arrived]:
-        newest = progress.received
         try:
-            for count, (record, message) in enumerate(unseal(body)):
-                packet, content = m.decode(message)
-                if not isinstance(packet, m.SamplePacket) or (packet.worker, packet.incarnation) != process:
-                    raise DecodingError("a bundle holds something else than its worker's packets")
-                if count == m.MAX_BUNDLE_PACKETS or not (packet.samples or packet.episodes):
-                    raise DecodingError("a bundle of too many packets, or a packet of neither samples nor episodes")
-                if any(episode.worker != packet.worker for episode in packet.episodes):
-                    raise DecodingError("a packet reports an episode of another worker")
-                if packet.sequence > newest:
-                    newest = packet.sequence
-                    yield _Arrived(packet, content, record)
-                else:
-                    self._acks.setdefault(process, False)
+            columns = columns_in(data, body)
         except DecodingError as error:
-            self._note_malformed(process[0], error)
+            self._note_malformed(packet.worker, error)
+            self._ask_again(process, progress, now)
+            return
+        self._lost_samples += max(0, packet.lost_samples - progress.lost_samples)
+        progress.lost_samples = max(progress.lost_samples, packet.lost_samples)
+        progress.awaits |= packet.awaits
+        self._pass_over_lost(packet, progress)
+        if packet.last <= progress.received:
+            self._acknowledge(process)
+        elif packet.first > progress.received + 1 or self._is_full_of(packet.worker):
+            self._ask_again(process, progress, now)
+        else:
+            yield from self._take_new(packet, columns, data, progress, now, admit(packet))
 
-    def _take_run(self, run: list[_Arrived], is_admitted: bool, progress: _Progress, now: float) -> Iterator[Delivery]:
-        """Take packets that follow each other; where one is at fault, each by itself."""
-        packets = [arrived.packet for arrived in run]
-        first, last = packets[0], packets[-1]
-        try:
-            blocks = self._blocks(run) if is_admitted else []
-        except (DecodingError, MemoryContractError) as error:
-            if len(run) > 1:
-                for arrived in run:
-                    if not progress.rejection:
-                        yield from self._take_run([arrived], is_admitted, progress, now)
-                return
-            if isinstance(error, MemoryContractError):
-                self.reject(first.receipt, str(error))
-                return
-            self._note_malformed(first.worker, error)
-            blocks = []
-        if first.sequence > progress.received + 1 and progress.received:
-            line = "packets %d to %d of worker %s are lost for good"
-            self.say(first.worker, logging.WARNING, line, progress.received + 1, first.sequence - 1, first.worker)
-        progress.advance(first.sequence)
-        progress.received = last.sequence
-        buffer = Buffer(stream=progress.stream_of(first), blocks=blocks)
-        samples = sum(packet.samples for packet in packets)
-        is_dropped = len(buffer) < samples
-        if is_dropped:
-            progress.stretch = last.sequence + 1
-        records = [arrived.record for arrived in run]
-        size_bytes = sum(len(arrived.record) + arrived.packet.body_bytes + _PACKET_BYTES for arrived in run)
-        self._waiting.append(_Waiting(last.receipt, samples, records, progress, is_dropped, size_bytes))
-        self._waiting_bytes[last.worker] += size_bytes
+    def _pass_over_lost(self, packet: m.SamplePacket, progress: _Progress) -> None:
+        """Wait no more for entries that the worker has no more."""
+        missing, first_kept = progress.received + 1, min(packet.oldest, packet.first)
+        if first_kept <= missing:
+            return
+        if progress.received:
+            line = "entries %d to %d of worker %s are lost for good"
+            self.say(packet.worker, logging.WARNING, line, missing, first_kept - 1, packet.worker)
+        progress.begin_stretch(first_kept)
+
+    def _ask_again(self, process: Process, progress: _Progress, now: float) -> None:
+        if progress.may_ask(now):
+            with self._lock:
+                self._acks[process] = True
+
+    def _acknowledge(self, process: Process) -> None:
+        with self._lock:
+            self._acks.setdefault(process, False)
+
+    def _take_new(
+        self,
+        packet: m.SamplePacket,
+        columns: memoryview,
+        data: bytes | memoryview,
+        progress: _Progress,
+        now: float,
+        is_admitted: bool,
+    ) -> Iterator[Delivery]:
+        """Take what is new of a packet that begins no later than the next entry."""
+        known = progress.received
+        blocks: list[SampleBlock] = []
         episodes: list[EpisodeStats] = []
-        for packet in packets:
-            uncovered = max(0, len(packet.episodes) - packet.samples)  # an episode has a sample, a test episode none
-            if packet.episodes and self._reports.take(packet.worker, uncovered, now):
-                episodes += packet.episodes
-        yield Delivery(buffer, tuple(episodes), last.receipt, progress.awaits)
+        samples = 0
+        try:
+            refuse_misnumbered(packet)
+            skipped = samples_up_to(packet, known)
+            samples = packet.samples - skipped
+            if is_admitted and samples:
+                blocks = [self._decoded(packet, columns).after(skipped)]
+            episodes = [report for entry, report in packet.episodes if entry > known]
+        except MemoryContractError as error:
+            self.reject(packet.receipt, str(error))
+            return
+        except DecodingError as error:
+            self._note_malformed(packet.worker, error)
+            is_admitted = False
+        buffer = Buffer(stream=progress.stream_of(packet), blocks=blocks)
+        progress.received = packet.last
+        if not is_admitted:
+            progress.begin_stretch(packet.last + 1)
+        size_bytes = len(data) + packet.body_bytes + _PACKET_BYTES
+        message = data if is_admitted else None
+        with self._lock:
+            self._waiting.append(_Waiting(packet.receipt, known + 1, samples, message, progress, size_bytes))
+        self._waiting_bytes[packet.worker] += size_bytes
+        uncovered = max(0, len(episodes) - samples)  # an episode has a sample, a test episode none
+        if not self._reports.take(packet.worker, uncovered, now):
+            episodes = []
+        yield Delivery(buffer, tuple(episodes), packet.receipt, progress.awaits)
 
-    def _blocks(self, run: list[_Arrived]) -> list[SampleBlock]:
-        check = self.check
-        bodies = ((arrived.packet, arrived.body) for arrived in run if arrived.packet.samples)
-        blocks = decode_bodies(bodies, check=None if check is None else check.structure)
-        if check is not None:
-            for block in blocks:
-                check.values(block)
-        return blocks
+    def _decoded(self, packet: m.SamplePacket, columns: memoryview) -> SampleBlock:
+        if self.check is None:
+            return decode_body(packet, columns)
+        block = decode_body(packet, columns, check=self.check.structure)
+        self.check.values(block)
+        return block
 
     def _is_full_of(self, worker: str) -> bool:
-        """Whether what waits for memory and log is too much, and a worker has more than its share of it."""
+        """Whether what waits for memory and store is too much, and a worker has more than its share of it."""
         waiting, total_bytes = self._waiting_bytes, self.limits.total_bytes
         return waiting[worker] * len(waiting) > total_bytes and waiting.total() > total_bytes
 
@@ -335,29 +344,29 @@ class Receiver:
             if len(self._processes) > _MAX_PROCESSES:
                 oldest, ended = next(iter(self._processes.items()))
                 del self._processes[oldest]
-                if not ended.rejection and ended.logged < ended.received:
+                if not ended.rejection and ended.stored < ended.received:
                     self._processes[oldest] = ended  # something of it waits
             return progress
 
     # -- the memory's answer (training thread) -------------------------------------------------------
 
     def confirm(self, receipts: Sequence[Receipt]) -> None:
-        """The memory has stored these packets."""
+        """The memory has these entries."""
         with self._lock:
-            for worker, incarnation, sequence in receipts:
+            for worker, incarnation, entry in receipts:
                 progress = self._processes.get((worker, incarnation))
                 if progress is not None:
-                    progress.confirmed = max(progress.confirmed, sequence)
+                    progress.confirmed = max(progress.confirmed, entry)
                     if not progress.awaits:
                         progress.trained = progress.confirmed
                     self._acks.setdefault((worker, incarnation), False)
 
     def note_trained(self, receipt: Receipt) -> None:
-        """The training steps that packets up to this one allow are made; their worker awaits it."""
+        """The training steps that entries up to this one allow are made; their worker awaits it."""
         with self._lock:
             progress = self._processes.get(receipt[:2])
             if progress is not None:
-                progress.trained = max(progress.trained, receipt.sequence)
+                progress.trained = max(progress.trained, receipt.entry)
                 self._acks.setdefault(receipt[:2], False)
 
     def remind(self, worker: str) -> None:
@@ -372,19 +381,15 @@ class Receiver:
     def receipts(self) -> tuple[Receipt, ...]:
         """What of each worker process is in the memory."""
         with self._lock:
-            return self._receipts("confirmed")
+            processes = self._processes.items()
+            return tuple(Receipt(*process, known.confirmed) for process, known in processes if known.confirmed)
 
     @property
     def unstored_samples(self) -> int:
         """Samples that are in the memory and not stored: after a kill they come again."""
         with self._lock:
-            waiting = {id(waiting): waiting for waiting in (*self._waiting, *self._written)}.values()
-            return sum(
-                waiting.samples
-                for waiting in waiting
-                if waiting.last.sequence <= waiting.progress.confirmed
-                and not (waiting.is_dropped or waiting.progress.rejection)
-            )
+            waiting = [one for one in self._waiting if one.last.entry <= one.progress.confirmed]
+        return sum(one.samples for one in waiting if one.is_stored_later)
 
     def reject(self, receipt: Receipt, reason: str) -> None:
         """Take nothing more of a worker process, and acknowledge nothing more: its samples do not fit the memory.
@@ -408,63 +413,75 @@ class Receiver:
             progress = self._processes.get(receipt[:2])
             return progress is None or bool(progress.rejection)
 
-    # -- the log, and what is due (connection's thread) ----------------------------------------------
+    # -- the store, and what is due (connection's thread) --------------------------------------------
 
     def write(self, now: float) -> None:
-        """Write to the log what the memory has stored. What the disk does not take now waits."""
-        self._settle(now)
-        while self._write_some(now):
+        """Store what the memory has, and acknowledge what is stored. What the disk does not take now waits."""
+        while self._is_settled(now) and self._write_group(now):
             pass
 
-    def _write_some(self, now: float) -> bool:
-        """Write a moderate part of it, so that a disk with little room takes what it can; whether there is more."""
-        if self._log is not None and not self._log.can_write(now):
+    def finish(self) -> None:
+        """Store all that the memory has, however long it takes, before the store is closed."""
+        self.write(math.inf)
+        while self._store is not None and self._store.wait():
+            self.write(math.inf)
+
+    def _is_settled(self, now: float) -> bool:
+        """Whether nothing is being stored; what was, is acknowledged."""
+        if self._store is not None and not self._store.is_settled(now):
             return False
-        records: list[memoryview] = []
-        done = samples = size_bytes = 0
+        self._note_stored(self._writing)
+        self._writing = 0
+        return True
+
+    def _write_group(self, now: float) -> bool:
+        """Begin to store what comes first; False: there is nothing, or it is too early."""
+        group: list[_Waiting] = []
+        size_bytes = 0
         for waiting in self._waiting:
             progress = waiting.progress
-            if size_bytes >= _WRITE_BYTES or (not progress.rejection and waiting.last.sequence > progress.confirmed):
+            is_open = waiting.last.entry > progress.confirmed and not progress.rejection
+            if is_open or size_bytes >= _GROUP_BYTES:
                 break
-            done += 1
-            if not (waiting.is_dropped or progress.rejection):
-                records += waiting.records
-                samples += waiting.samples
-                size_bytes += waiting.size_bytes
-        if records and self._log is not None and not self._log.append(b"".join(records), now, samples, len(records)):
+            group.append(waiting)
+            size_bytes += waiting.size_bytes
+        kept = [waiting for waiting in group if waiting.is_stored_later]
+        if self._store is None or not kept:
+            self._note_stored(len(group))
+            return bool(group)
+        if size_bytes < _GROUP_BYTES and not self._store.is_due(now):
             return False
-        self._written.extend(self._waiting.popleft() for _ in range(done))
-        self._written_samples += samples
-        self._settle(now)
-        return size_bytes >= _WRITE_BYTES
+        self._writing = len(group)
+        self._store.write(self._head_of(group, kept), [waiting.message or b"" for waiting in kept], now)
+        return True
 
-    def _settle(self, now: float) -> None:
-        """Acknowledge what was written when the log has stored it; write it again where the log could not."""
-        if not self._written:
-            return
-        is_stored = self._log is None or self._log.settle(now)
-        if is_stored is None:
-            return
-        if is_stored:
-            self.samples += self._written_samples
-            for waiting in self._written:
-                self._note_stored(waiting)
-            if self._log is not None:
-                self._log.keep_newest(self._keep_samples)
-        else:
-            self._waiting.extendleft(reversed(self._written))
-        self._written.clear()
-        self._written_samples = 0
+    def _head_of(self, group: Sequence[_Waiting], kept: Sequence[_Waiting]) -> StoreHead:
+        """What the store holds with this group, of which some packets are kept."""
+        held = sum(waiting.samples for waiting in kept)
+        stored = {process: progress.stored for process, progress in self._processes.items()}
+        stored |= {waiting.last[:2]: waiting.last.entry for waiting in group if not waiting.progress.rejection}
+        progress = (
+            StoredProgress(*process, entry, self._processes[process].lost_samples)
+            for process, entry in stored.items()
+            if entry
+        )
+        begins = tuple(waiting.begin for waiting in kept)
+        return StoreHead(self.run, self.samples + held, held, tuple(progress), begins=begins)
 
-    def _note_stored(self, waiting: _Waiting) -> None:
-        worker, incarnation, sequence = waiting.last
-        self._waiting_bytes[worker] -= waiting.size_bytes
-        if not self._waiting_bytes[worker]:
-            del self._waiting_bytes[worker]
-        if not waiting.progress.rejection:
-            waiting.progress.logged = max(waiting.progress.logged, sequence)
+    def _note_stored(self, packets: int) -> None:
+        """So many packets are stored, or need not be."""
+        for _ in range(packets):
             with self._lock:
-                self._acks.setdefault((worker, incarnation), False)
+                waiting = self._waiting.popleft()
+            worker, incarnation, entry = waiting.last
+            self._waiting_bytes[worker] -= waiting.size_bytes
+            if not self._waiting_bytes[worker]:
+                del self._waiting_bytes[worker]
+            if waiting.is_stored_later:
+                self.samples += waiting.samples
+            if not waiting.progress.rejection:
+                waiting.progress.stored = max(waiting.progress.stored, entry)
+                self._acknowledge((worker, incarnation))
 
     def due(self) -> list[m.Ack | m.Dismissal]:
         """What is to be said to the workers; `not_said` takes back what could not be sent."""
@@ -477,7 +494,7 @@ class Receiver:
             if progress is not None and not progress.rejection:
                 received = progress.received if again else progress.confirmed
                 trained = progress.trained if progress.awaits else 0
-                messages.append(m.Ack(*process, progress.logged, received, again, trained))
+                messages.append(m.Ack(*process, progress.stored, received, again, trained))
         known = [process for process in dismissals if process in self._processes]
         return messages + [m.Dismissal(*process, self._processes[process].rejection) for process in known]
 
@@ -496,38 +513,13 @@ class Receiver:
         return bool(self._acks or self._dismissals)
 
     def metrics(self) -> dict[str, float]:
-        """Losses and refusals since the start, and whether the log takes nothing now."""
+        """Losses and refusals since the start, and whether the store takes nothing now."""
         return {
             "lost_samples_total": self._lost_samples,
             "refused_packets_total": self.malformed,
             "rejected_workers_total": self._rejected,
-            "log_fails": int(self._log is not None and bool(self._log.alarm)),
+            "log_fails": int(self._store is not None and bool(self._store.alarm)),
         }
-
-
-def _runs(
-    packets: Iterator[_Arrived], admit: Callable[[m.SamplePacket], bool]
-) -> Iterator[tuple[list[_Arrived], bool]]:
-    """Packets that follow each other as one run, up to a moderate size; those that are not admitted by themselves."""
-    run: list[_Arrived] = []
-    size_bytes = 0
-    for arrived in packets:
-        packet, is_admitted = arrived.packet, admit(arrived.packet)
-        if run and not (
-            is_admitted
-            and packet.sequence == run[-1].packet.sequence + 1
-            and packet.breaks == run[-1].packet.breaks
-            and size_bytes + packet.body_bytes <= _RUN_BYTES
-        ):
-            yield run, True
-            run, size_bytes = [], 0
-        if is_admitted:
-            run.append(arrived)
-            size_bytes += packet.body_bytes
-        else:
-            yield [arrived], False
-    if run:
-        yield run, True
 
 
 def _merged(buffers: Iterator[Buffer]) -> Iterator[Buffer]:

@@ -1,14 +1,16 @@
-"""The control loop's end of delivery: samples into mapped files, which another process reads (`outbox`)."""
+"""The control loop's end of delivery: entries into mapped files, which the link reads (`Source`)."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
+import os
 import secrets
+import shutil
 import threading
 from collections import deque
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,17 +25,13 @@ from tmrl_like.delivery.segments import (
     LOST,
     MAX_RECORD_BYTES,
     NEXT,
-    NEXT_BYTES,
     RECORD_BYTES,
     REPORT,
     ROW,
-    SEAL,
     STRUCTURE,
     Segment,
-    Structure,
     padded,
     path_of,
-    segments_in,
 )
 from tmrl_like.errors import EncodingError
 from tmrl_like.types import EpisodeStats
@@ -44,6 +42,7 @@ log = logging.getLogger("tmrl_like.delivery")
 _SEGMENT_BYTES = 1 << 20
 _MAX_SEGMENT_BYTES = 8 << 20
 _ROWS = 64  # a segment has room for, within these limits
+_LEFT_BYTES = 256 << 20  # at most so much is left on a disk to others
 _SPARE = 3  # segments that wait to be filled
 _MAX_SPARE = 16
 _MANY = 16  # segments that nobody has read: from here on new ones are larger, since each takes a file descriptor
@@ -51,16 +50,16 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 class SampleLog:
-    """Samples, reports and breaks of one process, in a folder: what `append` returned from outlives the process.
+    """The entries of one control loop, in a folder: samples, reports and breaks. What was appended outlives it.
 
     One thread, the control thread, appends. It never waits and makes no system call, but for a new file where `refill`
     comes too late. Beyond the limit, or on a disk that is full, new samples are dropped and counted, and what comes
     after them begins with a break.
 
     Attributes:
-        incarnation: of this process.
-        samples: those that are stored.
-        lost_samples: those that were dropped here.
+        incarnation: names these entries.
+        entries: how many there are; the number of the newest.
+        lost_samples: samples that were dropped here.
         alarm: what the worker's user should know; empty: all is well.
     """
 
@@ -74,19 +73,17 @@ class SampleLog:
 
         Args:
             folder: where they are.
-            max_bytes: of samples that nobody has read; at least two files' worth is kept.
-            incarnation: of this process; 0: a random one.
+            max_bytes: of entries that are not stored; at least two files' worth is kept.
+            incarnation: names these entries; 0: a random number.
         """
         self.incarnation = incarnation or secrets.randbits(62) + 1
-        self.samples = self.lost_samples = 0
+        self.entries = self.lost_samples = 0
         self.alarm = ""
         self._folder = folder.path
         self._is_checked = not folder.is_private
         self._max_bytes = max_bytes
         self._segment_bytes = max(_SEGMENT_BYTES // 16, min(_SEGMENT_BYTES, max_bytes // 8)) & ~7
-        for path in segments_in(folder.path):
-            _remove_if_never_filled(path)
-        self._files = count(1 + max((int(path.stem) for path in segments_in(folder.path)), default=0))
+        self._files = count(1)
         self._numbers = count(1)
         self._spare: deque[Segment] = deque()
         self._used: deque[Segment] = deque()  # oldest first; the one that is being filled comes last
@@ -139,14 +136,13 @@ class SampleLog:
             episode,
         ):
             words = self._words
-            words[at >> 3] = 0
-            words[(at >> 3) + 1] = self._word
+            words[at >> 3] = self._word
             if self._is_checked:
                 self._check(at, end - at)
             self._release()
             self._acquire()
             words[END] = self._at = end
-            self.samples += 1
+            self.entries += 1
         else:
             self._append(sample, observed_at_s, inference_s, period_error_s, policy_version, source, episode)
 
@@ -163,10 +159,8 @@ class SampleLog:
             row = form.row(sample, *timing)
             if row is None:
                 raise EncodingError("a sample does not match its own structure; is another thread changing it?")
-            self._format, self._structure = form, _encoder.encode(Structure(form.schema))
-        if self._write(ROW if form.size_bytes else FREE_ROW, row, form):
-            self.samples += 1
-        else:
+            self._format, self._structure = form, bytes(form.encoded_schema)
+        if not self._write(ROW if form.size_bytes else FREE_ROW, row, form):
             self.lost_samples += 1
             if self._segment is not None:
                 self._segment.words[LOST] = self.lost_samples
@@ -184,14 +178,16 @@ class SampleLog:
     def _write_break(self) -> None:
         if self._has_room(RECORD_BYTES) and self._segment is not None:
             self._segment.write(BREAK, b"")
+            self.entries += 1
             self._breaks += 1
             self._is_gap = False
 
     def _write(self, kind: int, content: bytes | bytearray, form: RowFormat | None = None) -> bool:
-        """Append a record, and before it what it needs; False where there is no room."""
+        """Append an entry, and before it what it needs; False where there is no room."""
         segment = self._prepare(RECORD_BYTES + len(content), form)
         if segment is not None:
             segment.write(kind, content)
+            self.entries += 1
         self._is_gap = segment is None
         self._go_on()
         return segment is not None
@@ -210,7 +206,7 @@ class SampleLog:
 
     def _has_room(self, needed: int) -> bool:
         segment = self._segment
-        if segment is not None and segment.words[END] + needed + NEXT_BYTES <= segment.size_bytes:
+        if segment is not None and segment.words[END] + needed <= segment.size_bytes:
             return True
         return needed <= MAX_RECORD_BYTES and self._next_segment(needed)
 
@@ -218,13 +214,14 @@ class SampleLog:
         """Go on in a segment that is free and has room; False: there is none."""
         while len(self._used) > 1 and self._used[0].is_free:
             self._spare.append(self._used.popleft())
-        segment = self._take(HEAD_BYTES + needed + NEXT_BYTES)
+        segment = self._take(HEAD_BYTES + needed)
         if segment is None:
             return False
-        counts = self._breaks, self.lost_samples, self.samples
+        counts = self.entries + 1, self._breaks, self.lost_samples
         segment.begin(self.incarnation, next(self._numbers), *counts, self._is_checked)
         if self._segment is not None:
-            self._segment.write(NEXT, segment.number.to_bytes(8, "little"))
+            self._segment.order()
+            self._segment.words[NEXT] = segment.file
         self._used.append(segment)
         self._segment, self._described = segment, None
         return True
@@ -260,17 +257,9 @@ class SampleLog:
         self._row_bytes = RECORD_BYTES + form.size_bytes
         self._word = self._row_bytes << 3 | ROW
         self._at = segment.words[END]
-        self._limit = segment.size_bytes - NEXT_BYTES
+        self._limit = segment.size_bytes
 
     # -- any thread ----------------------------------------------------------------------------------
-
-    def seal(self) -> None:
-        """Ask that what was appended so far leaves now, whatever it holds."""
-        asked = None
-        while asked is not self._segment and not self._is_closed:
-            asked = self._segment
-            if asked is not None:
-                asked.words[SEAL] = asked.words[END]
 
     def refill(self) -> None:
         """Have files ready. To be called a few times a second, from another thread than the control thread."""
@@ -311,7 +300,10 @@ class SampleLog:
         return len(segments) > _SPARE and sum(segment.size_bytes for segment in segments) > self._max_bytes
 
     def _make(self, size_bytes: int) -> Segment:
-        path = path_of(self._folder, next(self._files))
+        path = path_of(self._folder, self.incarnation, next(self._files))
+        disk = shutil.disk_usage(self._folder)
+        if disk.free - size_bytes < min(disk.total // 20, _LEFT_BYTES):  # to a trainer's store, perhaps
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         try:
             reserve(path, size_bytes)
             return Segment(path)
@@ -333,16 +325,3 @@ class SampleLog:
                 segment.remove()
             self._used.clear()
             self._spare.clear()
-
-
-def _remove_if_never_filled(path: Path) -> None:
-    """Processes that were killed left it; those that live have the folder's lock, and that is this one."""
-    try:
-        segment = Segment(path)
-    except (OSError, ValueError):  # just made: without a size
-        path.unlink(missing_ok=True)
-        return
-    if segment.is_begun:
-        segment.close()
-    else:
-        segment.remove()

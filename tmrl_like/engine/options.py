@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from tmrl_like.base.options import at_least
 from tmrl_like.errors import expect
@@ -58,5 +59,5 @@ def _node_url(text: str) -> str:
 
 def address_of(node: str) -> tuple[str, int]:
     """Host and port of a node, as `EngineOptions` keeps it."""
-    host, _, port = node.partition("://")[2].rpartition(":")
-    return host.strip("[]"), int(port)
+    parts = urlsplit(node)
+    return parts.hostname or "", parts.port or _DEFAULT_PORT

@@ -1,13 +1,17 @@
-"""What the parts call things at an engine's nodes: subjects and streams.
+"""What the parts call things at an engine's nodes: subjects, the stream, the bucket.
 
-    tmrl.RUN.s.PART.SITE.WORKER   samples, which the stream tmrl-RUN keeps
-    tmrl.RUN.b.PART.SITE.WORKER   signs of life
-    tmrl.RUN.a.SITE               acknowledgements and dismissals for a site's workers
-    tmrl.RUN.p                    policies, for all gateways
-    tmrl.RUN.g.SITE               the state of a site's gateway
+    tmrl.RUN.s.SITE.WORKER.SHARE   samples, which the stream tmrl-RUN keeps
+    tmrl.RUN.b.SITE.WORKER.SHARE   signs of life
+    tmrl.RUN.a.SITE                acknowledgements and dismissals for a site's workers
+    tmrl.RUN.p                     policies, for all gateways
+    tmrl.RUN.g.SITE                the state of a site's gateway
 
 RUN, SITE and WORKER are tokens: names as `token` writes them. The site is the name of the gateway's user, so that its
 rights can name it: no site sends or hears what is another's. docs/guide/engine.md has the rights of each role.
+
+SHARE says whose the worker is, however many ranks there are: the digits of `share_of(worker, 720720)`, a number that
+each size from 1 to 16 divides. One subject with wildcards holds the workers of a rank, and these are the workers that a
+server would give it.
 """
 
 from __future__ import annotations
@@ -19,27 +23,22 @@ from hashlib import blake2b
 import msgspec
 
 from tmrl_like.types import Count
-from tmrl_like.wire.messages import Name, share_of
+from tmrl_like.wire.messages import share_of
 
-PARTS = 16
-SEATS = "tmrl-seats"
-"""The bucket with the trainer's seat of each run."""
+MAX_RANKS = 16
+BUCKET = "tmrl-seats"
+"""Holds the trainer's seat of each run."""
 _LONGEST_TOKEN = 64
+_DIGITS = ((2, 4), (3, 2), (5, 1), (7, 1), (11, 1), (13, 1))
+"""Primes, and how many digits of a share are written to that base, the lowest first."""
+_SHARES = 720_720  # the least number that all sizes up to `MAX_RANKS` divide
 
 
 class GatewayState(msgspec.Struct, frozen=True):
     """What a gateway says of itself, on `gateway_subject`, as msgpack."""
 
-    policy_wanted: bool = False
-    unheard: bool = False  # nobody leads the stream that it publishes to
-
-
-class TrainerSeat(msgspec.Struct, frozen=True):
-    """Who has the trainer's seat of a run: the value in the bucket, as msgpack."""
-
-    name: Name
-    incarnation: Count
-    group: Count = 0  # names the ranks that have it together; 0: one trainer
+    version: Count = 0  # of the newest policy that came whole
+    published_at_s: float = 0.0
 
 
 @functools.lru_cache(10_000)
@@ -52,34 +51,47 @@ def token(name: str) -> str:
     return text if 0 < len(text) <= _LONGEST_TOKEN else f"=={blake2b(name.encode(), digest_size=16).hexdigest()}"
 
 
-def part_of(worker: str) -> int:
-    """Which of the `PARTS` a worker's samples belong to."""
-    return share_of(worker, PARTS)
+@functools.lru_cache(10_000)
+def worker_tokens(worker: str) -> str:
+    """WORKER.SHARE of a worker."""
+    share = share_of(worker, _SHARES)
+    places = (str(share // base**place % base) for base, digits in _DIGITS for place in range(digits))
+    return ".".join((token(worker), *places))
 
 
-def rank_of(worker: str, size: int) -> int:
-    """Which of so many ranks reads the part that a worker's samples belong to."""
-    return part_of(worker) % size
+def _share_of_rank(number: int, size: int) -> str:
+    """What the tokens of all workers of a rank match."""
+    tokens = []
+    for base, digits in _DIGITS:
+        for place in range(digits):
+            is_told = size % base ** (place + 1) == 0
+            tokens.append(str(number // base**place % base) if is_told else "*")
+    return ".".join(tokens)
 
 
 def samples_subject(run: str, site: str, worker: str) -> str:
-    """Where a worker's bundles go."""
-    return f"tmrl.{token(run)}.s.{part_of(worker)}.{token(site)}.{token(worker)}"
+    """Where a worker's packets go."""
+    return f"tmrl.{token(run)}.s.{token(site)}.{worker_tokens(worker)}"
 
 
 def beats_subject(run: str, site: str, worker: str) -> str:
     """Where a worker's signs of life go."""
-    return f"tmrl.{token(run)}.b.{part_of(worker)}.{token(site)}.{token(worker)}"
+    return f"tmrl.{token(run)}.b.{token(site)}.{worker_tokens(worker)}"
 
 
-def samples_of_part(run: str, part: int | None = None) -> str:
-    """All samples of a part, or of all parts; with them as its subjects, the stream's."""
-    return f"tmrl.{token(run)}.s.{'>' if part is None else f'{part}.>'}"
+def all_samples(run: str) -> str:
+    """All samples: what the stream keeps."""
+    return f"tmrl.{token(run)}.s.>"
 
 
-def beats_of_part(run: str, part: int | None = None) -> str:
-    """All signs of life of a part, or of all parts."""
-    return f"tmrl.{token(run)}.b.{'*' if part is None else part}.*.*"
+def samples_of_rank(run: str, number: int, size: int) -> str:
+    """The samples of a rank's workers."""
+    return f"tmrl.{token(run)}.s.*.*.{_share_of_rank(number, size)}"
+
+
+def beats_of_rank(run: str, number: int, size: int) -> str:
+    """The signs of life of a rank's workers; rank 0 hears all of them."""
+    return f"tmrl.{token(run)}.b.*.*.{_share_of_rank(number, size if number else 1)}"
 
 
 def acks_subject(run: str, site: str) -> str:

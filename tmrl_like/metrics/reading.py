@@ -14,6 +14,11 @@ Record = dict[str, Any]
 """A flat dictionary with a "kind" ("round", "episode" or "warm_up"); docs/metrics.md says what is in it."""
 
 
+def numbers_of(record: Record) -> dict[str, float]:
+    """What of a record are numbers."""
+    return {k: v for k, v in record.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+
+
 def read_records(path: Path, last_bytes: float = math.inf) -> Iterator[Record]:
     """The records of a file, or of its end, oldest first; none where there is no file.
 

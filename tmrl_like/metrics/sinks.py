@@ -14,11 +14,12 @@ from typing import Any, Protocol
 from tmrl_like.base.text import clock, counted
 from tmrl_like.base.threads import start_thread
 from tmrl_like.errors import MissingExtraError
-from tmrl_like.metrics.reading import Record
+from tmrl_like.metrics.reading import Record, numbers_of
+from tmrl_like.wire.condition import FIGURES
 
 log = logging.getLogger("tmrl_like.metrics")
 
-_SHOWN = {
+SHOWN = {
     "return_test_mean": "[green]test {:.2f}[/green]",
     "return_train_mean": "train {:.2f}",
     "reward_recent_mean": "reward {:.3g}",
@@ -28,7 +29,7 @@ _SHOWN = {
     "training_steps_per_env_step": "x{:.2f}",
     "sample_age_p50_s": "samples {:.2f} s old",
 }
-_SHOWN_IF_ANY = {
+SHOWN_IF_ANY = {
     "overruns_total": "overruns: {:.0f}",
     "env_faults_total": "environment faults: {:.0f}",
     "rejected_workers_total": "rejected workers: {:.0f}",
@@ -43,8 +44,8 @@ _GROUPS = {  # of TensorBoard's tags, by how a metric's name begins; what an age
         "timing": "sample_age_ policy_age_ policy_staleness_ inference_ period_error_ safe_action_ "
         "takeover_ demonstration_ action_change_",
         "schedule": "epoch round idle_s time_s training_steps_ env_steps_ dropped_stale_ memory_transitions",
-        "fleet": "workers deadline_miss_ safe_steps_ overruns_ env_faults_ env_rebuilds_ lost_samples_ unacknowledged_ "
-        "policy_lag_ refused_packets_ rejected_workers_ log_fails",
+        "fleet": " ".join(figure.metric_of(field) for field, figure in FIGURES.items() if figure.is_summed)
+        + " workers deadline_miss_ lost_samples_ policy_lag_ refused_packets_ rejected_workers_ log_fails",
         "diagnosis": "learning observation_ action_spread policy_change critic_spread reward_low reward_high value_",
         "losses": "loss_",
         "in_force": "agent. memory. trainer.",
@@ -53,7 +54,7 @@ _GROUPS = {  # of TensorBoard's tags, by how a metric's name begins; what an age
 DOES_IT_LEARN = "does it learn?"
 
 _COMPARED_EPISODES = 10  # the first ones of a run beside the last ones
-_COMPARED = ("return_test_mean", "return_train_mean", "env_steps_total")  # beside the hyper-parameters of each run
+COMPARED = ("return_test_mean", "return_train_mean", "env_steps_total")  # beside the hyper-parameters of each run
 
 
 class Sink(Protocol):
@@ -159,14 +160,14 @@ class TensorBoardSink:
         except ImportError:
             raise MissingExtraError("TensorBoard is not installed: pip install 'tmrl_like[tensorboard]'") from None
         self._writer: Any = SummaryWriter(str(folder))
-        for summary in hparams(hyper_parameters or {}, dict.fromkeys(map(tag_of, _COMPARED), 0.0)):
+        for summary in hparams(hyper_parameters or {}, dict.fromkeys(map(tag_of, COMPARED), 0.0)):
             self._writer.file_writer.add_summary(summary)
 
     def write(self, record: Record) -> None:
         if record.get("kind") != "round":
             return
         try:
-            for name, value in _numbers(record).items():
+            for name, value in numbers_of(record).items():
                 self._writer.add_scalar(tag_of(name), value, record["training_steps_total"])
         except Exception as error:
             log.error("TensorBoard: %s", error)
@@ -220,7 +221,7 @@ class WandbSink:
             run = self._start()
             while (record := self._queue.get()) is not None:
                 if record.get("kind") == "round":
-                    run.log(_numbers(record))
+                    run.log(numbers_of(record))
             run.finish()
         except Exception as error:
             self.failed = str(error) or type(error).__name__
@@ -244,11 +245,11 @@ def describe_round(record: Record) -> str:
     """One readable line about a round."""
     parts = [f"[bold]{clock(record.get('time_s', 0.0))}[/bold]"]
     never = "terminated_test_share" if not record.get("terminated_test_share") else ""  # it may have no such state
-    parts += [text.format(record[name]) for name, text in _SHOWN.items() if name in record and name != never]
+    parts += [text.format(record[name]) for name, text in SHOWN.items() if name in record and name != never]
     parts += [f"loss {words}"] if (words := loss_in_words(record)) else []
     if learns := learns_in_words(record):
         parts.append(f"{DOES_IT_LEARN} " + (f"[red]{learns}[/red]" if learns.startswith("no") else learns))
-    parts += [f"[red]{text.format(record[name])}[/red]" for name, text in _SHOWN_IF_ANY.items() if record.get(name)]
+    parts += [f"[red]{text.format(record[name])}[/red]" for name, text in SHOWN_IF_ANY.items() if record.get(name)]
     return f"epoch {record['epoch']} round {record['round']}: " + " · ".join(parts)
 
 
@@ -275,7 +276,3 @@ def loss_in_words(record: Record) -> str:
 def tag_of(name: str) -> str:
     """A metric's name with its group before it, as TensorBoard shows it."""
     return f"{next((group for group, begins in _GROUPS.items() if name.startswith(begins)), 'agent')}/{name}"
-
-
-def _numbers(record: Record) -> dict[str, float]:
-    return {k: v for k, v in record.items() if isinstance(v, int | float) and not isinstance(v, bool)}

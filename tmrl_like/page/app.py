@@ -25,12 +25,14 @@ log = logging.getLogger("tmrl_like.page")
 
 DEFAULT_PORT = 7791
 _STATIC = Path(__file__).with_name("static")
-_FILES = {"/": "page.html", "/page.js": "page.js", "/page.css": "page.css"}
-_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
+_FILES = {
+    "/": ("page.html", "text/html"),
+    "/page.js": ("page.js", "text/javascript"),
+    "/page.css": ("page.css", "text/css"),
+}
 _MAX_BROWSERS = 20
 _MAX_CONNECTIONS = 100
 _SLOW_S = 10.0  # who sends or takes nothing for so long is left
-_FRESH_S = 1.0  # Prometheus is shown nothing older, where the server answers
 _HEADERS = {  # nothing from elsewhere, nothing inside another page, and no other site reads it
     "content-security-policy": "default-src 'self'; img-src data:; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
@@ -109,7 +111,6 @@ class _Server(ThreadingTCPServer):
     def __init__(self, watcher: Watcher, bind: str, port: int) -> None:
         self.address_family = socket.AF_INET6 if ":" in bind else socket.AF_INET
         self.watcher = watcher
-        self.browsers = threading.Semaphore(_MAX_BROWSERS)
         self._connections = threading.Semaphore(_MAX_CONNECTIONS)
         super().__init__((bind, port), _Answer)
 
@@ -150,10 +151,13 @@ class _Answer(BaseHTTPRequestHandler):
         elif path == "/events":
             self._events()
         elif path == "/metrics":
-            self._say(200, self._metrics(), "text/plain; version=0.0.4")
+            watcher = self.server.watcher
+            silent_s = time.monotonic() - watcher.seen_at
+            text = exposition(watcher.sight, silent_s, watcher.history.round)
+            self._say(200, text, "text/plain; version=0.0.4")
         elif path in _FILES:
-            file = _STATIC / _FILES[path]
-            self._say(200, file.read_text(encoding="utf-8"), _TYPES[file.suffix])
+            file, media_type = _FILES[path]
+            self._say(200, (_STATIC / file).read_text(encoding="utf-8"), media_type)
         else:
             self._say(404, "there is no such page\n")
 
@@ -164,30 +168,19 @@ class _Answer(BaseHTTPRequestHandler):
         self.wfile.write(text.encode())
 
     def _events(self) -> None:
-        if not self.server.browsers.acquire(blocking=False):
+        browser, watcher = Browser(), self.server.watcher
+        if len(watcher.browsers) >= _MAX_BROWSERS:
             self._say(503, f"{_MAX_BROWSERS} browsers look at this page already\n")
             return
-        browser, watcher = Browser(), self.server.watcher
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.end_headers()
+        watcher.welcome(browser)
         try:
-            self.send_response(200)
-            self.send_header("content-type", "text/event-stream")
-            self.end_headers()
-            watcher.browsers.add(browser)
-            watcher.want()
             for event in browser:
                 self.wfile.write(event)
         finally:
             watcher.browsers.discard(browser)
-            self.server.browsers.release()
-
-    def _metrics(self) -> str:
-        watcher, asked = self.server.watcher, time.monotonic()
-        watcher.want()
-        while watcher.session.connected and time.monotonic() < asked + _FRESH_S:
-            if watcher.seen_at > asked - _FRESH_S:
-                break
-            time.sleep(0.05)
-        return exposition(watcher.sight, time.monotonic() - watcher.seen_at, watcher.figures.round)
 
     def end_headers(self) -> None:
         for name, value in _HEADERS.items():

@@ -16,7 +16,7 @@ from tmrl_like.base.factories import signature_of
 from tmrl_like.base.text import one_line
 from tmrl_like.errors import ConfigError, PolicyError
 from tmrl_like.policies.weight_file import Manifest, OnDisk, refuse_misfit
-from tmrl_like.policies.weights import WeightsCopy, form_of, manifest_of_tensors, parse_weights, serialize_weights
+from tmrl_like.policies.weights import WeightsCopy, form_of, manifest_of_tensors, parse_weights
 
 _SPACES = "observation_space", "action_space"
 
@@ -107,15 +107,18 @@ class ActorModule(OnDisk, torch.nn.Module, ABC):
 
     def snapshot(self) -> dict[str, torch.Tensor]:
         """A copy of parameters and buffers on the CPU, as they are now."""
+        return self._copy().tensors
+
+    def weights(self) -> bytes:
+        """The parameters and buffers as safetensors bytes."""
+        return bytes(self._copy().file)
+
+    def _copy(self) -> WeightsCopy:
         own = self.state_dict()
         copy = WeightsCopy(form_of(own))
         copy.fill(own)
         copy.wait()
-        return copy.tensors
-
-    def weights(self) -> bytes:
-        """The parameters and buffers as safetensors bytes."""
-        return b"".join(serialize_weights(self.snapshot()))
+        return copy
 
     def load_weights(self, weights: bytes | bytearray | memoryview) -> None:
         """Replace parameters and buffers, all of them or, when an error is raised, none.

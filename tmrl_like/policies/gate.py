@@ -20,7 +20,6 @@ from tmrl_like.policies.weight_file import (
     first_not_finite,
     for_the_disk,
     manifest_of,
-    pieces_of_file,
     read_file,
     refuse_misfit,
 )
@@ -115,11 +114,8 @@ class PolicyGate:
         if name := first_not_finite(found):
             raise PolicyError(f"{name} holds values that are not finite")
         if weights[: len(self._slots.header)] != self._slots.header:  # the same in another order
-            slot, start = self._slots.slots[self._slot], 0
-            forms = ((name, *form, memoryview(bytes(found[name].data))) for name, form in self._manifest.items())
-            for piece in pieces_of_file(forms):
-                slot[start : start + len(piece)] = piece
-                start += len(piece)
+            parameters = (found[name].data for name in self._manifest)
+            self._slots.slots[self._slot][:] = b"".join((self._slots.header, *parameters))
         if self._network is not None:
             self._network.bind(self._slots.parameters(self._slot))
             newest = self._slots.input[None].copy()
@@ -157,7 +153,7 @@ class PolicyFiles:
             while self._waiting:
                 path, weights = self._waiting.popleft()
                 if path != self.path or self.path not in [later for later, _ in self._waiting]:
-                    write_atomically(path, *for_the_disk([weights]))
+                    write_atomically(path, *for_the_disk(weights))
         except OSError as error:
             if not self._failed:
                 log.error("cannot save the policy: %s; acting goes on, saving is tried with the next", error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -83,9 +83,9 @@ def code_of(value: Any) -> Code | str:
     return _said(_code_of_object, value)
 
 
-def with_card(pieces: Iterable[bytes | memoryview], card: PolicyCard) -> list[bytes | memoryview]:
-    """A file of weights in pieces, the first of which begins with all of its header, with a card."""
-    return for_the_disk(pieces, {_KEY: msgspec.json.encode(card).decode()})
+def with_card(weights: bytes | memoryview, card: PolicyCard) -> tuple[bytes, memoryview]:
+    """A file of weights, with a card: its header, and what follows it."""
+    return for_the_disk(weights, {_KEY: msgspec.json.encode(card).decode()})
 
 
 def read_card(path: Path) -> PolicyCard | None:

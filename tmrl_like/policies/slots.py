@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tmrl_like.base.files import map_file, reserve
-from tmrl_like.policies.weight_file import Manifest, empty_file, read_file
+from tmrl_like.policies.weight_file import Manifest, layout_of, read_file
 
 FILE = "policies"
 _READY, _BEFORE, _SLOT_WORDS = range(3)  # the newest, the one before it; then three words for each slot: …
@@ -60,9 +60,8 @@ class PolicySlots:
         Raises:
             OSError: there is no room for it.
         """
-        path, empty = folder / FILE, empty_file(manifest)
-        self.header = bytes(empty[0])
-        slot_bytes = sum(len(piece) for piece in empty)
+        path = folder / FILE
+        self.header, slot_bytes = layout_of(manifest)
         step = -(-slot_bytes // 64) * 64
         self._count = lanes + 3
         self._taken = range(_SLOT_WORDS + 3 * self._count, _SLOT_WORDS + 3 * self._count + lanes)  # … and one per lane

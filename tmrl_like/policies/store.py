@@ -111,10 +111,10 @@ class PolicyStore:
 
     # -- the trainer ---------------------------------------------------------------------------------
 
-    def add(self, pieces: list[bytes | memoryview], card: PolicyCard) -> Path:
-        """Keep a version; `pieces` are a file of its weights. OSError: it cannot be written."""
+    def add(self, weights: bytes | memoryview, card: PolicyCard) -> Path:
+        """Keep a version; `weights` are a file. OSError: it cannot be written."""
         path = self.path(card.version)
-        write_atomically(path, *with_card(pieces, card))
+        write_atomically(path, *with_card(weights, card))
         return path
 
     def add_return(self, version: int, return_: float) -> bool:
@@ -136,7 +136,7 @@ class PolicyStore:
         squares = card.std**2 * max(0, card.episodes - 1) + (return_ - mean) * (return_ - moved)
         std = math.sqrt(squares / max(1, card.episodes))
         card = msgspec.structs.replace(card, return_=moved, std=std, episodes=episodes)
-        write_atomically(path, *with_card([weights], card))
+        write_atomically(path, *with_card(weights, card))
         tested: dict[int, tuple[PolicyCard, str]] = {}
         for name, found in self.cards():  # of a version and its tags the version first, whose mean is the newest
             if found.return_ is not None:

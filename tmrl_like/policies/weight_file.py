@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, BinaryIO, NamedTuple, TypeAlias
@@ -63,36 +63,33 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     data_offsets: tuple[_Size, _Size]
 
 
-def pieces_of_file(parameters: Iterable[tuple[str, str, Iterable[int], memoryview]]) -> list[bytes | memoryview]:
-    """Name, dtype, shape and bytes of each parameter -> a file in pieces: its header, then what was given."""
-    header: dict[str, _Entry] = {}
-    pieces: list[bytes | memoryview] = []
-    start = 0
-    for name, dtype, shape, data in parameters:
-        header[name] = _Entry(dtype, list(shape), (start, start + data.nbytes))
-        if data.nbytes:
-            pieces.append(data)
-        start += data.nbytes
-    text = msgspec.json.encode(header)
+def layout_of(manifest: Manifest) -> tuple[bytes, int]:
+    """The header of a file of these parameters, which follow it one after the other, and the size of that file."""
+    entries: dict[str, _Entry] = {}
+    end = 0
+    for name, (dtype, shape) in manifest.items():
+        start, end = end, end + math.prod(shape) * _NUMPY[dtype].itemsize
+        entries[name] = _Entry(dtype, list(shape), (start, end))
+    header = _framed(msgspec.json.encode(entries))
+    return header, len(header) + end
+
+
+def _framed(text: bytes) -> bytes:
+    """A header: its length, and the text, with spaces up to a multiple of 8 bytes."""
     text += b" " * (-len(text) % 8)
-    return [len(text).to_bytes(8, "little") + text, *pieces]
+    return len(text).to_bytes(8, "little") + text
 
 
 def for_the_disk(
-    pieces: Iterable[bytes | memoryview], metadata: Mapping[str, str] = MappingProxyType({})
-) -> list[bytes | memoryview]:
-    """A file in pieces, the first of which begins with all of its header, with other metadata and with checksums."""
-    first, *others = pieces
-    end = 8 + int.from_bytes(first[:8], "little")
-    header = msgspec.json.decode(first[8:end], type=dict[str, Any])
-    body: list[bytes | memoryview] = [memoryview(first)[end:], *others]
-    checksum = 0
-    for piece in body:
-        checksum = zlib.crc32(piece, checksum)
-    text = msgspec.json.encode({**header, _METADATA: {**metadata, _CHECKSUMS: f"{0:08x}{checksum:08x}"}})
-    text += b" " * (-len(text) % 8)
-    head = len(text).to_bytes(8, "little") + text
-    return [head.replace(_OF_HEADER % 0, _OF_HEADER % zlib.crc32(head), 1), *body]
+    weights: bytes | memoryview, metadata: Mapping[str, str] = MappingProxyType({})
+) -> tuple[bytes, memoryview]:
+    """A file's header, with other metadata and with checksums, and what follows it."""
+    end = 8 + int.from_bytes(weights[:8], "little")
+    entries = msgspec.json.decode(weights[8:end], type=dict[str, Any])
+    body = memoryview(weights)[end:]
+    checksums = f"{0:08x}{zlib.crc32(body):08x}"
+    header = _framed(msgspec.json.encode({**entries, _METADATA: {**metadata, _CHECKSUMS: checksums}}))
+    return header.replace(_OF_HEADER % 0, _OF_HEADER % zlib.crc32(header), 1), body
 
 
 def _header(data: memoryview) -> tuple[dict[str, Any], Any, str, memoryview]:
@@ -126,14 +123,6 @@ def read_metadata(file: BinaryIO) -> dict[str, str]:
         return msgspec.convert(_header(memoryview(head))[1], dict[str, str])
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise DamagedPolicyError(f"{file.name} is not a safetensors file: {error}") from None
-
-
-def empty_file(manifest: Manifest) -> list[bytes | memoryview]:
-    """A file of these parameters, all zero, in pieces as `pieces_of_file` has them."""
-    return pieces_of_file(
-        (name, dtype, shape, np.zeros(math.prod(shape) * _NUMPY[dtype].itemsize, np.uint8).data)
-        for name, (dtype, shape) in manifest.items()
-    )
 
 
 def read_file(weights: bytes | bytearray | memoryview) -> dict[str, Parameter]:
@@ -173,7 +162,7 @@ class OnDisk:
 
     def save(self: Any, path: str | os.PathLike[str]) -> None:
         """Write the weights atomically: after a kill the file is the old one or the new one, whole."""
-        write_atomically(Path(path), *for_the_disk([self.weights()]))
+        write_atomically(Path(path), *for_the_disk(self.weights()))
 
     def load(self: Any, path: str | os.PathLike[str], device: str = "cpu") -> Any:
         """Read weights written by `save`; returns what `to_device(device)` does.

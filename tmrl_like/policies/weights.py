@@ -12,7 +12,7 @@ from typing import TypeAlias
 import torch
 
 from tmrl_like.errors import DivergedError, PolicyError
-from tmrl_like.policies.weight_file import DTYPES, Manifest, pieces_of_file, read_file
+from tmrl_like.policies.weight_file import DTYPES, Manifest, layout_of, read_file
 
 _DTYPES = {name: getattr(torch, usual) for name, usual in DTYPES.items()}
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
@@ -22,23 +22,8 @@ Form: TypeAlias = list[tuple[str, torch.Size, torch.dtype, torch.device]]
 
 
 def manifest_of_tensors(tensors: Mapping[str, torch.Tensor]) -> Manifest:
-    """What their file would hold.
-
-    Raises:
-        PolicyError: a dtype that weights cannot have.
-    """
-    for name, tensor in tensors.items():
-        if tensor.dtype not in _NAMES:
-            raise PolicyError(f"{name} has dtype {tensor.dtype}, which weights cannot have")
-    return {name: (_NAMES[tensor.dtype], tuple(tensor.shape)) for name, tensor in tensors.items()}
-
-
-def serialize_weights(snapshot: Mapping[str, torch.Tensor]) -> list[bytes | memoryview]:
-    """Contiguous tensors on the CPU -> a safetensors file in pieces: its header, then each tensor's own memory."""
-    return pieces_of_file(
-        (name, dtype, shape, snapshot[name].reshape(-1).view(torch.uint8).numpy().data)
-        for name, (dtype, shape) in manifest_of_tensors(snapshot).items()
-    )
+    """What their file would hold; raises as `manifest_of_form`."""
+    return manifest_of_form(form_of(tensors))
 
 
 def form_of(tensors: Mapping[str, torch.Tensor]) -> Form:
@@ -46,14 +31,25 @@ def form_of(tensors: Mapping[str, torch.Tensor]) -> Form:
     return [(name, t.shape, t.dtype, t.device) for name, t in tensors.items()]
 
 
+def manifest_of_form(form: Form) -> Manifest:
+    """What a file of such tensors would hold.
+
+    Raises:
+        PolicyError: a dtype that weights cannot have.
+    """
+    for name, _, dtype, _ in form:
+        if dtype not in _NAMES:
+            raise PolicyError(f"{name} has dtype {dtype}, which weights cannot have")
+    return {name: (_NAMES[dtype], tuple(shape)) for name, shape, dtype, _ in form}
+
+
 class WeightsCopy:
     """Memory on the CPU for a copy of tensors, to be filled often: to make new memory takes longer than to copy.
 
     Attributes:
         form: of the tensors that it takes.
-        tensors: the copy, by name.
-        pieces: the same memory as a safetensors file in pieces.
-        size_bytes: of that file.
+        file: the copy, as a safetensors file.
+        tensors: views of what is in it, by name.
     """
 
     def __init__(self, form: Form) -> None:
@@ -65,11 +61,11 @@ class WeightsCopy:
         self.form = form
         self._gpus = {device for *_, device in form if device.type == "cuda"}
         self._filled: list[torch.cuda.Event] = []
-        self.tensors = {
-            name: torch.empty(shape, dtype=dtype, pin_memory=bool(self._gpus)) for name, shape, dtype, _ in form
-        }
-        self.pieces = serialize_weights(self.tensors)
-        self.size_bytes = sum(map(len, self.pieces))
+        header, size_bytes = layout_of(manifest_of_form(form))
+        memory = torch.empty(size_bytes, dtype=torch.uint8, pin_memory=bool(self._gpus))
+        self.file = memory.numpy().data
+        self.file[: len(header)] = header
+        self.tensors = parse_weights(self.file)
 
     def fill(self, tensors: Mapping[str, torch.Tensor]) -> None:
         """Copy tensors of this form, without waiting for a GPU: it does so in its turn, before it changes them."""
@@ -82,6 +78,9 @@ class WeightsCopy:
         """Wait until it is filled; any thread may."""
         for filled in self._filled:
             filled.synchronize()
+
+    def __del__(self) -> None:
+        self.wait()  # torch, which sees only views of the memory filled, may give it to somebody else
 
 
 def first_not_finite(tensors: Mapping[str, torch.Tensor]) -> str:

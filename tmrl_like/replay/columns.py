@@ -13,8 +13,18 @@ import numpy as np
 from tmrl_like.base import tree
 from tmrl_like.base.functional import prod
 from tmrl_like.errors import MemoryContractError
-from tmrl_like.wire.columns import Leaf
-from tmrl_like.wire.schema import ArrayLeaf, DictNode, ListNode, Node, PlainLeaf, ScalarLeaf, TupleNode, fill, leaves_of
+from tmrl_like.wire.schema import (
+    ArrayLeaf,
+    DictNode,
+    Leaf,
+    ListNode,
+    Node,
+    PlainLeaf,
+    ScalarLeaf,
+    TupleNode,
+    fill,
+    leaves_of,
+)
 
 Array: TypeAlias = np.ndarray[Any, Any]
 Rows: TypeAlias = np.ndarray[Any, np.dtype[np.intp]]

@@ -80,7 +80,7 @@ class MemoryDataloading(Tunable, ABC):
                 `obs_preprocessor`; e.g. data augmentation.
             memory_size: samples to keep; the memory drops the oldest beyond.
             batch_size: transitions per batch, drawn uniformly with replacement.
-            dataset_path: a packet log (a folder or one file of it), or a data set of Minari, to begin
+            dataset_path: samples that were recorded (a folder or one file of it), or a data set of Minari, to begin
                 with; "" for none.
             crc_debug: compare every transition drawn with what the environment produced. Slow; the
                 worker's `crc_debug` must be on as well.

@@ -1,28 +1,39 @@
-"""Data sets that memories start from: packet logs (of `tmrl-like record`, a trainer, a worker), and Minari's."""
+"""Data sets that memories start from: samples that `tmrl-like record` or a trainer has stored, and Minari's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
-from tmrl_like.delivery.log import SUFFIX, PacketLog, Segment, lock_folder, segments_in
+from tmrl_like.base.files import lock_folder
 from tmrl_like.delivery.receiver import Receiver
+from tmrl_like.delivery.sample_store import SUFFIX, SampleStore, StoredFile, StoreHead, files_in, read_files
+from tmrl_like.delivery.segments import incarnations_in, segments_of
+from tmrl_like.delivery.source import Source
 from tmrl_like.errors import CheckpointError, ConfigError
 from tmrl_like.replay.minari import episodes_of, find_minari
-from tmrl_like.types import Buffer, Info, Receipt, StepTiming
+from tmrl_like.types import Buffer, Info, Sample, StepTiming
 from tmrl_like.wire.messages import WireVersionError
-from tmrl_like.wire.packet import Compressor, PacketWriter
-from tmrl_like.wire.records import sealed_packet
+from tmrl_like.wire.packet import Compressor, PacketWriter, encode_rows
 
-_SEGMENT_BYTES = 64 << 20
 _PACKET_BYTES = 256 << 10
+_PACKET_SAMPLES = 2000
+_FILE_BYTES = 16 << 20
+
+Packet = tuple[bytes, int]  # message, number of samples
 
 
 def read_data_set(path: Path) -> Iterator[Buffer]:
     """Yield the samples of a data set, in order.
 
     Args:
-        path: a folder with a packet log, one file of a log, or a Minari data set (its folder or its HDF5 file).
+        path: a sample store, one file of it, a worker's folder in a spool, or a Minari data set (its folder or its HDF5
+            file).
 
     Raises:
         ConfigError: there is none at `path`.
@@ -32,52 +43,80 @@ def read_data_set(path: Path) -> Iterator[Buffer]:
     if (found := find_minari(path)) is not None:
         yield from episodes_of(found)
         return
-    segments = [Segment(file) for file in log_files(path)]
     try:
-        yield from Receiver().replay(segments)
+        yield from Receiver().replay(stored_files(path))
     except WireVersionError as error:
-        raise CheckpointError(f"the data set {path} cannot be read: it holds {error}") from None
+        raise CheckpointError(
+            f"the data set {path} cannot be read: it holds {error}; read it with the tmrl_like that wrote it"
+        ) from None
+
+
+@dataclass
+class _Stream:
+    """How far a stream has come, whose samples are the entries of a process."""
+
+    incarnation: int
+    entries: int = 0
+    episode: int = -1
+    was_reset: bool = False
+
+    def append(self, sample: Sample, writer: PacketWriter) -> None:
+        info = sample.info if isinstance(sample.info, Info) else Info(sample.info)
+        self.episode += info.is_reset and not self.was_reset
+        self.was_reset = info.is_reset
+        timing = info.timing or StepTiming(0.0, 0.0, 0.0, 0)
+        writer.append((*sample[:5], dict(info)), timing, info.is_reset, max(0, self.episode))
+
+    def packet(self, writer: PacketWriter) -> Packet:
+        first, self.entries = self.entries + 1, self.entries + writer.samples
+        header = {"worker": "data set", "incarnation": self.incarnation, "oldest": 1, "breaks": 0}
+        message = encode_rows(writer.rows(), Compressor(), first=first, last=self.entries, **header)
+        return message, writer.samples
 
 
 def write_data_set(folder: str | Path, buffers: Iterable[Buffer]) -> int:
-    """Write samples as a packet log; returns how many. Each stream becomes a process of its own.
+    """Write samples as the log of a trainer; returns how many. Each stream becomes a process of its own.
 
     Args:
-        folder: made if it is not there; must hold no log.
+        folder: made if it is not there; must hold no samples.
         buffers: samples of one or more streams, of any length.
 
     Raises:
         EncodingError: a sample holds something that cannot be stored; the message names the field.
     """
-    sequences: dict[str, int] = {}  # by stream
-    episodes: dict[str, tuple[int, bool]] = {}  # by stream: number of the newest one, whether its reset came last
-
-    def sealed(stream: str, writer: PacketWriter) -> tuple[bytes, int]:
-        sequences[stream] = sequences.get(stream, 0) + 1
-        name = Receipt("data set", list(sequences).index(stream) + 1, sequences[stream])
-        return sealed_packet(name, 0, writer, (), Compressor()), writer.samples
-
-    def records() -> Iterator[tuple[bytes, int]]:
-        for buffer in buffers:
-            writer = PacketWriter()
-            for sample in buffer.memory:
-                info = sample.info if isinstance(sample.info, Info) else Info(sample.info)
-                plain = (*sample[:5], dict(info))
-                number, was_reset = episodes.get(buffer.stream, (-1, False))
-                number += info.is_reset and not was_reset
-                episodes[buffer.stream] = number, info.is_reset
-                writer.append(plain, info.timing or StepTiming(0.0, 0.0, 0.0, 0), info.is_reset, max(0, number))
-                if writer.size_bytes >= _PACKET_BYTES:
-                    yield sealed(buffer.stream, writer)
-                    writer = PacketWriter()
-            if writer.samples:
-                yield sealed(buffer.stream, writer)
-
-    return write_log(Path(folder), records())
+    return write_log(Path(folder), _files_of(_packets_of(buffers)))
 
 
-def write_log(folder: Path, records: Iterable[tuple[bytes | memoryview, int]]) -> int:
-    """Write sealed packets with their numbers of samples as a log; returns the sum. ConfigError: not in this folder."""
+def _packets_of(buffers: Iterable[Buffer]) -> Iterator[Packet]:
+    streams: dict[str, _Stream] = {}
+    for buffer in buffers:
+        stream = streams.setdefault(buffer.stream, _Stream(len(streams) + 1))
+        writer = PacketWriter()
+        for sample in buffer.memory:
+            stream.append(sample, writer)
+            if writer.size_bytes >= _PACKET_BYTES:
+                yield stream.packet(writer)
+                writer = PacketWriter()
+        if writer.samples:
+            yield stream.packet(writer)
+
+
+def _files_of(packets: Iterable[Packet]) -> Iterator[list[Packet]]:
+    file: list[Packet] = []
+    for packet in packets:
+        file.append(packet)
+        if sum(len(message) for message, _ in file) >= _FILE_BYTES:
+            yield file
+            file = []
+    yield file
+
+
+def write_log(folder: Path, files: Iterable[Sequence[Packet]]) -> int:
+    """Write packets as the log of a trainer, each file at once; returns how many samples they have.
+
+    Raises:
+        ConfigError: not in this folder, or the disk does not take them.
+    """
     refuse_taken(folder)
     try:
         lock = lock_folder(folder)
@@ -85,27 +124,61 @@ def write_log(folder: Path, records: Iterable[tuple[bytes | memoryview, int]]) -
         raise ConfigError(f"cannot write the data set to {folder}: {error}") from None
     if lock is None:
         raise ConfigError(f"{folder} is being written to by another process: choose another folder")
-    packet_log = PacketLog(folder, lock, _SEGMENT_BYTES)
+    store = SampleStore(folder, lock)
     total = 0
     try:
-        for record, samples in records:
-            if packet_log.append(record, 0.0, samples) is None:
-                raise ConfigError(packet_log.alarm)
-            total += samples
+        for packets in filter(None, files):
+            held = sum(samples for _, samples in packets)
+            total += held
+            store.write(StoreHead(samples=total, held=held), [message for message, _ in packets], 0.0)
+            if not store.is_settled(0.0):
+                raise ConfigError(store.alarm)
     finally:
-        packet_log.close()
+        store.close()
     return total
 
 
 def refuse_taken(folder: Path) -> None:
-    """Raise ConfigError where a folder holds a packet log."""
-    if segments_in(folder):
-        raise ConfigError(f"{folder} holds a packet log already: choose another folder")
+    """Raise ConfigError where a folder holds the log of a trainer."""
+    if files_in(folder):
+        raise ConfigError(f"{folder} holds samples already: choose another folder")
 
 
-def log_files(path: Path) -> list[Path]:
-    """The files of the packet log at `path`; raises ConfigError where there is none."""
-    files = [path] if path.is_file() and path.suffix == SUFFIX else segments_in(path)
+def stored_files(path: Path) -> Iterator[StoredFile]:
+    """Read the sample store at `path`, one file of it, or a worker's folder in a spool.
+
+    Raises:
+        ConfigError: there is none.
+        CheckpointError: it cannot be read.
+        WireVersionError: another version wrote it.
+    """
+    incarnations = incarnations_in(path)
+    for incarnation in incarnations:
+        yield from _left_by(path, incarnation)
+    if not incarnations:
+        yield from read_files(_log_files(path))
+
+
+def _left_by(folder: Path, incarnation: int) -> Iterator[StoredFile]:
+    """What a worker process has left, or is filling: of a copy, in which what is whole counts, as after a power cut."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as copy:
+        for path in segments_of(folder, incarnation):
+            try:
+                with contextlib.suppress(FileNotFoundError):  # its worker has just removed it
+                    shutil.copy(path, copy)
+            except OSError as error:
+                raise CheckpointError(f"the data set {folder} cannot be read: {error}") from None
+        source = Source(Path(copy), unquote(folder.name), incarnation, is_dead=True)
+        source.forget(source.stored)
+        while (found := source.packet_after(source.stored, 1, _PACKET_SAMPLES, _PACKET_BYTES)) is not None:
+            yield StoredFile(folder, StoreHead(), [memoryview(source.encode(found))])
+            source.forget(found.last)
+        source.close()
+
+
+def _log_files(path: Path) -> list[Path]:
+    """The files of the log at `path`; raises ConfigError where there is none."""
+    files = [path] if path.is_file() and path.suffix == SUFFIX else files_in(path)
     if files:
         return files
     pickled = path if path.suffix == ".pkl" else path / "data.pkl"
@@ -115,6 +188,6 @@ def log_files(path: Path) -> list[Path]:
             "data set again with `tmrl-like record`"
         )
     raise ConfigError(
-        f"there is no data set at {path}: expected a folder that `tmrl-like record` wrote, the log of a trainer or a "
-        "worker, or a data set of Minari; tutorials/lerobot_data_set.py makes one of LeRobot's"
+        f"there is no data set at {path}: expected a folder that `tmrl-like record` wrote, the log of a trainer, "
+        "a worker's folder in a spool, or a data set of Minari; tutorials/lerobot_data_set.py makes one of LeRobot's"
     )

@@ -88,14 +88,11 @@ class Server:
         self._shortages = Bucket(1, 1 / _SHORTAGE_AGAIN_S)  # lines about them
         self._stopping = threading.Event()
         self._ended = threading.Event()
-        if getattr(self._link, "takes_turns", False):
-            self._ended.set()
-        else:
-            try:
-                start_thread(self._run, "tmrl-server")
-            except ShortageError:
-                self._link.close()
-                raise
+        try:
+            start_thread(self._run, "tmrl-server")
+        except ShortageError:
+            self._link.close()
+            raise
         close_at_exit(self, turn=2)
         log.info("listening on %s port %d (%s)", *self.address, transport)
 
@@ -111,18 +108,11 @@ class Server:
 
     def workers(self) -> list[str]:
         """Names of the workers that are connected."""
-        return [seat.hello.name for seat in self._relay.workers]
+        return list(self._relay.workers)
 
     def has_trainer(self) -> bool:
         """Whether a trainer is connected, or an engine in its place."""
         return self._relay.trainer is not None
-
-    def turn(self) -> None:
-        """Pass on what waits; for the owner of a server without a thread (transport "one_thread")."""
-        while (incoming := self._link.receive(0.0)) is not None:
-            self._relay.handle(incoming, 0.0)
-        self._relay.flush()
-        self._relay.beat()
 
     def serve_forever(self) -> None:
         """Wait until `close` is called or the server fails.
@@ -160,34 +150,31 @@ class Server:
         finally:
             self._ended.set()
 
-    def _say_short(self, name: str) -> None:
-        if self._shortages.take(1, time.monotonic()):
-            log.error("no memory is left for a message of %s: it is dropped", name)
-
     def _serve(self) -> None:
-        next_tick = next_beat = next_flush = time.monotonic()
-        blocked = False
+        flush_at = tick_at = beat_at = time.monotonic()
         while not self._stopping.is_set():
-            try:
-                incoming = self._link.receive(_BUSY_S if blocked else _TICK_S)
-            except MemoryError:  # the transport has dropped it
-                self._say_short("somebody")
-                continue
+            self._handle_next(max(0.0, flush_at - time.monotonic()))
             now = time.monotonic()
-            if incoming is not None:
-                try:
-                    self._relay.handle(incoming, now)
-                except MemoryError:  # what is not acknowledged comes again
-                    self._say_short(incoming.identity.name)
-            if incoming is None or (blocked and now >= next_flush):
-                next_flush = now + _BUSY_S
-                blocked = not self._relay.flush()
-            if now >= next_tick:
-                next_tick = now + _TICK_S
-                blocked = not self._relay.tick(now)
-            if now >= next_beat:
-                next_beat = now + _BEAT_S
+            if now >= flush_at:
+                flush_at = now + (_TICK_S if self._relay.flush() else _BUSY_S)
+            if now >= tick_at:
+                tick_at = now + _TICK_S
+                self._relay.tick(now)
+            if now >= beat_at:
+                beat_at = now + _BEAT_S
                 self._relay.beat()
+
+    def _handle_next(self, timeout_s: float) -> None:
+        """Wait for a message. One that there is no memory for is dropped: what is not acknowledged comes again."""
+        sender = "somebody"
+        try:
+            incoming = self._link.receive(timeout_s)
+            if incoming is not None:
+                sender = incoming.identity.name
+                self._relay.handle(incoming, time.monotonic())
+        except MemoryError:
+            if self._shortages.take(1, time.monotonic()):
+                log.error("no memory is left for a message of %s: it is dropped", sender)
 
 
 def _listen(
@@ -196,11 +183,11 @@ def _listen(
     """The server's side of a transport, and in the trainer's seat the engine, if there is one."""
     if engine is None:
         return listen(transport, host, port, keys, limits)
-    from tmrl_like.engine.seat import EngineSeat
+    from tmrl_like.engine.gateway import Gateway
 
     link = listen(transport, host, port, keys, limits)
     try:
-        return EngineSeat(link, engine)
+        return Gateway(link, engine)
     except TmrlLikeError:
         link.close()
         raise

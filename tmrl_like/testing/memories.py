@@ -146,9 +146,9 @@ def packed(
     for step in steps:
         sample = tuple(step.sample if compress is None else compress(step.sample))
         writer.append((*sample, step.original) if with_originals else sample, timing, step.is_reset, step.episode)
-    body = writer.encode()
-    packet = SamplePacket(stream, 1, 1, 0, len(steps), len(body), compressed=False)
-    return Buffer(stream=stream, blocks=[decode_body(packet, body)])
+    columns = writer.encode()
+    packet = SamplePacket(stream, 1, 1, len(steps), 1, 0, len(steps), len(columns), compressed=False)
+    return Buffer(stream=stream, blocks=[decode_body(packet, columns)])
 
 
 def cut(steps: Sequence[Step], sizes: Iterable[int]) -> Iterator[Sequence[Step]]:

@@ -16,10 +16,10 @@ import torch
 
 from tmrl_like.agents.agent import TrainingAgent, modules_of
 from tmrl_like.base.checked import checked_json, read_checked
-from tmrl_like.base.files import write_atomically
+from tmrl_like.base.files import lock_folder, write_atomically
 from tmrl_like.base.threads import thread_beside
-from tmrl_like.delivery.log import PacketLog, head_of, lock_folder
 from tmrl_like.delivery.receiver import Receiver
+from tmrl_like.delivery.sample_store import SampleStore
 from tmrl_like.errors import CheckpointError, ConfigError, MemoryContractError
 from tmrl_like.policies.weights import refuse_diverged
 from tmrl_like.trainer.manifest import read_manifest
@@ -36,7 +36,6 @@ Dump = Callable[[TrainingOffline, Any], None]
 Load = Callable[[Any], TrainingOffline]
 Updater = Callable[[TrainingOffline, Any], TrainingOffline]
 
-_SEGMENT_BYTES = 16 << 20
 _LOCK_WITHIN_S = 10.0  # a rank that was killed may need a moment to end
 
 
@@ -45,7 +44,7 @@ class _Sidecar(msgspec.Struct):
 
     Attributes:
         version: of the policy published last.
-        receipts: the packets that are in the dump.
+        receipts: the entries that are in the dump.
         uncounted_samples: see `Checkpoints`; None: the data set's.
         previous: the same for the dump that this one replaces, while that is being done.
         previous_files: what distinguishes that dump from this one.
@@ -61,7 +60,7 @@ class _Sidecar(msgspec.Struct):
 
 
 class Checkpoints:
-    """Keeps one training in a folder: samples in a log, as they arrive, and what was learnt in checkpoints.
+    """Keeps one training in a folder: samples in a store, as they arrive, and what was learnt in checkpoints.
 
     The training thread takes snapshots; another thread writes them.
 
@@ -77,11 +76,10 @@ class Checkpoints:
         load: Load | None = None,
         ranks: Alone | None = None,
         sync_every_s: float = 0.0,
-        in_one_thread: bool = False,
     ) -> None:
         """Nothing happens yet; see `Trainer` and `TrainerOptions` for the arguments.
 
-        Of several `ranks`, rank 0 writes checkpoints. `in_one_thread`: no thread syncs the samples.
+        Of several `ranks`, rank 0 writes checkpoints.
 
         Raises:
             ConfigError: several trainers, and a format that only one can write.
@@ -92,16 +90,15 @@ class Checkpoints:
             raise ConfigError("several trainers keep checkpoints in our own format: leave dump and load functions out")
         self._dump = dump
         self._load = load
-        self._log: PacketLog | None = None
-        self._left: list[PacketLog] = []  # of ranks that are no more; kept as they are, and read at each start
+        self._store: SampleStore | None = None
+        self._left: list[SampleStore] = []  # of ranks that are no more; kept as they are, and read at each start
         self.receiver = Receiver()
         self.version = 0
         self._writer: ThreadPoolExecutor | None = None
         self._sync_every_s = sync_every_s
-        self._in_one_thread = in_one_thread
-        self._syncer: ThreadPoolExecutor | None = None
+        self._storer: ThreadPoolExecutor | None = None
         self._writing: Future[None] | None = None
-        self._uncounted_samples = 0  # total_samples is so many more than were ever written to the log
+        self._uncounted_samples = 0  # total_samples is so many more than were ever stored
         self._skipped = False
         self._failure: Exception | None = None  # of the checkpoint written last
 
@@ -110,7 +107,7 @@ class Checkpoints:
     def build(
         self, training_cls: Callable[[], TrainingOffline], resume: Resume, updater: Updater | None = None
     ) -> TrainingOffline:
-        """Make the training, or bring it back and have `updater` patch it; then give its memory what the log holds.
+        """Make the training, or bring it back and have `updater` patch it; then give its memory what is stored.
 
         Raises:
             CheckpointError: the checkpoint is damaged, lacks its manifest, is of another training, or in use.
@@ -123,44 +120,46 @@ class Checkpoints:
         own_format = self._dump is not None or self._load is not None
         folder = self.path.with_name(f"{self.path.name}.log") if own_format else _log_of(self.path, self._ranks.rank)
         self._writer = thread_beside("tmrl-checkpoint")
-        self._syncer = None if self._in_one_thread else thread_beside("tmrl-log")
-        self._log = self._open(folder, self._syncer)
+        self._storer = thread_beside("tmrl-log") if self._sync_every_s else None  # what is not synced takes no time
+        self._store = self._open(folder, self._storer)
         try:
             if not own_format:
-                self._open_logs_left(self.path)
-            return self._build(self.path, self._log, training_cls, resume, updater)
+                self._open_stores_left(self.path)
+            return self._build(self.path, self._store, training_cls, resume, updater)
         except BaseException as error:
-            for packet_log in (self._log, *self._left):
-                packet_log.close()
+            for store in (self._store, *self._left):
+                store.close()
             if isinstance(error, WireVersionError):
-                raise CheckpointError(f"the samples in {self.path} cannot be read: they are of {error}") from None
+                raise CheckpointError(
+                    f"the samples in {self.path} cannot be read: they are of {error}; go on with the tmrl_like that "
+                    "wrote them, or choose another run name"
+                ) from None
             raise
 
     def _build(
         self,
         path: Path,
-        packet_log: PacketLog,
+        store: SampleStore,
         training_cls: Callable[[], TrainingOffline],
         resume: Resume,
         updater: Updater | None,
     ) -> TrainingOffline:
-        segments = packet_log.segments
-        runs = [run.decode() for run in self._ranks.gather(_run_of(packet_log).encode())]
-        run = next(filter(None, [*runs, *map(_run_of, self._left)]), "")
+        runs = [run.decode() for run in self._ranks.gather(store.run.encode())]
+        run = next(filter(None, [*runs, *(left.run for left in self._left)]), "")
         manifest = None if self._load is not None or self._ranks.rank else read_manifest(path)
         sidecar = _read_sidecar(path) if self._load is not None and path.exists() else None
         is_given_up = sidecar is not None and sidecar.given_up_files == _files_of(path)
         has_checkpoint = manifest is not None or (sidecar is not None and not is_given_up)
-        is_there = bool(has_checkpoint or segments or self._left)
+        is_there = bool(has_checkpoint or store or self._left)
         if resume == "none" or self._ranks.sum(is_there) == [0]:
             training = training_cls()
             if has_checkpoint:
                 self._give_up(path)
-            for kept in (packet_log, *self._left):
+            for kept in (store, *self._left):
                 kept.clear()
             run = str(shared(training, {"run": secrets.token_hex(8)}, self._ranks)["run"])
             self._uncounted_samples = training.total_samples
-            self.receiver = Receiver(packet_log, run, training.memory.memory_size)
+            self.receiver = Receiver(store, run, training.memory.memory_size)
             return training
         if self._load is not None and sidecar is not None and has_checkpoint:
             training = self._load(path)
@@ -175,14 +174,14 @@ class Checkpoints:
         said = shared(training, own, self._ranks)
         run, sidecar.version = str(said["run"]), int(said["version"])
         sidecar.uncounted_samples = said["uncounted_samples"]
-        others = {found for found in map(_run_of, (packet_log, *self._left)) if found not in ("", run)}
+        others = {found.run for found in (store, *self._left)} - {"", run}
         if others:
             raise CheckpointError(
                 f"{path} holds samples of several trainings ({run} and {', '.join(others)}): move rank-* away, or "
                 "begin with resume none"
             )
         training = training if updater is None else updater(training, training_cls)
-        self.receiver = Receiver(packet_log, run, training.memory.memory_size)
+        self.receiver = Receiver(store, run, training.memory.memory_size)
         self._replay(training, path, sidecar, counts=resume == "all")
         if manifest is not None and resume == "memory":
             self._give_up(path)
@@ -193,33 +192,33 @@ class Checkpoints:
         self.version = sidecar.version
         return training
 
-    def _open(self, folder: Path, beside: ThreadPoolExecutor | None = None) -> PacketLog:
+    def _open(self, folder: Path, beside: ThreadPoolExecutor | None = None) -> SampleStore:
         lock = None
         try:
             lock = lock_folder(folder, _LOCK_WITHIN_S if self._ranks.size > 1 else 0.0)
             if lock is not None:
-                return PacketLog(folder, lock, _SEGMENT_BYTES, self._sync_every_s, beside)
+                return SampleStore(folder, lock, self._sync_every_s, beside)
         except OSError as error:
             if lock is not None:
                 lock.release()
             raise CheckpointError(f"cannot keep samples in {folder}: {error}") from None
         raise CheckpointError(f"{self.path} is in use by another trainer: end that one, or choose another run name")
 
-    def _open_logs_left(self, path: Path) -> None:
+    def _open_stores_left(self, path: Path) -> None:
         """Those of ranks that are no more: of each sees one rank to it."""
         ranks = [int(folder.name[5:]) for folder in path.glob("rank-*") if folder.name[5:].isdecimal()]
         for rank in sorted(rank for rank in ranks if rank >= self._ranks.size):
             if rank % self._ranks.size == self._ranks.rank:
-                packet_log = self._open(_log_of(path, rank))
-                if packet_log.segments:
-                    self._left.append(packet_log)
+                store = self._open(_log_of(path, rank))
+                if store:
+                    self._left.append(store)
                 else:
-                    packet_log.close()
+                    store.close()
 
     def gather_receipts(self, rank_of: Callable[[str, int], int]) -> None:
         """Learn what other ranks have stored of the workers that are this one's now, in a group of any size.
 
-        What is stored stays in the memory of the rank in whose log it lies. `rank_of(worker, size)` says whose a
+        What is stored stays in the memory of the rank in whose store it lies. `rank_of(worker, size)` says whose a
         worker is; all ranks have built their trainings.
         """
         for said in self._ranks.gather(msgspec.msgpack.encode(self.receiver.receipts)):
@@ -240,11 +239,11 @@ class Checkpoints:
             ) from None
 
     def _replay(self, training: TrainingOffline, path: Path, sidecar: _Sidecar, counts: bool) -> None:
-        """Give the memory what the log holds; `counts`: all samples that ever came count, not only those."""
+        """Give the memory what is stored; `counts`: all samples that ever came count, not only those."""
         left = [Receiver() for _ in self._left]  # one each: a worker may have gone from rank to rank and come back
         try:
-            for receiver, packet_log in zip(left, self._left, strict=True):
-                for buffer in receiver.replay(packet_log.segments):
+            for receiver, store in zip(left, self._left, strict=True):
+                for buffer in receiver.replay(store.files()):
                     training.memory.append(buffer)
             for buffer in self.receiver.replay(known=sidecar.receipts):
                 training.memory.append(buffer)
@@ -320,10 +319,13 @@ class Checkpoints:
             self._wait()
         except Exception as error:
             log.error("the last checkpoint in %s was not written: %s", self.path, error)
-        for packet_log in (self._log, *self._left):
-            if packet_log is not None:
-                packet_log.close()
-        for beside in (self._writer, self._syncer):
+        if self._store is not None:
+            self.receiver.finish()
+        for store in (self._store, *self._left):
+            if store is not None:
+                store.close()
+        self._store, self._left = None, []
+        for beside in (self._writer, self._storer):
             if beside is not None:
                 beside.shutdown()
 
@@ -368,12 +370,6 @@ def _parameters_of(agent: TrainingAgent) -> dict[str, torch.Tensor]:
 
 def _log_of(path: Path, rank: int) -> Path:
     return path / f"rank-{rank}" / "log" if rank else path / "log"
-
-
-def _run_of(packet_log: PacketLog) -> str:
-    """The training whose samples are in a log; empty: none are."""
-    heads = (head_of(segment) for segment in reversed(packet_log.segments))
-    return next((head.run for head in heads if head is not None), "")
 
 
 def _sidecar_of(path: Path) -> Path:

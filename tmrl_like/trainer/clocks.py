@@ -90,7 +90,7 @@ class WorkerClocks:
     def ahead_s(self, worker: str, epoch_s: float) -> float:
         """By how much the Unix times of samples are ahead of `base.clocks.unix_s`; 0 before there was a beat.
 
-        `epoch_s` is as in `Bundle`. What a dead process has left goes by its machine's clock as it is set now.
+        `epoch_s` is as in `SamplePacket`. What a dead process has left goes by its machine's clock as it is set now.
         """
         known = self._clocks.get(worker)
         if known is None or not abs(epoch_s) < _LARGEST_S:

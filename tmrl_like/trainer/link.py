@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections import deque
@@ -14,16 +13,16 @@ from typing import Any
 from tmrl_like.base import clocks, script
 from tmrl_like.base.budgets import Bucket, Turns
 from tmrl_like.delivery.receiver import Receiver
-from tmrl_like.delivery.session import Session
 from tmrl_like.errors import DivergedError, NoWorkerError
 from tmrl_like.metrics.sinks import as_line
 from tmrl_like.policies.actor import ActorModule
 from tmrl_like.policies.weights import Form, WeightsCopy, form_of, refuse_diverged
+from tmrl_like.session.ring import Ring
+from tmrl_like.session.session import Session
 from tmrl_like.trainer.clocks import WorkerClocks
 from tmrl_like.trainer.fleet import Fleet
 from tmrl_like.trainer.freshness import FreshnessLimits
 from tmrl_like.trainer.saver import Publication, Saver
-from tmrl_like.transport.base import PeerLink
 from tmrl_like.types import Delivery, Receipt
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.policy import split_policy
@@ -34,7 +33,7 @@ _TICK_S = 0.05
 _VERSIONS_KEPT = 10_000
 _REPORTS_KEPT = 500
 _SHORTAGE_AGAIN_S = 60.0
-_UNREAD_BYTES = 1000  # about; what a bundle that waits takes beside its body
+_UNREAD_BYTES = 1000  # about; what a packet that waits takes beside its message
 
 
 class TrainerLink:
@@ -44,14 +43,11 @@ class TrainerLink:
         session: keeps the connection; raises what ended it.
         workers: their condition.
         newest_version: the policy published last; 0: none.
-        gather: called before samples are taken, with whether some are waited for: where all takes turns in the
-            training thread, it has the others take theirs. None: they have threads of their own.
     """
 
     def __init__(
         self,
-        link: PeerLink,
-        where: str,
+        ring: Ring,
         name: str,
         spaces: m.Spaces,
         receiver: Receiver | None = None,
@@ -60,6 +56,7 @@ class TrainerLink:
         version: int = 0,
         worker_stalled_after_s: float = 30.0,
         rank: m.Rank = m.ALONE,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Connect, without waiting for the server.
 
@@ -68,14 +65,12 @@ class TrainerLink:
         `worker_stalled_after_s` is as in `TrainerOptions`, the rest as in `Session`. Of several trainers rank 0
         publishes.
         """
-        self._where = where
-        self.gather: Callable[[bool], None] | None = None
+        self._where = ring.where
         self._receiver = receiver or Receiver()
         limits = self._receiver.limits
-        self._clock: Callable[[], float] = getattr(link, "clock", time.monotonic)
+        self._clock = clock
         self._unread: Turns[Delivery] = Turns(limits.unread_bytes, limits.total_bytes, self._clock)
-        self._turn_s = math.inf if getattr(link, "takes_turns", False) else limits.turn_s  # else the clock decides
-        self._turn_left_s = self._turn_s
+        self._turn_left_s = self._turn_s = limits.turn_s
         self._freshness = freshness or FreshnessLimits()
         self._shortages = Bucket(1, 1 / _SHORTAGE_AGAIN_S)  # lines about them
         self._inbox: list[Delivery] = []
@@ -97,7 +92,15 @@ class TrainerLink:
         self._saver = saver
         model_path = None if saver is None else saver.path
         self.session = Session(
-            link, where, self, "trainer", name, spaces, model_path, rank=rank, run=self._receiver.run
+            ring,
+            self,
+            "trainer",
+            name,
+            spaces=spaces,
+            model_path=model_path,
+            rank=rank,
+            run=self._receiver.run,
+            clock=clock,
         )
 
     # -- the training thread -------------------------------------------------------------------------
@@ -109,9 +112,6 @@ class TrainerLink:
             RefusedError, CredentialsError: the connection ended for good.
             DivergedError: weights that were to be published are not finite.
         """
-        if self.gather is not None:
-            self.gather(timeout_s > 0)
-            timeout_s = 0.0
         self.session.check()
         if self._divergence is not None:
             raise self._divergence
@@ -122,7 +122,7 @@ class TrainerLink:
         return [d for d in deliveries if d.receipt is None or not self._receiver.is_rejected(d.receipt)]
 
     def confirm(self, deliveries: Sequence[Delivery]) -> None:
-        """The memory has stored the samples of these; the log follows, and the acknowledgement."""
+        """The memory has the samples of these; the store follows, and the acknowledgement."""
         self._receiver.confirm([delivery.receipt for delivery in deliveries if delivery.receipt is not None])
         self.session.wake()
 
@@ -214,23 +214,23 @@ class TrainerLink:
             with self._arrived:
                 self._next_publication = self._next_publication or self._publication
 
-    def on_message(self, message: m.AnyMessage, body: memoryview) -> None:
+    def on_message(self, message: m.AnyMessage, body: memoryview, data: bytes | memoryview) -> None:
         """Samples, to be read in turns, and signs of life."""
-        if isinstance(message, m.Bundle):
+        if isinstance(message, m.SamplePacket):
             ahead_s = self._clocks.ahead_s(message.worker, message.epoch_s)
 
             def admit(packet: m.SamplePacket) -> bool:
                 return self._freshness.admit(packet, clocks.unix_s(), self.newest_version, ahead_s)
 
-            taken = self._receiver.take(message, body, self._clock(), admit)
+            taken = self._receiver.take(message, body, data, self._clock(), admit)
             deliveries = (replace(delivery, ahead_s=ahead_s) for delivery in taken)
-            self._unread.add(message.worker, deliveries, len(body) + _UNREAD_BYTES)
+            self._unread.add(message.worker, deliveries, len(data) + _UNREAD_BYTES)
             self._read_unread()
         elif isinstance(message, m.Beat):
             self._clocks.on_beat(message)
             if self._publishes:  # else it is only to be reminded
                 self.workers.on_beat(message, self.newest_version)
-            if message.awaits:
+            if message.condition.awaits:
                 self._receiver.remind(message.worker)
 
     def _read_unread(self) -> None:
@@ -250,7 +250,7 @@ class TrainerLink:
             log.error("%s", line)
 
     def on_tick(self, send: Callable[[bytes], bool], connected: bool) -> float:
-        """Read what waits, hand it over, log what is in the memory; send acknowledgements and policy frames."""
+        """Read what waits, hand it over, store what is in the memory; send acknowledgements and policy frames."""
         self._turn_left_s = self._turn_s
         self._read_unread()
         self._turn_left_s = self._turn_s
@@ -261,7 +261,7 @@ class TrainerLink:
             self._arriving.clear()
         try:
             self._receiver.write(self._clock())
-        except MemoryError:  # what is not in the log is not acknowledged
+        except MemoryError:  # what is not stored is not acknowledged
             self._say_short("no memory is left to store samples: training goes on, and they are stored later")
         if not connected:
             return 0.0 if self._unread else _TICK_S
@@ -305,7 +305,7 @@ class TrainerLink:
             spare.fill(weights.tensors)  # to touch new memory takes longer than to copy
             with self._arrived:
                 self._memory.append(spare)
-        return split_policy(weights.pieces, policy.version, policy.published_at_s)
+        return split_policy(weights.file, policy.version, policy.published_at_s)
 
     def pending(self) -> bool:
         return bool(self._receiver.pending or self._frames or self._next_publication)

@@ -12,7 +12,7 @@ from tmrl_like.errors import CheckpointError
 
 log = logging.getLogger("tmrl_like.trainer")
 
-FORMAT = 10
+FORMAT = 11
 MANIFEST = "manifest.json"
 BEFORE = "manifest-before.json"
 """The manifest before, in case the other one is damaged."""

@@ -79,7 +79,7 @@ class Saver:
         """Keep it, if it is finite (the training thread)."""
         with self._ready:
             self._waiting.append(publication._replace(training_steps=self._training_steps()))
-            most = max(1, _WAITING_BYTES // max(1, publication.weights.size_bytes))
+            most = max(1, _WAITING_BYTES // max(1, len(publication.weights.file)))
             while len(self._waiting) > most:
                 self._waiting.popleft()
             self._ready.notify()
@@ -129,14 +129,14 @@ class Saver:
         version, published_at_s, weights, steps = policy
         card = msgspec.structs.replace(self._card, version=version, published_at_s=published_at_s, training_steps=steps)
         if self._store is not None:
-            kept = self._store.add(weights.pieces, card)
+            kept = self._store.add(weights.file, card)
             if self._wants_tag(steps):
                 self._store.tag(str(version), f"step-{steps}")
             if self.path is not None:
                 link_atomically(kept, self.path)
             self._store.collect(self._options.keep_policies)
         elif self.path is not None:
-            write_atomically(self.path, *with_card(weights.pieces, card))
+            write_atomically(self.path, *with_card(weights.file, card))
 
     def _wants_tag(self, steps: int) -> bool:
         """Whether both limits that are set have been passed since the last one."""

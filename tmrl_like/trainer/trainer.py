@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from tmrl_like.base.text import name_of, one_line
 from tmrl_like.config.paths import RunPath, RunPaths
 from tmrl_like.config.run_lock import use_run
 from tmrl_like.delivery.folder import new_name
+from tmrl_like.delivery.receiver import Receiver
 from tmrl_like.engine.options import EngineOptions
 from tmrl_like.errors import ConfigError, FinishedError, PolicyError, ShortageError, expect
 from tmrl_like.metrics.sinks import ConsoleSink, JsonLinesSink, Sink, WandbSink
@@ -34,6 +36,7 @@ from tmrl_like.metrics.starts import Start, describe_start, read_starts, write_s
 from tmrl_like.policies.policy_file import code_of, describe, read_policy
 from tmrl_like.policies.store import PolicyStore, find_policy
 from tmrl_like.policies.weight_file import first_not_finite, read_file
+from tmrl_like.session.ring import Ring, connect_to_one
 from tmrl_like.trainer.checkpoints import Checkpoints
 from tmrl_like.trainer.link import TrainerLink
 from tmrl_like.trainer.offline import NoLink, expect_no_worker
@@ -41,8 +44,8 @@ from tmrl_like.trainer.options import Resume, TrainerOptions
 from tmrl_like.trainer.ranks import Alone, Ranks, meet
 from tmrl_like.trainer.sample_check import SampleCheck
 from tmrl_like.trainer.saver import Saver
-from tmrl_like.trainer.schedule import TrainingOffline
-from tmrl_like.transport import ONE_THREAD, KeyFolder, PeerLink, TransportOptions, addresses_of, connect_to_one
+from tmrl_like.trainer.schedule import TrainerInterface, TrainingOffline
+from tmrl_like.transport import KeyFolder, TransportOptions, addresses_of
 from tmrl_like.wire.messages import Rank, share_of
 from tmrl_like.wire.spaces import describe_spaces
 
@@ -51,6 +54,23 @@ log = logging.getLogger("tmrl_like.trainer")
 _LOOK_S = 0.25  # a wait without a limit cannot be interrupted by Ctrl-C on Windows
 _MAX_CAUSE = 100
 _OUT_OF_MEMORY = re.compile("can't allocate memory|out of memory")  # in the words of torch
+
+
+@dataclass(frozen=True)
+class LinkParts:
+    """What a connection of a trainer's works with.
+
+    Attributes:
+        training: what is trained.
+        receiver: what is known of the workers' samples.
+        saver: keeps policies; None: nobody does.
+        newest_version: of the policy published last, by an earlier process of this training; 0: none was.
+    """
+
+    training: TrainingOffline
+    receiver: Receiver
+    saver: Saver | None
+    newest_version: int
 
 
 class Trainer:
@@ -92,6 +112,7 @@ class Trainer:
         limits: TransportOptions | None = None,
         engine: EngineOptions | None = None,
         offline: bool = False,
+        connect: Callable[[LinkParts], TrainerInterface] | None = None,
     ) -> None:
         """Build the training and, unless it is `offline`, connect.
 
@@ -121,6 +142,7 @@ class Trainer:
             engine: take samples from it, and give it the policies, in place of a server.
             offline: train from what the memory holds, a data set or what an earlier process of this run has kept,
                 without server and worker: nothing is connected, and no limit of the pace holds.
+            connect: makes what training sees of its workers, in the place of the connection to a server.
 
         Raises:
             CheckpointError: the checkpoint is damaged or of another training.
@@ -143,7 +165,6 @@ class Trainer:
         self._checkpoints = Checkpoints(
             *(path, dump_run_instance_fn, load_run_instance_fn, ranks),
             sync_every_s=options.sync_every_s,
-            in_one_thread=transport == ONE_THREAD,
         )
         self._metrics_path = Path(metrics_path or cfg.RUN_FOLDER / "metrics.jsonl")
         self._extra_sinks = sinks
@@ -176,10 +197,10 @@ class Trainer:
             newest = max(self._checkpoints.version, *(store.versions() if store is not None else ()), 0)
             newest = ranks.sum(0 if ranks.rank else newest)[0]  # they count alike from here on
             keys = KeyFolder(Path(keys_dir or cfg.KEYS_FOLDER))
-            wire: PeerLink | None = None
+            wire: Ring | None = None
             if engine is not None and not offline:
                 wire = _engine_link(engine, ranks, self._checkpoints)
-            elif not offline:
+            elif not (offline or connect):
                 self._checkpoints.gather_receipts(share_of)
                 wire = connect_to_one(transport, servers, "", keys, limits)
             if wire is not None:
@@ -187,11 +208,11 @@ class Trainer:
             self._saver = self._make_saver(file, store)
             if self._saver is not None:
                 undo.callback(self._saver.close)
-            self.link: Any = NoLink(self._saver, newest)
+            parts = LinkParts(training, receiver, self._saver, newest)
+            self.link: Any = connect(parts) if connect is not None else NoLink(self._saver, newest)
             if wire is not None:
                 self.link = TrainerLink(
                     wire,
-                    servers[0] if engine is None else ", ".join(engine.nodes),
                     name or new_name(),
                     describe_spaces(training.observation_space, training.action_space),
                     receiver,
@@ -372,13 +393,14 @@ class Trainer:
         self._checkpoints.save(self.training, self.link.newest_version, wait=True)
 
 
-def _engine_link(engine: EngineOptions, ranks: Alone, checkpoints: Checkpoints) -> PeerLink:
-    from tmrl_like.engine.link import EngineLink
-    from tmrl_like.engine.subjects import PARTS, rank_of
+def _engine_link(engine: EngineOptions, ranks: Alone, checkpoints: Checkpoints) -> Ring:
+    from tmrl_like.engine.reader import Reader
+    from tmrl_like.engine.subjects import MAX_RANKS
 
-    expect(ranks.size <= PARTS, "the number of trainers", ranks.size, f"at most {PARTS}, where there is an engine")
-    checkpoints.gather_receipts(rank_of)
-    return EngineLink(engine)
+    most = f"at most {MAX_RANKS}, where there is an engine"
+    expect(ranks.size <= MAX_RANKS, "the number of trainers", ranks.size, most)
+    checkpoints.gather_receipts(share_of)
+    return Ring([", ".join(engine.nodes)], lambda _: Reader(engine), is_quiet=True)
 
 
 def _start_from(training: TrainingOffline, init_policy: str) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeAlias
 
 from tmrl_like.errors import ConfigError, MissingExtraError
+from tmrl_like.transport.addresses import addresses_of
 from tmrl_like.transport.base import (
     DEFAULT_PORT,
     LOCALHOST,
-    DialledLink,
     Identity,
     Incoming,
     PeerLink,
@@ -18,12 +18,10 @@ from tmrl_like.transport.base import (
     raise_descriptor_limit,
 )
 from tmrl_like.transport.credentials import KeyFolder
-from tmrl_like.transport.ring import RingLink, addresses_of, host_and_port, in_turn
 
 __all__ = [
     "DEFAULT_PORT",
     "LOCALHOST",
-    "ONE_THREAD",
     "TRANSPORTS",
     "Identity",
     "Incoming",
@@ -33,13 +31,10 @@ __all__ = [
     "TransportOptions",
     "addresses_of",
     "connect",
-    "connect_to_one",
     "listen",
 ]
 
 TRANSPORTS = ("zmq", "tlspyo", "inproc")
-ONE_THREAD = "one_thread"
-"""As "inproc", of parts that have no threads: their owner calls `turn`."""
 
 
 def listen(
@@ -58,9 +53,7 @@ def listen(
     return _sides(transport)[0](host, port, keys, options or TransportOptions())
 
 
-def connect(
-    transport: str, host: str, port: int, keys: KeyFolder, options: TransportOptions | None = None
-) -> DialledLink:
+def connect(transport: str, host: str, port: int, keys: KeyFolder, options: TransportOptions | None = None) -> PeerLink:
     """Open a peer's side. Does not wait for the server.
 
     Raises:
@@ -71,19 +64,8 @@ def connect(
     return _sides(transport)[1](host, port, keys, options or TransportOptions())
 
 
-def connect_to_one(
-    transport: str, addresses: Sequence[str], name: str, keys: KeyFolder, options: TransportOptions | None = None
-) -> PeerLink:
-    """As `connect`, to the one of several servers (`ring.addresses_of`) whose turn it is; `name` is the peer's."""
-
-    def dial(address: str) -> DialledLink:
-        return connect(transport, *host_and_port(address), keys, options)
-
-    return dial(addresses[0]) if len(addresses) == 1 else RingLink(in_turn(addresses, name), dial)
-
-
 _Server: TypeAlias = Callable[[str, int, KeyFolder, TransportOptions], ServerLink]
-_Peer: TypeAlias = Callable[[str, int, KeyFolder, TransportOptions], DialledLink]
+_Peer: TypeAlias = Callable[[str, int, KeyFolder, TransportOptions], PeerLink]
 
 
 def _sides(transport: str) -> tuple[_Server, _Peer]:
@@ -103,8 +85,4 @@ def _sides(transport: str) -> tuple[_Server, _Peer]:
         from tmrl_like.transport.inproc import InprocPeerLink, InprocServerLink
 
         return InprocServerLink, InprocPeerLink
-    if transport == ONE_THREAD:
-        from tmrl_like.transport.inproc import OneThreadPeerLink, OneThreadServerLink
-
-        return OneThreadServerLink, OneThreadPeerLink
     raise ConfigError(f"there is no transport {transport!r}; choose one of {', '.join(TRANSPORTS)}")

@@ -78,15 +78,10 @@ class TransportOptions:
 
 @dataclass(frozen=True)
 class Identity:
-    """What a peer proved: the name of its key and the roles that the key may play.
-
-    Attributes:
-        is_inside: it is a part of the server's own process, and no line of log says that it comes and goes.
-    """
+    """What a peer proved: the name of its key and the roles that the key may play."""
 
     name: str
     roles: tuple[str, ...]
-    is_inside: bool = False
 
 
 REVOKED = Identity("revoked", ())
@@ -187,6 +182,10 @@ class ServerLink(Protocol):
 class PeerLink(Protocol):
     """The dialling side. Use it from one thread; `wake` may come from any."""
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the connection is known to be broken, or could not be made; that it is silent may not be known."""
+
     def receive(self, timeout_s: float) -> bytes | memoryview | None:
         """Return the next message; None when `timeout_s` passed without one or `wake` was called.
 
@@ -207,11 +206,3 @@ class PeerLink(Protocol):
 
     def close(self) -> None:
         """Close; what was handed over is given a moment to leave. Twice is fine."""
-
-
-class DialledLink(PeerLink, Protocol):
-    """A `PeerLink` over a connection to a server."""
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether the connection is known to be broken, or could not be made."""

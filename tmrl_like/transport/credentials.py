@@ -24,7 +24,7 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, TypeAlias, TypeVar
@@ -35,7 +35,7 @@ from tmrl_like.base.budgets import Bucket
 from tmrl_like.base.checked import checked_json, read_checked
 from tmrl_like.base.files import disk, is_left, remove_drafts, write_atomically
 from tmrl_like.errors import CredentialsError
-from tmrl_like.transport.base import Identity
+from tmrl_like.transport.base import REVOKED, Identity
 
 log = logging.getLogger(__name__)
 
@@ -91,13 +91,12 @@ class KeyFolder:
             CredentialsError: this machine only joined another server, or the file is damaged or readable
                 by others.
         """
+        self._create_first()
         if not (self.path / "server.json").exists():
-            if (self.path / "peer.json").exists():
-                raise CredentialsError(
-                    f"{self.path} holds a key that joins another machine's server; to run a server here "
-                    "give it a folder of its own (--server.keys_dir FOLDER)"
-                )
-            self._create()
+            raise CredentialsError(
+                f"{self.path} holds a key that joins another machine's server; to run a server here "
+                "give it a folder of its own (--server.keys_dir FOLDER)"
+            )
         return read_keys(self.path / "server.json", ServerKeys, secret=True)
 
     def peer_keys(self) -> PeerKeys:
@@ -106,8 +105,7 @@ class KeyFolder:
         Raises:
             CredentialsError: the file is damaged or readable by others.
         """
-        if not (self.path / "peer.json").exists() and not (self.path / "server.json").exists():
-            self._create()
+        self._create_first()
         return read_keys(self.path / "peer.json", PeerKeys, secret=True)
 
     def invite(self, name: str, roles: tuple[str, ...] = ("worker",)) -> str:
@@ -175,21 +173,17 @@ class KeyFolder:
         self.write(f"authorized/{name}.json", entry)
         return PeerKeys(name, roles, public, secret, server.curve_public, server.tls_certificate)
 
-    def _fill(self, server: ServerKeys) -> None:
-        peer = self._authorize(server, _LOCAL, ROLES)
-        self.write("peer.json", peer, private=True)
-        self.write("server.json", server, private=True)
-
-    def _create(self) -> None:
-        """Make all keys in a folder beside, then rename: two parts that start at once agree on one set."""
+    def _create_first(self) -> None:
+        """Make all keys where there are none, in a folder beside: two parts that start at once agree on one set."""
+        if (self.path / "server.json").exists() or (self.path / "peer.json").exists():
+            return
         draft = KeyFolder(self.path.with_name(f".{self.path.name}.{os.getpid()}.{secrets.token_hex(4)}"))
-        for left in self.path.parent.glob(f".{self.path.name}.*"):
-            with contextlib.suppress(OSError):
-                if is_left(left, left.name.split(".")[-2]):
-                    shutil.rmtree(left, ignore_errors=True)
+        self._remove_drafts()
         try:
             disk.make_folder(draft.path, mode=0o700)
-            draft._fill(ServerKeys(*_curve_pair(), *_tls_pair()))
+            server = ServerKeys(*_curve_pair(), *_tls_pair())
+            draft.write("peer.json", draft._authorize(server, _LOCAL, ROLES), private=True)
+            draft.write("server.json", server, private=True)
             if self.path.is_dir() and not any(self.path.iterdir()):
                 self.path.rmdir()
             disk.rename(draft.path, self.path)
@@ -203,6 +197,12 @@ class KeyFolder:
         finally:
             shutil.rmtree(draft.path, ignore_errors=True)
 
+    def _remove_drafts(self) -> None:
+        for draft in self.path.parent.glob(f".{self.path.name}.*"):
+            with contextlib.suppress(OSError):
+                if is_left(draft, draft.name.split(".")[-2]):
+                    shutil.rmtree(draft, ignore_errors=True)
+
 
 class AuthorizedKeys:
     """Who may connect, answered from memory. One thread refreshes, any may look up.
@@ -214,66 +214,68 @@ class AuthorizedKeys:
 
     def __init__(self, folder: KeyFolder) -> None:
         self._folder = folder.path
-        self._files: dict[str, tuple[_Stamp, Authorized | None]] = {}
+        self._entries: dict[str, Authorized] = {}  # by name
+        self._stamps: dict[str, tuple[int, ...]] = {}  # of the files that were read
         self._absent_since: dict[str, float] = {}
-        self._complaints: dict[Path, str] = {}
+        self._said: set[str] = set()
         self._looks = Bucket(burst=100, per_s=10)
         self.identities: Mapping[str, Identity] = {}
         """Public key (Z85) -> identity; replaced as a whole."""
         self.refresh()
 
+    def identity_of(self, curve_public: str) -> Identity:
+        """Who has this key, which was valid once; `REVOKED` where it is not any more."""
+        return self.identities.get(curve_public, REVOKED)
+
     def find(self, curve_public: str) -> Identity | None:
         """Who has this key; looks for a new file when nobody has. Not beside `refresh` in another thread."""
         if curve_public not in self.identities and self._looks.take(1, time.monotonic()):
             self.refresh()
-        return self.identities.get(curve_public)
+        found = self.identities.get(curve_public)
+        if found is None:
+            self._warn_once("refused a connection with an unknown key; `tmrl-like keys invite` makes a valid one")
+        return found
 
     def refresh(self, now: float | None = None) -> None:
         """Read the files that changed. `now` is monotonic, in seconds; None: the clock's."""
         now = time.monotonic() if now is None else now
         authorized = self._folder / "authorized"
         try:
-            with os.scandir(authorized) as entries:
-                states = {entry.name: entry.stat() for entry in entries if entry.name.endswith(".json")}
-            whole = (self._folder / "server.json").exists()
+            with os.scandir(authorized) as files:
+                states = {file.name[:-5]: file.stat() for file in files if file.name.endswith(".json")}
+            is_whole = (self._folder / "server.json").exists()
         except OSError as error:
-            self._complain(authorized, f"cannot read {authorized} ({error.strerror}): the keys known so far stay valid")
+            self._warn_once(f"cannot read {authorized} ({error.strerror}): the keys known so far stay valid")
             return
-        self._complaints.pop(authorized, None)
-        found = {name: (state.st_mtime_ns, state.st_ctime_ns, state.st_size) for name, state in states.items()}
-        for name, stamp in found.items():
-            if name not in self._files or self._files[name][0] != stamp:
-                self._read(authorized / name, stamp)
-        if whole:
-            absent = self._files.keys() - found.keys()
-            self._absent_since = {name: self._absent_since.get(name, now) for name in absent}
-            for name in [n for n in absent if now - self._absent_since[n] >= KEYS_CHECK_S]:
-                del self._files[name]
+        for name, state in states.items():
+            stamp = (state.st_mtime_ns, state.st_ctime_ns, state.st_size)
+            if self._stamps.get(name) != stamp:
+                self._read(name, stamp)
+        if is_whole:
+            self._drop_absent(self._entries.keys() - states.keys(), now)
         self.identities = {
-            entry.curve_public: Identity(name.removesuffix(".json"), entry.roles)
-            for name, (_, entry) in sorted(self._files.items())
-            if entry is not None
+            entry.curve_public: Identity(name, entry.roles) for name, entry in sorted(self._entries.items())
         }
 
-    def _read(self, file: Path, stamp: _Stamp) -> None:
+    def _read(self, name: str, stamp: tuple[int, ...]) -> None:
         """Read a file; one that cannot be read leaves what was in it before, and is read again next time."""
         try:
-            self._files[file.name] = stamp, read_keys(file, Authorized, secret=False)
-            self._complaints.pop(file, None)
+            self._entries[name] = read_keys(self._folder / "authorized" / f"{name}.json", Authorized, secret=False)
+            self._stamps[name] = stamp
         except CredentialsError as error:
-            _, before = self._files.get(file.name, ((), None))
-            self._files[file.name] = (), before
-            self._complain(
-                file, f"{error}; {'the key that was in it stays valid' if before else 'this key is refused'}"
-            )
+            what_follows = "the key that was in it stays valid" if name in self._entries else "this key is refused"
+            self._warn_once(f"{error}; {what_follows}")
 
-    def _complain(self, path: Path, why: str) -> None:
-        if self._complaints.get(path) != why:
-            log.warning(why)
-        self._complaints[path] = why
+    def _drop_absent(self, absent: Set[str], now: float) -> None:
+        self._absent_since = {name: self._absent_since.get(name, now) for name in absent}
+        for name in absent:
+            if now - self._absent_since[name] >= KEYS_CHECK_S:
+                del self._entries[name], self._stamps[name]
 
-
-_Stamp: TypeAlias = tuple[int, ...]
+    def _warn_once(self, line: str) -> None:
+        if line not in self._said:
+            self._said.add(line)
+            log.warning(line)
 
 
 def _curve_pair() -> tuple[str, str]:

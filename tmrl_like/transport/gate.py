@@ -9,11 +9,9 @@ have delivered a message (nobody can without a valid key), and of the others cut
 from __future__ import annotations
 
 import contextlib
-import logging
 import math
 import socket
 import struct
-import threading
 import time
 from collections.abc import Iterator
 
@@ -25,25 +23,26 @@ from tmrl_like.errors import ShortageError
 from tmrl_like.transport.credentials import KEYS_CHECK_S, AuthorizedKeys
 from tmrl_like.transport.strangers import Strangers
 
-log = logging.getLogger(__name__)
-
 _ZAP = "inproc://zeromq.zap.01"  # libzmq asks here
 _MONITOR = "inproc://tmrl-like-gate"
 _EVENTS_PER_TURN = 100
 
 
 class Gate:
-    """Guards one ROUTER, in a thread of its own, until the context is terminated."""
+    """Guards one ROUTER, in a thread of its own, until the context is terminated.
+
+    Attributes:
+        proved: descriptors of connections from which a message came, perhaps before it is known here that there is
+            one. Any thread adds to them.
+        failure: what ended the thread.
+    """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], router: zmq.Socket[bytes], keys: AuthorizedKeys):
         """Begin; ShortageError: there is no thread for it."""
-        self.refused = 0
+        self.proved: set[int] = set()
         self.failure: BaseException | None = None
         self._keys = keys
         self._strangers: Strangers[int] = Strangers()  # by descriptor
-        self._proved: set[int] = set()
-        self._lock = threading.Lock()
-        self._said: set[str] = set()
         self._zap = context.socket(zmq.REP)
         self._zap.bind(_ZAP)
         router.zap_domain = b"tmrl_like"
@@ -57,13 +56,6 @@ class Gate:
         except ShortageError:
             self._close()
             raise
-
-    def proved(self, descriptor: int) -> None:
-        """A message came from this connection, perhaps before it is known here that there is one. Any thread."""
-        if descriptor not in self._proved:
-            with self._lock:
-                self._proved.add(descriptor)
-                self._strangers.remove(descriptor)
 
     def _run(self) -> None:
         poller = zmq.Poller()
@@ -94,18 +86,10 @@ class Gate:
     def _judge(self) -> None:
         """Answer whether a public key may connect (ZeroMQ RFC 27)."""
         _, request, _, _, _, mechanism, *credentials = self._zap.recv_multipart()
-        key = z85.encode(credentials[0]).decode() if mechanism == b"CURVE" else ""
-        if self._keys.find(key):
-            self._zap.send_multipart([b"1.0", request, b"200", b"OK", key.encode(), b""])
-            return
-        self._zap.send_multipart([b"1.0", request, b"400", b"unknown key", b"", b""])
-        self._refuse("refused a connection with an unknown key; `tmrl-like keys invite` makes a valid one")
-
-    def _refuse(self, why: str) -> None:
-        self.refused += 1
-        if why not in self._said:
-            self._said.add(why)
-            log.warning(why)
+        key = z85.encode(credentials[0]) if mechanism == b"CURVE" else b""
+        known = self._keys.find(key.decode()) is not None
+        status = [b"200", b"OK", key] if known else [b"400", b"unknown key", b""]
+        self._zap.send_multipart([b"1.0", request, *status, b""])
 
     def _watch(self) -> None:
         for _ in range(_EVENTS_PER_TURN):
@@ -113,19 +97,22 @@ class Gate:
                 event, descriptor = struct.unpack("=hi", self._events.recv_multipart(zmq.NOBLOCK)[0])
             except zmq.Again:
                 return
-            surplus = None
-            with self._lock:
-                self._strangers.remove(descriptor)
-                if event == zmq.EVENT_DISCONNECTED:
-                    self._proved.discard(descriptor)
-                elif descriptor not in self._proved:
-                    with contextlib.suppress(OSError), _borrowed(descriptor) as connection:
-                        surplus = self._strangers.add(descriptor, connection.getpeername())
-            if surplus:
-                with contextlib.suppress(OSError), _borrowed(surplus[0]) as connection:
-                    if connection.getpeername() == surplus[1]:  # the descriptor has not passed to another one
-                        connection.shutdown(socket.SHUT_RDWR)
-                self._refuse("more connections than usual prove no key; some of them are cut")
+            self._strangers.remove(descriptor)
+            if event == zmq.EVENT_DISCONNECTED:
+                self.proved.discard(descriptor)
+            elif descriptor not in self.proved:
+                with contextlib.suppress(OSError):
+                    self._add_stranger(descriptor)
+
+    def _add_stranger(self, descriptor: int) -> None:
+        for known in [stranger for stranger in self._strangers if stranger in self.proved]:
+            self._strangers.remove(known)
+        with _borrowed(descriptor) as connection:
+            surplus = self._strangers.add(descriptor, connection.getpeername())
+        if surplus:
+            with _borrowed(surplus[0]) as connection:
+                if connection.getpeername() == surplus[1]:  # the descriptor has not passed to another one
+                    connection.shutdown(socket.SHUT_RDWR)
 
 
 @contextlib.contextmanager

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from tmrl_like.transport.base import MAX_UNPROVED_CONNECTIONS
+
+log = logging.getLogger(__name__)
 
 C = TypeVar("C")
 Address: TypeAlias = tuple[Any, ...]  # as a socket gives it: the host comes first
 
 _SPARED_S = 0.5  # what a handshake may take on a slow link, or at a server that very many dial at once
+
+
+class _Stranger(NamedTuple):
+    address: Address
+    network: str
+    since: float
 
 
 class Strangers(Generic[C]):
@@ -25,38 +35,35 @@ class Strangers(Generic[C]):
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Start with none; `clock` is in seconds."""
         self._clock = clock
-        self._addresses: dict[C, Address] = {}
-        self._since: dict[str, dict[C, float]] = {}  # by network; the oldest first
+        self._all: dict[C, _Stranger] = {}  # the oldest first
+        self._has_warned = False
 
     def add(self, connection: C, address: Address) -> tuple[C, Address] | None:
         """A connection was made; returns the one that has to be cut for it, which does not count any more."""
         self.remove(connection)
-        self._addresses[connection] = address
-        crowd = self._since.setdefault(_network(address), {})
-        crowd[connection] = now = self._clock()
-        if len(self._addresses) <= MAX_UNPROVED_CONNECTIONS:
+        now = self._clock()
+        self._all[connection] = _Stranger(address, _network(address[0]), now)
+        if len(self._all) <= MAX_UNPROVED_CONNECTIONS:
             return None
-        most = max(map(len, self._since.values()))
-        largest = [crowd for crowd in self._since.values() if len(crowd) == most]
-        oldest, since = next(iter(largest[0].items()))
-        surplus = oldest if now - since > _SPARED_S else next(reversed(largest[-1]))
-        return surplus, self.remove(surplus)
+        if not self._has_warned:
+            self._has_warned = True
+            log.warning("more connections than usual prove no key; some of them are cut")
+        crowds = Counter(stranger.network for stranger in self._all.values())
+        largest = max(crowds.values())
+        crowd = [each for each, stranger in self._all.items() if crowds[stranger.network] == largest]
+        had_its_time = now - self._all[crowd[0]].since > _SPARED_S
+        surplus = crowd[0] if had_its_time else crowd[-1]
+        return surplus, self._all.pop(surplus).address
 
-    def remove(self, connection: C) -> Address:
-        """It has proved a key, or is gone; returns its address, which is empty where there is no such connection."""
-        address = self._addresses.pop(connection, ())
-        if address:
-            crowd = self._since[_network(address)]
-            del crowd[connection]
-            if not crowd:
-                del self._since[_network(address)]
-        return address
+    def remove(self, connection: C) -> None:
+        """It has proved a key, or is gone."""
+        self._all.pop(connection, None)
 
     def __iter__(self) -> Iterator[C]:
-        return iter(self._addresses)
+        return iter(self._all)
 
 
-def _network(address: Address) -> str:
-    host = ipaddress.ip_address(address[0].partition("%")[0])
-    is_of_64_bits = isinstance(host, ipaddress.IPv6Address) and not host.ipv4_mapped
-    return str(ipaddress.ip_network((host, 64), strict=False) if is_of_64_bits else host)
+def _network(host: str) -> str:
+    address = ipaddress.ip_address(host.partition("%")[0])
+    is_of_64_bits = isinstance(address, ipaddress.IPv6Address) and not address.ipv4_mapped
+    return str(ipaddress.ip_network((address, 64), strict=False) if is_of_64_bits else address)

@@ -25,20 +25,30 @@ import zmq
 
 from tmrl_like.base.threads import expect_threads
 from tmrl_like.errors import TransportError
-from tmrl_like.transport.base import REVOKED, Incoming, TransportOptions, cannot_listen, key_refused, other_server
+from tmrl_like.transport.addresses import bracketed
+from tmrl_like.transport.base import Incoming, TransportOptions, cannot_listen, key_refused, other_server
 from tmrl_like.transport.credentials import AuthorizedKeys, KeyFolder
 from tmrl_like.transport.gate import Gate
 
 log = logging.getLogger(__name__)
 
-_BROKEN_HANDSHAKES = 3  # before it is asked whether anybody speaks there; and again as many, before a line says so
-_GIVES_UP_AFTER_S = 60.0  # of them: a server that very many dial at once breaks some, see `Gate`
+_BROKEN_HANDSHAKES = 3  # before it is asked whether anybody speaks there
+_GIVES_UP_AFTER_S = 60.0  # since somebody spoke: a server that very many dial at once breaks handshakes, see `Gate`
 _REDIAL_AFTER_S = 0.3
 _BACKLOG = 1024
 _PART_BYTES = 516 << 10  # a frame of a policy in one
 _COPY_BELOW_BYTES = 1 << 18  # at a server; what is not copied wakes a thread when it has left
 _THREADS = 4  # libzmq ends the process where it does not get two; and two that were tried take a moment to go
 _CURVE_BYTES = 33  # what encryption adds to a message; libzmq compares the sum with its limit
+_NOW = int(zmq.NOBLOCK)  # to combine members of an enumeration takes longer than to send
+_NOW_AND_MORE = int(zmq.NOBLOCK | zmq.SNDMORE)
+_EVENTS = (
+    zmq.EVENT_CONNECTED
+    | zmq.EVENT_CONNECT_RETRIED
+    | zmq.EVENT_DISCONNECTED
+    | zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+)
 
 
 class _ZmqLink:
@@ -74,6 +84,31 @@ class _ZmqLink:
                     pass
         return ready
 
+    def _send(self, data: bytes | memoryview, copy_below: int) -> zmq.MessageTracker | None:
+        """Send a message; once its first part is taken, libzmq takes the others, too.
+
+        Returns what tells when the message has left, unless it was small and copied.
+        """
+        sent = None
+        view = memoryview(data)
+        for start in range(0, max(1, len(view)), _PART_BYTES):
+            part = view[start : start + _PART_BYTES]
+            flags = _NOW_AND_MORE if start + _PART_BYTES < len(view) else _NOW
+            if len(part) < copy_below:
+                self._socket.send(part, flags)
+            else:
+                sent = self._socket.send(part, flags, copy=False, track=True)
+        return sent
+
+    def _whole(self, first: zmq.Frame) -> bytes | memoryview | None:
+        """The message whose first part is given; None for one above the limit."""
+        if not first.more:
+            return first.buffer
+        parts = [first, *self._socket.recv_multipart(copy=False)]
+        if sum(map(len, parts)) > self._options.max_message_bytes:
+            return None
+        return b"".join(part.buffer for part in parts)
+
     def wake(self) -> None:
         with contextlib.suppress(OSError):  # full: a wake-up is pending; closed: nobody waits
             self._waker.send(b"w")
@@ -90,21 +125,21 @@ class _ZmqLink:
 class ZmqServerLink(_ZmqLink):
     """Listens on one TCP port. See `ServerLink`."""
 
-    def __init__(self, host: str, port: int, keys: KeyFolder, options: TransportOptions) -> None:
+    def __init__(self, host: str, port: int, folder: KeyFolder, options: TransportOptions) -> None:
         """Bind at once; raises as `listen`."""
-        server = keys.server_keys()
-        self._keys = AuthorizedKeys(keys)
-        self._waiting: dict[bytes, _Waiting] = {}
+        keys = folder.server_keys()
+        self._keys = AuthorizedKeys(folder)
+        self._waiting: dict[bytes, _Unsent] = {}  # by peer
         self._is_torn = False
         super().__init__(zmq.ROUTER, options)
         try:
             self._socket.backlog = _BACKLOG
             self._socket.router_mandatory = True
             self._socket.curve_server = True
-            self._socket.curve_publickey = server.curve_public.encode()
-            self._socket.curve_secretkey = server.curve_secret.encode()
+            self._socket.curve_publickey = keys.curve_public.encode()
+            self._socket.curve_secretkey = keys.curve_secret.encode()
             self._gate = Gate(self._context, self._socket, self._keys)
-            self._socket.bind(f"tcp://{_bracketed(host)}:{port or '*'}")
+            self._socket.bind(f"tcp://{bracketed(host)}:{port or '*'}")
         except BaseException as error:
             self.close()
             if isinstance(error, zmq.ZMQError):
@@ -125,32 +160,31 @@ class ZmqServerLink(_ZmqLink):
                 self._is_torn = False
                 return None
             peer = self._socket.recv(zmq.NOBLOCK)
-        body = self._socket.recv(copy=False)
-        self._gate.proved(body.get(zmq.SRCFD))
-        data = _whole(self._socket, body, self._options)
+        first = self._socket.recv(copy=False)
+        self._gate.proved.add(first.get(zmq.SRCFD))
+        identity = self._keys.identity_of(str(first.get("User-Id")))
+        data = self._whole(first)
         self._is_torn = False
-        identity = self._keys.identities.get(str(body.get("User-Id")), REVOKED)
         return None if data is None else Incoming(peer, identity, data)
 
     def send(self, peer: bytes, data: bytes | memoryview) -> bool:
         self._options.check_size(len(data))
         waiting = self._waiting.get(peer)
-        if waiting is not None and not waiting.has_room_for(len(data)):
+        if waiting is not None and waiting.count() + len(data) > self._options.queue_bytes:
             return False
         try:
-            self._socket.send(peer, zmq.SNDMORE | zmq.NOBLOCK)
-            sent = _send(self._socket, data)
+            self._socket.send(peer, _NOW_AND_MORE)
+            sent = self._send(data, _COPY_BELOW_BYTES)
         except zmq.Again:
             return False
         except zmq.ZMQError:  # nobody there
-            self._waiting.pop(peer, None)
+            self.forget(peer)
             return False
         if sent is not None:
-            self._waiting.setdefault(peer, _Waiting(self._options.queue_bytes)).add(len(data), sent)
+            self._waiting.setdefault(peer, _Unsent()).add(len(data), sent)
         return True
 
     def forget(self, peer: bytes) -> None:
-        """Drop what is kept about a connection that is gone."""
         self._waiting.pop(peer, None)
 
 
@@ -160,31 +194,22 @@ class ZmqPeerLink(_ZmqLink):
     def __init__(self, host: str, port: int, folder: KeyFolder, options: TransportOptions) -> None:
         keys = folder.peer_keys()
         super().__init__(zmq.DEALER, options)
+        self.is_lost = False
         self._where = f"{host}:{port}"
+        self._endpoint = f"tcp://{bracketed(host)}:{port}"
         self._socket.immediate = 1  # else a queue that is full when the connection is another one aborts the process
-        self._heard_at = math.inf
         self._socket.curve_serverkey = keys.server_curve_public.encode()
         self._socket.curve_publickey = keys.curve_public.encode()
         self._socket.curve_secretkey = keys.curve_secret.encode()
         self._socket.reconnect_ivl = 100
         self._socket.reconnect_ivl_max = 1000
-        self._monitor = self._socket.get_monitor_socket(
-            zmq.EVENT_CONNECTED
-            | zmq.EVENT_CONNECT_RETRIED
-            | zmq.EVENT_DISCONNECTED
-            | zmq.EVENT_HANDSHAKE_SUCCEEDED
-            | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-        )
-        self.is_lost = False
+        self._monitor = self._socket.get_monitor_socket(_EVENTS)
+        self._poller.register(self._monitor, zmq.POLLIN)
+        self._heard_at = self._dead_since = self._gives_up_at = math.inf
         self._proved = False  # a handshake succeeded: key and server are right, later failures are restarts
         self._broken_handshakes = 0
-        self._broken_since = 0.0
         self._knock: zmq.Socket[bytes] | None = None
-        self._somebody_speaks = self._is_doubted = False
-        self._dead_since: float | None = None
-        self._poller.register(self._monitor, zmq.POLLIN)
         try:
-            self._endpoint = f"tcp://{_bracketed(host)}:{port}"
             self._socket.connect(self._endpoint)
         except zmq.ZMQError as error:
             self.close()
@@ -211,50 +236,43 @@ class ZmqPeerLink(_ZmqLink):
     def _received(self) -> bytes | memoryview | None:
         first = self._socket.recv(zmq.NOBLOCK, copy=False)
         self._heard_at = time.monotonic()
-        return _whole(self._socket, first, self._options)
+        return self._whole(first)
 
     def _watch_connection(self) -> None:
         while self._monitor.poll(0):
             event = int.from_bytes(self._monitor.recv_multipart()[0][:2], sys.byteorder)  # pyzmq's way loads asyncio
             if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
                 raise key_refused(self._where)
+            now = time.monotonic()
             self.is_lost = event in (zmq.EVENT_DISCONNECTED, zmq.EVENT_CONNECT_RETRIED)
+            self._dead_since = now if event == zmq.EVENT_DISCONNECTED else math.inf
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-                self._proved, self._heard_at = True, time.monotonic()
+                self._proved, self._heard_at = True, now
                 self._end_knock()
-            elif event == zmq.EVENT_DISCONNECTED:
-                self._dead_since = time.monotonic()
-                if not self._proved:
-                    self._broken_since = self._broken_since if self._broken_handshakes else self._dead_since
-                    self._broken_handshakes += 1
-            else:  # connected, or trying to
-                self._dead_since = None
-        if self._broken_handshakes < _BROKEN_HANDSHAKES:
-            return
-        if self._somebody_speaks:
-            if time.monotonic() - self._broken_since > _GIVES_UP_AFTER_S:
-                raise other_server(self._where)
-            if not self._is_doubted:
-                self._is_doubted = True
-                line = "what listens at %s breaks off each handshake: is it the server that this machine's key is for? "
-                log.warning(line + "Trying on", self._where)
-        elif self._knock is None:
-            try:
+            elif event == zmq.EVENT_DISCONNECTED and not self._proved:
+                self._doubt(now)
+
+    def _doubt(self, now: float) -> None:
+        """Another handshake was broken off, and none has succeeded: is it the right server, or a server at all?"""
+        self._broken_handshakes += 1
+        if now > self._gives_up_at:
+            raise other_server(self._where)
+        if self._broken_handshakes >= _BROKEN_HANDSHAKES and self._knock is None and self._gives_up_at == math.inf:
+            with contextlib.suppress(zmq.ZMQError):  # no descriptor is left: later
                 self._knock = self._context.socket(zmq.STREAM)
-            except zmq.ZMQError:  # no descriptor is left: later
-                return
-            self._knock.linger = 0
-            self._knock.connect(self._endpoint)
-            self._poller.register(self._knock, zmq.POLLIN)
+                self._knock.linger = 0
+                self._knock.connect(self._endpoint)
+                self._poller.register(self._knock, zmq.POLLIN)
 
     def _listen(self) -> None:
         """Find out whether what accepts connections there says anything; a forwarder whose server is away does not."""
         assert self._knock
         connection, said = self._knock.recv_multipart()
         if said:
-            self._somebody_speaks = True
-            self._broken_handshakes = 0
             self._end_knock()
+            self._gives_up_at = time.monotonic() + _GIVES_UP_AFTER_S
+            line = "what listens at %s breaks off each handshake: is it the server that this machine's key is for? "
+            log.warning(line + "Trying on", self._where)
         else:  # connected, or cut
             with contextlib.suppress(zmq.ZMQError):
                 self._knock.send_multipart([connection, b"\r\n\r\n"], zmq.NOBLOCK)  # for those that do not speak first
@@ -268,9 +286,9 @@ class ZmqPeerLink(_ZmqLink):
     def _redial_if_dead(self) -> None:
         """Libzmq reconnects after a lost connection, but not after one that broke the protocol, or is silent."""
         now = time.monotonic()
-        is_silent = now - self._heard_at > self._options.silent_after_s
-        if is_silent or (self._dead_since is not None and now - self._dead_since > _REDIAL_AFTER_S):
-            self._dead_since, self._heard_at, self.is_lost = None, math.inf, True
+        if now - self._heard_at > self._options.silent_after_s or now - self._dead_since > _REDIAL_AFTER_S:
+            self._dead_since = self._heard_at = math.inf
+            self.is_lost = True
             with contextlib.suppress(zmq.ZMQError):
                 self._socket.disconnect(self._endpoint)
             self._socket.connect(self._endpoint)
@@ -278,7 +296,7 @@ class ZmqPeerLink(_ZmqLink):
     def send(self, data: bytes) -> bool:
         self._options.check_size(len(data))
         try:
-            _send(self._socket, data, copy_below=_PART_BYTES + 1)
+            self._send(data, _PART_BYTES + 1)
         except zmq.Again:
             return False
         return True
@@ -291,55 +309,22 @@ class ZmqPeerLink(_ZmqLink):
         super().close()
 
 
-class _Waiting:
-    """The messages for one peer that lie in libzmq and were not copied there: small ones are bounded by number."""
+class _Unsent:
+    """Large messages that lie in libzmq, were not copied there, and may not have left.
 
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
-        self._messages: deque[tuple[int, zmq.MessageTracker]] = deque()
+    Small ones are bounded by number.
+    """
+
+    def __init__(self) -> None:
+        self._messages: deque[tuple[int, zmq.MessageTracker]] = deque()  # size, and what knows whether it has left
         self._size_bytes = 0
-
-    def has_room_for(self, size_bytes: int) -> bool:
-        while self._messages and self._messages[0][1].done:
-            self._size_bytes -= self._messages.popleft()[0]
-        return self._size_bytes + size_bytes <= self._limit_bytes
 
     def add(self, size_bytes: int, sent: zmq.MessageTracker) -> None:
         self._messages.append((size_bytes, sent))
         self._size_bytes += size_bytes
 
-
-def _send(
-    sock: zmq.Socket[bytes], data: bytes | memoryview, copy_below: int = _COPY_BELOW_BYTES
-) -> zmq.MessageTracker | None:
-    """Send a message; once its first part is taken, libzmq takes the others, too.
-
-    Returns what tells when the message has left, unless it was small and copied.
-    """
-    sent = None
-    view = memoryview(data)
-    for start in range(0, max(1, len(view)), _PART_BYTES):
-        part = view[start : start + _PART_BYTES]
-        more = zmq.SNDMORE if start + _PART_BYTES < len(view) else 0
-        if len(part) < copy_below:
-            sock.send(part, zmq.NOBLOCK | more)
-        else:
-            sent = sock.send(part, zmq.NOBLOCK | more, copy=False, track=True)
-    return sent
-
-
-def _whole(sock: zmq.Socket[bytes], first: zmq.Frame, options: TransportOptions) -> bytes | memoryview | None:
-    """A message whose first part is given; None for one above the limit."""
-    if not first.more:
-        return first.buffer
-    parts, size_bytes = [first.buffer], len(first)
-    while sock.rcvmore:
-        part = sock.recv(copy=False)
-        size_bytes += len(part)
-        if size_bytes <= options.max_message_bytes:
-            parts.append(part.buffer)
-    return b"".join(parts) if size_bytes <= options.max_message_bytes else None
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+    def count(self) -> int:
+        """Bytes of those that have not left."""
+        while self._messages and self._messages[0][1].done:
+            self._size_bytes -= self._messages.popleft()[0]
+        return self._size_bytes

@@ -5,8 +5,7 @@ A message on the wire::
     1 byte   wire version
     4 bytes  length of the header, little-endian
     header   one of the structures below (msgpack)
-    body     raw bytes that the structure describes; only SamplePacket, Bundle, PolicyFrame, Report, View and Probe
-             have one
+    body     raw bytes that the structure describes; only SamplePacket, PolicyFrame, Report, View and Probe have one
 
 The server reads headers and passes bodies on unread. A message that does not decode to one of these
 types is refused; no length is used before it was compared with its limit. Names and texts come out as one line
@@ -25,26 +24,24 @@ import msgspec
 
 from tmrl_like.base.text import CONTROLS, one_line
 from tmrl_like.errors import DecodingError, OversizeError
-from tmrl_like.types import LATENESS_EDGES_S, Count, EpisodeStats, Receipt
+from tmrl_like.types import Count, EpisodeStats, Receipt
+from tmrl_like.wire.condition import Condition, Finite
 
-WIRE_VERSION = 12
+WIRE_VERSION = 13
 MAX_HEADER_BYTES = 1 << 16
 MAX_TAKEN_OVER = 1000
 MAX_RANKS = 1024
 MAX_BODY_BYTES = 256 << 20  # of a packet, before compression
 MAX_EPISODES = 50  # in a packet
-MAX_BUNDLE_PACKETS = 64
 MAX_PROBE_BYTES = 1 << 20
 MAX_REPORT_BYTES = 64 << 10
 MAX_REPORTS_BYTES = 1 << 20  # of reports in a view
-RETURNS_KEPT = 5  # in a beat
-
 MAX_NAME = 200
 BETWEEN_LEAVES = " | "
 
 Name = Annotated[str, msgspec.Meta(max_length=MAX_NAME, pattern=rf"\A[^{CONTROLS}]*\Z")]
 Text = Annotated[str, msgspec.Meta(max_length=4000)]
-Finite = Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)]
+Entry = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 
 
 class Message(msgspec.Struct, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -135,49 +132,41 @@ class Refusal(Message):
 
 
 class SamplePacket(Message):
-    """Samples of one worker, sealed once: the same bytes in every log and on the wire (`wire.records`).
+    """Worker to trainer: the entries `first` to `last` of one worker process, the same bytes on the wire and on a disk.
 
-    The body holds the columns (`wire.packet`). It travels in a `Bundle`.
+    What a process says in order are its entries, numbered 1, 2, 3, …: samples, reports of finished episodes, and breaks
+    (what follows does not continue what came before). Entries may be cut into packets in any way, and again in another;
+    a break is the first entry of its packet. The body is a checksum and the columns of the samples (`wire.packet`).
     """
 
     worker: Name
     incarnation: Count  # the worker process that made them
-    sequence: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]  # 1, 2, 3, … within the incarnation
-    breaks: Count  # samples of packets that agree in it are consecutive, those of others do not continue them
+    first: Entry
+    last: Entry
+    oldest: Entry  # that the worker still has: what is missing before it never comes
+    breaks: Count  # of the process, up to here: samples of packets that differ in it do not continue each other
     samples: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
-    body_bytes: Annotated[int, msgspec.Meta(ge=0, le=MAX_BODY_BYTES)]  # of the body before compression
+    body_bytes: Annotated[int, msgspec.Meta(ge=0, le=MAX_BODY_BYTES)]  # of the columns before compression
     compressed: bool  # zstandard
     observed_at_s: float = 0.0  # of the first sample; Unix time
     policy_version: Count = 0  # the oldest that chose an action in it; 0: none was published yet
-    episodes: Annotated[tuple[EpisodeStats, ...], msgspec.Meta(max_length=MAX_EPISODES)] = ()
+    episodes: Annotated[tuple[tuple[Entry, EpisodeStats], ...], msgspec.Meta(max_length=MAX_EPISODES)] = ()
+    lost_samples: Count = 0  # of this process so far: dropped because the worker's limits were reached
+    awaits: bool = False  # lockstep: the worker holds still until `Ack.trained` comes up to these entries
+    epoch_s: float = 0.0  # when `Beat.up_s` was 0, in the Unix time of these samples; 0: of a process that is dead
 
     @property
     def receipt(self) -> Receipt:
-        """Its name."""
-        return Receipt(self.worker, self.incarnation, self.sequence)
-
-
-class Bundle(Message):
-    """Worker to trainer: packets of one worker process, in order; the body holds their records (`wire.records`).
-
-    A packet that is missing between two that a bundle names (`previous` and those in it) never comes.
-    """
-
-    worker: Name
-    incarnation: Count
-    samples: Count  # of all its packets
-    previous: Count = 0  # sequence of the packet that the worker keeps right before the first one; 0: it keeps none
-    lost_samples: Count = 0  # dropped by this worker so far because its limits were reached
-    awaits: bool = False  # lockstep: the worker holds still until `Ack.trained` comes up to these packets
-    epoch_s: float = 0.0  # when `Beat.up_s` was 0, in the Unix time of these samples; 0: of a process that is dead
+        """Its process, and its last entry."""
+        return Receipt(self.worker, self.incarnation, self.last)
 
 
 class Ack(Message):
-    """Trainer to worker: how far the packets of (worker, incarnation) have come.
+    """Trainer to worker: how far the entries of (worker, incarnation) have come.
 
     Up to `stored` they are where a trainer that is killed finds them again (in its log, or just in its memory
     where it keeps no log): the worker may forget them. Up to `received` they are in the trainer's memory: they are
-    no longer in flight. `again`: packets after `received` are missing; send them again. Up to `trained` the training
+    no longer in flight. `again`: what follows `received` is missing; send it again. Up to `trained` the training
     steps that they allow are made: of a process that awaits it.
     """
 
@@ -190,10 +179,9 @@ class Ack(Message):
 
 
 class Dismissal(Message):
-    """Trainer to server: the samples of (worker, incarnation) do not fit the memory, none of them is taken any more.
+    """Trainer to worker: the samples of (worker, incarnation) do not fit the memory, none of them is taken any more.
 
-    The server refuses a worker of this incarnation. One that only sends what that process left is sent this message,
-    and keeps these packets to itself.
+    A worker whose process they are of ends; one that only sends what that process left keeps them to itself.
     """
 
     worker: Name
@@ -212,39 +200,17 @@ class PolicyFrame(Message):
     frames: Count
     total_bytes: Count
     published_at_s: float
-    digest: bytes = b""  # of the last piece: SHA-256 of the whole policy
+    checksum: Count = 0  # CRC-32 of the policy from its beginning to the end of this piece
 
 
 class Beat(Message):
     """Sign of life of everybody; a worker's goes on to the trainer, with its condition, which the metrics show."""
 
     worker: Name = ""
-    policy_version: Count = 0  # the version that drives now
-    policy_age_s: Finite = 0.0
+    condition: Condition = Condition()
     policy_received: Count = 0  # the newest version that arrived whole
-    env_steps: Count = 0
-    overruns: Count = 0
-    unacknowledged_samples: Count = 0
-    expert: bool = False  # ignores policies
-    lost_samples: Count = 0
-    alarm: Text = ""  # what the worker's user should know; empty: all is well
-    safe_steps: Count = 0  # steps that the safe action drove
-    env_faults: Count = 0  # how often the environment raised, hung or could not be rebuilt
-    env_rebuilds: Count = 0  # how often it was rebuilt
-    ended: Text = ""  # why the worker no longer drives; empty: it does, or will
-    awaits: bool = False  # it is in lockstep with training, see `Bundle`
-    time_step_s: Finite = 0.0  # nominal; 0: the environment does not run in real time
-    late_steps: Annotated[tuple[Count, ...], msgspec.Meta(max_length=len(LATENESS_EDGES_S) + 1)] = ()  # steps since
-    # the start by how late they were, in the bins of `LATENESS_EDGES_S`
-    action_delay_s: Finite = 0.0  # from the newest observation to the action that was chosen on it
-    returns: Annotated[tuple[Finite, ...], msgspec.Meta(max_length=RETURNS_KEPT)] = ()  # of the last episodes
-    driver: Name = ""  # who drives: "policy", "expert", "safe" (the safe action), "human" or "program"
     at_s: Finite = 0.0  # when the worker said this; Unix time, by its own clock as it is set now
     up_s: Finite = 0.0  # when the worker said this, by a clock of its machine that nobody sets (`base.clocks.up_s`)
-
-    def __post_init__(self) -> None:
-        if self.alarm or self.ended:
-            self.alarm, self.ended = one_line(self.alarm), one_line(self.ended)
 
 
 class Report(Message):
@@ -273,13 +239,8 @@ class Sight(msgspec.Struct, array_like=True):
 
     trainers: list[str]
     counters: dict[str, int]  # of the server since its start
-    workers: bytes  # JSON, for browsers: of each the seconds since its newest beat came, and that
+    workers: list[tuple[float, Beat]]  # of each the seconds since its newest beat came, and that
     reports: list[bytes]  # records that the trainer has sent since the last view, oldest first, as JSON
-
-    @property
-    def beats(self) -> list[tuple[float, Beat]]:
-        """What `workers` says."""
-        return _workers_decoder.decode(self.workers)
 
 
 class Probe(Message):
@@ -301,7 +262,6 @@ AnyMessage: TypeAlias = (
     | HelloWanted
     | Refusal
     | SamplePacket
-    | Bundle
     | Ack
     | Dismissal
     | PolicyFrame
@@ -314,7 +274,6 @@ AnyMessage: TypeAlias = (
 )
 
 _encoder = msgspec.msgpack.Encoder()
-_workers_decoder = msgspec.json.Decoder(list[tuple[float, Beat]])
 _decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
 
 

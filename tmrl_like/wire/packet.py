@@ -1,25 +1,28 @@
 """A packet's body: what `SamplePacket` announces, from samples to bytes and back.
 
-Body, before compression::
+The body begins with 4 bytes of CRC-32, of the frame before it and the columns behind it: whoever takes a packet, from a
+connection or a disk, compares it. The columns, before compression::
 
     4 bytes   length of the head, little-endian
-    head      `_Head` (msgpack): segments, sizes of all buffers
-    buffers   one after the other, in the head's order
-    timing    Unix time of the first observation (float64), then one column after the other, `_TIMING`
+    head      `_Segment`s (msgpack)
+    buffers   one after the other: of each segment those of its leaves
+    timing    one column after the other: `wire.rows.TIMING`
 
-A segment holds consecutive samples of one structure; most packets have one. Packets of as many samples of one structure
-have the same head, and where no size varies they are taken apart together: what Python does for each column it does
-once for all of them.
+A segment holds consecutive samples of one structure; most packets have one.
+
+Zeros may follow, before and after compression: whoever wants much memory of the receiver has to send much, see
+`PacketLimits`.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -27,68 +30,39 @@ import zstandard
 
 from tmrl_like.errors import DecodingError, EncodingError, OversizeError
 from tmrl_like.types import ActionSource, Info, Sample, StepTiming
-from tmrl_like.wire.columns import Columns, Layout, objects_in
-from tmrl_like.wire.messages import MAX_BODY_BYTES, SamplePacket
-from tmrl_like.wire.rows import EPISODES, RESET, RowColumns, RowFormat, format_of
-from tmrl_like.wire.schema import Node, TupleNode
+from tmrl_like.wire.columns import Columns, Layout
+from tmrl_like.wire.messages import MAX_BODY_BYTES, SamplePacket, frame_of
+from tmrl_like.wire.rows import EPISODES, RESET, TIMING, RowColumns, RowFormat, format_of
+from tmrl_like.wire.schema import MAX_NODES, Node, ScalarLeaf, TupleNode, decoded
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 _FIELDS = (6, 7)  # of a sample; the seventh is for CRC debugging, the transition as produced
-_TIMING: dict[str, np.dtype[Any]] = {  # the columns of `StepTiming`, and the episode (`wire.rows`)
-    "observed_us": np.dtype("<u4"),  # microseconds after the packet's first observation
-    "inference_ms": np.dtype("<f2"),  # 3 digits
-    "period_error_ms": np.dtype("<f2"),
-    "policy_version": np.dtype("<i8"),
-    "source": np.dtype("u1"),
-    "episode": np.dtype("u1"),
-}
-_START = np.dtype("<f8")
-_US = 1e6
-_MS = 1e3
-_MS_32 = np.float32(_MS)
-_SOURCES = tuple(ActionSource)
+
+_BYTES_PER_HEAD_BYTE = 32  # in memory, about: a column takes 7 bytes of the head at least
 
 
 @dataclass(frozen=True, kw_only=True)
 class PacketLimits:
-    """What one packet may cost the one who reads it. All of it is compared before anything is unpacked.
+    """What one packet may cost the one who reads it. All of it is compared before anything is unpacked or made.
 
     Attributes:
-        body_bytes: of the body, unpacked.
-        ratio: a compressed body may come to so many times its size in memory. Senders keep to it: see `Compressor`.
+        ratio: a packet may come to so many times its size in memory. Senders keep to it: see `Compressor`.
         head_bytes: of the head.
-        columns: over all segments, one per leaf and one more per segment.
-        values: samples times leaves, over all segments.
     """
 
-    body_bytes: int = MAX_BODY_BYTES
     ratio: int = 16
     head_bytes: int = 1 << 20
-    columns: int = 50_000
-    values: int = 2_000_000
 
 
 LIMITS = PacketLimits()
-_ROW_BYTES, _OBJECT_BYTES, _COLUMN_BYTES = 32, 128, 300  # in memory, about, beside the unpacked body
-_CACHED_HEAD_BYTES = 16 << 10
-_AT_ONCE_BYTES = 1 << 20  # what is unpacked before its head is looked at
+_KEPT_BYTES = 16 << 10  # of an encoded structure: larger ones are worked out each time they come
 
 
 class _Segment(msgspec.Struct, frozen=True, array_like=True):
-    rows: int
+    rows: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
     schema: msgspec.Raw  # a `Node`
-    sizes: tuple[int, ...]  # of the segment's buffers
-
-
-class _Head(msgspec.Struct, frozen=True, array_like=True):
-    segments: tuple[_Segment, ...]
-
-
-class _Form(NamedTuple):
-    """What a head says, with what reads it."""
-
-    segments: tuple[tuple[int, tuple[int, ...], Layout], ...]  # rows, sizes of the buffers
-    samples: int
-    extra_bytes: int  # see `_extra_bytes`
+    sizes: tuple[Annotated[int, msgspec.Meta(ge=0, le=MAX_BODY_BYTES)], ...]  # of the buffers that hold text or bytes
 
 
 class _OfThread(threading.local):
@@ -99,26 +73,25 @@ class _OfThread(threading.local):
 
 
 _of_thread = _OfThread()
-_head_encoder = msgspec.msgpack.Encoder()
-_head_decoder = msgspec.msgpack.Decoder(_Head)
+_encoder = msgspec.msgpack.Encoder()
+_head_decoder = msgspec.msgpack.Decoder(tuple[_Segment, ...])
+_TIMING_LAYOUT = Layout(TupleNode(tuple(ScalarLeaf(dtype.str) for dtype in TIMING.values())))
 _schema_decoder: msgspec.msgpack.Decoder[Node] = msgspec.msgpack.Decoder(Node)
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(NamedTuple):
     """`StepTiming` of N samples, as columns."""
 
-    observed_at_s: np.ndarray[Any, np.dtype[np.float64]]  # [N] Unix time
-    inference_s: np.ndarray[Any, np.dtype[np.float32]]  # [N]
-    period_error_s: np.ndarray[Any, np.dtype[np.float32]]  # [N]
-    policy_version: np.ndarray[Any, np.dtype[np.int64]]  # [N]
-    source: np.ndarray[Any, np.dtype[np.uint8]]  # [N] `ActionSource`
+    observed_at_s: Array  # [N] float64, Unix time
+    inference_s: Array  # [N] float32
+    period_error_s: Array  # [N] float32
+    policy_version: Array  # [N] int64
+    source: Array  # [N] uint8, `ActionSource`
 
     def rows(self) -> Iterator[StepTiming]:
         """One `StepTiming` per sample."""
-        columns = (self.observed_at_s, self.inference_s, self.period_error_s, self.policy_version)
-        sources = map(_SOURCES.__getitem__, self.source.tolist())
-        return map(StepTiming, *(column.tolist() for column in columns), sources)
+        *numbers, sources = (column.tolist() for column in self)
+        return map(StepTiming, *numbers, map(ActionSource, sources))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +106,8 @@ class SampleBlock:
     """
 
     segments: tuple[Columns, ...]
-    is_reset: np.ndarray[Any, np.dtype[np.bool_]]
-    episode: np.ndarray[Any, np.dtype[np.uint8]]
+    is_reset: Array
+    episode: Array
     timing: Timing
 
     def __len__(self) -> int:
@@ -145,6 +118,19 @@ class SampleBlock:
         rows = [row for segment in self.segments for row in segment.to_rows()]
         columns = self.is_reset.tolist(), self.episode.tolist(), self.timing.rows()
         return [_to_sample(*of_sample) for of_sample in zip(rows, *columns, strict=True)]
+
+    def after(self, skip: int) -> SampleBlock:
+        """The samples behind the first `skip`, not copied."""
+        if not skip:
+            return self
+        segments = []
+        start = 0
+        for segment in self.segments:
+            if start + segment.rows > skip:
+                segments.append(segment.after(max(0, skip - start)))
+            start += segment.rows
+        timing = Timing(*(column[skip:] for column in self.timing))
+        return SampleBlock(tuple(segments), self.is_reset[skip:], self.episode[skip:], timing)
 
 
 def _to_sample(row: tuple[Any, ...], is_reset: bool, episode: int, timing: StepTiming) -> Sample:
@@ -167,37 +153,25 @@ class PacketRows:
     def __init__(self, segments: Sequence[RowColumns]) -> None:
         """Join segments."""
         self._segments = segments
-        self.extra_bytes = sum(
-            _extra_bytes(segment.rows, len(segment.buffers), objects_in(segment.format.leaves)) for segment in segments
-        )
-        self.samples = sum(segment.rows for segment in segments)
-        columns = zip(*(segment.timing for segment in segments), strict=True)
-        self._timing = [column[0] if len(column) == 1 else np.concatenate(column) for column in columns]
+        head = [_Segment(part.rows, part.format.encoded_schema, part.varying_sizes) for part in segments]
+        self._head = _encoder.encode(head)
+        self.samples = sum(part.rows for part in segments)
+        self.extra_bytes = _BYTES_PER_HEAD_BYTE * len(self._head)
+        self.extra_bytes += sum(part.format.layout.memory(part.rows) for part in segments)
+        columns = zip(*(part.timing for part in segments), strict=True)
+        self._timing: list[Any] = [np.concatenate(column) for column in columns]
         self.observed_at_s, self.policy_version = 0.0, 0
         if self.samples:
-            versions = self._timing[3]
-            self.observed_at_s = float(self._timing[0][0])
-            self.policy_version = int(min(versions[versions > 0], default=0))
+            observed, _, _, versions, _, _ = self._timing
+            self.observed_at_s = float(observed[0])
+            published = versions[versions > 0]
+            self.policy_version = int(published.min()) if len(published) else 0
 
     def encode(self) -> bytes:
-        """The body, uncompressed."""
-        segments = [
-            _Segment(segment.rows, _encode_schema(segment.format.schema), tuple(map(len, segment.buffers)))
-            for segment in self._segments
-        ]
-        head = _head_encoder.encode(_Head(tuple(segments)))
-        buffers = (buffer for segment in self._segments for buffer in segment.buffers)
-        return b"".join((len(head).to_bytes(4, "little"), head, *buffers, *self._timing_buffers()))
-
-    def _timing_buffers(self) -> Iterator[bytes]:
-        yield np.array(self.observed_at_s, _START).tobytes()
-        if not self.samples:
-            return
-        observed, inference, error, *rest = self._timing
-        observed_us = _between(0, (observed - self.observed_at_s) * _US, 2**32 - 1)
-        columns = (observed_us, _between(-6e4, inference * _MS, 6e4), _between(-6e4, error * _MS, 6e4), *rest)
-        for column, dtype in zip(columns, _TIMING.values(), strict=True):
-            yield column.astype(dtype).tobytes()
+        """The columns, uncompressed; with as many zeros behind them as `PacketLimits.ratio` asks for."""
+        buffers = (buffer for part in self._segments for buffer in part.buffers)
+        columns = b"".join((len(self._head).to_bytes(4, "little"), self._head, *buffers, *self._timing))
+        return columns.ljust(-(-self.extra_bytes // (LIMITS.ratio - 1)), b"\0")
 
 
 class PacketWriter:
@@ -228,25 +202,15 @@ class PacketWriter:
         return PacketRows([RowColumns(form, rows) for form, rows in self._segments])
 
     def encode(self) -> bytes:
+        """The columns, uncompressed."""
         return self.rows().encode()
-
-
-def _between(low: float, values: np.ndarray[Any, Any], high: float) -> np.ndarray[Any, Any]:
-    limited: np.ndarray[Any, Any] = np.minimum(np.maximum(values, low), high)  # a third of np.clip's time
-    return limited
-
-
-@lru_cache(maxsize=64)
-def _encode_schema(schema: Node) -> msgspec.Raw:
-    return msgspec.Raw(_head_encoder.encode(schema))
 
 
 class Compressor:
     """zstandard at its fastest level, as long as it pays.
 
-    After a body that shrinks by less than a tenth, the next `PAUSE` bodies are sent as they are. One that shrinks by
-    more than is taken (`PacketLimits.ratio`; black pictures) is made longer by zeros: who wants much memory of the
-    receiver has to send much.
+    After columns that shrink by less than a tenth, the next `PAUSE` are sent as they are. What shrinks by more than
+    `PacketLimits.ratio` allows (black pictures) is made longer by zeros.
     """
 
     PAUSE = 50
@@ -255,205 +219,155 @@ class Compressor:
         self._zstd = zstandard.ZstdCompressor(level=1, write_checksum=False)
         self._pause = 0
 
-    def __call__(self, body: bytes, extra_bytes: int) -> tuple[bytes, bool]:
+    def __call__(self, columns: bytes, extra_bytes: int) -> tuple[bytes, bool]:
         """Return (bytes to send, whether they are compressed); `extra_bytes` are those of `PacketRows`."""
         if self._pause:
             self._pause -= 1
-            return body, False
-        small = self._zstd.compress(body).ljust(-(-(len(body) + extra_bytes) // LIMITS.ratio), b"\0")
-        if len(small) > 0.9 * len(body):
+            return columns, False
+        least_bytes = -(-(len(columns) + extra_bytes) // LIMITS.ratio)
+        small = self._zstd.compress(columns).ljust(least_bytes, b"\0")
+        if len(small) > 0.9 * len(columns):
             self._pause = self.PAUSE
-            return body, False
+            return columns, False
         return small, True
+
+
+def encode_packet(packet: SamplePacket, columns: bytes = b"") -> bytes:
+    """The message of a packet with these columns, compressed or not; with their checksum."""
+    frame = frame_of(packet)
+    checksum = zlib.crc32(columns, zlib.crc32(frame))
+    return b"".join((frame, checksum.to_bytes(4, "little"), columns))
+
+
+def encode_rows(rows: PacketRows, compress: Compressor, **header: Any) -> bytes:
+    """The message of a packet with these samples; `header`: what of `SamplePacket` does not follow from them."""
+    body = rows.encode()
+    columns, is_compressed = compress(body, rows.extra_bytes)
+    packet = SamplePacket(
+        samples=rows.samples,
+        body_bytes=len(body),
+        compressed=is_compressed,
+        observed_at_s=rows.observed_at_s,
+        policy_version=rows.policy_version,
+        **header,
+    )
+    return encode_packet(packet, columns)
+
+
+def samples_up_to(packet: SamplePacket, entry: int) -> int:
+    """How many of a packet's samples are entries up to this one; the packet is one that `refuse_misnumbered` takes."""
+    entries = min(entry, packet.last) - packet.first + 1
+    reports = sum(number <= entry for number, _ in packet.episodes)
+    return max(0, entries - reports - _breaks_in(packet))
+
+
+def _breaks_in(packet: SamplePacket) -> int:
+    return packet.last - packet.first + 1 - packet.samples - len(packet.episodes)
+
+
+def refuse_misnumbered(packet: SamplePacket) -> None:
+    """Raise DecodingError where a packet's entries are not its samples, its worker's reports, and a break at first."""
+    numbers = [packet.first + _breaks_in(packet) - 1, *(number for number, _ in packet.episodes), packet.last + 1]
+    is_rising = all(before < number for before, number in itertools.pairwise(numbers))
+    if _breaks_in(packet) not in (0, 1) or not is_rising:
+        raise DecodingError(f"the entries {packet.first} to {packet.last} are not those that the packet holds")
+    if any(episode.worker != packet.worker for _, episode in packet.episodes):
+        raise DecodingError("a packet reports an episode of another worker")
+
+
+def columns_in(message: bytes | memoryview, body: memoryview) -> memoryview:
+    """The columns in a packet's body, which is the end of its message; DecodingError: the message is damaged."""
+    columns = body[4:]
+    frame = memoryview(message)[: len(message) - len(body)]
+    if int.from_bytes(body[:4], "little") != zlib.crc32(columns, zlib.crc32(frame)):
+        raise DecodingError("a packet is damaged: its checksum is another")
+    return columns
 
 
 def decode_body(
     packet: SamplePacket,
-    body: bytes | memoryview,
+    columns: bytes | memoryview,
     limits: PacketLimits = LIMITS,
     check: Callable[[Node], None] | None = None,
 ) -> SampleBlock:
-    """Turn one packet's body back into columns; see `decode_bodies`."""
-    return decode_bodies([(packet, body)], limits, check)[0]
+    """Turn one packet's columns, as they were sent, back into samples.
 
-
-def decode_bodies(
-    packets: Iterable[tuple[SamplePacket, bytes | memoryview]],
-    limits: PacketLimits = LIMITS,
-    check: Callable[[Node], None] | None = None,
-) -> list[SampleBlock]:
-    """Turn the bodies of packets that follow each other back into columns; neighbours of one form make one block.
-
-    The columns of a block of one packet are views of the (decompressed) body: copy what outlives it. Of a body of more
-    than 1 MiB nothing but the head is decompressed before the head has passed the limits and `check`, which is called
-    with the structure of each segment and raises what shall be raised.
+    The block's columns are views of the (decompressed) bytes: copy what outlives them. `check` is called with the
+    structure of each segment before its columns are made, and raises what shall be raised.
 
     Raises:
-        OversizeError: one costs more than `limits`.
+        OversizeError: it costs more than `limits`.
         DecodingError: damaged, or not what its packet announces.
     """
-    try:
-        opened = [_opened(packet, _Source(packet, body, limits), limits, check) for packet, body in packets]
-    except zstandard.ZstdError as error:
-        raise DecodingError(f"the packet does not decompress: {error}") from None
-    if len(opened) == 1:
-        return [_block(*opened[0], 1)]
-    blocks = []
-    for _, group in groupby(opened, lambda one: (id(one[0]), len(one[1]))):
-        (form, *_), bodies = zip(*group, strict=True)
-        if len(bodies) > 1 and len(form.segments) == 1 and form.segments[0][2].is_fixed(*form.segments[0][:2]):
-            blocks.append(_block(form, memoryview(b"".join(bodies)), len(bodies)))
-        else:
-            blocks += [_block(form, body, 1) for body in bodies]
-    return blocks
-
-
-def _opened(
-    packet: SamplePacket, source: _Source, limits: PacketLimits, check: Callable[[Node], None] | None
-) -> tuple[_Form, memoryview]:
-    """What a packet's head says, and what comes after it."""
-    length = int.from_bytes(source.read(4), "little")
-    if length > limits.head_bytes:
-        raise OversizeError(f"a packet head of {length} bytes; at most {limits.head_bytes} are allowed")
-    head = bytes(source.read(length))
-    form = (_cached_form if length <= _CACHED_HEAD_BYTES else _new_form)(head, limits)
-    if form.samples != packet.samples:
+    memory = packet.body_bytes
+    _refuse_above(limits, memory, len(columns))
+    data = _unpacked(packet, columns)
+    head_bytes = int.from_bytes(data[:4], "little")
+    if head_bytes > limits.head_bytes:
+        raise OversizeError(f"a packet head of {head_bytes} bytes; at most {limits.head_bytes} are allowed")
+    memory += _BYTES_PER_HEAD_BYTE * head_bytes
+    _refuse_above(limits, memory, len(columns))
+    end = 4 + head_bytes
+    parts = [(part, _layout_of(part.schema)) for part in decoded(_head_decoder, data[4:end], "a packet")]
+    _refuse_above(limits, memory + sum(layout.memory(part.rows) for part, layout in parts), len(columns))
+    if sum(part.rows for part, _ in parts) != packet.samples:
         raise DecodingError(f"the packet announces {packet.samples} samples and holds another number")
-    if check is not None:
-        for _, _, layout in form.segments:
-            check(layout.schema)
-    if packet.compressed:
-        source.refuse_above(packet.body_bytes + form.extra_bytes)
-    return form, source.read(source.left)
-
-
-def _block(form: _Form, data: memoryview, packets: int) -> SampleBlock:
-    """The samples of so many packets of one form, whose buffers and timing lie one after the other in `data`."""
     segments = []
-    used = 0
-    for rows, sizes, layout in form.segments:
-        columns, end = layout.columns(rows, sizes, data[used:], packets)
-        segments.append(columns)
-        used += end
-    timing, episode = _decode_timing(form.samples, data, used, packets)
+    for part, layout in parts:
+        if check is not None:
+            check(layout.schema)
+        segment, size = layout.columns(part.rows, part.sizes, data[end:])
+        segments.append(segment)
+        end += size
+    timing, episode = _timing_in(data[end:], packet.samples)
     return SampleBlock(tuple(segments), episode >= RESET, episode & np.uint8(RESET - 1), timing)
 
 
-class _Source:
-    """A body's bytes in their order, unpacked as far as they are read."""
+def _timing_in(data: memoryview, samples: int) -> tuple[Timing, Array]:
+    """With the episodes."""
+    columns, _ = _TIMING_LAYOUT.columns(samples, (), data)
+    *steps, episode = columns.leaves
+    timing = Timing(*steps)
+    if samples and (timing.policy_version.min() < 0 or timing.source.max() >= len(ActionSource)):
+        raise DecodingError("policy versions or sources of actions that do not exist")
+    return timing, episode
 
-    def __init__(self, packet: SamplePacket, body: bytes | memoryview, limits: PacketLimits) -> None:
-        self.left = packet.body_bytes
-        self._raw = memoryview(body)
-        self._reader: Any = None
-        self._sent_bytes = len(body)
-        self._allowed = limits.body_bytes
-        self.refuse_above(self.left)
-        if packet.compressed:
-            self._allowed = limits.ratio * len(body)
-            self.refuse_above(self.left)
-            if zstandard.frame_content_size(body) != self.left:
+
+def _refuse_above(limits: PacketLimits, memory_bytes: int, sent_bytes: int) -> None:
+    if memory_bytes > limits.ratio * sent_bytes:
+        raise OversizeError(
+            f"a packet that comes from {sent_bytes} bytes to {memory_bytes} in memory; at most {limits.ratio} times its"
+            " size is allowed"
+        )
+
+
+def _unpacked(packet: SamplePacket, columns: bytes | memoryview) -> memoryview:
+    data = memoryview(columns)
+    if packet.compressed:
+        try:
+            if zstandard.frame_content_size(columns) != packet.body_bytes:
                 raise DecodingError("the packet's length does not match its compressed frame")
-            if self.left > _AT_ONCE_BYTES:
-                self._reader = _of_thread.decompressor.stream_reader(body)
-                return
-            self._raw = memoryview(_of_thread.decompressor.decompress(body))
-        if len(self._raw) != self.left:
-            raise DecodingError(f"the packet announces {self.left} bytes and holds {len(self._raw)}")
-
-    def refuse_above(self, size: int) -> None:
-        """Raise OversizeError where the packet would come to more than is allowed."""
-        if size > self._allowed:
-            raise OversizeError(
-                f"a packet that unpacks from {self._sent_bytes} bytes to {size} in memory; at most {self._allowed} are "
-                "allowed"
-            )
-
-    def read(self, size: int) -> memoryview:
-        """The next `size` bytes."""
-        if size > self.left:
-            raise DecodingError(f"a packet head of {size} bytes in the last {self.left} of a body")
-        self.left -= size
-        if self._reader is None:
-            taken, self._raw = self._raw[:size], self._raw[size:]
-            return taken
-        taken = memoryview(self._reader.read(size) if size else b"")
-        if len(taken) != size:
-            raise DecodingError(f"the packet ends {size - len(taken)} bytes before what it announces")
-        return taken
-
-
-def _new_form(encoded: bytes, limits: PacketLimits) -> _Form:
-    """Decode a head; refuses a packet that would cost too much."""
-    try:
-        head = _head_decoder.decode(encoded)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise DecodingError(f"not a packet: {error}") from None
-    if min((segment.rows for segment in head.segments), default=1) < 1:
-        raise DecodingError("a segment without samples")
-    segments = []
-    columns = values = extra_bytes = 0
-    for segment in head.segments:
-        layout = _layout_of(segment.schema)
-        extra_bytes += _extra_bytes(segment.rows, layout.leaves, layout.objects)
-        columns += layout.leaves + 1
-        values += segment.rows * layout.leaves
-        if columns > limits.columns or values > limits.values:
-            raise OversizeError(
-                f"a packet of {columns} columns and {values} values or more; at most {limits.columns} and "
-                f"{limits.values} are allowed"
-            )
-        if type(layout.schema) is not TupleNode or len(layout.schema.items) not in _FIELDS:
-            raise DecodingError("a sample is not a tuple of 6 or 7 items")
-        segments.append((segment.rows, segment.sizes, layout))
-    return _Form(tuple(segments), sum(segment.rows for segment in head.segments), extra_bytes)
-
-
-def _extra_bytes(rows: int, leaves: int, objects: int) -> int:
-    """What a segment comes to in memory, about, beside its buffers."""
-    return rows * (_ROW_BYTES + objects * _OBJECT_BYTES) + (leaves + 1) * _COLUMN_BYTES
-
-
-_cached_form = lru_cache(maxsize=256)(_new_form)
+            data = memoryview(_of_thread.decompressor.decompress(columns))
+        except zstandard.ZstdError as error:
+            raise DecodingError(f"the packet does not decompress: {error}") from None
+    if len(data) != packet.body_bytes:
+        raise DecodingError(f"the packet announces {packet.body_bytes} bytes and holds {len(data)}")
+    return data
 
 
 def _layout_of(schema: msgspec.Raw) -> Layout:
     """What reads this structure; large ones are not kept."""
     encoded = bytes(schema)
-    return _cached_layout(encoded) if len(encoded) <= _CACHED_HEAD_BYTES else _new_layout(encoded)
+    return (_kept_layout if len(encoded) <= _KEPT_BYTES else _new_layout)(encoded)
 
 
 def _new_layout(schema: bytes) -> Layout:
-    try:
-        return Layout(_schema_decoder.decode(schema))
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise DecodingError(f"not a structure: {error}") from None
+    layout = Layout(decoded(_schema_decoder, schema, "a structure"))
+    if layout.nodes > MAX_NODES:
+        raise DecodingError(f"a structure of {layout.nodes} values; at most {MAX_NODES} can be sent")
+    if type(layout.schema) is not TupleNode or len(layout.schema.items) not in _FIELDS:
+        raise DecodingError("a sample is not a tuple of 6 or 7 items")
+    return layout
 
 
-_cached_layout = lru_cache(maxsize=64)(_new_layout)
-
-
-def _decode_timing(
-    rows: int, data: memoryview, start: int, packets: int
-) -> tuple[Timing, np.ndarray[Any, np.dtype[np.uint8]]]:
-    dtype, step = _timing_dtype(rows), len(data) // packets
-    if step - start != dtype.itemsize:
-        raise DecodingError(f"{step - start} bytes of timing for {rows} samples, which need {dtype.itemsize}")
-    columns = np.ndarray(packets, dtype, data, start, (step,))
-    version, source = columns["policy_version"].ravel(), columns["source"].ravel()
-    if rows and (version.min() < 0 or source.max() >= len(_SOURCES)):
-        raise DecodingError("policy versions or sources of actions that do not exist")
-    with np.errstate(invalid="ignore"):  # damaged, but only a number
-        timing = Timing(
-            (columns["started_at_s"][:, None] + columns["observed_us"] * (1 / _US)).ravel(),
-            columns["inference_ms"].ravel().astype(np.float32) / _MS_32,
-            columns["period_error_ms"].ravel().astype(np.float32) / _MS_32,
-            version,
-            source,
-        )
-    return timing, columns["episode"].ravel()
-
-
-@lru_cache(maxsize=256)
-def _timing_dtype(rows: int) -> np.dtype[Any]:
-    return np.dtype([("started_at_s", _START), *((name, dtype, (rows,)) for name, dtype in _TIMING.items())])
+_kept_layout = lru_cache(maxsize=64)(_new_layout)

@@ -6,12 +6,10 @@ rows, many at a time and elsewhere, into the buffers of a packet.
 
 A row of fixed size::
 
-    24 bytes  observed_at_s, inference_s, period_error_s: float64
-     8 bytes  policy_version: int64
-     2 bytes  source, episode: its number in its lane modulo 100, and 128 more in samples of a reset
+    26 bytes  `TIMING`
     leaves    left to right, those of 1 KiB and more behind the others; padded to a multiple of 8 bytes
 
-A row with text or bytes is msgpack: the leaves, and the same six.
+A row with text or bytes is msgpack: such a row of what has a fixed size, and a list of the rest.
 """
 
 from __future__ import annotations
@@ -24,41 +22,41 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tmrl_like.base.functional import prod
 from tmrl_like.errors import EncodingError
 from tmrl_like.types import Sample
-from tmrl_like.wire.columns import NUMBERS, PLAIN_TYPES, Columns, Layout, Leaf
+from tmrl_like.wire.columns import Columns, Layout
 from tmrl_like.wire.schema import (
-    MAX_LEAVES,
+    MAX_NODES,
+    PLAIN_KINDS,
     ArrayLeaf,
     DictNode,
-    ListNode,
+    Leaf,
     Node,
     PlainLeaf,
     ScalarLeaf,
     TupleNode,
-    leaves_of,
     schema_of,
     travels,
 )
 
-TIMING = {  # the six that come with a sample, in a row
-    "observed_at_s": "<f8",
-    "inference_s": "<f8",
-    "period_error_s": "<f8",
-    "policy_version": "<i8",
-    "source": "u1",
-    "episode": "u1",
+TIMING: dict[str, np.dtype[Any]] = {  # what comes with a sample: its `StepTiming`, and the episode
+    "observed_at_s": np.dtype("<f8"),  # Unix time
+    "inference_s": np.dtype("<f4"),
+    "period_error_s": np.dtype("<f4"),
+    "policy_version": np.dtype("<i8"),
+    "source": np.dtype("u1"),
+    "episode": np.dtype("u1"),  # its number in its lane modulo `EPISODES`, and `RESET` more in samples of a reset
 }
 RESET = 128  # what a sample of a reset has in `episode` beside the number
 EPISODES = 100  # numbers of episodes go round
-_TIMING_FORMAT = "<dddqBB"
+_TIMING_FORMAT = "<dffqBB"
 _LARGE_BYTES = 1 << 10  # from here on a leaf is copied by itself
-_FORMATS = {"bool": "?", "int": "q", "float": "d"}
-_SCALARS = {"<f4": "f", "<f8": "d", "<i4": "i", "<i8": "q", "|u1": "B", "|b1": "?"}
+_PLAIN_TYPES = {kind: type_ for type_, kind in PLAIN_KINDS.items()}
+_PLAIN_FORMATS = {"bool": "?", "int": "q", "float": "d"}
+_SCALAR_FORMATS = {"<f4": "f", "<f8": "d", "<i4": "i", "<i8": "q", "|u1": "B", "|b1": "?"}
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[tuple[tuple[Any, ...], tuple[float, float, float, int, int, int]]] = (
-    msgspec.msgpack.Decoder(tuple[tuple[Any, ...], tuple[float, float, float, int, int, int]])
+_decoder: msgspec.msgpack.Decoder[tuple[bytes, tuple[Any, ...]]] = msgspec.msgpack.Decoder(
+    tuple[bytes, tuple[Any, ...]]
 )
 
 
@@ -67,65 +65,40 @@ class RowFormat:
 
     Attributes:
         schema: the structure.
+        encoded_schema: it, as msgpack.
+        layout: of the columns that they become.
         size_bytes: of a row; 0: each row has its own size.
+        fields: dtype of a row, or of the part of it that has a fixed size: the fields of `TIMING`, and "0", "1", … for
+            the leaves, as bytes.
         pack: `pack(into, at, sample, observed_at_s, inference_s, period_error_s, policy_version, source, episode)`
-            writes a row of fixed size into a writable buffer; returns False, having written nothing, where the sample
-            has another structure.
-        fields: dtype of a row of fixed size: the fields of `TIMING`, and "0", "1", … as bytes.
+            writes what `fields` describe into a writable buffer, and returns True (or the sample's texts and bytes,
+            where it has any); False, having written nothing: the sample has another structure.
     """
 
     def __init__(self, schema: Node) -> None:
-        """Compile it; raises EncodingError where it has too many leaves."""
+        """Compile it; raises EncodingError where it is too large."""
         self.schema = schema
-        self.leaves = leaves_of(schema)
-        if len(self.leaves) > MAX_LEAVES:
+        self.layout = Layout(schema)
+        if self.layout.nodes > MAX_NODES:
             raise EncodingError(
-                f"sample has {len(self.leaves)} values, at most {MAX_LEAVES} can be sent: use numpy arrays"
+                f"sample has {self.layout.nodes} values, at most {MAX_NODES} can be sent: use numpy arrays"
             )
-        self.size_bytes = 0
-        source = _Source()
-        source.visit(schema, "s")
-        sizes = list(map(_fixed_bytes, self.leaves))
-        self._take: Callable[[Any], tuple[Any, ...] | None] = source.compile("take(s)", [source.values()])
-        if None not in sizes:
-            self._fix([size or 0 for size in sizes], source)
-
-    def _fix(self, sizes: list[int], source: _Source) -> None:
-        small = [i for i, size in enumerate(sizes) if size < _LARGE_BYTES]
-        large = [i for i, size in enumerate(sizes) if size >= _LARGE_BYTES]
-        end = struct.calcsize(_TIMING_FORMAT)
-        offsets = {}
-        for i in small + large:
-            offsets[i] = end
-            end += sizes[i]
-        self.size_bytes = -(-end // 8) * 8
-        self.fields = np.dtype(
-            {
-                "names": [*TIMING, *map(str, offsets)],
-                "formats": [*TIMING.values(), *(f"V{sizes[i]}" for i in offsets)],
-                "offsets": [0, 8, 16, 24, 32, 33, *offsets.values()],
-                "itemsize": self.size_bytes,
-            }
-        )
-        timing = ", ".join(TIMING)
-        packing = struct.Struct(_TIMING_FORMAT + "".join(source.formats[i] for i in small))
-        source.constants["pack_into"] = packing.pack_into
-        stores = [f"pack_into({', '.join(['into', 'at', timing, *(v for i in small if (v := source.packed[i]))])})"]
-        for i in large:  # `tobytes` where an array is not contiguous, or the buffer takes nothing but bytes
-            place = f"into[at + {offsets[i]} : at + {offsets[i] + sizes[i]}]"
-            stores += [
-                f"try: {place} = {source.names[i]}",
-                f"except (TypeError, ValueError, BufferError): {place} = {source.names[i]}.tobytes()",
-            ]
-        self.pack: Callable[..., bool] = source.compile(f"pack(into, at, s, {timing})", stores, "True", "False")
+        self.encoded_schema = msgspec.Raw(_encoder.encode(schema))
+        fixed = [(str(i), f"V{size}") for i, size in enumerate(self.layout.sizes) if size is not None]
+        fixed.sort(key=lambda field: np.dtype(field[1]).itemsize >= _LARGE_BYTES)
+        fields = [*TIMING.items(), *fixed]
+        padding = -np.dtype(fields).itemsize % 8
+        self.fields = np.dtype([*fields, ("padding", f"V{padding}")])
+        self.size_bytes = 0 if self.layout.varying else self.fields.itemsize
+        self.pack: Callable[..., Any] = _PackSource(schema, self.fields).compile()
 
     def row(self, sample: Any, *timing: Any) -> bytes | bytearray | None:
         """The row of a sample, of whatever size; None where the sample has another structure."""
-        if self.size_bytes:
-            row = bytearray(self.size_bytes)
-            return row if self.pack(row, 0, sample, *timing) else None
-        leaves = self._take(sample)
-        return None if leaves is None else _encoder.encode((leaves, timing))
+        row = bytearray(self.fields.itemsize)
+        texts = self.pack(row, 0, sample, *timing)
+        if texts is False:
+            return None
+        return row if self.size_bytes else _encoder.encode((row, texts))
 
 
 @lru_cache(maxsize=256)
@@ -140,13 +113,8 @@ def format_of(sample: tuple[Any, ...]) -> RowFormat:
     Raises:
         EncodingError: it holds something that cannot travel; the message names the field.
     """
-    try:
-        return format_for(schema_of(sample))
-    except EncodingError as error:
-        text = str(error)
-        for i, field in enumerate((*Sample._fields, "original")):
-            text = text.replace(f"sample[{i}]", field)
-        raise EncodingError(text) from None
+    named = zip((*Sample._fields, "original"), sample, strict=False)
+    return format_for(TupleNode(tuple(schema_of(value, name, depth=1) for name, value in named)))
 
 
 class RowColumns:
@@ -159,23 +127,27 @@ class RowColumns:
         timing: one column per name of `TIMING`.
     """
 
-    def __init__(self, form: RowFormat, rows: np.ndarray[Any, Any] | Sequence[bytes | bytearray | memoryview]) -> None:
-        """Take rows one by one, or those of fixed size as an array [N] that has `form.fields`."""
+    def __init__(self, form: RowFormat, rows: Sequence[Any]) -> None:
+        """Take rows one by one, as bytes, or those of fixed size in pieces: arrays [n] that have `form.fields`."""
+        texts: Sequence[tuple[str | bytes, ...]] = ()
+        if not form.size_bytes:
+            rows, texts = zip(*map(_decoder.decode, rows), strict=True)
+        if not isinstance(rows[0], np.ndarray):
+            rows = [np.frombuffer(b"".join(rows), form.fields)]
+        fixed = rows[0] if len(rows) == 1 else np.concatenate(rows)
+        columns = zip(*texts, strict=True)
         self.format = form
-        self.rows = len(rows)
-        if form.size_bytes:
-            fixed = rows if isinstance(rows, np.ndarray) else np.frombuffer(b"".join(rows), form.fields)
-            self.timing = [fixed[name] for name in TIMING]
-            self.buffers = [fixed[str(i)].tobytes() for i in range(len(form.leaves))]
-            return
-        decoded = list(map(_decoder.decode, rows))
-        self.timing = [
-            np.array(column, dtype)
-            for column, dtype in zip(zip(*(timing for _, timing in decoded), strict=True), TIMING.values(), strict=True)
+        self.rows = len(fixed)
+        self.timing = [fixed[name] for name in TIMING]
+        self.buffers = [
+            fixed[str(i)].tobytes() if size is not None else _encoder.encode(next(columns))
+            for i, size in enumerate(form.layout.sizes)
         ]
-        columns = zip(*(leaves for leaves, _ in decoded), strict=True)
-        none = PlainLeaf("none")
-        self.buffers = [b"" if leaf == none else _join_column(leaf, next(columns)) for leaf in form.leaves]
+
+    @property
+    def varying_sizes(self) -> tuple[int, ...]:
+        """Of the buffers that hold text or bytes, in bytes."""
+        return tuple(len(self.buffers[i]) for i in self.format.layout.varying)
 
 
 def columns_of(samples: Sequence[Any]) -> Columns:
@@ -187,115 +159,89 @@ def columns_of(samples: Sequence[Any]) -> Columns:
         if row is None:
             raise EncodingError(f"sample {i} has another structure than the first")
         rows.append(row)
-    buffers = RowColumns(form, rows).buffers
-    data = memoryview(b"".join(buffers))
-    return Layout(form.schema).columns(len(samples), [len(b) for b in buffers], data)[0]
+    columns = RowColumns(form, rows)
+    data = memoryview(b"".join(columns.buffers))
+    return form.layout.columns(len(samples), columns.varying_sizes, data)[0]
 
 
-def _fixed_bytes(leaf: Leaf) -> int | None:
-    if isinstance(leaf, PlainLeaf):
-        return np.dtype(NUMBERS[leaf.kind]).itemsize if leaf.kind in NUMBERS else 0 if leaf.kind == "none" else None
-    return int(np.dtype(leaf.dtype).itemsize * prod(leaf.shape if isinstance(leaf, ArrayLeaf) else ()))
-
-
-def _join_column(leaf: Leaf, column: Sequence[Any]) -> bytes:
-    if isinstance(leaf, ArrayLeaf | ScalarLeaf):
-        return b"".join(column)
-    if leaf.kind in NUMBERS:
-        return np.array(column, dtype=NUMBERS[leaf.kind]).tobytes()
-    return msgspec.msgpack.encode(column)
-
-
-class _Source:
-    """The checks of a structure, and how each leaf is packed, as source.
+class _PackSource:
+    """The source of a `RowFormat`'s function.
 
     Generated rather than interpreted because it runs in the control loop: every check, then every copy, each on a local
-    variable. Only indices and lengths are written into the source; every value (dtype, shape, key) is passed in by
-    name.
+    variable. Only indices, lengths and offsets are written into the source; every value (dtype, shape, key) is passed
+    in by name.
     """
 
-    def __init__(self) -> None:
-        self.checks: list[str] = []
-        self.names: list[str] = []  # of each leaf: the variable,
-        self.formats: list[str] = []  # its format in a `struct`,
-        self.packed: list[str] = []  # what is packed,
-        self.taken: list[str] = []  # and what is stored in a row of any size
-        self.constants: dict[str, Any] = {
-            "ndarray": np.ndarray,
-            "INT64": range(-(2**63), 2**63),
-            "travels": travels,
-        }
+    def __init__(self, schema: Node, fields: np.dtype[Any]) -> None:
+        self._lines = [f"def pack(into, at, s, {', '.join(TIMING)}):"]
+        self._constants: dict[str, Any] = {"ndarray": np.ndarray, "travels": travels}
+        self._leaves: list[tuple[Leaf, str]] = []  # with the variable that has the value
         self._count = 0
+        self._check(schema, "s")
+        self._store(fields)
 
-    def values(self) -> str:
-        return f"return ({', '.join([*filter(None, self.taken), ''])})"
+    def compile(self) -> Any:
+        exec("\n  ".join(self._lines), self._constants)
+        return self._constants["pack"]
 
-    def compile(self, signature: str, then: list[str], done: str = "None", refused: str = "None") -> Any:
-        lines = [f"def {signature}:", *self.checks, *(f"  {line}" for line in then), f"  return {done}"]
-        namespace = dict(self.constants)
-        exec("\n".join(lines).replace("REFUSED", refused), namespace)
-        return namespace[signature.partition("(")[0]]
-
-    def visit(self, node: Node, value: str) -> None:
-        if isinstance(node, TupleNode | ListNode):
-            self._sequence(node, value)
-        elif isinstance(node, DictNode):
-            self._dict(node, value)
-        else:
-            self._leaf(node, value)
-
-    def _sequence(self, node: TupleNode | ListNode, value: str) -> None:
-        kind = "tuple" if isinstance(node, TupleNode) else "list"
-        self._refuse_if(f"type({value}) is not {kind} or len({value}) != {len(node.items)}")
+    def _check(self, node: Node, value: str) -> None:
+        """Refuse a value that is not of this structure."""
+        if isinstance(node, Leaf):
+            self._leaves.append((node, value))
+            self._check_leaf(node, value)
+            return
         names = [self._name("v") for _ in node.items]
+        if isinstance(node, DictNode):
+            self._refuse_if(f"type({value}) is not dict or tuple({value}) != {self._constant(node.keys)}")
+            if names:  # 1, 1.0 and True are equal
+                self._refuse_if(f"[*map(type, {value})] != {self._constant([*map(type, node.keys)])}")
+            value += ".values()"
+        else:
+            kind = "tuple" if isinstance(node, TupleNode) else "list"
+            self._refuse_if(f"type({value}) is not {kind} or len({value}) != {len(names)}")
         if names:
-            self.checks.append(f"  {', '.join(names)}, = {value}")
+            self._lines.append(f"{', '.join(names)}, = {value}")
         for name, item in zip(names, node.items, strict=True):
-            self.visit(item, name)
+            self._check(item, name)
 
-    def _dict(self, node: DictNode, value: str) -> None:
-        keys = self._constant(tuple(node.keys))
-        self._refuse_if(f"type({value}) is not dict or tuple({value}) != {keys}")
-        if node.keys:  # 1, 1.0 and True are equal
-            types = self._constant([type(key) for key in node.keys])
-            self._refuse_if(f"[*map(type, {value})] != {types}")
-        for i, item in enumerate(node.items):
-            name = self._name("v")
-            self.checks.append(f"  {name} = {value}[{keys}[{i}]]")
-            self.visit(item, name)
-
-    def _leaf(self, leaf: Leaf, value: str) -> None:
-        self.names.append(value)
-        taken = packed = f"{value}.tobytes()"
-        form = f"{_fixed_bytes(leaf)}s"
+    def _check_leaf(self, leaf: Leaf, value: str) -> None:
         if isinstance(leaf, ArrayLeaf):
-            dtype, shape = self._constant(np.dtype(leaf.dtype)), self._constant(tuple(leaf.shape))
-            self._refuse_if(f"type({value}) is not ndarray or {value}.shape != {shape}")
+            dtype = self._constant(np.dtype(leaf.dtype))
+            self._refuse_if(f"type({value}) is not ndarray or {value}.shape != {self._constant(leaf.shape)}")
             self._refuse_if(f"{value}.dtype is not {dtype} and {value}.dtype != {dtype}")  # most are the same object
         elif isinstance(leaf, ScalarLeaf):
-            scalar = np.dtype(leaf.dtype)
-            self._refuse_if(f"type({value}) is not {self._constant(scalar.type)}")
-            if leaf.dtype in _SCALARS:  # `tobytes` takes a quarter of a microsecond
-                packed, form = value, _SCALARS[leaf.dtype]
-            else:
-                self._refuse_if(f"{value}.dtype != {self._constant(scalar)}")
+            self._refuse_if(f"type({value}) is not {self._constant(np.dtype(leaf.dtype).type)}")
         else:
-            taken = packed = "" if leaf.kind == "none" else value
-            form = _FORMATS.get(leaf.kind, "")
-            self._check_plain(leaf, value)
-        self.formats.append(form)
-        self.packed.append(packed)
-        self.taken.append(taken)
+            self._refuse_if(f"type({value}) is not {self._constant(_PLAIN_TYPES[leaf.kind])}")
+            if leaf.kind in ("int", "str"):
+                self._refuse_if(f"not travels({value})")
 
-    def _check_plain(self, leaf: PlainLeaf, value: str) -> None:
-        self._refuse_if(f"type({value}) is not {self._constant(PLAIN_TYPES[leaf.kind])}")
-        if leaf.kind == "str":
-            self._refuse_if(f"not travels({value})")
-        if leaf.kind == "int":
-            self._refuse_if(f"{value} not in INT64")
+    def _store(self, fields: np.dtype[Any]) -> None:
+        places: Any = fields.fields
+        packed = ["into", "at", *TIMING]
+        form = _TIMING_FORMAT
+        large = []
+        texts = ""
+        for i, (leaf, value) in enumerate(self._leaves):
+            if str(i) not in places:
+                texts += f"{value}, "
+                continue
+            dtype, offset = places[str(i)]
+            if dtype.itemsize >= _LARGE_BYTES:  # `tobytes` where an array is not contiguous
+                place = f"into[at + {offset} : at + {offset + dtype.itemsize}]"
+                large.append(f"try: {place} = {value}")
+                large.append(f"except (TypeError, ValueError, BufferError): {place} = {value}.tobytes()")
+            elif code := _format_of(leaf):
+                form += code
+                packed.append(value)
+            elif dtype.itemsize:
+                form += f"{dtype.itemsize}s"
+                packed.append(f"{value}.tobytes()")
+        self._constants["pack_into"] = struct.Struct(form).pack_into
+        self._lines += [f"pack_into({', '.join(packed)})", *large, f"return ({texts})" if texts else "return True"]
 
     def _refuse_if(self, condition: str) -> None:
-        self.checks.append(f"  if {condition}: return REFUSED")
+        self._lines.append(f"if {condition}: return False")
 
     def _name(self, prefix: str) -> str:
         self._count += 1
@@ -303,5 +249,12 @@ class _Source:
 
     def _constant(self, value: Any) -> str:
         name = self._name("c")
-        self.constants[name] = value
+        self._constants[name] = value
         return name
+
+
+def _format_of(leaf: Leaf) -> str | None:
+    """The code of `struct` for a single number, packed as it is: `tobytes` takes a quarter of a microsecond."""
+    if isinstance(leaf, ScalarLeaf):
+        return _SCALAR_FORMATS.get(leaf.dtype)
+    return _PLAIN_FORMATS.get(leaf.kind) if isinstance(leaf, PlainLeaf) else None

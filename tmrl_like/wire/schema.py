@@ -11,35 +11,39 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
 
+from tmrl_like.base.text import one_line
 from tmrl_like.errors import DecodingError, EncodingError
 
-MAX_DIMENSIONS = 32
+T = TypeVar("T")
+
+MAX_DIMENSIONS = 30  # of an array; a column has one more
 MAX_DEPTH = 32
-MAX_LEAVES = 10_000
+MAX_NODES = 10_000
 _INT64 = range(-(2**63), 2**63)
-_DTYPE_KINDS = "biufcMmSU"  # no objects, no structured types: they cannot travel as plain bytes
-_DTYPE = re.compile(rf"[<>|][{_DTYPE_KINDS}]\d{{1,9}}(\[\d{{0,6}}[A-Za-z]{{1,2}}\])?")
+_DTYPE = r"\A(\|[biu]1|[<>][iuf][248])\Z"  # booleans, integers, floats
+
+Dtype = Annotated[str, msgspec.Meta(pattern=_DTYPE)]  # as numpy writes it, with the byte order: "<f4"
+Size = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+Shape = Annotated[tuple[Size, ...], msgspec.Meta(max_length=MAX_DIMENSIONS)]
+PlainKind = Literal["none", "bool", "int", "float", "str", "bytes"]
 
 
 class ArrayLeaf(msgspec.Struct, frozen=True, array_like=True, tag="a"):
-    """A numpy array: dtype string with byte order ("<f4"), shape."""
+    """A numpy array."""
 
-    dtype: str
-    shape: tuple[int, ...]
+    dtype: Dtype
+    shape: Shape
 
 
 class ScalarLeaf(msgspec.Struct, frozen=True, array_like=True, tag="s"):
     """A numpy scalar such as np.float32(1)."""
 
-    dtype: str
-
-
-PlainKind = Literal["none", "bool", "int", "float", "str", "bytes"]
+    dtype: Dtype
 
 
 class PlainLeaf(msgspec.Struct, frozen=True, array_like=True, tag="p"):
@@ -67,8 +71,8 @@ class DictNode(msgspec.Struct, frozen=True, array_like=True, tag="d"):
     items: tuple[Node, ...]
 
 
-Node: TypeAlias = ArrayLeaf | ScalarLeaf | PlainLeaf | TupleNode | ListNode | DictNode
-
+Leaf: TypeAlias = ArrayLeaf | ScalarLeaf | PlainLeaf
+Node: TypeAlias = Leaf | TupleNode | ListNode | DictNode
 
 PLAIN_KINDS: dict[type, PlainKind] = {
     type(None): "none",
@@ -86,88 +90,87 @@ def schema_of(value: Any, name: str = "sample", depth: int = 0) -> Node:
         raise EncodingError(f"{name} is nested more than {MAX_DEPTH} levels deep")
     kind = type(value)
     if kind is np.ndarray:
-        return ArrayLeaf(_dtype_string(value.dtype, name), value.shape)
-    if isinstance(value, np.generic) and not isinstance(value, np.character):
-        return ScalarLeaf(_dtype_string(value.dtype, name))
-    if kind is int and value not in _INT64:
-        raise EncodingError(f"{name} is {value}; integers that can be sent have 64 bits")
-    if kind is str and not travels(value):
-        raise EncodingError(f"{name} is text with a lone surrogate, which has no UTF-8 form")
+        return ArrayLeaf(_dtype_of(value, name), value.shape)
+    if isinstance(value, np.generic):
+        return ScalarLeaf(_dtype_of(value, name))
     if kind in PLAIN_KINDS:
+        if not travels(value):
+            raise EncodingError(f"{name} is an integer of more than 64 bits or a text without a UTF-8 form")
         return PlainLeaf(PLAIN_KINDS[kind])
-    if kind is tuple or kind is list:
-        children = tuple(schema_of(v, f"{name}[{i}]", depth + 1) for i, v in enumerate(value))
-        return TupleNode(children) if kind is tuple else ListNode(children)
+    if kind is tuple:
+        return TupleNode(_items_of(enumerate(value), name, depth))
+    if kind is list:
+        return ListNode(_items_of(enumerate(value), name, depth))
     if kind is dict:
         for key in value:
-            if (type(key) is not str or not travels(key)) and (type(key) is not int or key not in _INT64):
+            if type(key) not in (str, int) or not travels(key):
                 raise EncodingError(
                     f"{name} has the key {key!r}; keys that can be sent are strings and 64-bit integers"
                 )
-        return DictNode(tuple(value), tuple(schema_of(v, f"{name}[{k!r}]", depth + 1) for k, v in value.items()))
+        return DictNode(tuple(value), _items_of(value.items(), name, depth))
     raise EncodingError(
         f"{name} is a {kind.__module__}.{kind.__qualname__}, which cannot be sent; use numpy arrays, numbers, "
         "strings, tuples, lists and dicts, or drop it in the sample_compressor"
     )
 
 
-def travels(text: str) -> bool:
-    """Whether text has a UTF-8 form."""
-    if text.isascii():
+def _items_of(items: Any, name: str, depth: int) -> tuple[Node, ...]:
+    return tuple(schema_of(item, f"{name}[{key!r}]", depth + 1) for key, item in items)
+
+
+def _dtype_of(value: np.ndarray[Any, Any] | np.generic, name: str) -> str:
+    if not re.search(_DTYPE, value.dtype.str) or value.ndim > MAX_DIMENSIONS:
+        raise EncodingError(
+            f"{name} has the dtype {value.dtype} and {value.ndim} dimensions, which cannot be sent; use booleans, "
+            f"integers or floats of at most 64 bits in at most {MAX_DIMENSIONS} dimensions"
+        )
+    return value.dtype.str
+
+
+def travels(value: Any) -> bool:
+    """Whether an integer has 64 bits and a text a UTF-8 form; anything else does travel."""
+    if type(value) is int:
+        return value in _INT64
+    if type(value) is not str or value.isascii():
         return True
     try:
-        text.encode()
+        value.encode()
     except UnicodeEncodeError:
         return False
     return True
 
 
-def _dtype_string(dtype: np.dtype[Any], name: str) -> str:
-    if dtype.kind not in _DTYPE_KINDS or (dtype.kind in "fc" and dtype.itemsize > 8 * (1 + (dtype.kind == "c"))):
-        raise EncodingError(f"{name} is an array of dtype {dtype}, which cannot be sent as plain bytes")
-    return dtype.str
+def count_nodes(node: Node, depth: int = 0) -> int:
+    """How many containers and leaves there are; DecodingError: nested too deeply, or a dictionary that cannot be."""
+    if depth > MAX_DEPTH:
+        raise DecodingError(f"a structure of more than {MAX_DEPTH} levels")
+    if isinstance(node, Leaf):
+        return 1
+    if isinstance(node, DictNode) and not len(node.keys) == len(set(node.keys)) == len(node.items):
+        raise DecodingError(f"a dictionary of {len(node.keys)} keys and {len(node.items)} items")
+    return 1 + sum(count_nodes(item, depth + 1) for item in node.items)
 
 
-def checked_dtype(text: str) -> np.dtype[Any]:
-    """Turn a dtype string from the wire into a dtype; raises DecodingError where it is not a plain one."""
-    if not _DTYPE.fullmatch(text):
-        raise DecodingError(f"{text!r:.40} is not a dtype that travels")
+def decoded(decoder: msgspec.msgpack.Decoder[T], data: bytes | memoryview, what: str) -> T:
+    """What msgpack says; DecodingError: it is not what is decoded there."""
     try:
-        dtype = np.dtype(text)
-    except (TypeError, ValueError):
-        raise DecodingError(f"{text!r:.40} is not a dtype") from None
-    if dtype.str != text:
-        raise DecodingError(f"{text!r:.40} is not a dtype that travels")
-    return dtype
-
-
-def check_schema(node: Node) -> None:
-    """Raise DecodingError for what is nested too deeply, too many leaves, or a dictionary of other keys than items."""
-    leaves = 0
-    level: list[Node] = [node]
-    for _ in range(MAX_DEPTH + 2):
-        containers = [n for n in level if isinstance(n, TupleNode | ListNode | DictNode)]
-        leaves += len(level) - len(containers)
-        for n in containers:
-            if isinstance(n, DictNode) and not len(n.keys) == len(set(n.keys)) == len(n.items):
-                raise DecodingError(f"a dictionary of {len(n.keys)} keys and {len(n.items)} items")
-        level = [item for n in containers for item in n.items]
-    if level or leaves > MAX_LEAVES:
-        raise DecodingError(f"a structure of more than {MAX_LEAVES} leaves or {MAX_DEPTH} levels")
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise DecodingError(f"not {what}: {one_line(str(error))}") from None
 
 
 def fill(node: Node, leaves: Iterator[Any]) -> Any:
     """Put values, left to right, into the structure."""
+    if isinstance(node, Leaf):
+        return next(leaves)
+    items = [fill(item, leaves) for item in node.items]
     if isinstance(node, DictNode):
-        return {key: fill(item, leaves) for key, item in zip(node.keys, node.items, strict=True)}
-    if isinstance(node, TupleNode | ListNode):
-        items = [fill(item, leaves) for item in node.items]
-        return items if isinstance(node, ListNode) else tuple(items)
-    return next(leaves)
+        return dict(zip(node.keys, items, strict=True))
+    return items if isinstance(node, ListNode) else tuple(items)
 
 
-def leaves_of(node: Node) -> list[ArrayLeaf | ScalarLeaf | PlainLeaf]:
+def leaves_of(node: Node) -> list[Leaf]:
     """All leaves, left to right: the order of a packet's buffers."""
-    if isinstance(node, TupleNode | ListNode | DictNode):
-        return [leaf for item in node.items for leaf in leaves_of(item)]
-    return [node]
+    if isinstance(node, Leaf):
+        return [node]
+    return [leaf for item in node.items for leaf in leaves_of(item)]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tmrl_like.envs.supervision import StoppedError, SupervisedEnv
 from tmrl_like.errors import EnvironmentFaultError
 from tmrl_like.types import EpisodeStats
-from tmrl_like.wire.messages import RETURNS_KEPT
+from tmrl_like.wire.condition import RETURNS_KEPT
 
 if TYPE_CHECKING:
     from tmrl_like.delivery.sample_log import SampleLog
@@ -56,19 +56,19 @@ class Lane:
         self.loop = loop
         self.intake = intake
         self.returns: deque[tuple[float, float]] = deque(maxlen=RETURNS_KEPT)
-        self._trained = 0  # samples whose training steps are made
+        self._trained = 0  # the training steps that entries up to this one allow are made
         self._changed = threading.Condition()
-        self._marks = 0, 0  # samples up to the step before the newest, and up to that
+        self._before, self._newest = 0, 0  # the entries of the step before the newest, and of that
 
     @property
     def samples(self) -> SampleLog | None:
         """Where samples go; None: nowhere."""
         return self.loop.samples
 
-    def note_trained(self, samples: int) -> None:
-        """The training steps are made that the first `samples` allow. Any thread."""
+    def note_trained(self, entry: int) -> None:
+        """The training steps are made that the entries up to this one allow. Any thread."""
         with self._changed:
-            self._trained = max(self._trained, samples)
+            self._trained = max(self._trained, entry)
             self._changed.notify_all()
 
     def await_training(self, all_of_it: bool = False) -> None:
@@ -82,8 +82,8 @@ class Lane:
         """
         if self.samples is None:
             return
-        self._marks = self._marks[1], self.samples.samples
-        wanted = self._marks[all_of_it]
+        self._before, self._newest = self._newest, self.samples.entries
+        wanted = self._newest if all_of_it else self._before
         with self._changed:
             while self._trained < wanted:
                 self.loop.check()

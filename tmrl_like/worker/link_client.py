@@ -17,6 +17,7 @@ from tmrl_like.base.processes import start_script
 from tmrl_like.base.text import one_line
 from tmrl_like.base.threads import no_process, start_thread
 from tmrl_like.errors import ShortageError, TransportError
+from tmrl_like.wire.condition import Condition
 from tmrl_like.worker.lane import Lane
 from tmrl_like.worker.link_messages import (
     Failed,
@@ -28,7 +29,6 @@ from tmrl_like.worker.link_messages import (
     Reader,
     Ready,
     Start,
-    State,
     Status,
     ToLink,
     Trained,
@@ -49,16 +49,13 @@ class LinkClient(ABC):
     Attributes:
         connected: whether the server let this worker in and still answers.
         status: the newest word from the link.
-        turn: has a link take its turn that has no threads, see `Session.takes_turns`.
     """
 
-    turn: Callable[[], None]
-
-    def __init__(self, make_state: Callable[[], State], lanes: Sequence[Lane]) -> None:
+    def __init__(self, make_condition: Callable[[], Condition], lanes: Sequence[Lane]) -> None:
         """Put the parts together; `begin` starts it."""
         self.connected = threading.Event()
         self.status = Status(False, 0, 0, "")
-        self._make_state = make_state
+        self._make_condition = make_condition
         self._lanes = lanes
         self._failure: BaseException | None = None
 
@@ -92,7 +89,7 @@ class LinkClient(ABC):
                     self.connected.set()
                 else:
                     self.connected.clear()
-                self.tell(self._make_state())
+                self.tell(self._make_condition())
                 for lane in self._lanes:
                     if lane.samples is not None:
                         lane.samples.refill()
@@ -103,7 +100,7 @@ class LinkClient(ABC):
             elif isinstance(message, Trained):
                 for lane in self._lanes:
                     if lane.samples is not None and lane.samples.incarnation == message.incarnation:
-                        lane.note_trained(message.samples)
+                        lane.note_trained(message.entry)
             elif isinstance(message, LogLine):
                 logging.getLogger(message.logger).log(message.level, "%s", message.text)
             elif isinstance(message, Failed):
@@ -126,8 +123,6 @@ class LinkThread(LinkClient):
         self._is_made = threading.Event()  # before that, its threads may have something to say
         self._link = Link(start, self._on_message)
         self._is_made.set()
-        if self._link.takes_turns:
-            return
         try:
             self._thread = start_thread(self._link.serve, "tmrl-link")
         except ShortageError:
@@ -135,20 +130,13 @@ class LinkThread(LinkClient):
             self._link.serve()
             raise
 
-    def turn(self) -> None:
-        self.tell(self._make_state())  # for what its threads do otherwise
-        self._link.turn()
-
     def tell(self, message: ToLink) -> None:
         self._is_made.wait()
         self._link.on_message(message)
 
     def close(self, flush_s: float = 1.0) -> None:
-        self.tell(Leave(flush_s, self._make_state()))
-        if self._link.takes_turns:
-            self._link.serve()
-        else:
-            self._thread.join(flush_s + _LEAVES_WITHIN_S)
+        self.tell(Leave(flush_s, self._make_condition()))
+        self._thread.join(flush_s + _LEAVES_WITHIN_S)
 
     @property
     def thread_id(self) -> int:
@@ -163,10 +151,10 @@ class LinkProcess(LinkClient):
     """
 
     def __init__(
-        self, make_state: Callable[[], State], lanes: Sequence[Lane], process: subprocess.Popen[bytes]
+        self, make_condition: Callable[[], Condition], lanes: Sequence[Lane], process: subprocess.Popen[bytes]
     ) -> None:
         """As the base class; `process` is what `start_link_process` returned."""
-        super().__init__(make_state, lanes)
+        super().__init__(make_condition, lanes)
         self._leaving = threading.Event()
         self._answers = threading.Event()
         self._said: set[str] = set()
@@ -215,7 +203,7 @@ class LinkProcess(LinkClient):
                 return
             if not self._start_again():
                 return
-            self.tell(msgspec.structs.replace(self._start, state=self._make_state()))
+            self.tell(msgspec.structs.replace(self._start, condition=self._make_condition()))
 
     def _start_again(self) -> bool:
         """Start another one, as soon as the machine has what a process needs; False where nobody wants it any more."""
@@ -236,7 +224,7 @@ class LinkProcess(LinkClient):
 
     def close(self, flush_s: float = 1.0) -> None:
         self._leaving.set()
-        self.tell(Leave(flush_s, self._make_state()))
+        self.tell(Leave(flush_s, self._make_condition()))
         self._thread.join(flush_s + _LEAVES_WITHIN_S)
         end_link_process(self.process)
 

@@ -17,6 +17,7 @@ from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.policies.network import NetworkSpec
 from tmrl_like.policies.weight_file import Manifest
 from tmrl_like.transport.base import TransportOptions
+from tmrl_like.wire.condition import Condition
 from tmrl_like.wire.messages import Spaces
 
 STATUS_EVERY_S = 0.2
@@ -28,42 +29,14 @@ class _Told(msgspec.Struct, array_like=True, tag=True):
     """Base of what the two tell each other."""
 
 
-class State(_Told):
-    """To the link: how the control loop is doing."""
-
-    policy_version: int = 0
-    policy_received_at: float = 0.0  # `time.perf_counter()`; 0: none was
-    env_steps: int = 0
-    overruns: int = 0
-    expert: bool = False  # policies are ignored
-    alarm: str = ""
-    safe_steps: int = 0
-    env_faults: int = 0
-    env_rebuilds: int = 0
-    ended: str = ""
-    awaits: bool = False  # lockstep: what is sent is to be trained on before the loops go on
-    time_step_s: float = 0.0
-    late_steps: tuple[int, ...] = ()
-    action_delay_s: float = 0.0
-    returns: tuple[float, ...] = ()
-    driver: str = ""  # who drives
-
-
-class Lane(_Told):
-    """Where a control loop's samples are; one that ended long ago may have left them."""
-
-    incarnation: int
-    folder: str
-
-
 class Start(_Told):
     """To the link, first: what it does."""
 
     worker: str
-    lanes: list[Lane]  # those of this process first
-    num_lanes: int  # of this process
+    folder: str  # of the entries
+    incarnations: list[int]  # of the control loops, a lane each
     shared: str  # folder of the policy slots
-    outbox: OutboxOptions  # of each lane
+    outbox: OutboxOptions
     transport: str
     servers: tuple[str, ...]  # HOST:PORT
     keys: str
@@ -78,8 +51,8 @@ class Start(_Told):
     probes: bytes  # float32 [N, R]
     input_size: int  # R
     log_level: int
-    state: State
-    epoch_s: float  # of the samples, see `wire.messages.Bundle`
+    condition: Condition
+    epoch_s: float  # of the samples, see `wire.messages.SamplePacket`
 
 
 class Fit(_Told):
@@ -88,11 +61,15 @@ class Fit(_Told):
     word: int
 
 
+class Hasten(_Told):
+    """To the link: what was appended so far shall leave now."""
+
+
 class Leave(_Told):
     """To the link: send what is left, for so long at most, and end."""
 
     flush_s: float
-    state: State
+    condition: Condition
 
 
 class Ready(_Told):
@@ -113,10 +90,10 @@ class Published(_Told):
 
 
 class Trained(_Told):
-    """From the link: the training steps are made that the first `samples` of a lane allow."""
+    """From the link: the training steps are made that the entries of a lane up to this one allow."""
 
     incarnation: int
-    samples: int
+    entry: int
 
 
 class LogLine(_Told):
@@ -135,7 +112,7 @@ class Failed(_Told):
     is_shortage: bool = False  # of memory, or something else that another process may find
 
 
-ToLink: TypeAlias = Start | State | Fit | Leave
+ToLink: TypeAlias = Start | Condition | Fit | Hasten | Leave
 FromLink: TypeAlias = Ready | Status | Published | Trained | LogLine | Failed
 
 

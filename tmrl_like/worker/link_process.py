@@ -8,10 +8,12 @@ import signal
 import threading
 from collections.abc import Callable
 
-from tmrl_like.base.processes import end_with_parent
+from tmrl_like.base.processes import end_with_parent, keep_freed_memory
 from tmrl_like.base.threads import start_thread
 from tmrl_like.worker.link import Link, failure
 from tmrl_like.worker.link_messages import FromLink, LogLine, Reader, Start, ToLink, Writer
+
+_KEEP_BYTES = 64 << 20  # of freed memory: one packet's is the next one's
 
 
 class _ToParent(logging.Handler):
@@ -30,6 +32,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(os, "sched_setscheduler"):  # the thread that starts it again may have a real-time priority
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    keep_freed_memory(_KEEP_BYTES)
     tell = Writer(os.fdopen(os.dup(1), "wb", 0))
     os.dup2(2, 1)  # what anything prints is no message
     messages = iter(Reader[ToLink](os.fdopen(os.dup(0), "rb", 0), ToLink))

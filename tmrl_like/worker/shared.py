@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from tmrl_like.delivery.folder import open_folder
+from tmrl_like.delivery.options import OutboxOptions
 from tmrl_like.delivery.sample_log import SampleLog
 from tmrl_like.errors import ConfigError
 from tmrl_like.policies.intake import NumpyIntake, PolicyIntake, TorchIntake
 from tmrl_like.policies.probe import PolicyProbe
 from tmrl_like.policies.slots import PolicySlots
-from tmrl_like.worker.link_messages import Lane
-
-_LANE = "lane-"
 
 
 class Shared:
@@ -35,7 +32,7 @@ class Shared:
         actors: Sequence[Any],
         make_actor: Callable[[], Any],
         probe: PolicyProbe,
-        max_bytes: int,
+        outbox: OutboxOptions,
     ) -> None:
         """Make the files.
 
@@ -45,7 +42,7 @@ class Shared:
             actors: of each lane, which act until there is a policy.
             make_actor: makes another one like them.
             probe: what a policy must have answers to.
-            max_bytes: of samples of a lane that the link has not read.
+            outbox: how much of the samples is kept.
 
         Raises:
             ConfigError: the folder cannot be used.
@@ -56,14 +53,10 @@ class Shared:
             self.worker = folder.worker
             memory = folder if folder.is_private else open_folder(None, self.worker)
             closing.callback(memory.close)
-            folders = [folder]
-            for number in range(2, len(actors) + 1):  # the first lane's folder is the worker's
-                root = None if folder.is_private else folder.path
-                folders.append(open_folder(root, f"{_LANE}{number}"))
-                closing.callback(folders[-1].close)
+            room_bytes = outbox.kept_bytes(folder.is_private) * 5 // 4  # the link drops the oldest before that
             self.samples: list[SampleLog] = []
-            for one in folders:
-                self.samples.append(SampleLog(one, max_bytes))
+            for _ in actors:
+                self.samples.append(SampleLog(folder, room_bytes // len(actors)))
                 closing.callback(self.samples[-1].close)
             first = actors[0]
             is_numpy = first.in_numpy() is first
@@ -81,13 +74,10 @@ class Shared:
                 else TorchIntake(slots, probe, make_actor, lane)
                 for lane, actor in enumerate(actors)
             ]
-            paths = [one.path for one in folders]
-            left = [path for path in sorted(folder.path.glob(f"{_LANE}*")) if path not in paths]
-            lanes = [Lane(samples.incarnation, str(path)) for samples, path in zip(self.samples, paths, strict=True)]
             self.for_link = {
                 "worker": self.worker,
-                "lanes": lanes + [Lane(secrets.randbits(62) + 1, str(path)) for path in left],
-                "num_lanes": len(actors),
+                "folder": str(folder.path),
+                "incarnations": [samples.incarnation for samples in self.samples],
                 "shared": str(memory.path),
                 "actor": type(first).__name__,
                 "manifest": first.manifest(),

@@ -32,15 +32,15 @@ from tmrl_like.errors import ConfigError, DamagedPolicyError, TransportError
 from tmrl_like.policies.intake import PolicyIntake, TorchIntake
 from tmrl_like.policies.probe import PolicyProbe
 from tmrl_like.rollouts.hooks import Hook, Rollouts
-from tmrl_like.transport import ONE_THREAD, TransportOptions, addresses_of
+from tmrl_like.transport import TransportOptions, addresses_of
 from tmrl_like.types import Driver, EpisodeStats, ObsPreprocessor, SampleCompressor
-from tmrl_like.wire.messages import RETURNS_KEPT
+from tmrl_like.wire.condition import RETURNS_KEPT, Condition
 from tmrl_like.wire.spaces import describe_spaces
 from tmrl_like.worker.control_loop import ControlLoop
 from tmrl_like.worker.dead_man import DeadMan, to_action
 from tmrl_like.worker.lane import Lane, Order, orders
 from tmrl_like.worker.link_client import LinkClient, LinkProcess, LinkThread, end_link_process, start_link_process
-from tmrl_like.worker.link_messages import Start, State
+from tmrl_like.worker.link_messages import Hasten, Start
 from tmrl_like.worker.options import WorkerOptions
 from tmrl_like.worker.realtime import real_time, refuse_missing_cores
 from tmrl_like.worker.shared import Shared
@@ -159,7 +159,7 @@ class RolloutWorker:
         history = cfg.path_of_run(model_path_history, "MODEL_PATH_SAVE_HISTORY")
         refuse_missing_cores(options.cpu_affinity)
         self._real_time = partial(real_time, priority=options.realtime_priority, cpu_affinity=options.cpu_affinity)
-        in_process = options.link_process and transport not in ("inproc", ONE_THREAD)
+        in_process = options.link_process and transport != "inproc"
         process = start_link_process() if in_process and not standalone else None  # it starts while the rest is made
         self._use = contextlib.ExitStack()  # of the run's folder
         with contextlib.ExitStack() as undo:  # what a failure below must not leave behind
@@ -185,7 +185,6 @@ class RolloutWorker:
             probe = PolicyProbe(first.observation_space, first.action_space, obs_preprocessor)
             actors = [make_actor() for _ in envs]
             outbox = with_given(OutboxOptions, options.outbox, min_samples=min_samples_per_worker_packet)
-            outbox = outbox.divided(options.envs)
             self.standalone = standalone
             waiting = 4 * options.envs
             self.rollouts = Rollouts(on_rollout, options.rollout_observations, waiting) if on_rollout else None
@@ -199,7 +198,7 @@ class RolloutWorker:
             if not standalone:
                 spool = cfg.RUN_FOLDER / "spool" if options.spool is True else options.spool
                 place = Path(spool) if spool else None
-                self._shared = Shared(place, name, actors, make_actor, probe, outbox.max_bytes)
+                self._shared = Shared(place, name, actors, make_actor, probe, outbox)
                 undo.callback(self._shared.close)
                 intakes, self.name = self._shared.intakes, self._shared.worker
             start = weights if policy is None else Path(policy)
@@ -253,7 +252,7 @@ class RolloutWorker:
                 port = cfg.PORT if server_port is None else server_port
                 servers = addresses_of(server_ip or cfg.SERVER_IP_FOR_WORKER, port)
                 self._where = ", ".join(servers)
-                parts = self._state, self.lanes
+                parts = self._condition, self.lanes
                 link = LinkThread(*parts) if process is None else LinkProcess(*parts, process)
                 link.begin(
                     Start(
@@ -268,7 +267,7 @@ class RolloutWorker:
                         history=str(history or ""),
                         model_history=options.model_history,
                         log_level=log.getEffectiveLevel(),
-                        state=self._state(),
+                        condition=self._condition(),
                         epoch_s=clocks.EPOCH_S,
                     )
                 )
@@ -276,16 +275,17 @@ class RolloutWorker:
             undo.pop_all()
         script.close_at_exit(self, turn=0)
 
-    def _state(self) -> State:
+    def _condition(self) -> Condition:
         first, loops = self.loop, [lane.loop for lane in self.lanes]
         alarms: dict[str, None] = {}
         for lane in self.lanes:
             log_alarm = lane.samples.alarm if lane.samples is not None else ""
             alarms |= dict.fromkeys((lane.intake.verdicts.alarm, lane.loop.dead_man.alarm, log_alarm))
+        received_at = min(loop.policy_received_at for loop in loops)
         ended = sorted(itertools.chain.from_iterable(list(lane.returns) for lane in self.lanes))
-        return State(
+        return Condition(
             policy_version=min(loop.policy_version for loop in loops),
-            policy_received_at=min(loop.policy_received_at for loop in loops),
+            policy_age_s=time.perf_counter() - received_at if received_at else 0.0,
             env_steps=sum(loop.env_steps for loop in loops),
             overruns=sum(loop.overruns for loop in loops),
             expert=first.expert or self._is_pinned,
@@ -347,7 +347,7 @@ class RolloutWorker:
         for lane in self.lanes:
             lane.loop.expert = expert
         if self.link is not None:
-            self.link.tell(self._state())
+            self.link.tell(self._condition())
         order = Order(test=False, collect=True, verbose=verbose)
         begun = itertools.count()  # episodes, of all lanes
 
@@ -475,7 +475,7 @@ class RolloutWorker:
             )
         self._awaits = True
         if self.link is not None:
-            self.link.tell(self._state())
+            self.link.tell(self._condition())
 
     @property
     def _collected_steps(self) -> int:
@@ -642,9 +642,13 @@ class RolloutWorker:
 
     def send_and_clear_buffer(self) -> None:
         """Let the samples collected so far leave now; does not wait."""
+        if self.link is not None:
+            self.link.tell(Hasten())
+
+    def use_weights(self, weights: bytes, version: int) -> None:
+        """Act with these weights of a trainer in this thread (`run_in_process`) from now on."""
         for lane in self.lanes:
-            if lane.samples is not None:
-                lane.samples.seal()
+            lane.loop.use_weights(weights, version)
 
     def update_actor_weights(self, verbose: bool = True, blocking: bool = False) -> int:
         """Act with the newest weights from now on (`run` does so by itself).

@@ -65,11 +65,9 @@ function make(tag, parent, value, kind) {
 
 function understand(workers) {
   const now = performance.now() / 1e3, names = new Set();
-  fleet = workers.map(([age, beat]) => {
-    const w = { age };
-    run.fields.forEach((name, i) => { w[name] = beat[i]; });
+  fleet = workers.map((w) => {
     names.add(w.worker);
-    const at = now - age;
+    const at = now - w.age_s;
     let before = past.get(w.worker);
     if (!before || before.at(-1).env_steps > w.env_steps) past.set(w.worker, before = []);
     if (!before.length || at - before.at(-1).at > 0.1) {
@@ -79,7 +77,7 @@ function understand(workers) {
     const first = before[0], span = before.at(-1).at - first.at;
     w.rate = span > 0.3 ? (w.env_steps - first.env_steps) / span : null;
     w.overrunning = w.overruns > first.overruns;
-    w.state = w.age > GONE_AFTER_S ? "gone" : w.ended ? "ended" : w.alarm ? "alarm"
+    w.state = w.age_s > GONE_AFTER_S ? "gone" : w.ended ? "ended" : w.alarm ? "alarm"
       : w.driver === "safe" || w.safe_steps > first.safe_steps ? "safe action"
       : ["human", "program"].includes(w.driver) ? w.driver + " has taken over"
       : w.rate === 0 ? "stands still" : w.expert ? "expert" : "drives";
@@ -262,7 +260,7 @@ function drawChart(chart, i) {
 
 function drawState() {
   const silent = (performance.now() - heardAt) / 1e3;
-  const oldest = fleet.reduce((most, w) => (w.age < GONE_AFTER_S ? Math.max(most, w.age) : most), 0);
+  const oldest = fleet.reduce((most, w) => (w.age_s < GONE_AFTER_S ? Math.max(most, w.age_s) : most), 0);
   if (!run || source.readyState !== EventSource.OPEN) text($("state"), "the page's process does not answer", "bad");
   else if (!run.connected) text($("state"), `no server answers at ${run.server}`, "bad");
   else text($("state"), `${run.server} · at most ${seconds(oldest + silent)} old`, silent > 2 ? "bad" : "");

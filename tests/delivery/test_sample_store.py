@@ -1,0 +1,520 @@
+"""The trainer's store: what is found again after a kill or a power cut at any moment, and after damage at any byte."""
+
+import errno
+import random
+from concurrent.futures import Executor, Future
+from contextlib import ExitStack
+
+import pytest
+from disk import PowerDisk
+from kit.episodes import episode
+from kit.packets import Stores, entries, head_of, header_of, noise, numbered, packet_of
+
+from tmrl_like.base.files import disk, lock_folder, write_whole
+from tmrl_like.delivery import sample_store
+from tmrl_like.delivery.receiver import Receiver
+from tmrl_like.delivery.sample_store import read_file, read_files
+from tmrl_like.types import Receipt
+from tmrl_like.wire import messages as m
+
+EVERY_S = 0.25
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "log"
+
+
+@pytest.fixture
+def opened(folder):
+    """Opens the store in the folder; the one before is closed."""
+    with ExitStack() as stack:
+        yield Stores(folder, stack)
+
+
+@pytest.fixture
+def power(tmp_path):
+    with PowerDisk(tmp_path) as power:
+        yield power
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Small files are joined when four of them wait."""
+    monkeypatch.setattr(sample_store, "_SMALL_FILES", 4)
+
+
+def put(store, *messages, now=0.0):
+    store.write(head_of(*messages), messages, now)
+    assert store.is_settled(now)
+
+
+def put_each(store, *numbers, **how):
+    """Packets of three samples each, the first, second, … that there are, in a file each."""
+    for number in numbers:
+        put(store, noise(3 * number - 2), **how)
+
+
+def numbers(store):
+    return [(entry + 2) // 3 for entry in entries(store)]
+
+
+def files(folder):
+    return sorted(path.name for path in folder.iterdir() if path.name != "lock")
+
+
+def samples_of(opened, *arguments):
+    """What a trainer that starts has in its memory."""
+    store = opened(*arguments)
+    found = [int(sample.obs) for buffer in Receiver(store).replay() for sample in buffer]
+    store.close()
+    return found
+
+
+# -- what is found again -------------------------------------------------------------------------------
+
+
+def test_what_was_written_is_found_again_as_it_was(opened):
+    store = opened()
+    put(store, noise(1), noise(4))
+    store.close()
+    (file,) = opened().files()
+    assert list(map(bytes, file.messages)) == [noise(1), noise(4)]
+    assert (file.head.run, file.head.samples, file.head.held) == ("run", 6, 6)
+    assert [tuple(progress) for progress in file.head.progress] == [("w", 7, 6, 0)]
+    assert [(packet.first, len(columns)) for packet, columns, *_ in file.packets()] == [(1, 50), (4, 50)]
+
+
+@pytest.mark.fault("disk", "a byte in a log is damaged", "it costs the packet that it is in, and one line says so")
+def test_a_damaged_byte_costs_the_packet_it_is_in_and_no_other(opened, folder, caplog):
+    store = opened()
+    messages = [noise(1), noise(4), noise(7)]
+    put(store, *messages)
+    store.close()
+    (path,) = folder.glob("*.log")
+    whole, size = path.read_bytes(), len(messages[0])
+    start = (len(whole) - 3 * size) // 2
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + bytes((whole[at] ^ 0x55,)) + whole[at + 1 :])
+        caplog.clear()
+        hit = (at - start) // size
+        found = [packet.first for packet, *_ in read_file(path).packets()]
+        assert found == [entry for number, entry in enumerate((1, 4, 7)) if number != hit], at
+        assert len(caplog.records) == (hit in (0, 1, 2)), at
+
+
+@pytest.mark.fault("disk", "a log is cut off at any byte", "what is whole in it is read, and one line says so")
+def test_of_a_file_that_is_cut_off_what_is_whole_is_found(opened, folder, caplog):
+    store = opened()
+    put(store, noise(1), noise(4))
+    store.close()
+    (path,) = folder.glob("*.log")
+    whole, size = path.read_bytes(), len(noise(1))
+    start = (len(whole) - 2 * size) // 2
+    for end in range(len(whole)):
+        path.write_bytes(whole[:end])
+        found = [packet.first for file in read_files([path]) for packet, *_ in file.packets()]
+        assert found == [1, 4][: max(0, end - start) // size], end
+    assert "which is left as it is" in caplog.text
+
+
+def test_what_follows_a_damaged_packet_begins_a_stretch(opened, folder):
+    store = opened()
+    put(store, *(packet_of(number, numbered(number)) for number in (1, 2, 3)))
+    store.close()
+    (path,) = folder.glob("*.log")
+    whole, second = path.read_bytes(), packet_of(2, numbered(2))
+    path.write_bytes(whole.replace(second, bytes(len(second))))
+    buffers = list(Receiver(opened()).replay())
+    assert [(buffer.stream, int(buffer.memory[0].obs)) for buffer in buffers] == [("w/7/0/1", 1), ("w/7/0/3", 3)]
+
+
+@pytest.mark.parametrize("name", ["-1.log", "0x1.log", "1_0.log", "log", "a.log", "1.packets"])
+def test_a_file_whose_name_is_none_of_ours_is_left_as_it_is(opened, folder, name):
+    folder.mkdir()
+    (folder / name).write_bytes(b"anything")
+    store = opened()
+    assert not store
+    put_each(store, 1)
+    store.clear()
+    assert files(folder) == [name]
+
+
+@pytest.mark.parametrize(
+    ("content", "version"),
+    [
+        (b"tPL\x01" + bytes(8) + b"\x00\x0c" + b"an older head", 12),
+        (None, m.WIRE_VERSION + 1),
+    ],
+)
+def test_files_of_another_version_are_refused_and_not_taken_for_damage(opened, folder, monkeypatch, content, version):
+    if content is None:
+        with monkeypatch.context() as patch:
+            patch.setattr(m, "WIRE_VERSION", version)
+            store = opened()
+            put_each(store, 1)
+            store.close()
+    else:
+        folder.mkdir()
+        (folder / "0000000001.log").write_bytes(content)
+    store = opened()
+    for read in (lambda: store.run, lambda: list(store.files())):
+        with pytest.raises(m.WireVersionError, match=f"wire version {version} where"):
+            read()
+
+
+def test_a_folder_belongs_to_one_process(opened, folder):
+    store = opened()
+    assert lock_folder(folder) is None
+    store.close()
+    opened().close()
+
+
+# -- how many files there are --------------------------------------------------------------------------
+
+
+def test_small_files_that_follow_each_other_become_one_and_large_ones_stay(opened, folder, few, monkeypatch):
+    monkeypatch.setattr(sample_store, "SMALL_BYTES", 2000)
+    store = opened()
+    put_each(store, 1, 2)
+    put(store, noise(7, size=3000))
+    put_each(store, 4, 5, 6, 7)
+    assert len(files(folder)) == 7
+    put_each(store, 8)
+    assert files(folder) == [f"{number:010d}.log" for number in (1, 2, 3, 4, 8)]
+    store.close()
+    store = opened()
+    assert numbers(store) == [1, 2, 3, 4, 5, 6, 7, 8]
+    put_each(store, 9, 10, 11)
+    assert numbers(store) == [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
+    assert files(folder) == [f"{number:010d}.log" for number in (1, 2, 3, 4, 11)]
+
+
+def test_a_file_that_cannot_be_read_is_not_joined_and_stops_nothing(opened, folder, few):
+    store = opened()
+    put_each(store, 1, 2, 3, 4)
+    (folder / "0000000003.log").write_bytes(b"nothing")
+    put_each(store, 5, 6, 7)
+    assert numbers(store) == [1, 2, 4, 5, 6, 7]
+    assert "0000000003.log" in files(folder)
+
+
+def test_the_oldest_files_go_when_the_others_hold_enough(opened, folder):
+    store = opened()
+    store.keep_samples = 7
+    put_each(store, 1, 2, 3, 4, 5, 6)
+    assert len(files(folder)) == 3
+    store.close()
+    assert numbers(opened()) == [4, 5, 6]
+
+
+def test_joined_files_go_as_one(opened, folder, few):
+    store = opened()
+    store.keep_samples = 7
+    put_each(store, 1, 2)
+    store.keep_samples = 1000
+    put_each(store, 3, 4, 5)
+    assert len(files(folder)) == 2
+    store.keep_samples = 4
+    put_each(store, 6)
+    assert numbers(store) == [5, 6]
+
+
+def test_a_large_file_of_reports_alone_goes_with_the_next_one(opened, monkeypatch):
+    monkeypatch.setattr(sample_store, "SMALL_BYTES", 1)
+    store = opened()
+    for entry, samples in ((1, 3), (4, 0), (5, 0), (6, 3), (9, 0)):
+        reports = () if samples else (episode(),)
+        put(store, packet_of(entry, *[numbered(entry)] * samples, reports=reports))
+    assert entries(store) == [1, 6, 9]
+
+
+def test_a_file_that_could_not_be_read_is_not_taken_for_one_of_reports(opened, folder, monkeypatch):
+    monkeypatch.setattr(sample_store, "SMALL_BYTES", 1)
+    store = opened()
+    put_each(store, 1)
+    store.close()
+    store = opened()
+    put_each(store, 2, 3)
+    assert numbers(store) == [1, 2, 3]
+
+
+def test_groups_are_due_one_interval_after_the_other_and_synced_or_not(opened, power, folder):
+    for every_s, shortest_s in ((0.25, 0.25), (0.0, 0.01)):
+        store = opened(every_s)
+        power.begin()
+        assert store.is_due(10.0)
+        put_each(store, 1, now=10.0)
+        assert not store.is_due(10.0 + shortest_s / 2)
+        assert store.is_due(10.0 + EVERY_S)
+        assert any(operation[0] == "sync" for operation in power.operations) == bool(every_s)
+        store.close()
+
+
+# -- kills and power cuts ------------------------------------------------------------------------------
+
+
+def test_what_is_stored_is_on_the_disk_with_its_name(opened, power):
+    store = opened(EVERY_S)
+    power.begin()
+    put_each(store, 1)
+    kinds = [operation[0] for operation in power.operations]
+    assert kinds == ["open", "write", "sync", "rename", "sync_folder"]
+
+
+class Cut(BaseException):
+    """The power fails, or the process is killed."""
+
+
+def live(opened, power, at, is_cut, rng):
+    """Write packets of one sample, until it ends at this operation; how many were promised, None: it did not end."""
+
+    def end(number):
+        if number == at:
+            power.is_off = True
+            raise Cut
+
+    power.before = end
+    promised = 0
+    store = None
+    try:
+        store = opened(EVERY_S)
+        for number in range(1, 12):
+            put(store, packet_of(number, numbered(number)))
+            promised = number
+        return None
+    except Cut:
+        return promised
+    finally:
+        power.before = lambda number: None
+        if store is not None:
+            store.close()
+        power.is_off = False
+        if is_cut:
+            power.cut(rng)
+
+
+@pytest.mark.parametrize("is_cut", [False, True], ids=["killed", "power cut"])
+def test_ended_at_any_operation_all_that_was_promised_is_found_once_and_in_order(tmp_path, few, is_cut):
+    rng = random.Random(7)
+    for at in range(1000):
+        root = tmp_path / str(at)
+        root.mkdir()
+        with ExitStack() as stack, PowerDisk(root) as power:
+            opened = Stores(root / "log", stack)
+            promised = live(opened, power, at, is_cut, rng)
+            if promised is None:
+                break
+            found = samples_of(opened, EVERY_S)
+            assert found == list(range(1, len(found) + 1)), at
+            assert promised <= len(found) <= promised + 1, at
+            power.cut(rng)  # what the next process acknowledges survives another cut
+            assert samples_of(opened, EVERY_S) == found, at
+    assert at > 60
+
+
+def test_files_that_were_joined_when_the_process_was_killed_are_read_once(opened, folder, few, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "remove", lambda path: None)
+        store = opened()
+        for number in range(1, 7):
+            put(store, packet_of(number, numbered(number)))
+        store.close()
+    store = opened()
+    assert len(entries(store)) > 6
+    store.close()
+    assert samples_of(opened) == [1, 2, 3, 4, 5, 6]
+
+
+# -- disks that take nothing, or take their time -------------------------------------------------------
+
+
+def full_disk(folder, room, monkeypatch):
+    def full(file, data):
+        left = room - sum(path.stat().st_size for path in folder.iterdir())
+        write_whole(file, memoryview(data)[: max(0, left)])
+        if left < len(data):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(disk, "write", full)
+
+
+@pytest.mark.parametrize("room", [0, 20, 300])
+def test_what_a_full_disk_does_not_take_is_kept_and_leaves_nothing_behind(opened, folder, monkeypatch, caplog, room):
+    store = opened(EVERY_S)
+    put_each(store, 1)
+    before = files(folder)
+    with monkeypatch.context() as patch:
+        full_disk(folder, room, patch)
+        message = noise(4, size=500)
+        store.write(head_of(message), [message], 0.0)
+        for now in (0.0, 1.9, 2.1, 3600.0):
+            assert not store.is_settled(now)
+            assert "No space left on device" in store.alarm
+            assert files(folder) == before
+    assert not store.is_settled(3601.9)
+    assert store.is_settled(3602.1)
+    assert store.alarm == ""
+    assert numbers(store) == [1, 2]
+    assert [r.levelname for r in caplog.records] == ["ERROR"]
+
+
+@pytest.mark.parametrize("call", ["sync", "rename", "sync_folder"])
+def test_what_could_not_be_synced_is_written_again_and_read_once(opened, power, monkeypatch, call):
+    store = opened(EVERY_S)
+    put(store, packet_of(1, numbered(1)))
+
+    def fail(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    message = packet_of(2, numbered(2))
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, call, fail)
+        store.write(head_of(message), [message], 10.0)
+        assert not store.is_settled(10.0)
+    assert store.is_settled(20.0)
+    store.close()
+    power.cut(random.Random(1))
+    assert samples_of(opened, EVERY_S) == [1, 2]
+
+
+class Later(Executor):
+    """Does what it is given when it is told to."""
+
+    def __init__(self):
+        self.waiting = []
+
+    def submit(self, call, /, *args, **kwargs):
+        self.waiting.append((Future(), call, args))
+        return self.waiting[-1][0]
+
+    def work(self):
+        done, call, args = self.waiting.pop()
+        try:
+            done.set_result(call(*args))
+        except OSError as error:
+            done.set_exception(error)
+
+
+@pytest.fixture
+def later(opened):
+    later = Later()
+    yield later
+    while later.waiting:
+        later.work()
+
+
+def test_nobody_waits_for_a_group_that_is_written_beside(opened, later):
+    store = opened(EVERY_S, later)
+    message = noise(1)
+    store.write(head_of(message), [message], 0.0)
+    assert not store.is_settled(100.0)
+    assert len(later.waiting) == 1
+    later.work()
+    assert store.is_settled(100.0)
+    assert numbers(store) == [1]
+
+
+@pytest.mark.fault(
+    "disk", "a sync of the trainer's log takes seconds", "what was written is acknowledged after it; one line"
+)
+def test_a_disk_that_takes_seconds_is_one_line(opened, later, caplog):
+    store = opened(EVERY_S, later)
+    for begun_at in (0.0, 10.0, 20.0):
+        store.write(head_of(noise(1)), [noise(1)], begun_at)
+        for at, lines in ((0.9, begun_at > 0), (1.1, 1), (3.0, 1)):
+            assert not store.is_settled(begun_at + at)
+            assert caplog.text.count("is slow") == lines
+        later.work()
+        assert store.is_settled(begun_at + 3.5)
+
+
+def test_where_no_thread_starts_any_more_it_writes_in_its_own(opened):
+    class Ending(Executor):
+        def submit(self, *_):
+            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    store = opened(EVERY_S, Ending())
+    put_each(store, 1, 2)
+    assert numbers(store) == [1, 2]
+
+
+# -- with a receiver -----------------------------------------------------------------------------------
+
+
+class Taker:
+    """A receiver whose memory has all at once."""
+
+    def __init__(self, store):
+        self.receiver = Receiver(store, "run", keep_samples=100)
+
+    def take(self, entry, now):
+        message = packet_of(entry, numbered(entry))
+        packet, body = m.decode(message)
+        for delivery in self.receiver.take(packet, body, message, now, bool):
+            self.receiver.confirm([delivery.receipt])
+        return self.write(now)
+
+    def write(self, now):
+        self.receiver.write(now)
+        return [(ack.received, ack.stored) for ack in self.receiver.due()]
+
+
+def test_a_packet_is_acknowledged_as_received_at_once_and_as_stored_when_it_is_on_the_disk(opened, later, monkeypatch):
+    taker = Taker(opened(EVERY_S, later))
+    assert taker.take(1, 0.0) == [(1, 0)]
+    assert taker.take(2, 0.1) == [(2, 0)]
+    later.work()
+    assert taker.take(3, 0.2) == [(3, 1)]
+    assert taker.receiver.unstored_samples == 2
+    assert taker.write(0.3) == []
+    later.work()
+    assert taker.write(0.3) == [(3, 3)]
+    assert taker.receiver.unstored_samples == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "sync", lambda file: (_ for _ in ()).throw(OSError(errno.EIO, "Input/output error")))
+        assert taker.take(4, 10.0) == [(4, 3)]
+        later.work()
+        assert taker.write(10.0) == []
+        assert taker.receiver.metrics()["log_fails"] == 1
+    assert taker.write(12.1) == []
+    later.work()
+    assert taker.write(12.2) == [(4, 4)]
+    assert taker.receiver.receipts == (Receipt("w", 7, 4),)
+
+
+def test_what_the_memory_has_is_stored_at_the_end_however_early_it_is(opened):
+    store = opened(EVERY_S)
+    taker = Taker(store)
+    assert taker.take(1, 0.0) == [(1, 1)]
+    assert taker.take(2, 0.1) == [(2, 1)]
+    taker.receiver.finish()
+    store.close()
+    assert samples_of(opened) == [1, 2]
+
+
+def test_on_a_full_disk_the_end_comes_all_the_same(opened, folder, monkeypatch):
+    store = opened(EVERY_S)
+    taker = Taker(store)
+    full_disk(folder, 0, monkeypatch)
+    taker.take(1, 0.0)
+    taker.receiver.finish()
+    store.close()
+    assert files(folder) == []
+
+
+def test_what_waits_is_stored_in_groups_of_a_moderate_size(opened, folder, monkeypatch):
+    monkeypatch.setattr("tmrl_like.delivery.receiver._GROUP_BYTES", 3000)
+    taker = Taker(opened(EVERY_S))
+    for entry in range(1, 11):
+        message = packet_of(entry, numbered(entry))
+        packet, body = m.decode(message)
+        taker.receiver.confirm([d.receipt for d in taker.receiver.take(packet, body, message, 0.0, bool)])
+    taker.write(0.0)
+    assert len(files(folder)) == 3
+    taker.write(1.0)
+    assert len(files(folder)) == 4
+    stored = [
+        header_of(message).first for file in read_files(sorted(folder.glob("*.log"))) for message in file.messages
+    ]
+    assert stored == list(range(1, 11))

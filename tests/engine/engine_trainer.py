@@ -1,0 +1,15 @@
+"""The trainer's side of a test, over any link."""
+
+from tmrl_like.delivery.receiver import Receiver
+from tmrl_like.session.ring import Ring
+from tmrl_like.trainer.link import TrainerLink
+from tmrl_like.transport.base import PeerLink
+from tmrl_like.wire import messages as m
+
+
+def trainer_link(
+    link: PeerLink, receiver: Receiver | None = None, name: str = "t", rank: m.Rank = m.ALONE
+) -> TrainerLink:
+    """What a trainer has of an engine, or of a server."""
+    ring = Ring(["the engine"], lambda _: link, is_quiet=True)
+    return TrainerLink(ring, name, m.Spaces("o", "a"), receiver or Receiver(), rank=rank)

@@ -1,0 +1,93 @@
+"""What a trainer passes on and purges of an engine's stream: its bookkeeping, without a node."""
+
+import pytest
+from engine_packets import INCARNATION, header
+
+from tmrl_like.engine import backlog as backlog_module
+from tmrl_like.engine.backlog import Backlog
+from tmrl_like.wire import messages as m
+
+
+class Stream:
+    """A stream and who reads it, message by message."""
+
+    def __init__(self):
+        self.backlog, self.sequence = Backlog(), 0
+
+    def read(self, first, last=None, worker="w", now=0.0, left=0, size=1000):
+        self.sequence += 1
+        self.backlog.add(header(first, last, worker), self.sequence, size, now)
+        self.backlog.note(self.sequence, left)
+
+    def ack(self, stored, worker="w", again=False):
+        return self.backlog.on_ack(m.Ack(worker, INCARNATION, stored, stored, again))
+
+
+@pytest.fixture
+def stream():
+    return Stream()
+
+
+def test_what_is_stored_may_go_up_to_the_first_that_is_not(stream):
+    stream.read(1, 2)
+    stream.read(1, worker="v")
+    stream.read(1, 3)
+    stream.ack(1)
+    assert stream.backlog.purge(0.0) is None, "half of it is"
+    stream.ack(3)
+    assert stream.backlog.purge(0.0) == 2
+    assert stream.backlog.purge(0.0) is None
+    stream.ack(1, worker="v")
+    assert stream.backlog.purge(0.0) == 4
+
+
+def test_what_makes_no_sense_goes_with_what_came_before_it(stream):
+    stream.read(1)
+    stream.backlog.note(2, 0)
+    stream.ack(1)
+    assert stream.backlog.purge(0.0) == 3
+
+
+def test_a_stream_that_is_away_is_not_purged_since_its_numbers_may_be_other_messages_then(stream):
+    stream.read(1)
+    stream.ack(1)
+    stream.backlog.begin()
+    assert stream.backlog.purge(0.0) is None
+
+
+def test_a_worker_sends_again_once_the_stream_is_nearly_read(stream):
+    stream.read(5, left=10_000)
+    assert not stream.ack(1, again=True).again
+    stream.read(6, left=3)
+    assert stream.ack(1, again=True).again
+    assert not stream.ack(1).again
+
+
+def test_what_the_trainer_does_not_take_though_much_that_came_later_is_stored_is_given_up(stream, caplog):
+    stream.read(5, 6, worker="dead", now=0.0)
+    stream.read(1, now=19.0)
+    stream.read(2, now=30.0)
+    stream.ack(1)
+    assert stream.backlog.purge(31.0) is None
+    stream.ack(2)
+    assert stream.backlog.purge(31.0) == 4
+    assert "entries 5 to 6 of worker dead are given up: the trainer does not take them" in caplog.text
+
+
+def test_a_dismissed_process_holds_nothing_up(stream):
+    stream.read(1, 9)
+    stream.backlog.on_dismissal(m.Dismissal("w", INCARNATION, "it does not fit"))
+    assert stream.backlog.purge(0.0) == 2
+
+
+def test_no_more_is_read_than_a_window_of_what_may_be_on_its_way(stream, monkeypatch):
+    monkeypatch.setattr(backlog_module, "_WINDOW_BYTES", 2500)
+    for entry in (1, 2, 3):
+        assert stream.backlog.has_room(0.0)
+        stream.read(entry)
+    assert not stream.backlog.has_room(0.0)
+    stream.ack(1)
+    assert stream.backlog.has_room(0.0)
+    stream.read(4)
+    assert not stream.backlog.has_room(9.0)
+    assert stream.backlog.has_room(11.0), "it was not taken"

@@ -1,0 +1,309 @@
+"""Workers at a server, whose samples go to a real node's stream and from there to a trainer."""
+
+import contextlib
+import re
+import shutil
+import subprocess
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+
+import pytest
+from engine_nodes import GUIDE, Nodes, nats_server, rights
+from engine_packets import message
+from engine_trainer import trainer_link
+from kit.packets import TIMING, numbered
+from kit.ports import free_ports
+from kit.waiting import until
+
+from tmrl_like.delivery.folder import open_folder
+from tmrl_like.delivery.options import OutboxOptions
+from tmrl_like.delivery.outbox import Outbox
+from tmrl_like.delivery.receiver import Receiver
+from tmrl_like.delivery.sample_log import SampleLog
+from tmrl_like.engine.gateway import ENGINE, Gateway
+from tmrl_like.engine.options import EngineOptions
+from tmrl_like.engine.reader import Reader
+from tmrl_like.errors import CredentialsError
+from tmrl_like.server.relay import Relay
+from tmrl_like.server.server import Server
+from tmrl_like.session.ring import Ring
+from tmrl_like.session.session import Session
+from tmrl_like.transport import KeyFolder, TransportOptions, connect, listen
+from tmrl_like.wire import messages as m
+from tmrl_like.wire.policy import split_policy
+
+RUN = "run 1"
+NOBODY = EngineOptions(nodes=(f"nats://localhost:{free_ports(1)[0]}",), run=RUN)
+
+
+class Worker:
+    """A worker's delivery alone: its rows, its outbox, and a session."""
+
+    def __init__(self, folder, name, address):
+        self.name, self.made, self.feed, self.feeds = name, 0, 0, []
+        self.policies, self.last_ack = [], m.Ack(name, 1, 0, 0)
+        self._folder = open_folder(folder / "spool", name)
+        self._log = SampleLog(self._folder)
+        options = OutboxOptions(max_age_s=0.0)
+        self._outbox = Outbox(self._folder.path, name, [self._log.incarnation], options)
+        ring = Ring(["server"], lambda _: connect("inproc", *address, KeyFolder(folder)))
+        self.session = Session(ring, self, "worker", name, incarnation=self._log.incarnation)
+
+    def make(self, count):
+        for _ in range(count):
+            self.made += 1
+            self._log.append(numbered(self.made), *TIMING)
+        self.session.wake()
+
+    @property
+    def kept(self):
+        return self.made - self.last_ack.stored
+
+    def on_welcome(self, welcome, is_new):
+        if welcome.feed != self.feed or is_new:
+            self._outbox.send_again(to_another_trainer=welcome.feed != self.feed)
+        self.feed = welcome.feed
+        self.feeds.append(welcome.feed)
+
+    def on_message(self, message, body, data):
+        if isinstance(message, m.Ack):
+            self.last_ack = message
+            self._outbox.on_ack(message)
+        elif isinstance(message, m.PolicyFrame) and message.index == message.frames - 1:
+            self.policies.append(message.version)
+
+    def on_tick(self, send, connected):
+        self._log.refill()
+        self._outbox.pump(send, connected and self.feed != 0)
+        return 0.01
+
+    def pending(self):
+        return self._outbox.pending()
+
+    def beat(self):
+        return m.Beat(worker=self.name, policy_received=max(self.policies, default=0))
+
+    def close(self):
+        self.session.close()
+        self._log.close()
+        self._outbox.close()
+        self._folder.close()
+
+
+class Rig:
+    """Servers, workers and trainers of one run at some nodes."""
+
+    def __init__(self, nodes, folder):
+        self.nodes, self.folder, self.parts = nodes, folder, []
+        self.keys = KeyFolder(folder / "keys")
+        self.arena, self.gpu = nodes.options(RUN, "arena"), nodes.options(RUN, "gpu")
+
+    def server(self):
+        return self.keep(Server(0, transport="inproc", keys_dir=self.keys.path, engine=self.arena))
+
+    def worker(self, server, name="w1"):
+        return self.keep(Worker(self.folder, name, server.address))
+
+    def trainer(self, receiver=None):
+        return self.keep(Trainer(Reader(self.gpu), receiver or Receiver()))
+
+    def keep(self, part):
+        self.parts.append(part)
+        return part
+
+    def close(self):
+        for part in reversed(self.parts):
+            part.close()
+
+
+class Trainer:
+    """Stores what comes, in a thread."""
+
+    def __init__(self, link, receiver):
+        self.memory = {}
+        self.receiver = receiver
+        self.link = trainer_link(link, receiver)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self):
+        while not self._stopping.is_set():
+            deliveries = self.link.retrieve(0.05)
+            for delivery in deliveries:
+                taken = self.memory.setdefault(delivery.receipt.worker, [])
+                taken += [int(sample.obs) for sample in delivery.buffer]
+            self.link.confirm(deliveries)
+
+    def close(self):
+        self._stopping.set()
+        self._thread.join()
+        self.link.close()
+
+
+@pytest.fixture
+def rig(node, tmp_path):
+    rig = Rig(node, tmp_path)
+    yield rig
+    rig.close()
+
+
+def test_the_stream_has_it_received_and_the_trainer_has_it_stored(rig):
+    first = rig.trainer()  # it makes the stream
+    until(lambda: first.link.session.connected)
+    server = rig.server()
+    workers = [rig.worker(server, f"w{i}") for i in range(3)]
+    for worker in workers:
+        worker.make(50)
+    until(lambda: not any(worker.kept for worker in workers))
+    assert first.memory == {f"w{i}": list(range(1, 51)) for i in range(3)}
+    first.close()
+    for worker in workers:
+        worker.make(50)
+    until(lambda: all(worker.last_ack.received == 100 for worker in workers))
+    assert not any(worker.pending() for worker in workers), "a worker may leave"
+    assert [worker.last_ack.stored for worker in workers] == [50, 50, 50]
+    assert server.has_trainer()
+    second = rig.trainer(first.receiver)
+    until(lambda: not any(worker.kept for worker in workers))
+    assert second.memory == {f"w{i}": list(range(51, 101)) for i in range(3)}
+    assert all(len(set(worker.feeds)) == 1 for worker in workers), "another trainer is no reason to send it all again"
+
+
+def test_a_node_that_is_killed_and_started_again_loses_and_doubles_nothing(rig):
+    trainer, server = rig.trainer(), rig.server()
+    workers = [rig.worker(server, f"w{i}") for i in range(3)]
+
+    def make(turns):
+        for _ in range(turns):
+            for worker in workers:
+                worker.make(5)
+            time.sleep(0.01)
+
+    make(20)
+    for _ in range(2):
+        rig.nodes.kill(0)
+        make(20)
+        rig.nodes.start(0)
+        make(20)
+    until(lambda: not any(worker.kept for worker in workers))
+    assert trainer.memory == {f"w{i}": list(range(1, 501)) for i in range(3)}
+    assert all(len(set(worker.feeds)) == 1 for worker in workers)
+
+
+def test_a_stream_that_is_lost_with_its_disk_is_filled_again(rig):
+    trainer, server = rig.trainer(), rig.server()
+    worker = rig.worker(server)
+    worker.make(20)
+    until(lambda: worker.kept == 0)
+    trainer.close()
+    worker.make(20)
+    until(lambda: worker.last_ack.received == 40)
+    rig.nodes.kill(0)
+    shutil.rmtree(rig.nodes.home(0) / "streams")
+    rig.nodes.start(0)
+    trainer = rig.trainer(trainer.receiver)
+    worker.make(1)
+    until(lambda: worker.kept == 0)
+    assert trainer.memory == {"w1": list(range(21, 42))}
+    assert len(set(worker.feeds) - {0}) == 1
+
+
+def test_a_policy_comes_to_each_server_once_and_to_one_that_comes_later(rig):
+    trainer, first = rig.trainer(), rig.server()
+    worker = rig.worker(first)
+    until(lambda: trainer.link.session.connected)
+    publication = split_policy(bytes(3 << 20), 7, 1e9)
+    frames = [bytes(frame) for frame in publication]
+    trainer.link._frames_of = lambda policy: iter(frames)
+    trainer.link._next_publication = object()
+    trainer.link.session.wake()
+    until(lambda: worker.policies == [7])
+    later = rig.worker(rig.server(), "w2")
+    until(lambda: later.policies == [7])
+    rig.nodes.kill(0)
+    rig.nodes.start(0)
+    until(lambda: trainer.link.session.connected)
+    trainer.link._next_publication = object()
+    worker.make(1)
+    until(lambda: worker.kept == 0)
+    assert worker.policies == later.policies == [7]
+
+
+def test_a_trainer_that_dials_the_server_reads_what_to_do(rig, caplog):
+    caplog.set_level("INFO")
+    server = rig.server()
+    trainer = rig.keep(trainer_link(connect("inproc", *server.address, rig.keys)))
+    until(lambda: "connected already (the engine, --server.engine nats://localhost:" in caplog.text)
+    assert not trainer.session.connected
+
+
+def test_without_a_node_workers_are_served_and_nothing_is_kept(tmp_path):
+    keys = KeyFolder(tmp_path / "keys")
+    gateway = Gateway(listen("inproc", "127.0.0.1", 0, keys, TransportOptions()), NOBODY)
+    assert not gateway.send(ENGINE, message(1)), "the relay keeps it, or the worker"
+    assert gateway.send(ENGINE, m.encode(m.Beat("w")))
+    assert isinstance(m.decode(gateway.receive(0.0).data)[0], m.Hello)
+    peer = connect("inproc", *gateway.address, keys)
+    peer.send(b"hello")
+    until(lambda: (incoming := gateway.receive(0.1)) and incoming.data == b"hello")
+    started = time.monotonic()
+    gateway.close()
+    assert time.monotonic() - started < 20.0
+
+
+def test_a_server_that_hung_seats_its_engine_once(tmp_path):
+    inner = listen("inproc", "127.0.0.1", 0, KeyFolder(tmp_path / "keys"), TransportOptions())
+    with contextlib.closing(Gateway(inner, NOBODY)) as gateway:
+        relay = Relay(gateway)
+        relay.handle(gateway.receive(0.0), 0.0)
+        for _ in range(3):
+            gateway._deliver(m.encode(m.Ack("w", 1, 0, 0)))
+        relay.tick(10.0)
+        assert relay.trainer is None
+        while relay.trainer is None:
+            if incoming := gateway.receive(0.1):
+                relay.handle(incoming, 10.0)
+        assert relay.trainer is not None
+        assert relay.counters.refused == 0
+
+
+def test_a_server_without_an_engines_credentials_says_what_is_missing(tmp_path):
+    options = EngineOptions(nodes=("nats://localhost",), run=RUN, credentials=str(tmp_path / "arena.creds"))
+    with pytest.raises(CredentialsError, match=r"cannot read the engine's credentials .*arena.creds"):
+        Server(0, transport="inproc", keys_dir=tmp_path / "keys", engine=options)
+
+
+@pytest.mark.parametrize("missing", ["tmrl.*.s.arena.>", "tmrl.*.b.arena.>", "tmrl.*.g.arena", "tmrl.*.a.arena"])
+def test_a_site_that_lacks_a_right_ends_its_server_at_once(rig, missing, caplog):
+    allowed = {kind: [s for s in subjects if s != missing] for kind, subjects in rights("arena").items()}
+    assert allowed != rights("arena")
+    options = rig.nodes.options(RUN, rig.nodes.user("arena", allowed))
+    server = rig.keep(Server(0, transport="inproc", keys_dir=rig.keys.path, engine=options))
+    what = "subscribe" if ".a." in missing else "publish"
+    with pytest.raises(CredentialsError, match=f"does not allow its user arena to {what} to"):
+        server.serve_forever()
+    assert "Traceback" not in caplog.text
+    assert [r.getMessage()[:34] for r in caplog.records] == ["the connection to the engine ends: "[:34]]
+
+
+def test_a_site_is_served_through_a_node_of_its_own(tmp_path):
+    """As docs/deploy/nats_leaf.conf makes it one, but without TLS."""
+    leaves, port = free_ports(2)
+    with Nodes(tmp_path / "hub", more=f'leafnodes {{ listen: "127.0.0.1:{leaves}" }}') as hub, ExitStack() as stack:
+        config = (GUIDE.parents[1] / "deploy" / "nats_leaf.conf").read_text(encoding="utf-8")
+        config = config.replace("127.0.0.1:4222", f"127.0.0.1:{port}")
+        config = config.replace("arena-node.creds", str(hub.user("arena-node", rights("arena-node"))))
+        config = re.sub(r"tls \{.*\}", "", re.sub(r"urls: .*", f'urls: ["nats://127.0.0.1:{leaves}"]', config))
+        (tmp_path / "leaf.conf").write_text(config)
+        leaf = stack.enter_context(subprocess.Popen([nats_server(), "-c", str(tmp_path / "leaf.conf")]))
+        stack.callback(leaf.kill)
+        rig = Rig(hub, tmp_path)
+        rig.arena = replace(rig.arena, nodes=(f"nats://localhost:{port}",))
+        stack.callback(rig.close)
+        trainer, worker = rig.trainer(), rig.worker(rig.server())
+        worker.make(20)
+        until(lambda: worker.kept == 0)
+        assert trainer.memory == {"w1": list(range(1, 21))}

@@ -1,0 +1,114 @@
+"""Who has the trainer's seat of a run at an engine: one, its successor at once, and another run's trainer never."""
+
+import contextlib
+import time
+
+import pytest
+from kit.waiting import until
+
+from tmrl_like.engine.reader import Reader
+from tmrl_like.wire import messages as m
+
+PATIENCE_S = 30.0
+
+
+class Trainer:
+    """A reader, and what a session would say to it."""
+
+    def __init__(self, options, name, run="", began_up_s=0.0, rank=m.ALONE, incarnation=None):
+        self.reader = Reader(options)
+        self.answers = []
+        self.name = name
+        incarnation = incarnation or hash(name) & 0xFFFF | 1
+        self.hello = m.encode(m.Hello("trainer", name, incarnation, "", rank=rank, run=run, began_up_s=began_up_s))
+        self.reader.send(self.hello)
+
+    def heard(self):
+        """All answers so far."""
+        while (data := self.reader.receive(0.01)) is not None:
+            message, _ = m.decode(data)
+            if isinstance(message, m.Welcome | m.Refusal):
+                self.answers.append(message)
+        return self.answers
+
+    def is_seated(self):
+        return bool(self.heard()) and isinstance(self.answers[-1], m.Welcome)
+
+    def vanish(self):
+        """Killed: it says no goodbye."""
+        connection = self.reader._connection
+        connection.call(connection._ended.set)
+        connection.close(0.0)
+
+
+@pytest.fixture
+def trainer(node):
+    with contextlib.ExitStack() as stack:
+
+        def start(name, **hello):
+            started = Trainer(node.options("run", "gpu"), name, **hello)
+            stack.callback(started.reader.close)
+            return started
+
+        yield start
+
+
+def test_a_successor_of_the_same_run_takes_the_seat_at_once_and_its_predecessor_hears_so(trainer):
+    first = trainer("first", run="training", began_up_s=10.0)
+    until(first.is_seated)
+    second = trainer("second", run="training", began_up_s=20.0)
+    until(second.is_seated, within_s=4.0)
+    until(lambda: not first.is_seated())
+    (refusal,) = [answer for answer in first.answers if isinstance(answer, m.Refusal)]
+    assert refusal.reason == "another trainer (second) has taken this one's seat: stop one of them"
+    assert refusal.retry_after_s < 0
+    time.sleep(2.0)  # two looks: it does not take it back
+    assert second.is_seated()
+    assert len(second.answers) == 1
+
+
+@pytest.mark.parametrize("other", [{"run": "another", "began_up_s": 20.0}, {}, {"run": "training", "began_up_s": 5.0}])
+def test_the_seat_of_a_living_trainer_is_taken_by_nobody_else(trainer, other):
+    first = trainer("first", run="training", began_up_s=10.0)
+    until(first.is_seated)
+    second = trainer("second", **other)
+    until(second.heard)
+    time.sleep(2.0)
+    reason = "a trainer is connected already (first): stop it, or give this one another run_name"
+    assert second.heard() == [m.Refusal(reason, 1.0)]
+    assert first.is_seated()
+    assert len(first.answers) == 1
+
+
+def test_the_seat_of_a_dead_trainer_is_free_after_a_moment(trainer):
+    first = trainer("first")
+    until(first.is_seated)
+    first.vanish()
+    second = trainer("second")
+    until(second.heard)
+    assert isinstance(second.answers[0], m.Refusal)
+
+    def ask():
+        second.reader.send(second.hello)
+        return second.is_seated()
+
+    until(ask, within_s=PATIENCE_S)
+
+
+def test_the_seat_of_a_trainer_that_ends_is_free_at_once(trainer):
+    first = trainer("first")
+    until(first.is_seated)
+    first.reader.close()
+    second = trainer("second")
+    until(second.is_seated, within_s=4.0)
+    assert len(second.answers) == 1
+
+
+def test_a_rank_is_seated_with_its_group(trainer):
+    rank = trainer("b", rank=m.Rank(1, 2, 5))
+    until(trainer("other group", rank=m.Rank(0, 2, 6)).is_seated)
+    time.sleep(1.5)
+    assert rank.heard() == []
+    seat = trainer("a", rank=m.Rank(0, 2, 5), run="x")
+    until(seat.heard)
+    assert not seat.is_seated()

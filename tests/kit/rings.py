@@ -1,0 +1,48 @@
+"""A session's way to the server, of which a test holds the other end."""
+
+from typing import Any
+
+from tmrl_like.session.ring import Ring
+from tmrl_like.wire import messages as m
+
+
+def ring_of(link: Any, where: str = "nowhere") -> Ring:
+    """A single server that is reached by this link."""
+    return Ring([where], lambda _: link)
+
+
+class DeadLink:
+    """A connection on which nothing arrives."""
+
+    is_lost = False
+
+    def send(self, data):
+        return True
+
+    def receive(self, timeout_s):
+        return None
+
+    def wake(self):
+        pass
+
+    def close(self):
+        pass
+
+
+class IdleRole:
+    """A role that has nothing to say."""
+
+    def on_welcome(self, welcome, is_new):
+        pass
+
+    def on_message(self, message, body, data):
+        pass
+
+    def on_tick(self, send, connected):
+        return 0.01
+
+    def pending(self):
+        return False
+
+    def beat(self):
+        return m.Beat()

@@ -1,0 +1,59 @@
+"""Names of metrics and of a worker's figures: those that the page and the console use are those that are explained."""
+
+import re
+from pathlib import Path
+
+from tmrl_like.metrics import sinks
+from tmrl_like.page import history, prometheus, watcher
+from tmrl_like.wire.condition import FIGURES
+from tmrl_like.wire.messages import Beat
+
+DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
+PAGE = (Path(watcher.__file__).parent / "static" / "page.js").read_text(encoding="utf-8")
+MADE_THERE = {"rate", "overrunning", "state", "kind"}  # of a worker, by the page itself
+
+
+def rows():
+    """The tables of docs/metrics.md, by heading: name, unit, meaning."""
+    found = {}
+    for section in DOCS.read_text(encoding="utf-8").split("\n## ")[1:]:
+        lines = [line for line in section.splitlines() if line.startswith("| `")]
+        found[section.partition("\n")[0]] = [tuple(map(str.strip, line[1:-1].split("|", 2))) for line in lines]
+    return found
+
+
+def explained():
+    """Names of metrics; tests/test_docs.py compares them with what a training writes."""
+    tables = [table for heading, table in rows().items() if heading != "Of each worker"]
+    return {name for table in tables for row in table for name in re.findall(r"`([^`]+)`", row[0])}
+
+
+def test_the_tables_of_a_workers_figures_are_its_structure():
+    assert rows()["Of each worker"] == [(f"`{field}`", f.unit, f.meaning) for field, f in FIGURES.items()]
+    of_all = {True: "over all workers since each started", False: "over the living workers"}
+    summed = {
+        (f"`{f.metric_of(field)}`", f.unit, f"{f.meaning}, {of_all[f.grows]}")
+        for field, f in FIGURES.items()
+        if f.is_summed
+    }
+    assert summed <= set(rows()["The fleet"])
+
+
+def test_the_browsers_figures_of_a_worker_are_those_that_it_is_sent():
+    used = set(re.findall(r"\bw\.(\w+)", PAGE)) | set(re.findall(r'\bsum\("(\w+)"\)', PAGE))
+    assert used - MADE_THERE <= set(watcher.described(0.0, Beat()))
+
+
+def test_metrics_that_are_shown_are_metrics_that_are_explained():
+    charts = PAGE.partition("const CHARTS")[2].partition("];")[0]
+    drawn = {name for names in re.findall(r"names: \[(.*?)\]", charts) for name in re.findall(r'"(\w+)"', names)}
+    assert all(name.startswith(history.DRAWN) for name in drawn)
+    used = drawn | set(re.findall(r"\br\.(\w+)", PAGE.partition("function drawCards")[2].partition("\n}")[0]))
+    used |= {*sinks.SHOWN, *sinks.SHOWN_IF_ANY, *sinks.COMPARED}
+    assert used - explained() == {"return_test"}  # a curve of "return", of episodes
+    for begin in history.DRAWN:
+        assert any(name.startswith(begin) for name in explained())
+
+
+def test_prometheus_leaves_out_no_figure_but_those_that_are_no_numbers():
+    assert set(prometheus.NO_NUMBERS) <= set(FIGURES)

@@ -1,0 +1,134 @@
+"""What the page knows of a run, without a server and a browser."""
+
+import math
+
+import pytest
+
+from tmrl_like.page.history import BinnedCurve, RunHistory
+from tmrl_like.page.prometheus import exposition
+from tmrl_like.wire.condition import Condition
+from tmrl_like.wire.messages import Beat, Sight
+
+
+def seen(*looks):
+    """What is told of looks, each a list of trainers and beats."""
+    history = RunHistory(clock=lambda: 7.0)
+    for trainers, *beats in looks:
+        history.see(trainers, beats)
+    assert {at for at, _, _ in history.incidents} <= {7.0}
+    return [(kind, text) for _, kind, text in history.incidents]
+
+
+def test_a_curve_holds_mean_and_spread_in_bins_that_become_wider():
+    curve = BinnedCurve()
+    for second in range(1000):
+        for value in (second - 1.0, second + 1.0):
+            curve.add(second, value)
+    times, means, stds = curve.columns()
+    assert len(times) == 250  # of four seconds each
+    assert times[:2] == [2.0, 6.0]
+    assert means[:2] == [1.5, 5.5]
+    assert stds[0] == pytest.approx(math.sqrt(1 + 1.25))
+
+
+def test_a_record_that_is_earlier_than_the_last_one_takes_the_place_of_all_since():
+    history = RunHistory()
+    for time_s, value in ((1.0, 1.0), (2.0, 2.0), (3.0, 3.0), (2.0, 20.0)):
+        history.add_record({"kind": "round", "time_s": time_s, "q_mean": value, "held_by": "bound", "is_on": True})
+    assert history.curves["q_mean"].columns()[:2] == ([1.5, 2.5], [1.0, 20.0])
+    assert "is_on" not in history.curves
+    assert history.round["q_mean"] == 20.0
+
+
+def test_returns_of_training_and_of_tests_are_two_curves_and_what_is_not_finite_is_in_none():
+    history = RunHistory()
+    for time_s, test, value in ((1.0, False, 5.0), (2.0, True, 7.0), (3.0, False, None)):
+        history.add_record({"kind": "episode", "time_s": time_s, "test": test, "return": value})
+    assert {name: curve.columns()[1] for name, curve in history.curves.items()} == {
+        "return": [5.0],
+        "return_test": [7.0],
+    }
+
+
+def test_there_are_so_many_curves_and_each_of_them_goes_on():
+    history = RunHistory()
+    for time_s in range(40):
+        history.add_record({"kind": "round", "time_s": time_s, "loss": 2.0, "loss_actor": 2.0, f"loss_{time_s}": 1.0})
+        history.add_record({"kind": "round", "time_s": time_s} | {f"q_{time_s}_{i}": 0 for i in range(99)})
+    assert len(history.curves) == 100
+    assert "loss" not in history.curves  # which is in no chart
+    assert len(history.curves["loss_actor"].columns()[1]) == 40
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ({}, {"env_steps": 5}, []),
+        ({}, {"alarm": "no disk"}, [("bad", "w1: no disk")]),
+        ({"alarm": "no disk"}, {}, [("bad", "w1: no disk"), ("good", "w1: all is well again")]),
+        ({}, {"ended": "it fell"}, [("bad", "w1 no longer drives: it fell")]),
+        ({"driver": "policy"}, {"driver": "safe"}, []),
+        ({"driver": "safe"}, {"driver": "human"}, [("note", "w1: human has taken over")]),
+        (
+            {"driver": "human"},
+            {"driver": "policy"},
+            [("note", "w1: human has taken over"), ("note", "w1: human has given back")],
+        ),
+        ({"env_faults": 3}, {"env_faults": 4}, [("bad", "w1: its environment failed (4 so far)")]),
+        ({"env_rebuilds": 3}, {"env_rebuilds": 4}, [("good", "w1: its environment was rebuilt")]),
+    ],
+)
+def test_what_changes_in_a_worker_is_told_once(before, after, told):
+    assert seen(*(([], Beat("w1", Condition(**condition))) for condition in (before, after, after))) == told
+
+
+def test_who_comes_and_goes_is_told_and_many_are_one_line():
+    many = [Beat(f"w{i}") for i in range(10, 20)]
+    told = seen((["t"], Beat("a")), ([], Beat("b")), (["t"], Beat("b"), *many))
+    assert told == [
+        ("bad", "no trainer"),
+        ("note", "b is here"),
+        ("bad", "a is gone"),
+        ("note", "training: t"),
+        ("note", "10 workers are here: w10 to w19"),
+    ]
+
+
+def test_what_the_trainer_says_of_learning_is_told_when_it_changes():
+    history = RunHistory()
+    verdicts = ("too early to say", "learning", "learning", "not learning because entropy is 0")
+    for time_s, learning in enumerate(verdicts):
+        history.add_record({"kind": "round", "time_s": time_s, "learning": learning, "rejected_workers_total": time_s})
+    told = [(kind, text) for _, kind, text in history.incidents if "samples" not in text]
+    assert told == [("good", verdicts[0]), ("good", verdicts[1]), ("bad", verdicts[3])]
+    assert len(history.incidents) == 3 + 3
+
+
+def test_the_figures_for_prometheus_have_names_kinds_and_labels():
+    late = (3, 2, 0, 0, 0, 0, 0, 1)
+    worker = Beat('a"b', Condition(env_steps=12, late_steps=late, alarm="no disk", expert=True, driver="human"))
+    counters = dict.fromkeys(("samples", "packets", "policies", "malformed", "refused", "dropped"), 4)
+    sight = Sight(["t"], counters, [(0.25, worker)], [])
+    record = {"training_steps_total": 9, "q_mean": -1.5, "agent.lr": 0.1, "held_by": "bound", "is_on": True}
+    lines = exposition(sight, 2.0, record).splitlines()
+    for expected in (
+        "tmrl_page_view_age_s 2.0",
+        "tmrl_server_samples_total 4",
+        'tmrl_worker_beat_age_s{worker="a\\"b"} 2.25',
+        "# TYPE tmrl_worker_env_steps_total counter",
+        'tmrl_worker_env_steps_total{worker="a\\"b"} 12',
+        'tmrl_worker_alarm{worker="a\\"b"} 1',
+        'tmrl_worker_expert{worker="a\\"b"} 1',
+        'tmrl_worker_ended{worker="a\\"b"} 0',
+        'tmrl_worker_late_steps_total{worker="a\\"b",le="0.0003"} 5',
+        'tmrl_worker_late_steps_total{worker="a\\"b",le="+Inf"} 6',
+        "# TYPE tmrl_training_steps_total counter",
+        "tmrl_training_steps_total 9",
+        "tmrl_q_mean -1.5",
+        "tmrl_agent_lr 0.1",
+    ):
+        assert expected in lines
+    assert not any("held_by" in line or "is_on" in line for line in lines)
+    assert exposition(None, math.inf, {}) == ""
+    odd = exposition(None, math.inf, {"loss/actor": 1.0, "a.b": 2.0, "a_b": 3.0})
+    assert [line for line in odd.splitlines() if line[0] != "#"] == ["tmrl_loss_actor 1.0", "tmrl_a_b 3.0"]

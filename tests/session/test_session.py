@@ -1,0 +1,58 @@
+"""A conversation in a thread of its own."""
+
+import pytest
+from kit.rings import DeadLink, IdleRole, ring_of
+
+from tmrl_like.errors import ConfigError, RefusedError, ShortageError
+from tmrl_like.session.session import Session
+from tmrl_like.wire import messages as m
+
+
+class Link(DeadLink):
+    """A server that says one message."""
+
+    def __init__(self, message):
+        self.said, self.is_closed = [message], False
+
+    def receive(self, timeout_s):
+        return m.encode(self.said.pop()) if self.said else super().receive(timeout_s)
+
+    def close(self):
+        self.is_closed = True
+
+
+def test_a_session_is_connected_until_it_is_closed():
+    link = Link(m.Welcome(1, False))
+    session = Session(ring_of(link), IdleRole(), "worker", "w")
+    assert session.wait_connected(60.0)
+    assert session.thread_id
+    session.close()
+    session.close()
+    assert link.is_closed
+    assert not session.connected
+
+
+def test_what_ends_a_session_surfaces_in_its_owner(until):
+    link = Link(m.Refusal("a key for another role"))
+    session = Session(ring_of(link), IdleRole(), "worker", "w")
+    until(lambda: session.failed)
+    with pytest.raises(RefusedError, match="a key for another role"):
+        session.check()
+    until(lambda: link.is_closed)
+
+
+def test_where_there_is_no_thread_the_link_is_closed(monkeypatch):
+    def refuse(*_):
+        raise ShortageError("no thread")
+
+    monkeypatch.setattr("tmrl_like.session.session.start_thread", refuse)
+    link = Link(m.Welcome(1, False))
+    with pytest.raises(ShortageError):
+        Session(ring_of(link), IdleRole(), "worker", "w")
+    assert link.is_closed
+
+
+@pytest.mark.parametrize("name", ["two\nlines", "\x1b[31mred", "n" * 201])
+def test_a_name_that_no_server_takes_is_refused_at_once(name):
+    with pytest.raises(ConfigError, match=r"name is .* printable characters"):
+        Session(ring_of(DeadLink()), IdleRole(), "worker", name)

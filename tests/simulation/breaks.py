@@ -1,0 +1,145 @@
+"""Mistakes that the simulation must notice: `python tests/simulation/breaks.py [WORD …]` makes each of them in a copy.
+
+A break is a line of the package, or a part of it, and what stands there instead. Histories are lived through with the
+broken copy until one of them is refused. (Where nothing is asked for again, nothing is lost: it comes later. That no
+history has asked is what test_simulation sees.)
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[2]
+SEEDS, STEPS = (1000, 2000), 1000
+
+
+class Break(NamedTuple):
+    """What is wrong, where, the line as it is, and as it is then."""
+
+    name: str
+    path: str
+    right: str
+    wrong: str
+
+
+STORE, RECEIVER = "delivery/sample_store.py", "delivery/receiver.py"
+SOURCE, SENDER, SEGMENTS = "delivery/source.py", "delivery/sender.py", "delivery/segments.py"
+BREAKS = [
+    Break(
+        "the store's folder is not synced",
+        STORE,
+        "            disk.sync_folder(self.folder)\n        self._files[",
+        "            pass\n        self._files[",
+    ),
+    Break("a file of the store is not synced", "base/files.py", "            if synced:\n", "            if False:\n"),
+    Break("what a power cut damaged is read", SEGMENTS, "if is_checked and self.words[CHECKED]", "if False"),
+    Break("oldest is ignored", RECEIVER, "        if first_kept <= missing:\n", "        if True:\n"),
+    Break(
+        "oldest is what is still there",
+        SOURCE,
+        "oldest=self.stored + 1,",
+        "oldest=self._chain.segments[0].words[FIRST],",
+    ),
+    Break(
+        "stored is said before the sync",
+        RECEIVER,
+        "m.Ack(*process, progress.stored,",
+        "m.Ack(*process, progress.confirmed,",
+    ),
+    Break("received is said across a gap", RECEIVER, "elif packet.first > progress.received + 1 or", "elif"),
+    Break(
+        "a repeat is not trimmed",
+        RECEIVER,
+        "            skipped = samples_up_to(packet, known)\n",
+        "            skipped = 0\n",
+    ),
+    Break(
+        "a stored repeat is not trimmed",
+        RECEIVER,
+        "samples_up_to(packet, max(progress.received,",
+        "samples_up_to(packet, max(0,",
+    ),
+    Break(
+        "a stretch goes on behind a gap",
+        RECEIVER,
+        "        progress.begin_stretch(first_kept)\n",
+        "        progress.received = first_kept - 1\n",
+    ),
+    Break(
+        "training is done when the memory has it",
+        RECEIVER,
+        "                    if not progress.awaits:\n",
+        "                    if True:\n",
+    ),
+    Break(
+        "nobody is reminded of training",
+        RECEIVER,
+        "                if process[0] == worker and progress.trained:\n",
+        "                if False:\n",
+    ),
+    Break(
+        "a segment is freed before it is stored",
+        SENDER,
+        "self.source.forget(ack.stored)",
+        "self.source.forget(ack.received)",
+    ),
+    Break("silence is not minded", SENDER, "if self.sent == self.stored or", "if True or"),
+    Break("what is given up is not counted", SOURCE, "            lost += given_up\n", "            pass\n"),
+    Break(
+        "the share is of another size",
+        "trainer/checkpoints.py",
+        "rank_of(r.worker, self._ranks.size) ==",
+        "rank_of(r.worker, self._ranks.size + 1) ==",
+    ),
+    Break(
+        "nobody asks what other ranks have stored",
+        "trainer/checkpoints.py",
+        "            self.receiver.note_stored(own)\n",
+        "            pass\n",
+    ),
+    Break(
+        "stores of ranks that are no more are not read",
+        "trainer/checkpoints.py",
+        "                if store:\n",
+        "                if False:\n",
+    ),
+]
+TOO_RARE = [  # a million steps do not notice them: unit tests must
+    Break("a checksum has no number of its segment", SEGMENTS, "self.words[NUMBER] & 0xFFFFFFFF", "0"),
+    Break(
+        "a stored packet counts whole", RECEIVER, "_Waiting(packet.receipt, known + 1,", "_Waiting(packet.receipt, 0,"
+    ),
+]
+
+
+def seed_that_notices(broken):
+    """The line of the first history that is refused; empty: none is."""
+    with tempfile.TemporaryDirectory() as folder:
+        package = Path(folder, "tmrl_like")
+        shutil.copytree(ROOT / "tmrl_like", package, ignore=shutil.ignore_patterns("__pycache__"))
+        source = (package / broken.path).read_text()
+        (package / broken.path).write_text(source.replace(broken.right, broken.wrong))
+        simulate = [sys.executable, str(Path(__file__).with_name("simulate.py")), *map(str, SEEDS)]
+        simulate += ["--up-to", "--first", "--steps", str(STEPS)]
+        environment = {**os.environ, "PYTHONPATH": folder}
+        done = subprocess.run(simulate, env=environment, capture_output=True, text=True)
+    return done.stderr.strip()
+
+
+def main():
+    words = sys.argv[1:] or [""]
+    missed = 0
+    for broken in (*BREAKS, *TOO_RARE):
+        if any(word in broken.name for word in words):
+            found = seed_that_notices(broken)
+            missed += not found
+            print(f"{broken.name}: {found.splitlines()[-1][:200] if found else 'NOT NOTICED'}", flush=True)
+    return missed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""An engine between servers and a trainer: a stream that refuses, doubles, and loses what it had confirmed.
+
+The bookkeeping of gateway and reader is the product's; the nodes and their connections are the scheduler's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from tmrl_like.engine.backlog import Backlog
+from tmrl_like.engine.tracks import Tracks
+from tmrl_like.transport.base import Identity, Incoming
+from tmrl_like.wire import messages as m
+
+ENGINE = b"the engine"
+IDENTITY = Identity("the engine", ("trainer",))
+WORDS_KEPT = 100  # on their way from a trainer to a server; beyond, they are lost
+HELLO_S = 1.0
+
+
+class Stream:
+    """What the nodes hold: messages with their numbers, and the newest beats.
+
+    Attributes:
+        refuses: nothing is taken.
+    """
+
+    def __init__(self, world):
+        self.world = world
+        self.messages = deque()
+        self.refuses = False
+        self._newest = 0
+        self.readers = []
+
+    def publish(self, data):
+        """The number of a message that is taken now; 0: it is not."""
+        if self.refuses:
+            return 0
+        for _ in range(self.world.rng.choice((1, 1, 1, 2))):  # a client may publish twice what it has no answer to
+            self._newest += 1
+            self.messages.append((self._newest, data))
+        return self._newest
+
+    def lose(self, count):
+        """The nodes are back at an older state."""
+        for _ in range(min(count, len(self.messages))):
+            self._newest = self.messages.pop()[0] - 1
+        for reader in self.readers:
+            reader.begin()
+
+
+class Gateway:
+    """A server's connection to the stream, in the place of a trainer at its relay."""
+
+    def __init__(self, server, stream):
+        self._server, self._stream = server, stream
+        self._tracks = Tracks()
+        self._answers = deque()
+        self._hello = m.encode(m.Hello("trainer", "the engine", server.world.rng.getrandbits(40) + 1, ""))
+        self.words = deque(maxlen=WORDS_KEPT)  # of the trainer
+        self._hello_at = 0.0
+
+    def send(self, data):
+        """What the relay has for a trainer."""
+        message, _ = m.decode(data)
+        if isinstance(message, m.SamplePacket):
+            is_taken = self._tracks.begins(message) and self._stream.publish(data) > 0
+            self._answers.append((message, is_taken))
+        elif isinstance(message, m.Beat) and message.worker:
+            for reader in self._stream.readers:
+                reader.arrived.append(data)
+        return True
+
+    def turn(self):
+        now = self._server.clock()
+        if now >= self._hello_at:
+            self._hello_at = now + HELLO_S
+            self._deliver(self._hello)
+        while self.words:
+            self._tracks.on_ack(self.words.popleft())
+        while self._answers:
+            self._tracks.ends(*self._answers.popleft())
+        for word in self._tracks.words():
+            self._deliver(m.encode(word))
+
+    def _deliver(self, data):
+        self._server.relay.handle(Incoming(ENGINE, IDENTITY, data), self._server.clock())
+
+
+class Reader:
+    """A trainer's `PeerLink` to the stream."""
+
+    is_lost = False
+
+    def __init__(self, process, stream):
+        self._process, self._stream = process, stream
+        self._backlog = Backlog()
+        self._feed = process.world.rng.getrandbits(40) + 1
+        self.arrived = deque()
+        stream.readers.append(self)
+        self.begin()
+
+    def begin(self):
+        """Read the stream from its first message."""
+        self._read_to = 0
+        self._backlog.begin()
+
+    def receive(self, timeout_s):
+        self._read()
+        return self.arrived.popleft() if self.arrived else None
+
+    def _read(self):
+        now = self._process.clock()
+        ahead = [(number, data) for number, data in self._stream.messages if number > self._read_to]
+        if ahead and self._backlog.has_room(now):
+            self._read_to, data = ahead[0]
+            self._backlog.add(m.decode(data)[0], self._read_to, len(data), now)
+            self._backlog.note(self._read_to, len(ahead) - 1)
+            self.arrived.append(data)
+        below = self._backlog.purge(now) or 0
+        while self._stream.messages and self._stream.messages[0][0] < below:
+            self._stream.messages.popleft()
+
+    def send(self, data):
+        message, _ = m.decode(data)
+        if isinstance(message, m.Hello):
+            self.arrived.append(m.encode(m.Welcome(self._feed)))
+        elif isinstance(message, m.Ack):
+            self._process.world.auditor.on_sent(data, self._process)
+            self._say(self._backlog.on_ack(message))
+        return True
+
+    def _say(self, ack):
+        for server in self._process.world.servers.values():
+            if server.is_alive:
+                server.gateway.words.append(ack)
+
+    def wake(self):
+        pass
+
+    def close(self):
+        if self in self._stream.readers:
+            self._stream.readers.remove(self)

@@ -1,0 +1,255 @@
+"""One seed, one world: workers, servers and trainers, what befalls them, and an auditor who knows what was promised.
+
+A step is one event of the scheduler: something of `WORK` is done or, now and then, something of `FAULTS` happens. Time
+passes by steps. Whatever decides is drawn from one generator, so a seed is a history, to the byte.
+
+    robot ==mapped files== link ==network== server ==network== trainer, or 2 or 3 ranks ==disk==
+
+Robots append numbered samples, reports and breaks to the product's sample log; links run the product's outbox, servers
+its relay, trainers its link, receiver and store. Only threads, sockets, clocks and disks are simulated. In each world
+are 1 to 3 workers of 1 or 2 lanes, with a spool or a private folder, in lockstep or not; 1 or 2 servers, and a training
+at each; perhaps one more training that wants the same seat; and limits that are drawn, small ones among them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import zlib
+from collections import Counter
+from dataclasses import dataclass
+
+import simulated_faults as faults
+from auditor import Auditor
+from simulated_engine import Stream
+from simulated_network import SimulatedNetwork
+from simulated_server import ServerProcess
+from simulated_trainer import Training
+from simulated_worker import Worker
+
+from tmrl_like.delivery.options import OutboxOptions
+
+WORK = {  # method of `World`: how often
+    "append": 16,  # a robot appends samples, perhaps a report or a break
+    "refill": 1,  # a robot's other thread makes files ready
+    "link_turn": 16,
+    "server_turn": 12,
+    "trainer_turn": 10,
+    "train": 6,  # a training thread takes what has come, and makes training steps
+    "store": 6,  # a trainer's other thread writes what is to be stored
+    "deliver": 30,  # messages of one connection and direction arrive
+    "dial": 4,  # a peer gets a connection
+    "start": 3,  # what is dead comes back; a group of trainers perhaps in another size
+    "wait": 2,  # time passes
+    "write_back": 5,  # the system writes pages of mapped files
+}
+FAULTS = {  # how often, among those that are drawn for a world
+    faults.kill_server: 0.25,
+    faults.kill_robot: 0.3,  # at once, or at any line of delivery; likewise links and trainers
+    faults.kill_link: 0.6,
+    faults.kill_worker: 0.3,
+    faults.kill_trainer: 0.5,
+    faults.kill_in_write: 0.3,
+    faults.leave: 0.3,
+    faults.cut_connection: 0.8,
+    faults.hold_up: 0.5,
+    faults.lose: 1.0,
+    faults.double: 1.0,
+    faults.refuse_at_stream: 0.5,
+    faults.lose_at_stream: 0.3,
+    faults.freeze: 0.3,
+    faults.fill_disk: 0.3,
+    faults.heal_disks: 0.6,
+    faults.slow_disk: 0.3,
+    faults.fail_sync: 0.6,
+    faults.cut_trainer_power: 0.6,
+    faults.cut_worker_power: 0.6,
+    faults.jump_clock: 0.3,
+    faults.pass_time: 0.3,
+}
+
+
+@dataclass
+class Options:
+    """What is drawn for one world."""
+
+    outbox: OutboxOptions
+    log_bytes: int
+    relay_bytes: int
+    lanes: tuple[int, ...]
+    max_age_s: float
+
+
+class World:
+    """All parts of one simulation, and the scheduler."""
+
+    def __init__(self, seed, folder):
+        self.seed = seed
+        self.folder = folder
+        self._name = folder.name.encode()
+        self.rng = rng = random.Random(seed)
+        self.has_one_key = seed % 2 == 0  # all workers have the same
+        self.now = 100.0
+        self.steps = self.samples = 0
+        self.counts = Counter()
+        self.hash = 0
+        self.lines = None  # a list: what happened, in words
+        self.running = None  # the process whose turn it is
+        self.boots = itertools.count(1e5, 1e5)
+        self.auditor = Auditor(self)
+        is_small = rng.random() < 0.3
+        self.options = Options(
+            outbox=OutboxOptions(
+                max_samples=rng.choice((1, 5, 20)),
+                max_packet_bytes=rng.choice((300, 1 << 18)),
+                max_age_s=rng.choice((0.0, 0.1, 0.5)),
+                max_bytes=20_000 if is_small else 512 << 20,
+                spool_max_bytes=20_000 if is_small else 2 << 30,
+                window_bytes=rng.choice((1000, 32 << 20)),
+            ),
+            log_bytes=rng.choice((1 << 15, 512 << 20)),
+            relay_bytes=rng.choice((30_000, 512 << 20)),
+            lanes=rng.choice(((1,), (1,), (2,), (1, 2))),
+            max_age_s=2.0 if rng.random() < 0.15 else float("inf"),
+        )
+        self.network = SimulatedNetwork(self, rng.choice((8, 1000)), rng.random() < 0.5)
+        self.workers = [Worker(self, number) for number in range(rng.choice((1, 1, 2, 3)))]
+        names = ["a:1", "b:2"][: rng.choice((1, 1, 1, 2))]
+        self.servers = {name: ServerProcess(self, name) for name in names}
+        self.stream = Stream(self) if rng.random() < 0.25 else None  # of an engine between servers and trainer
+        seats = names + names[:1] * (rng.random() < 0.2)  # one seat, perhaps, and two who want it
+        sizes = rng.choice(((1,), (1,), (1,), (2,), (1, 2, 3)))
+        if self.stream is not None:
+            seats, sizes = names[:1], (1,)
+        self.trainings = [Training(self, number, name, sizes) for number, name in enumerate(seats)]
+        chosen = {fault: weight for fault, weight in FAULTS.items() if rng.random() < 0.6}
+        self._work, self._weights = list(WORK), list(itertools.accumulate(WORK.values()))
+        self._faults, self._fault_weights = list(chosen), list(itertools.accumulate(chosen.values()))
+        fewest, most = rng.choice(((0.0, 0.01), (0.01, 0.05), (0.03, 0.1)))
+        self._troubles = rng.uniform(fewest, most)  # the share of steps that are faults
+
+    def only(self, fault, share):
+        """Have one kind of fault, in so many of all steps."""
+        self._faults, self._fault_weights, self._troubles = [fault], [1.0], share
+
+    # -- what happened ---------------------------------------------------------------------------------
+
+    def note(self, what):
+        """For whoever reads what happened."""
+        if self.lines is not None:
+            self.lines.append(f"{self.steps:6d} {self.now:10.3f} {what}")
+
+    def count(self, what):
+        self.counts[what] += 1
+        self.note(what)
+
+    def trace(self, what):
+        data = what.encode() if isinstance(what, str) else bytes(what).replace(self._name, b"")  # an alarm may name it
+        self.hash = zlib.crc32(data, self.hash)
+        if isinstance(what, str):
+            self.note(what)
+
+    # -- the parts -------------------------------------------------------------------------------------
+
+    @property
+    def robots(self):
+        return [worker.robot for worker in self.workers]
+
+    @property
+    def links(self):
+        return [worker.link for worker in self.workers]
+
+    @property
+    def trainers(self):
+        return [rank for training in self.trainings for rank in training.ranks]
+
+    @property
+    def processes(self):
+        return [*self.robots, *self.links, *self.trainers, *self.servers.values()]
+
+    @property
+    def machines(self):
+        return [part.machine for part in (*self.workers, *self.trainings)]
+
+    # -- the scheduler ---------------------------------------------------------------------------------
+
+    def step(self):
+        self.steps += 1
+        rng = self.rng
+        self.now += rng.random() * 0.02
+        if self._faults and rng.random() < self._troubles:
+            fault = rng.choices(self._faults, cum_weights=self._fault_weights)[0]
+            self.trace(fault.__name__)
+            fault(self)
+        else:
+            kind = rng.choices(self._work, cum_weights=self._weights)[0]
+            self.trace(kind)
+            getattr(self, kind)()
+
+    def one(self, processes):
+        processes = [process for process in processes if process.may_run]
+        return self.rng.choice(processes) if processes else None
+
+    def _have_one(self, processes, what):
+        process = self.one(processes)
+        if process is not None:
+            process.run(getattr(process, what))
+
+    def append(self):
+        self._have_one(self.robots, "append")
+
+    def refill(self):
+        self._have_one([worker.robot for worker in self.workers if worker.link.is_alive], "refill")
+
+    def link_turn(self):
+        self._have_one(self.links, "turn")
+
+    def server_turn(self):
+        self._have_one(self.servers.values(), "turn")
+
+    def trainer_turn(self):
+        self._have_one(self.trainers, "turn")
+
+    def train(self):
+        self._have_one(self.trainers, "train")
+
+    def store(self):
+        self._have_one(self.trainers, "store")
+
+    def wait(self):
+        self.now += self.rng.random() * 0.5
+
+    def deliver(self, doubles=0):
+        busy = [connection for connection in self.network.connections if connection.up or connection.down]
+        if busy:
+            connection = self.rng.choice(busy)
+            to_server = self.rng.random() < 0.5
+            arrived = self.network.deliver(connection, to_server, self.rng.choice((1, 2, 10, 1000)), doubles)
+            if arrived and doubles:
+                self.count("a message was doubled")
+
+    def write_back(self):
+        for worker in self.workers:
+            if worker.spools:
+                worker.write_back(all_of_it=self.rng.random() < 0.1)
+
+    def dial(self):
+        links = [link for link in self.network.links if link.may_dial]
+        if links:
+            self.network.connect(self.rng.choice(links))
+
+    def start(self):
+        """Start what is dead and due."""
+        for server in self.servers.values():
+            if not server.is_alive and self.now >= server.start_at:
+                server.run(server.start)
+        parts = [*self.workers, *self.trainings]
+        for part in self.rng.sample(parts, len(parts)):
+            part.start()
+
+    # -- the end ---------------------------------------------------------------------------------------
+
+    def close(self):
+        for process in self.processes:
+            if process.is_alive:
+                process.die()

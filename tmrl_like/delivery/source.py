@@ -1,0 +1,274 @@
+"""What a control loop has appended, read by number: any entries that are still there, as a packet, as often as wanted.
+
+Nothing is kept here but where the next entry lies. The entries stay in the files until the trainer has stored them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tmrl_like.delivery.chain import SegmentChain
+from tmrl_like.delivery.segments import (
+    BREAK,
+    BREAKS,
+    FIRST,
+    FREE_ROW,
+    HEAD_BYTES,
+    RECORD_BYTES,
+    REPORT,
+    ROW,
+    STRUCTURE,
+    Segment,
+    padded,
+)
+from tmrl_like.types import EpisodeStats
+from tmrl_like.wire import messages as m
+from tmrl_like.wire.packet import Compressor, PacketRows, encode_rows
+from tmrl_like.wire.rows import RowColumns, RowFormat, format_for
+from tmrl_like.wire.schema import Node
+
+_structure_decoder: msgspec.msgpack.Decoder[Node] = msgspec.msgpack.Decoder(Node)
+_report_decoder = msgspec.msgpack.Decoder(EpisodeStats)
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where an entry lies, or will lie."""
+
+    segment: Segment
+    at: int
+    entry: int
+    breaks: int  # before it
+    form: RowFormat | None = None  # of the rows there
+
+    def enter(self, segment: Segment) -> None:
+        self.segment, self.at, self.form = segment, HEAD_BYTES, None
+
+    def pass_structure(self, at: int, size: int) -> None:
+        schema = _structure_decoder.decode(self.segment.content(at, size))
+        self.form, self.at = format_for(schema), at + padded(size)
+
+    def pass_entries(self, kind: int, at: int, size: int, count: int) -> None:
+        self.entry += count
+        self.breaks += kind == BREAK
+        self.at = at + count * padded(size)
+
+
+@dataclass(slots=True)
+class Gathered:
+    """Entries that make a packet, not encoded yet: views of the files.
+
+    Attributes:
+        first: number of the first one.
+        next: where what follows lies.
+        is_ended: nothing can be added: a limit is reached, or a break follows.
+    """
+
+    first: int
+    next: _Place
+    rows: list[tuple[RowFormat, list[Any]]] = field(default_factory=list)  # of one format that follow each other
+    episodes: list[tuple[int, EpisodeStats]] = field(default_factory=list)
+    samples: int = 0
+    size_bytes: int = 0
+    is_ended: bool = False
+
+    @property
+    def last(self) -> int:
+        return self.next.entry - 1
+
+
+class Source:
+    """The entries of one control loop.
+
+    Attributes:
+        worker: its worker's name.
+        incarnation: names the entries.
+    """
+
+    def __init__(self, folder: Path, worker: str, incarnation: int, is_dead: bool = False) -> None:
+        """Begin with the oldest entry that is there; `is_dead`: of a process that has ended."""
+        self.worker, self.incarnation = worker, incarnation
+        self._chain = SegmentChain(folder, incarnation, is_dead)
+        self._compress = Compressor()
+        self._next: _Place | None = None  # behind what was encoded last
+        self._end: _Place | None = None  # behind the newest entry that was seen
+
+    # -- how far it is -------------------------------------------------------------------------------
+
+    @property
+    def stored(self) -> int:
+        """Entries up to this one are stored, as far as this process and those before it have noted, or given up."""
+        return self._chain.stored
+
+    @property
+    def newest(self) -> int:
+        """The newest entry that is there."""
+        place = self._end
+        if place is None:
+            if not self._chain.find_oldest():
+                return 0
+            place = self._end = _start_of(self._chain.segments[0])
+        for kind, at, size, count in self._chain.runs(place):
+            if kind == STRUCTURE:
+                place.at = at + padded(size)
+            else:
+                place.pass_entries(kind, at, size, count)
+        return place.entry - 1
+
+    def ends_at(self, entry: int) -> bool:
+        """Whether nothing comes behind this entry, as long as nothing is appended."""
+        self._chain.is_short = False
+        return self.newest <= entry and not self._chain.is_short
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is left of a process that is dead."""
+        return not self._chain.find_oldest() and not self._chain.is_short
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the files with entries that are not stored."""
+        return sum(segment.size_bytes for segment in self._chain.segments) if self.newest else 0
+
+    @property
+    def lost_samples(self) -> int:
+        """Samples that no file had room for, or that were given up here."""
+        return self._chain.lost_samples
+
+    # -- packets -------------------------------------------------------------------------------------
+
+    def packet_after(self, entry: int, min_samples: int, max_samples: int, max_bytes: int) -> Gathered | None:
+        """The entries behind this one, or behind those that are not there any more; None: there are none.
+
+        A packet begins with a break, or has none. It ends at `max_bytes` where it has `min_samples`.
+        """
+        place = self._find(entry)
+        if place is None:
+            return None
+        found = Gathered(place.entry, place)
+        for kind, at, size, count in self._chain.runs(place):
+            if kind == STRUCTURE:
+                place.pass_structure(at, size)
+                found.size_bytes += size  # the packet has it in its head
+                continue
+            if kind == BREAK and place.entry > found.first:
+                found.is_ended = True
+                break
+            if kind in (ROW, FREE_ROW):
+                room = -(-(max_bytes - found.size_bytes) // size)
+                room = max(1, min(max_samples - found.samples, max(room, min_samples - found.samples)))
+                found.is_ended = room <= count
+                count = min(count, room)
+                self._add_rows(found, kind, at, size, count)
+            elif kind == REPORT:
+                found.episodes.append((place.entry, _report_decoder.decode(place.segment.content(at, size))))
+                found.is_ended = len(found.episodes) == m.MAX_EPISODES
+            place.pass_entries(kind, at, size, count)
+            if found.is_ended:
+                break
+        return found if place.entry > found.first else None
+
+    def _add_rows(self, found: Gathered, kind: int, at: int, size: int, count: int) -> None:
+        place = found.next
+        form = place.form
+        assert form is not None
+        if not found.rows or found.rows[-1][0] is not form:
+            found.rows.append((form, []))
+        if kind == ROW:
+            piece: Any = np.ndarray(count, form.fields, place.segment.map, at + RECORD_BYTES, size)
+        else:
+            piece = place.segment.content(at, size)
+        found.rows[-1][1].append(piece)
+        found.samples += count
+        found.size_bytes += count * size
+
+    def encode(self, found: Gathered, awaits: bool = False, epoch_s: float = 0.0) -> bytes:
+        """The message of a packet; `awaits` and `epoch_s` as in `SamplePacket`."""
+        self._next = replace(found.next)
+        return encode_rows(
+            PacketRows([RowColumns(form, pieces) for form, pieces in found.rows]),
+            self._compress,
+            worker=self.worker,
+            incarnation=self.incarnation,
+            first=found.first,
+            last=found.last,
+            oldest=self.stored + 1,  # what is stored is not sent again, though it may still be there
+            breaks=found.next.breaks,
+            episodes=tuple(found.episodes),
+            lost_samples=self.lost_samples,
+            awaits=awaits,
+            epoch_s=epoch_s,
+        )
+
+    def _find(self, entry: int) -> _Place | None:
+        """Where what follows this entry lies, or what is left of it; None: it is not there."""
+        if not self._chain.find_oldest():
+            return None
+        entry = max(entry, self.stored)
+        if self._next is not None and self._next.entry == entry + 1:
+            return replace(self._next)
+        segment = next(segment for segment in reversed(self._chain.segments) if segment.words[FIRST] <= entry + 1)
+        place = _start_of(segment)
+        for kind, at, size, count in self._chain.runs(place):
+            if kind == STRUCTURE:
+                place.pass_structure(at, size)
+                continue
+            passed = min(count, entry + 1 - place.entry)
+            if passed:
+                place.pass_entries(kind, at, size, passed)
+            if passed < count:
+                return place
+        return place if place.entry == entry + 1 else None
+
+    # -- what is not needed any more -----------------------------------------------------------------
+
+    def forget(self, entry: int) -> None:
+        """Entries up to this one are stored."""
+        chain = self._chain
+        chain.note_stored(entry)
+        self._forget_places()
+        while chain.is_dead and chain.segments and self.ends_at(max(entry, self.stored)):
+            chain.remove_all()  # others may lie behind what is damaged
+            self._forget_places()
+
+    def drop_oldest(self, max_bytes: int, received: int) -> int:
+        """Give up the oldest files until no more than this is kept; how many samples behind `received` were lost."""
+        lost = 0
+        while self.size_bytes > max_bytes and len(self._chain.segments) > 1:
+            given_up = self._samples_behind(received)
+            self._chain.give_up_oldest(given_up)
+            self._forget_places()
+            lost += given_up
+        return lost
+
+    def _samples_behind(self, entry: int) -> int:
+        """How many samples of the oldest file come behind an entry."""
+        oldest, samples = self._chain.segments[0], 0
+        next_entry = oldest.words[FIRST]
+        for kind, _, _, count in oldest.runs(HEAD_BYTES, self._chain.is_dead):
+            if kind != STRUCTURE:
+                next_entry += count
+            if kind in (ROW, FREE_ROW):
+                samples += max(0, min(count, next_entry - 1 - entry))
+        return samples
+
+    def _forget_places(self) -> None:
+        """Those in files that are given back."""
+        if self._next is not None and self._next.segment not in self._chain.segments:
+            self._next = None
+        if self._end is not None and self._end.segment not in self._chain.segments:
+            self._end = None
+
+    def close(self, remove: bool = False) -> None:
+        """Unmap the files; `remove`: none of them is needed any more. Twice is fine."""
+        self._next = self._end = None
+        self._chain.close(remove)
+
+
+def _start_of(segment: Segment) -> _Place:
+    return _Place(segment, HEAD_BYTES, segment.words[FIRST], segment.words[BREAKS])

@@ -1,0 +1,225 @@
+"""A server's way to an engine: one more peer of its link, which sits where the trainer would.
+
+    worker == zmq, CURVE ==> Server: Relay, Gateway ==> stream ==> trainer
+
+The relay passes the workers' packets and signs of life to that peer as it would to a trainer. Packets go to the stream
+as they come, and the stream's confirmation goes back as *received*; *stored* is what the trainer says. What the stream
+does not take, the worker sends again: nothing is kept here but what is on its way. Policies come as they are published.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tmrl_like.base.budgets import Lines
+from tmrl_like.engine.connection import EngineConnection, end, hear, wait
+from tmrl_like.engine.options import EngineOptions
+from tmrl_like.engine.subjects import (
+    GatewayState,
+    acks_subject,
+    beats_subject,
+    gateway_subject,
+    policy_subject,
+    samples_subject,
+)
+from tmrl_like.engine.tracks import Tracks
+from tmrl_like.errors import DecodingError
+from tmrl_like.transport.base import Identity, Incoming, ServerLink
+from tmrl_like.wire import messages as m
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+
+log = logging.getLogger("tmrl_like.engine")
+
+ENGINE = b"the engine"
+"""The peer; a transport's ids are shorter or longer."""
+_IDENTITY = Identity("the engine", ("trainer",))
+_WINDOW_BYTES, _PACKET_BYTES = 4 << 20, 8 << 10  # on their way to the stream; what a packet counts for beside its own
+_PATIENCE_S, _PAUSE_S = 5.0, 0.5  # with the stream's answer; where it takes nothing
+_HELLO_S = 1.0
+_STATE_S = 1.0
+_TICK_S = 0.05
+_SAY_AGAIN_S = 60.0
+_CHECK = {"Nats-Expected-Stream": "none"}
+"""Of a message that no stream takes: a missing right to publish is said at once, and not with the first sample."""
+_NOBODY = "the run has no stream, or nobody leads it: start a trainer with --server.engine"
+
+
+class Gateway:
+    """A `ServerLink` whose peers are another one's, and the engine."""
+
+    def __init__(self, inner: ServerLink, options: EngineOptions) -> None:
+        """Begin to dial the nodes; does not wait for one. `close` closes `inner`.
+
+        Raises:
+            CredentialsError, ConfigError: the files that the options name cannot be read.
+            MissingExtraError: the extra `engine` is not installed.
+        """
+        self._inner = inner
+        self._run = options.run
+        self.forget = inner.forget
+        self.wake = inner.wake
+        name = f"the engine, --server.engine {','.join(options.nodes)}"[: m.MAX_NAME]
+        self._hello = m.encode(m.Hello("trainer", name, secrets.randbits(62) + 1, ""))
+        self._hello_at = 0.0
+        self._down: deque[bytes] = deque()  # for the relay
+        self._taken_bytes = self._done_bytes = 0  # of packets from it; each is changed by one thread
+        self._resumes_at = 0.0
+        # the engine's thread
+        self._client: Client | None = None
+        self._tasks: set[asyncio.Task[None]] = set()  # each has a message that is on its way
+        self._tracks = Tracks()
+        self._policy = self._arriving = (0, 0.0)  # version and time of the one that is here whole, and of the newest
+        self._frames = 0  # of the newest
+        self._say = Lines(log, 1, 1 / _SAY_AGAIN_S)
+        self._awake, self._closing = asyncio.Event(), asyncio.Event()
+        self._connection = EngineConnection(options, self._attend, self.wake, self._closing)
+
+    # -- the server's thread -------------------------------------------------------------------------
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self._inner.address
+
+    def receive(self, timeout_s: float) -> Incoming | None:
+        """The relay lets silent peers go; this one says again who it is, though it may wait for its node for long."""
+        self._connection.check()
+        now = time.monotonic()
+        if now >= self._hello_at:
+            self._hello_at = now + _HELLO_S
+            self._down.append(self._hello)
+        if not self._down:
+            incoming = self._inner.receive(timeout_s)
+            if incoming is not None or not self._down:
+                return incoming
+        return Incoming(ENGINE, _IDENTITY, self._down.popleft())
+
+    def send(self, peer: bytes, data: bytes | memoryview) -> bool:
+        if peer != ENGINE:
+            return self._inner.send(peer, data)
+        message, _ = m.decode(data)
+        if isinstance(message, m.SamplePacket):
+            is_full = self._taken_bytes - self._done_bytes > _WINDOW_BYTES
+            if is_full or not self._connection.connected or time.monotonic() < self._resumes_at:
+                return False
+            self._taken_bytes += len(data) + _PACKET_BYTES
+            self._connection.call(self._start, message, data)
+        elif isinstance(message, m.Beat) and message.worker:
+            self._connection.call(self._start, message, data)
+        elif isinstance(message, m.Refusal):
+            self._say("server", logging.WARNING, "the server refuses what comes from the engine: %s", message.reason)
+        return True
+
+    def close(self) -> None:
+        self._connection.close()
+        self._inner.close()
+
+    # -- the engine's thread -------------------------------------------------------------------------
+
+    async def _attend(self, client: Client) -> None:
+        """Tell the workers what stream and trainer say of their entries, and the trainer which policy is here."""
+        run, site = self._run, client.options["name"]
+        await hear(client, acks_subject(run, site), self._on_word)
+        await hear(client, policy_subject(run), self._on_policy)
+        for subject in (samples_subject(run, site, "check"), beats_subject(run, site, "check")):
+            await client.publish(subject, headers=_CHECK)
+        self._client = client
+        stated_at = 0.0
+        while self._tasks or not self._closing.is_set():
+            await wait(self._awake, _TICK_S)
+            if not client.is_connected:
+                await end(*self._tasks)  # what has no answer may never have left
+            for ack in self._tracks.words():
+                self._deliver(m.encode(ack))
+            if client.is_connected and time.monotonic() - stated_at > _STATE_S:
+                stated_at = time.monotonic()
+                await client.publish(gateway_subject(run, site), msgspec.msgpack.encode(GatewayState(*self._policy)))
+
+    def _start(self, message: m.SamplePacket | m.Beat, data: bytes | memoryview) -> None:
+        """Begin to pass a message on; these begin in the order in which they came."""
+        task = asyncio.ensure_future(self._pass_up(message, bytes(data)))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _pass_up(self, message: m.SamplePacket | m.Beat, data: bytes) -> None:
+        """Publish a message, where that is to be."""
+        if isinstance(message, m.Beat):
+            await self._publish(message, data)
+            return
+        is_taken = False
+        try:
+            is_taken = self._tracks.begins(message) and await self._publish(message, data)
+        finally:
+            self._done_bytes += len(data) + _PACKET_BYTES
+            self._tracks.ends(message, is_taken)
+            self._awake.set()
+
+    async def _publish(self, message: m.SamplePacket | m.Beat, data: bytes) -> bool:
+        """Whether the nodes have taken it."""
+        import nats.errors
+
+        client = self._client
+        if client is None:
+            return False
+        run, site = self._run, client.options["name"]
+        try:
+            if isinstance(message, m.Beat):
+                await client.publish(beats_subject(run, site, message.worker), data)
+            else:
+                subject = samples_subject(run, site, message.worker)
+                await client.jetstream().publish(subject, data, timeout=_PATIENCE_S)
+            return True
+        except nats.errors.MaxPayloadError:
+            reason = f"a packet takes {len(data):,} bytes, and the engine's nodes take {client.max_payload:,} at most"
+            self._deliver(m.encode(m.Dismissal(message.worker, getattr(message, "incarnation", 0), reason)))
+        except (nats.errors.Error, OSError) as error:
+            why = getattr(error, "description", None) or _NOBODY
+            self._resumes_at = time.monotonic() + _PAUSE_S
+            self._say(why, logging.WARNING, "the engine takes no samples, the workers keep them: %s", why)
+        return False
+
+    def _on_word(self, msg: Msg) -> None:
+        """An acknowledgement or a dismissal by the trainer; what it asks for again, the stream has not got."""
+        message = _decoded(msg)
+        if isinstance(message, m.Dismissal):
+            self._deliver(msg.data)
+        elif isinstance(message, m.Ack):
+            self._tracks.on_ack(message)
+            self._awake.set()
+
+    def _on_policy(self, msg: Msg) -> None:
+        """Pass on what comes in order, and is of a policy that is not here."""
+        frame = _decoded(msg)
+        if not isinstance(frame, m.PolicyFrame):
+            return
+        policy = (frame.version, frame.published_at_s)
+        if policy == self._policy:
+            return
+        if frame.index == 0:
+            self._arriving, self._frames = policy, 0
+        if policy == self._arriving and frame.index == self._frames:
+            self._frames += 1
+            if self._frames == frame.frames:
+                self._policy = policy
+            self._deliver(msg.data)
+
+    def _deliver(self, data: bytes) -> None:
+        self._down.append(data)
+        if len(self._down) == 1:
+            self.wake()
+
+
+def _decoded(msg: Msg) -> m.AnyMessage | None:
+    try:
+        return m.decode(msg.data)[0]
+    except DecodingError:
+        return None

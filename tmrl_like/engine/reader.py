@@ -1,0 +1,361 @@
+"""The trainer's way to an engine: what the session takes for the link to a server.
+
+A thread of its own (`EngineConnection`) holds the seat, reads the stream and publishes; the session's thread takes and
+hands over whole messages. The stream is read in its order, from the first message that it holds, whenever its consumer
+is made. All of it is passed on: the trainer knows entries by their numbers, and takes none twice.
+
+What the nodes and users have to have is in docs/guide/engine.md. All else the trainer makes: the run's stream and the
+bucket with its seat. One that is there already is used, and a line says what differs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import queue
+import secrets
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tmrl_like.base.budgets import Lines
+from tmrl_like.base.text import one_line
+from tmrl_like.engine.backlog import Backlog
+from tmrl_like.engine.connection import EngineConnection, end, hear, wait
+from tmrl_like.engine.seat import RunSeat, SeatKeeper, in_copies
+from tmrl_like.engine.subjects import (
+    GatewayState,
+    all_samples,
+    beats_of_rank,
+    gateway_subject,
+    policy_subject,
+    samples_of_rank,
+    stream_name,
+    token,
+    worker_tokens,
+)
+from tmrl_like.errors import ConfigError, DecodingError
+from tmrl_like.transport.base import next_in
+from tmrl_like.wire import messages as m
+
+if TYPE_CHECKING:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
+    from nats.js import JetStreamContext
+
+    from tmrl_like.engine.options import EngineOptions
+
+log = logging.getLogger("tmrl_like.engine")
+
+_TURN_S = 0.1
+_SEAT_S = 1.0  # between two looks at it
+_SEAT_KEPT_S = 15.0  # unconfirmed: nobody else can take it while its stream has no leader
+_REFUSED_FOR_S = 1.0
+_MAX_OUTGOING = 64  # messages; a frame of a policy has half a MiB
+_FETCH_S = 1.0
+_BATCH = 48  # a node keeps 64 MiB for a reader that is slow
+_AGAIN_S = 0.2
+_BEAT_S = 1.0
+_LONELY_AFTER_S = 10.0
+_POLICY_AGAIN_S = 5.0
+_MAX_WORKERS = 4096
+_MAX_BEATS = 10_000  # that may wait
+_OTHER_CONFIG, _NOT_ENABLED = 10058, (10039, 10076)  # for this account; at this node
+
+_state_decoder = msgspec.msgpack.Decoder(GatewayState)
+
+
+class Reader:
+    """A trainer's connection to an engine. Implements `PeerLink`.
+
+    The first message, `Hello`, says which rank it is. Rank 0 takes the trainer's seat of the run, makes the stream and
+    publishes. A rank reads the samples of its own workers, once its group has the seat.
+
+    It writes in the log itself whether there is a connection.
+    """
+
+    def __init__(self, options: EngineOptions) -> None:
+        """Start the thread; does not wait for a node.
+
+        Raises:
+            CredentialsError, ConfigError: the files that the options name cannot be read.
+            MissingExtraError: nats-py is not installed.
+        """
+        self._options = options
+        self._inbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._outgoing: deque[tuple[m.Ack | m.Dismissal | m.PolicyFrame, bytes]] = deque()
+        self._hello: m.Hello | None = None
+        self._answered: m.Hello | None = None
+        self._feed = secrets.randbits(62) + 1
+        self._seat_at = -math.inf
+        self._backlog = Backlog()
+        self._direct: Subscription | None = None  # while nothing comes of the stream
+        self._sites: dict[str, str] = {}  # of each worker where it was heard last, as a token
+        self._has_gateway = False
+        self._policy: tuple[int, float] | None = None  # version and time of the newest that went out
+        self._policy_at = -math.inf  # when one went out, or was asked for
+        self._lines = Lines(log, 1, 0.1)
+        self._woken, self._greeted, self._closing = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._connection = EngineConnection(options, self._attend, self.wake, self._closing)
+
+    # -- the session's thread ------------------------------------------------------------------------
+
+    def receive(self, timeout_s: float) -> bytes | None:
+        self._connection.check()
+        return next_in(self._inbox, timeout_s)
+
+    def send(self, data: bytes) -> bool:
+        message, _ = m.decode(data)
+        if isinstance(message, m.Hello):
+            self._hello = message
+            self._connection.call(self._greeted.set)
+        elif isinstance(message, m.Ack | m.Dismissal | m.PolicyFrame):
+            if not (self._is_seated and self._connection.connected) or len(self._outgoing) > _MAX_OUTGOING:
+                return False
+            self._outgoing.append((message, data))
+            self._connection.call(self._woken.set)
+        return True  # all else is for a server
+
+    @property
+    def is_lost(self) -> bool:
+        return False  # it dials the next node itself
+
+    def wake(self) -> None:
+        self._inbox.put(None)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    # -- the connection's thread ---------------------------------------------------------------------
+
+    async def _attend(self, client: Client) -> None:
+        while self._hello is None:
+            if self._closing.is_set():
+                return
+            await wait(self._greeted, _TURN_S)
+        run, rank = self._options.run, self._hello.rank
+        stream = client.jetstream(timeout=2.0)
+        seat, samples = SeatKeeper(run, self._hello, stream), samples_of_rank(run, rank.number, rank.size)
+        work = (self._closing.wait(), self._tend(seat, stream, samples), self._say(client))
+        tasks = [asyncio.ensure_future(part) for part in (*work, self._read(client, stream, samples))]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await done.pop()
+            await self._say_what_waits(client)
+            await self._purge(stream, samples)
+            await seat.leave()
+        finally:
+            await end(*tasks)
+
+    async def _tend(self, seat: SeatKeeper, stream: JetStreamContext, samples: str) -> None:
+        """Keep the seat, or see that the rank's group has it; have what is stored leave the stream."""
+        import nats.errors
+
+        while True:
+            try:
+                self._on_seat(await seat.sitting())
+                await self._purge(stream, samples)
+            except (nats.errors.Error, OSError) as error:
+                self._complain("the trainer's seat", error)
+            await wait(self._greeted, _SEAT_S)
+
+    @property
+    def _is_seated(self) -> bool:
+        return time.monotonic() - self._seat_at < _SEAT_KEPT_S
+
+    def _on_seat(self, seat: RunSeat | None) -> None:
+        """Tell the session who has the seat, where it asked or that is new."""
+        hello, had_seat = self._hello, self._seat_at > 0
+        answer: m.Welcome | m.Refusal
+        if seat is None or hello is None:
+            return
+        if seat.is_of(hello):
+            if not had_seat:
+                log.info("trainer of the run as %s", hello.name)
+            self._seat_at = time.monotonic()
+            answer = m.Welcome(self._feed)
+        elif hello.rank.number:
+            return
+        elif had_seat:
+            self._answered = None
+            answer = m.Refusal(f"another trainer ({seat.name}) has taken this one's seat: stop one of them")
+        else:
+            reason = f"a trainer is connected already ({seat.name}): stop it, or give this one another run_name"
+            answer = m.Refusal(reason, _REFUSED_FOR_S)
+        if self._answered is not hello:
+            self._answered = hello
+            self._inbox.put(m.encode(answer))
+
+    async def _purge(self, stream: JetStreamContext, samples: str) -> None:
+        if below := self._backlog.purge(time.monotonic()):
+            await stream.purge_stream(stream_name(self._options.run), seq=below, subject=samples)
+
+    # -- what goes out
+
+    async def _say(self, client: Client) -> None:
+        """Publish what the session hands over, and let it know each second that there is a connection."""
+        beat_at, lonely_at = -math.inf, time.monotonic() + _LONELY_AFTER_S
+        while True:
+            await wait(self._woken, _TURN_S)
+            await self._say_what_waits(client)
+            now = time.monotonic()
+            if self._is_seated and client.is_connected and now - beat_at > _BEAT_S:
+                beat_at = now
+                self._inbox.put(m.encode(m.Beat()))
+                if now > lonely_at and not self._has_gateway:
+                    lonely_at = math.inf
+                    log.warning("no server gives this engine samples of the run: start it with --server.engine, too")
+
+    async def _say_what_waits(self, client: Client) -> None:
+        run = self._options.run
+        while self._outgoing and client.is_connected:
+            message, data = self._outgoing.popleft()
+            if isinstance(message, m.PolicyFrame):
+                self._policy, self._policy_at = (message.version, message.published_at_s), time.monotonic()
+                await client.publish(policy_subject(run), data)
+                continue
+            if isinstance(message, m.Dismissal):
+                self._backlog.on_dismissal(message)
+            else:
+                data = m.encode(self._backlog.on_ack(message))
+            if site := self._sites.get(message.worker):
+                await client.publish(f"tmrl.{token(run)}.a.{site}", data)
+
+    # -- what comes in
+
+    async def _read(self, client: Client, stream: JetStreamContext, samples: str) -> None:
+        """Once this one has its seat, read the stream from its first message on, with one consumer after the other."""
+        import nats.errors
+
+        while not self._is_seated or self._hello is None:
+            await asyncio.sleep(_TURN_S)
+        run, rank = self._options.run, self._hello.rank
+        await hear(client, beats_of_rank(run, rank.number, rank.size), self._on_beat)
+        await hear(client, gateway_subject(run), self._on_state)
+        while True:
+            try:
+                if not rank.number:
+                    await self._provide(stream, stream_name(run))
+                await self._read_once(client, stream, samples)
+            except (nats.errors.Error, OSError) as error:
+                self._complain(f"the stream {stream_name(run)}", error)
+            self._backlog.begin()
+            await self._hear_directly(client, samples)
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _hear_directly(self, client: Client, samples: str) -> None:
+        """Until the stream is read again, hear what is on its way to it: nobody may lead it for some seconds."""
+        if self._direct is None:
+            self._direct = await hear(client, samples, self._on_published)
+
+    async def _provide(self, stream: JetStreamContext, name: str) -> None:
+        """Make the run's stream where there is none; of one that differs say in what.
+
+        Raises:
+            ConfigError: JetStream is not enabled for this account.
+            nats.errors.Error, TimeoutError: it cannot be made now.
+        """
+        from nats.js.api import DiscardPolicy, StreamConfig
+        from nats.js.errors import APIError
+
+        limits = {"subjects": [all_samples(self._options.run)], "max_bytes": self._options.max_bytes}
+        wanted = StreamConfig(name, discard=DiscardPolicy.NEW, **limits)  # type: ignore[arg-type]
+        try:
+            await in_copies(lambda copies: stream.add_stream(wanted, num_replicas=copies))
+        except APIError as error:
+            if error.err_code in _NOT_ENABLED:
+                raise ConfigError(f"the engine keeps no streams: enable JetStream for its account ({error})") from None
+            if error.err_code != _OTHER_CONFIG:
+                raise
+            found, expected = (await stream.stream_info(name)).config.as_dict(), wanted.as_dict()
+            differ = [key for key in expected if expected[key] not in (None, found.get(key))]
+            said = "; ".join(f"{key} is {found.get(key)}, expected {expected[key]}" for key in differ)
+            self._lines(name, logging.WARNING, "the stream %s is used as it is: %s", name, said)
+
+    async def _read_once(self, client: Client, stream: JetStreamContext, samples: str) -> None:
+        """Read with one consumer, until it leaves something out."""
+        from nats.js.api import AckPolicy, ConsumerConfig
+
+        config = ConsumerConfig(ack_policy=AckPolicy.NONE, mem_storage=True, num_replicas=1, inactive_threshold=10)
+        name = stream_name(self._options.run)
+        subscription = await stream.pull_subscribe(samples, stream=name, config=config)
+        consumed = 0
+        try:
+            while True:
+                if not self._backlog.has_room(time.monotonic()):
+                    await asyncio.sleep(_TURN_S)
+                    continue
+                try:
+                    messages = await subscription.fetch(_BATCH, timeout=_FETCH_S)
+                except TimeoutError:  # there is none, no consumer, or nobody leads the stream
+                    await self._hear_directly(client, samples)
+                    delivered = (await subscription.consumer_info()).delivered
+                    if delivered is None or delivered.consumer_seq != consumed:
+                        return
+                    continue
+                if self._direct is not None:
+                    await self._direct.unsubscribe()
+                    self._direct = None
+                for message in messages:
+                    consumed += 1
+                    if message.metadata.sequence.consumer != consumed:
+                        return
+                    self._on_sample(message)
+        finally:
+            await subscription.unsubscribe()
+
+    def _on_sample(self, message: Msg) -> None:
+        packet, place = self._of_worker(message), message.metadata
+        if isinstance(packet, m.SamplePacket):
+            self._backlog.add(packet, place.sequence.stream, len(message.data), time.monotonic())
+            self._inbox.put(message.data)
+        self._backlog.note(place.sequence.stream, place.num_pending)
+
+    def _on_published(self, message: Msg) -> None:
+        if message.data and self._of_worker(message) is not None:
+            self._inbox.put(message.data)
+
+    def _on_beat(self, message: Msg) -> None:
+        if message.data and self._inbox.qsize() < _MAX_BEATS and isinstance(self._of_worker(message), m.Beat):
+            self._inbox.put(message.data)
+
+    def _of_worker(self, message: Msg) -> m.AnyMessage | None:
+        """What a site says of a worker; None: it makes no sense, or is not of the worker that its subject names."""
+        site, tokens = message.subject.split(".", 4)[3:]
+        try:
+            said, _ = m.decode(message.data)
+            worker = getattr(said, "worker", "")
+            if worker_tokens(worker) != tokens:
+                raise DecodingError("it is of another worker")
+        except DecodingError as error:
+            self._lines(site, logging.WARNING, "a message of site %s is passed over: %s", site, error)
+            return None
+        if len(self._sites) > _MAX_WORKERS:
+            self._sites.clear()
+        self._sites[worker] = site
+        return said
+
+    def _on_state(self, message: Msg) -> None:
+        """What a site's gateway says of itself: where it has another policy than the newest, that goes out again."""
+        try:
+            state = _state_decoder.decode(message.data)
+        except msgspec.MsgspecError:
+            return
+        self._has_gateway = True
+        now = time.monotonic()
+        is_old = self._policy is not None and (state.version, state.published_at_s) != self._policy
+        if is_old and now - self._policy_at > _POLICY_AGAIN_S:
+            self._policy_at = now
+            self._inbox.put(m.encode(m.Welcome(self._feed, policy_wanted=True)))
+
+    def _complain(self, what: str, error: Exception) -> None:
+        from nats.js.errors import ServiceUnavailableError
+
+        why = one_line(str(getattr(error, "description", None) or error), 200) or "no answer"
+        if isinstance(error, ServiceUnavailableError) and error.err_code is None:
+            why = "nothing answers for JetStream: enable it at the nodes, and for this user's account"
+        self._lines(what, logging.WARNING, "%s is away: %s; trying on", what, why)

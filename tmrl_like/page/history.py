@@ -1,0 +1,151 @@
+"""What is known of a run: curves over its time, the newest round, and what happened, in order."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from tmrl_like.metrics.reading import Record, numbers_of
+from tmrl_like.types import TAKEN_OVER
+from tmrl_like.wire.condition import Condition
+from tmrl_like.wire.messages import Beat
+
+Incident: TypeAlias = tuple[float, str, str]
+"""Unix time, "good", "note" or "bad", a sentence."""
+
+DRAWN = ("return", "training_steps_per_env_step", "loss_", "q_", "entropy_", "sample_age_p", "demonstration_share")
+"""How metrics begin that have a curve."""
+
+_MAX_BINS = 300
+_MAX_INCIDENTS = 300
+_MAX_CURVES = 100
+_NAMED = 5  # workers in one line
+_PEOPLE = tuple(source.name.lower() for source in TAKEN_OVER)  # and programs, as a condition names them
+
+
+class BinnedCurve:
+    """A quantity over time, in at most 300 bins, which become wider as time goes on."""
+
+    def __init__(self) -> None:
+        self._width_s = 1.0
+        self._bins: dict[int, tuple[int, float, float]] = {}  # by number: count, sum, sum of squares
+
+    def add(self, time_s: float, value: float) -> None:
+        """Add a value; times do not fall."""
+        self._merge(int(time_s / self._width_s), (1, value, value**2))
+        if len(self._bins) > _MAX_BINS:
+            self._width_s *= 2
+            narrow, self._bins = self._bins, {}
+            for number, sums in narrow.items():
+                self._merge(number // 2, sums)
+
+    def _merge(self, number: int, more: tuple[int, float, float]) -> None:
+        count, total, squares = self._bins.get(number, (0, 0.0, 0.0))
+        self._bins[number] = count + more[0], total + more[1], squares + more[2]
+
+    def cut(self, time_s: float) -> None:
+        """Forget what came at that time or later."""
+        self._bins = {number: sums for number, sums in self._bins.items() if number * self._width_s < time_s}
+
+    def columns(self) -> tuple[list[float], list[float], list[float]]:
+        """The middle of each bin in seconds, mean, standard deviation."""
+        times = [(number + 0.5) * self._width_s for number in self._bins]
+        means = [total / count for count, total, _ in self._bins.values()]
+        variances = [squares / count - (total / count) ** 2 for count, total, squares in self._bins.values()]
+        return times, means, [math.sqrt(max(0.0, variance)) for variance in variances]
+
+
+class RunHistory:
+    """Collects records of the metrics, and workers' signs of life.
+
+    Attributes:
+        curves: over the time of training: of numbers of the rounds by their names, and "return" and "return_test".
+        round: the newest round's record; empty: there was none.
+        time_s: of the newest record.
+        incidents: the newest, oldest first.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        """Start with nothing; `clock` gives Unix time in seconds."""
+        self._clock = clock
+        self.curves: dict[str, BinnedCurve] = {}
+        self.round: Record = {}
+        self.time_s = 0.0
+        self.incidents: deque[Incident] = deque(maxlen=_MAX_INCIDENTS)
+        self._workers: dict[str, Condition] | None = None
+        self._trainers: list[str] | None = None
+
+    def add_record(self, record: Record) -> None:
+        """Add a record. One that is earlier than the last stands for it and all since: training began again there."""
+        time_s = float(record.get("time_s") or 0.0)
+        if time_s < self.time_s:
+            for curve in self.curves.values():
+                curve.cut(time_s)
+        self.time_s = time_s
+        if record.get("kind") == "round":
+            self._tell_of_round(record, self.round)
+            self.round = record
+            for name, value in numbers_of(record).items():
+                self._add(name, value)
+        elif "return" in (numbers := numbers_of(record)):
+            self._add("return_test" if record.get("test") else "return", numbers["return"])
+
+    def _add(self, name: str, value: float) -> None:
+        if not name.startswith(DRAWN):
+            return
+        if name in self.curves or len(self.curves) < _MAX_CURVES:  # a trainer may send whatever names it likes
+            self.curves.setdefault(name, BinnedCurve()).add(self.time_s, value)
+
+    def _tell_of_round(self, now: Record, before: Record) -> None:
+        learning = now.get("learning")
+        if learning and learning != before.get("learning"):
+            self.tell("bad" if learning.startswith("not") else "good", learning)
+        if before and (now.get("rejected_workers_total") or 0) > (before.get("rejected_workers_total") or 0):
+            self.tell("bad", "the trainer takes no samples of a worker any more: they do not fit its memory")
+        if now.get("log_fails") and not before.get("log_fails"):
+            self.tell("bad", "the trainer's disk takes no samples")
+
+    def tell(self, kind: str, text: str) -> None:
+        """Add an incident of now."""
+        self.incidents.append((self._clock(), kind, text))
+
+    def see(self, trainers: list[str], beats: Iterable[Beat]) -> None:
+        """Note what has changed since the last look, from the names of the trainers and the workers' newest beats."""
+        if self._trainers is not None and trainers != self._trainers:
+            self.tell("note" if trainers else "bad", f"training: {', '.join(trainers)}" if trainers else "no trainer")
+        self._trainers = trainers
+        known, self._workers = self._workers, {beat.worker: beat.condition for beat in beats}
+        for name, now in self._workers.items():
+            before = (known or {}).get(name)
+            if before is None:  # its faults may be of long ago
+                before = Condition(env_faults=now.env_faults, env_rebuilds=now.env_rebuilds)
+            self._tell_of_worker(name, now, before)
+        if known is not None:
+            self._tell_who("note", [name for name in self._workers if name not in known], "here")
+            self._tell_who("bad", sorted(known.keys() - self._workers.keys()), "gone")
+
+    def _tell_who(self, kind: str, names: list[str], what: str) -> None:
+        if len(names) > _NAMED:
+            self.tell(kind, f"{len(names)} workers are {what}: {names[0]} to {names[-1]}")
+        else:
+            for name in names:
+                self.tell(kind, f"{name} is {what}")
+
+    def _tell_of_worker(self, name: str, now: Condition, before: Condition) -> None:
+        if now.env_faults > before.env_faults:
+            self.tell("bad", f"{name}: its environment failed ({now.env_faults} so far)")
+        if now.env_rebuilds > before.env_rebuilds:
+            self.tell("good", f"{name}: its environment was rebuilt")
+        if now.ended != before.ended:
+            drives = f"no longer drives: {now.ended}" if now.ended else "drives"
+            self.tell("bad" if now.ended else "good", f"{name} {drives}")
+        if now.driver != before.driver:
+            if now.driver in _PEOPLE:
+                self.tell("note", f"{name}: {now.driver} has taken over")
+            elif before.driver in _PEOPLE:
+                self.tell("note", f"{name}: {before.driver} has given back")
+        if now.alarm != before.alarm:
+            self.tell("bad" if now.alarm else "good", f"{name}: {now.alarm or 'all is well again'}")

@@ -1,0 +1,103 @@
+"""Seats at the server, and the rules by which peers get them."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+
+from tmrl_like.base.budgets import Bucket
+from tmrl_like.server.newest_policy import SentPolicy
+from tmrl_like.server.waiting import WaitingMessages
+from tmrl_like.transport.base import Identity
+from tmrl_like.wire import messages as m
+
+_RETRY_AFTER_S = 2.0
+_BEATS, _BEATS_PER_S = 100, 20.0  # of one worker that are passed on, at first, and then
+
+
+@dataclass(slots=True)
+class Seat:
+    """A peer that was let in. `key` is the name of the key that it proved to hold."""
+
+    peer: bytes
+    key: str
+    hello: m.Hello
+    seen_at: float
+    malformed: int = 0  # messages
+
+    @property
+    def who(self) -> tuple[str, str]:
+        return self.hello.role, self.hello.name
+
+
+@dataclass(slots=True)
+class WorkerSeat(Seat):
+    """The seat of a worker."""
+
+    policy: SentPolicy = field(default_factory=SentPolicy)
+    beats: Bucket = field(default_factory=lambda: Bucket(_BEATS, _BEATS_PER_S))
+    newest_beat: m.Beat | None = None
+    beat_at: float = 0.0
+
+
+@dataclass(slots=True)
+class TrainerSeat(Seat):
+    """The seat of a trainer; `feed` is as in `Welcome`."""
+
+    waiting: WaitingMessages = field(default_factory=WaitingMessages)
+    feed: int = field(default_factory=lambda: secrets.randbits(62) + 1)
+
+
+@dataclass(slots=True)
+class WatcherSeat(Seat):
+    """The seat of a watcher."""
+
+    looks: Bucket = field(kw_only=True)
+    newest_view: int = 0  # that it was sent
+
+
+def may_be(identity: Identity, role: str) -> bool:
+    """Whether a key may play a role; who may be a trainer sees everything anyway."""
+    return role in identity.roles or (role == "watcher" and "trainer" in identity.roles)
+
+
+def not_for(identity: Identity, role: str) -> m.Refusal:
+    """Of a peer whose key may not play its role."""
+    return m.Refusal(
+        f"the key {identity.name!r} is not for a {role}; on the server's machine run "
+        f"`tmrl-like keys invite NAME --role {role}`"
+    )
+
+
+def later(reason: str) -> m.Refusal:
+    """Of a peer that may come in when another one has left."""
+    return m.Refusal(reason, _RETRY_AFTER_S)
+
+
+def other_version(found: int) -> m.Refusal:
+    """Of a peer that speaks another wire version."""
+    newer, older = ("server", "peer") if found < m.WIRE_VERSION else ("peer", "server")
+    return m.Refusal(
+        f"this peer speaks wire version {found}, the server {m.WIRE_VERSION}: upgrade tmrl_like on the {older} to that "
+        f"of the {newer}"
+    )
+
+
+def share_file(seat: Seat | None, hello: m.Hello) -> bool:
+    """Whether two peers keep their weights in one file."""
+    return seat is not None and hello.model_file != "" and seat.hello.model_file == hello.model_file
+
+
+def sit_together(one: m.Rank, other: m.Rank) -> bool:
+    """Whether two trainers are different ranks of one group."""
+    return one.group != 0 and one.group == other.group and one.number != other.number
+
+
+def goes_on_with(hello: m.Hello, before: m.Hello) -> bool:
+    """Whether a trainer goes on with what an earlier one has stored; what a dead one said may arrive behind it."""
+    return hello.run != "" and hello.run == before.run and hello.began_up_s > before.began_up_s
+
+
+def is_same_process(one: m.Hello, other: m.Hello) -> bool:
+    """Whether two connections are of one process."""
+    return (one.role, one.name, one.incarnation) == (other.role, other.name, other.incarnation)

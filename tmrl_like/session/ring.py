@@ -1,0 +1,110 @@
+"""Servers with one key pair, of which a peer dials one, and the next one when that is of no use."""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+import socket
+import zlib
+from collections.abc import Callable, Sequence
+
+from tmrl_like.errors import ShortageError
+from tmrl_like.transport import KeyFolder, PeerLink, TransportOptions, connect
+from tmrl_like.transport.addresses import host_and_port
+
+log = logging.getLogger("tmrl_like.link")
+
+
+class Ring:
+    """A `PeerLink` to one of several servers at a time. A single server is a ring of one.
+
+    Attributes:
+        addresses: of all servers, in the order of their turns.
+        is_quiet: the link writes in the log itself whether there is a connection; a session is silent about it.
+    """
+
+    def __init__(self, addresses: Sequence[str], dial: Callable[[str], PeerLink], is_quiet: bool = False) -> None:
+        """Dial the first; `dial` opens a connection to an address, and raises as `transport.connect`."""
+        self.addresses = tuple(addresses)
+        self.is_quiet = is_quiet
+        self._turn = 0
+        self._is_short = False
+        self._dial = dial
+        self._link = dial(self.where)
+
+    @property
+    def where(self) -> str:
+        """The address of the server that is dialled."""
+        return self.addresses[self._turn % len(self.addresses)]
+
+    @property
+    def is_lost(self) -> bool:
+        return self._link.is_lost
+
+    def move_on(self, farewell: bytes) -> None:
+        """Leave the server with a last message, and dial the next one.
+
+        A link to the only server stays: it dials again by itself. So does one for whose successor there is no thread,
+        until the next call.
+        """
+        if len(self.addresses) == 1:
+            return
+        self._turn += 1
+        try:
+            dialled = self._dial(self.where)
+        except ShortageError as error:
+            self._turn -= 1
+            if not self._is_short:
+                log.error("another server is not dialled: %s; trying again", error)
+            self._is_short = True
+            return
+        self._link.send(farewell)
+        self._link.close()
+        self._link, self._is_short = dialled, False
+
+    def receive(self, timeout_s: float) -> bytes | memoryview | None:
+        """Raises CredentialsError as any `PeerLink`; another server may take the key all the same."""
+        return self._link.receive(timeout_s)
+
+    def send(self, data: bytes) -> bool:
+        return self._link.send(data)
+
+    def wake(self) -> None:
+        self._link.wake()
+
+    def close(self) -> None:
+        self._link.close()
+
+
+def connect_to_one(
+    transport: str, addresses: Sequence[str], name: str, keys: KeyFolder, options: TransportOptions | None = None
+) -> Ring:
+    """As `transport.connect`, to the one of these servers (`addresses_of`) whose turn it is; `name` is the peer's."""
+
+    def dial(address: str) -> PeerLink:
+        return connect(transport, *host_and_port(address), keys, options)
+
+    return Ring(in_turn(addresses, name), dial)
+
+
+def in_turn(addresses: Sequence[str], name: str) -> list[str]:
+    """The order in which a peer dials servers: peers spread evenly, and so do those whose server is gone.
+
+    A number at the end of the name counts: worker-1, worker-2, … begin at one server after the other.
+    """
+    stem, number = re.fullmatch(r"(.*?)(\d*)", name, re.DOTALL).groups()  # type: ignore[union-attr]
+    others = list(addresses)
+    first = others.pop((zlib.crc32(stem.encode()) + int(number or 0)) % len(others))
+    random.Random(name).shuffle(others)
+    return [first, *others]
+
+
+def unknown_host(addresses: Sequence[str]) -> str:
+    """A sentence about the first address whose host this machine cannot find; empty: it finds all. May take seconds."""
+    for host, _ in map(host_and_port, addresses):
+        try:
+            socket.getaddrinfo(host, None)
+        except OSError as error:
+            return f"this machine knows no host {host} ({error.strerror}); correct server.host, or its name service."
+    return ""

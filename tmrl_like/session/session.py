@@ -1,0 +1,163 @@
+"""A conversation in a thread of its own: one per process owns the connection.
+
+What a role does when it is called happens in that thread, beside the control loop and the training.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import platform
+import secrets
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import tmrl_like
+from tmrl_like.base import clocks
+from tmrl_like.base.text import one_line
+from tmrl_like.base.threads import start_thread
+from tmrl_like.errors import ShortageError, TmrlLikeError, expect
+from tmrl_like.session.conversation import Conversation, Role
+from tmrl_like.session.ring import Ring
+from tmrl_like.wire import messages as m
+
+log = logging.getLogger("tmrl_like.link")
+
+
+class Session:
+    """Keeps one peer connected. All errors that end it surface in `check`.
+
+    Attributes:
+        name: the peer's.
+        incarnation: names this process of the peer.
+        conversation: what it says; it belongs to the thread.
+    """
+
+    def __init__(
+        self,
+        ring: Ring,
+        role: Role,
+        role_name: str,
+        name: str,
+        *,
+        spaces: m.Spaces | None = None,
+        model_path: Path | None = None,
+        incarnation: int = 0,
+        takes_over: tuple[int, ...] = (),
+        rank: m.Rank = m.ALONE,
+        run: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Start the thread and introduce the peer; does not wait for the server.
+
+        Args:
+            ring: an open connection; closed by `close`.
+            role: what to do with messages.
+            role_name: "worker", "trainer" or "watcher".
+            name: unique among live peers of the role.
+            spaces: compared between worker and trainer.
+            model_path: where this peer keeps its weights; two peers of one machine must not share it.
+            incarnation: names this process; 0: a random number.
+            takes_over: incarnations of this name that are dead, whose entries this one sends as well.
+            rank: which of several trainers it is.
+            run: the training that it goes on with.
+            clock: in seconds, which never goes back.
+
+        Raises:
+            ConfigError: the name is too long, or not one line of printable characters.
+            ShortageError: there is no thread for it; the ring is closed.
+        """
+        is_a_name = len(name) <= m.MAX_NAME and one_line(name) == name
+        expect(is_a_name, "name", name, f"one line of at most {m.MAX_NAME} printable characters")
+        self.name = name
+        self.incarnation = incarnation or secrets.randbits(62) + 1
+        about = (spaces, _file_id(model_path), takes_over, rank, run, clocks.up_s())
+        hello = m.Hello(role_name, name, self.incarnation, tmrl_like.__version__, *about)
+        self.conversation = Conversation(ring, role, hello, clock)
+        self._ring = ring
+        self._stopping = threading.Event()
+        self._flush_s = 0.0
+        self._failure: BaseException | None = None
+        try:
+            self._thread = start_thread(self._run, f"tmrl-link-{role_name}")
+        except ShortageError:
+            ring.close()
+            raise
+
+    @property
+    def connected(self) -> bool:
+        """Whether the server let this peer in and still answers."""
+        return self.conversation.welcomed.is_set()
+
+    def wait_connected(self, timeout_s: float) -> bool:
+        """Wait until the server let this peer in; raises what it refused it for."""
+        until = time.monotonic() + timeout_s
+        while not self.conversation.welcomed.wait(0.05) and time.monotonic() < until:
+            self.check()
+        self.check()
+        return self.connected
+
+    def check(self) -> None:
+        """Raise what ended this session, if anything did.
+
+        Raises:
+            RefusedError, CredentialsError: the server said no, or the key is wrong.
+            Exception: whatever else broke the thread.
+        """
+        if self._failure is not None:
+            raise self._failure
+
+    @property
+    def thread_id(self) -> int:
+        """Native id of the connection's thread."""
+        return self._thread.native_id or 0
+
+    @property
+    def failed(self) -> bool:
+        """Whether something ended this session; `check` raises it."""
+        return self._failure is not None
+
+    def wake(self) -> None:
+        """Have `Role.on_tick` called soon. Any thread."""
+        self._ring.wake()
+
+    def close(self, flush_s: float = 1.0) -> None:
+        """Send what waits (for at most `flush_s`), say goodbye, close. Twice is fine."""
+        if not self._stopping.is_set():
+            self._flush_s = flush_s
+            self._stopping.set()
+            self._ring.wake()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(flush_s + 2.0)
+
+    def _run(self) -> None:
+        try:
+            wait_s = 0.0
+            while not self._stopping.is_set():
+                wait_s = self.conversation.turn(wait_s)
+            self.conversation.end(self._flush_s)
+        except BaseException as error:
+            self._fail(error)
+        finally:
+            self.conversation.welcomed.clear()
+            self._ring.close()
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
+        if isinstance(error, MemoryError):
+            log.error("the connection's thread has no memory left")
+        elif not isinstance(error, TmrlLikeError):
+            log.error("the connection's thread failed", exc_info=error)
+        elif not self._ring.is_quiet:
+            log.error("the connection to the server at %s ends: %s", self._ring.where, error)
+
+
+def _file_id(path: Path | None) -> str:
+    """Names a file of this machine without telling its path."""
+    if path is None:
+        return ""
+    text = f"{platform.node()}|{uuid.getnode()}|{path.resolve()}"
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -1,0 +1,66 @@
+"""What the environments of a standalone worker yield, taken in its own process."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tmrl_like.delivery.folder import open_folder
+from tmrl_like.delivery.options import OutboxOptions
+from tmrl_like.delivery.outbox import Outbox
+from tmrl_like.delivery.sample_log import SampleLog
+from tmrl_like.wire import messages as m
+
+if TYPE_CHECKING:
+    from tmrl_like.worker.worker import RolloutWorker
+
+_ENDLESS_BYTES = 1 << 50
+
+
+class SampleTap:
+    """Takes the packets that would have left for a server; there is no limit to what waits for it."""
+
+    def __init__(self, worker: RolloutWorker, options: OutboxOptions | None = None) -> None:
+        """Begin with what comes next; `options` say when a packet leaves."""
+        options = replace(options or OutboxOptions(), max_bytes=_ENDLESS_BYTES, window_bytes=_ENDLESS_BYTES)
+        self._loops = [lane.loop for lane in worker.lanes]
+        with contextlib.ExitStack() as closing:
+            folder = open_folder(None, worker.name)
+            closing.callback(folder.close)
+            self._logs = [SampleLog(folder, _ENDLESS_BYTES) for _ in self._loops]
+            for log in self._logs:
+                closing.callback(log.close)
+            self._outbox = Outbox(folder.path, worker.name, [log.incarnation for log in self._logs], options)
+            closing.callback(self._outbox.close)
+            self._closing = closing.pop_all()
+        for loop, log in zip(self._loops, self._logs, strict=True):
+            loop.samples = log
+
+    def refill(self) -> None:
+        """Have files ready, so that no control loop makes them; see `SampleLog.refill`."""
+        for log in self._logs:
+            log.refill()
+
+    def take(self, everything: bool = False, awaits: bool = False) -> list[bytes]:
+        """The packets that leave now, `everything` that is there, or what control loops in lockstep await."""
+        packets: list[bytes] = []
+
+        def keep(packet: bytes) -> bool:
+            packets.append(packet)
+            return True
+
+        if everything:
+            self._outbox.hasten()
+        self._outbox.pump(keep, may_send=True, awaits=awaits)
+        for data in packets:
+            packet, _ = m.decode(data)
+            assert isinstance(packet, m.SamplePacket)
+            self._outbox.on_ack(m.Ack(packet.worker, packet.incarnation, packet.last, packet.last))
+        return packets
+
+    def close(self) -> None:
+        """Let go of the worker. Twice is fine."""
+        for loop in self._loops:
+            loop.samples = None
+        self._closing.close()

@@ -38,6 +38,7 @@ from tmrl_like.errors import DecodingError
 from tmrl_like.types import Count
 from tmrl_like.wire import messages as m
 from tmrl_like.wire.packet import columns_in
+from tmrl_like.wire.schema import decoded
 
 if TYPE_CHECKING:
     import filelock
@@ -398,12 +399,5 @@ def _head_of(data: memoryview) -> tuple[StoreHead, int]:
         if magic == _MAGIC and zlib.crc32(content, version) == checksum:
             if version != m.WIRE_VERSION:
                 raise m.WireVersionError(version)
-            return _decoded(content), _FRAME.size + length
+            return decoded(_head_decoder, content, "the head of a store's file"), _FRAME.size + length
     raise DecodingError("its head is damaged")
-
-
-def _decoded(content: memoryview) -> StoreHead:
-    try:
-        return _head_decoder.decode(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise DecodingError(f"its head is none: {error}") from None
